@@ -1,0 +1,96 @@
+"""What `import holdfast` gives: everything promised, explained, and nothing heavy."""
+
+import inspect
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+import holdfast
+
+ERRORS = [
+    "AlreadyExistsError",
+    "CallFailedError",
+    "ClosedError",
+    "ConflictError",
+    "CorruptionError",
+    "FencedError",
+    "FormatError",
+    "HoldfastError",
+    "InDoubtError",
+    "InvalidInputError",
+    "LeaseHeldError",
+    "MismatchError",
+    "NotFoundError",
+    "UnavailableError",
+    "UnsupportedError",
+]
+
+HEAVY = {
+    "agents",
+    "apsw",
+    "click",
+    "langchain_core",
+    "langgraph",
+    "openai",
+    "psycopg",
+    "pydantic",
+    "pydantic_ai",
+    "rich",
+    "sqlite3",
+}
+
+
+def order(name: str) -> tuple[int, str]:
+    """Constants, then classes, then the rest, each by the alphabet: the order ruff keeps too."""
+    if name.isupper():
+        return 0, name
+    return (1 if name[0].isupper() else 2), name
+
+
+@pytest.mark.parametrize("name", holdfast.__all__)
+def test_every_promised_name_can_be_imported(name: str) -> None:
+    assert getattr(holdfast, name, None) is not None, f"holdfast.__all__ lists {name}, which is not there"
+
+
+@pytest.mark.parametrize("name", [n for n in holdfast.__all__ if not n.startswith("__")])
+def test_help_on_every_promised_name_says_something(name: str) -> None:
+    thing = getattr(holdfast, name)
+    if inspect.isclass(thing):
+        # A class without words of its own would show its parent's, or a dataclass's signature.
+        said = vars(thing).get("__doc__") or ""
+        assert not said.startswith(f"{name}("), f"holdfast.{name} has only a generated docstring"
+    elif inspect.ismodule(thing) or callable(thing):
+        said = thing.__doc__ or ""
+    else:
+        return
+    assert said.strip(), f"holdfast.{name} has no docstring"
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_every_error_can_be_caught_by_its_name(name: str) -> None:
+    assert name in holdfast.__all__
+    assert issubclass(getattr(holdfast, name), holdfast.HoldfastError)
+
+
+def test_an_error_can_be_caught_by_the_builtin_people_already_catch() -> None:
+    assert issubclass(holdfast.NotFoundError, LookupError)
+    assert issubclass(holdfast.InvalidInputError, ValueError)
+
+
+def test_the_list_of_names_can_be_searched_by_eye() -> None:
+    names = list(holdfast.__all__)
+    assert names == sorted(set(names), key=order)
+
+
+def test_the_version_shown_is_the_version_installed() -> None:
+    assert getattr(holdfast, "__version__", version("holdfast")) == version("holdfast")
+
+
+def test_importing_holdfast_does_not_make_a_program_pay_for_drivers_or_terminals() -> None:
+    code = "import sys; before = set(sys.modules); import holdfast; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not loaded & HEAVY, f"`import holdfast` loads {sorted(loaded & HEAVY)}"

@@ -1,0 +1,40 @@
+"""Where things are in the checkout, for the tests that read the project itself."""
+
+import ast
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "src" / "holdfast"
+
+
+def name_of(path: Path) -> str:
+    """The path as a reader would type it from the top of the checkout."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def python_files(*folders: str) -> list[Path]:
+    """Every Python file under the given folders of the checkout, in order."""
+    return sorted(
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+        if "__pycache__" not in path.parts
+    )
+
+
+def markdown_files() -> list[Path]:
+    """The pages people read: those at the top of the checkout and all of docs/."""
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"), str(path))
+
+
+@cache
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
