@@ -1,0 +1,29 @@
+"""What is measured, by name. A scenario takes the settings of a run and gives figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.scenarios import append, growth, reads, sharing, threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench.measuring import Settings
+    from bench.report import Figure
+
+SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
+    "append": append.append,
+    "peer": append.against_peer,
+    "window": growth.window,
+    "compaction": growth.compaction,
+    "nested": growth.nested,
+    "scratchpad": growth.scratchpad,
+    "keys": sharing.keys,
+    "image": sharing.image,
+    "edit": sharing.edit,
+    "load": reads.load,
+    "fork": reads.fork,
+    "log": reads.listings,
+    "threads": threads.threads,
+}
