@@ -1,0 +1,226 @@
+"""The port: what the hall asks of a place that keeps bytes, in the words both share.
+
+Each verb is one transaction. Values go in and come out frozen, uncompressed, and verified where they were kept
+(what a backend cannot read truly it reports as CorruptionError; it never leaves anything out). Backends raise only
+Holdfast's own errors. Ids are made before the write, so that a retry after an unclear outcome is recognised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from holdfast.delta import Record
+from holdfast.model import Problem
+
+FORMAT_VERSION = 1
+MIN_READER = 1
+MIN_WRITER = 1
+MAX_ROW_BYTES = 16 * 1024 * 1024
+GROUP_DELTAS = 16
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A checkpoint as it is kept. `digest` covers all of it; `fields` is opaque to backends.
+
+    `parent_id` and `parent_digest` are those it was committed on; `link_id` is the nearest ancestor still there
+    (the parent, unless that was deleted).
+    """
+
+    id: str
+    sequence: int
+    parent_id: str | None
+    parent_digest: bytes | None
+    link_id: str | None
+    state_digest: bytes
+    digest: bytes
+    fields: bytes
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """What a session's line in a listing says, kept up to date by every commit."""
+
+    agent: str | None
+    status: str
+    reason: str | None
+    last_step: int | None
+    usage: bytes
+    at_us: int
+
+
+class Chain(msgspec.Struct, frozen=True):
+    """All that is needed to read one state: the whole copy it rests on, and the deltas since, oldest first.
+
+    `whole_bytes` is how large the state was at the whole copy; `place` and `prefix` are for the delta that comes next, see `next_prefix`; `epoch` counts the deletions in the
+    session: a chain read in an older epoch may have been packed anew since.
+    """
+
+    row: Row
+    records: tuple[Record, ...]
+    whole_bytes: int
+    place: int
+    prefix: bytes
+    epoch: int
+
+
+def next_prefix(place: int, prefix: bytes, body: bytes) -> bytes:
+    """The prefix for the delta after the one at `place` (1 is the first after a whole copy), which had this body."""
+    return b"" if place % GROUP_DELTAS == 0 else prefix + body
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """One checkpoint to be written. `expect` is the head it must find (None: no such branch yet).
+
+    `prefix` is the bodies before this delta in its group of 16, as of `epoch`: they make packing cheap. A backend
+    that packs must read them itself if the epoch has changed.
+    """
+
+    session: str
+    branch: str
+    id: str
+    expect: str | None
+    fields: bytes
+    state_digest: bytes
+    base_digest: bytes | None
+    delta: Record | None
+    whole: Record | None
+    prefix: bytes
+    epoch: int
+    blobs: Mapping[bytes, bytes]
+    size_bytes: int
+    totals: Totals
+    undo_to: str | None = None
+
+
+class BranchRow(msgspec.Struct, frozen=True):
+    """A branch: where it stands, and where an undo would take it."""
+
+    name: str
+    head_id: str
+    undo_id: str | None
+
+
+class TagRow(msgspec.Struct, frozen=True):
+    """A tag and the checkpoint it holds."""
+
+    name: str
+    id: str
+
+
+class SessionRow(msgspec.Struct, frozen=True):
+    """A session's line. `touched` rises with every write to the store; listings are in its order."""
+
+    id: str
+    totals: Totals
+    branches: int
+    checkpoints: int
+    created_us: int
+    touched: int
+
+
+class Names(msgspec.Struct, frozen=True):
+    """All names of a session."""
+
+    branches: tuple[BranchRow, ...]
+    tags: tuple[TagRow, ...]
+
+
+class Rewrite(msgspec.Struct, frozen=True):
+    """What a child becomes when its parent is deleted: a whole copy of its own (None: it has one already)."""
+
+    id: str
+    whole: Record | None
+    blobs: Mapping[bytes, bytes]
+
+
+class Deletion(msgspec.Struct, frozen=True):
+    """One checkpoint to be removed; `rewrites` must name exactly the children it has when the removal happens."""
+
+    session: str
+    id: str
+    rewrites: tuple[Rewrite, ...]
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """What `stats` reports."""
+
+    sessions: int
+    checkpoints: int
+    logical_bytes: int
+    stored_bytes: int
+
+
+class Backend(Protocol):
+    """Where bytes live. Thread-safe. See `holdfast.testing.BackendContract` for what each verb owes."""
+
+    name: str
+
+    # writes
+    def commit(self, commit: Commit) -> Row:
+        """Write blobs, records, checkpoint and head, or nothing. ConflictError if the head is not as expected."""
+
+    def fork(self, session: str, *, id_: str, branch: str) -> None:
+        """A new branch at a checkpoint. AlreadyExistsError if a branch or tag has the name."""
+
+    def delete_branch(self, session: str, *, branch: str) -> None:
+        """Forget a branch's name; its checkpoints stay."""
+
+    def tag(self, session: str, *, id_: str, name: str) -> None:
+        """A name that does not move. AlreadyExistsError if taken."""
+
+    def untag(self, session: str, *, name: str) -> None:
+        """Forget a tag."""
+
+    def delete_checkpoint(self, deletion: Deletion) -> None:
+        """Remove one checkpoint; branches that stood on it move to its parent. ConflictError if children differ."""
+
+    def delete_session(self, session: str) -> None:
+        """Remove a session and everything only it needed."""
+
+    # reads
+    def find_session(self, session: str) -> SessionRow | None:
+        """A session's line."""
+
+    def sessions(
+        self, *, before: int | None, limit: int, status: str | None, agent: str | None
+    ) -> Sequence[SessionRow]:
+        """A page of sessions touched before that number (None: from the newest), newest first."""
+
+    def names(self, session: str) -> Names:
+        """Branches and tags; empty for a session that is not there."""
+
+    def find_branch(self, session: str, branch: str) -> BranchRow | None:
+        """One branch."""
+
+    def find_row(self, session: str, id_: str) -> Row | None:
+        """One checkpoint by its id."""
+
+    def find_ids(self, session: str, prefix: str, *, limit: int) -> Sequence[str]:
+        """Ids that begin like this."""
+
+    def line(self, session: str, id_: str, *, limit: int) -> Sequence[Row]:
+        """A checkpoint and its ancestors, newest first."""
+
+    def chain(self, session: str, id_: str, *, salvage: bool = False) -> Chain:
+        """What is needed to read a state. With `salvage`, unreadable records are replaced by their shape."""
+
+    def children(self, session: str, id_: str) -> Sequence[str]:
+        """The checkpoints whose link is this one."""
+
+    def ids(self, session: str) -> Sequence[str]:
+        """All checkpoints of a session, oldest first."""
+
+    def blobs(self, digests: Collection[bytes], *, salvage: bool = False) -> Mapping[bytes, bytes]:
+        """The contents of blobs; with `salvage`, only of those that can be read."""
+
+    # upkeep
+    def sizes(self) -> Sizes:
+        """Running totals and the size on disk."""
+
+    def check(self) -> Iterator[Problem]:
+        """What is wrong below the level of sessions: pages, indexes, orphans."""
+
+    def close(self) -> None:
+        """Release everything. Further use is a ClosedError."""

@@ -1,0 +1,233 @@
+"""The SQLite backend: one file, many threads, many processes on one machine.
+
+Writes go through the desk (one connection, shared transactions); each read borrows a connection of its own and sees
+one moment. After a fork the child may not use what it inherited: its copies are let go without touching the parent's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from holdfast.backend import BranchRow, Chain, Commit, Deletion, Names, Row, SessionRow, Sizes
+from holdfast.backends.sqlite import reads, upkeep, writes
+from holdfast.backends.sqlite.desk import Desk
+from holdfast.backends.sqlite.schema import connect, prepare, translated
+from holdfast.errors import ClosedError
+from holdfast.model import Problem
+
+_IDLE_READERS = 8
+_FORK_PATIENCE_S = 5.0
+
+T = TypeVar("T")
+
+
+class SqliteBackend:
+    """See the module's text. `commits` and `syncs` count what this process wrote and how often it waited for the disk."""
+
+    name = "sqlite"
+
+    def __init__(self, path: Path, *, durability: str = "full") -> None:
+        self.path = path
+        self._durability = durability
+        self._desk = Desk(prepare(path, durability=durability), path)
+        self._mutex = threading.Lock()
+        self._idle: list[apsw.Connection] = []
+        self._busy: set[apsw.Connection] = set()
+        self._closed = False
+        self._pid = os.getpid()
+        _open_backends.add(self)
+
+    @property
+    def commits(self) -> int:
+        """Jobs written by this process."""
+        return self._desk.jobs
+
+    @property
+    def syncs(self) -> int:
+        """Transactions that they shared."""
+        return self._desk.syncs
+
+    # writes
+
+    def commit(self, commit: Commit) -> Row:
+        return self._write(lambda connection: writes.commit(connection, commit))
+
+    def fork(self, session: str, *, id_: str, branch: str) -> None:
+        self._write(lambda connection: writes.fork(connection, session, id_, branch))
+
+    def delete_branch(self, session: str, *, branch: str) -> None:
+        self._write(lambda connection: writes.delete_branch(connection, session, branch))
+
+    def tag(self, session: str, *, id_: str, name: str) -> None:
+        self._write(lambda connection: writes.tag(connection, session, id_, name))
+
+    def untag(self, session: str, *, name: str) -> None:
+        self._write(lambda connection: writes.untag(connection, session, name))
+
+    def delete_checkpoint(self, deletion: Deletion) -> None:
+        self._write(lambda connection: writes.delete_checkpoint(connection, deletion))
+
+    def delete_session(self, session: str) -> None:
+        self._write(lambda connection: writes.delete_session(connection, session))
+        self._desk.run(upkeep.give_back, alone=True)
+
+    # reads
+
+    def find_session(self, session: str) -> SessionRow | None:
+        return self._read(lambda connection: reads.find_session(connection, session))
+
+    def sessions(
+        self, *, before: int | None, limit: int, status: str | None, agent: str | None
+    ) -> Sequence[SessionRow]:
+        return self._read(lambda connection: reads.sessions(connection, before, limit, status, agent))
+
+    def names(self, session: str) -> Names:
+        return self._read(lambda connection: reads.names(connection, session))
+
+    def find_branch(self, session: str, branch: str) -> BranchRow | None:
+        return self._read(lambda connection: reads.find_branch(connection, session, branch))
+
+    def find_row(self, session: str, id_: str) -> Row | None:
+        return self._read(lambda connection: reads.find_row(connection, session, id_))
+
+    def find_ids(self, session: str, prefix: str, *, limit: int) -> Sequence[str]:
+        return self._read(lambda connection: reads.find_ids(connection, session, prefix, limit))
+
+    def line(self, session: str, id_: str, *, limit: int) -> Sequence[Row]:
+        return self._read(lambda connection: reads.line(connection, session, id_, limit))
+
+    def chain(self, session: str, id_: str, *, salvage: bool = False) -> Chain:
+        return self._read(lambda connection: reads.chain(connection, session, id_, salvage=salvage))
+
+    def children(self, session: str, id_: str) -> Sequence[str]:
+        return self._read(lambda connection: reads.children(connection, session, id_))
+
+    def ids(self, session: str) -> Sequence[str]:
+        return self._read(lambda connection: reads.ids(connection, session))
+
+    def blobs(self, digests: Collection[bytes], *, salvage: bool = False) -> Mapping[bytes, bytes]:
+        return self._read(lambda connection: reads.blobs(connection, digests, salvage=salvage))
+
+    # upkeep
+
+    def sizes(self) -> Sizes:
+        stored = sum(path.stat().st_size for path in self._files() if path.exists())
+        return self._read(lambda connection: reads.sizes(connection, stored))
+
+    def check(self) -> Iterator[Problem]:
+        yield from self._read(upkeep.check)
+
+    def close(self) -> None:
+        if self._pid != os.getpid() or self._closed:
+            return
+        self._desk.close()
+        with self._mutex:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+        # The last connection out moves the WAL into the store and removes it.
+        with translated("closing the store"):
+            self._desk.connection.close()
+
+    def _files(self) -> Iterator[Path]:
+        yield self.path
+
+    def _write(self, job: Callable[[apsw.Connection], T]) -> T:
+        self._refuse_child()
+        return self._desk.run(job)
+
+    def _read(self, job: Callable[[apsw.Connection], T]) -> T:
+        with translated("reading the store"), self._reader() as connection:
+            connection.execute("BEGIN")
+            try:
+                return job(connection)
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[apsw.Connection]:
+        self._refuse_child()
+        with self._mutex:
+            if self._closed:
+                message = "the store is closed"
+                raise ClosedError(message, hint="open it again")
+            connection = self._idle.pop() if self._idle else None
+        if connection is None:
+            connection = connect(self.path, durability=self._durability)
+        self._busy.add(connection)
+        try:
+            yield connection
+        finally:
+            self._busy.discard(connection)
+            with self._mutex:
+                keep = not self._closed and len(self._idle) < _IDLE_READERS
+                if keep:
+                    self._idle.append(connection)
+            if not keep:
+                connection.close()
+
+    def _refuse_child(self) -> None:
+        if self._pid != os.getpid():
+            message = "this store was opened by the parent process"
+            raise ClosedError(message, hint="open it again in this process")
+
+    # forking
+
+    def _before_fork(self) -> bool:
+        return self._desk.hold(_FORK_PATIENCE_S)
+
+    def _after_fork(self) -> None:
+        self._desk.release()
+
+    def _in_child(self, *, held: bool) -> None:
+        # Idle connections are closed, so that a store opened anew in this process starts from true lock counts (POSIX
+        # locks are not inherited, SQLite's memory of them is). The parent's lock keeps this close from tidying the WAL
+        # away. What another thread had in hand at the fork is in an unknown state and is never touched again.
+        inherited = [*self._idle, *([self._desk.connection] if held else [])]
+        leaked = [*self._busy, *([] if held else [self._desk.connection])]
+        for connection in leaked:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        for connection in inherited:
+            with contextlib.suppress(apsw.Error):
+                connection.close()
+
+
+_open_backends: weakref.WeakSet[SqliteBackend] = weakref.WeakSet()
+_held: list[tuple[SqliteBackend, bool]] = []
+
+
+def _hold_all() -> None:
+    _held[:] = [(backend, backend._before_fork()) for backend in list(_open_backends) if not backend._closed]  # noqa: SLF001
+
+
+def _release_all() -> None:
+    for backend, held in _held:
+        if held:
+            backend._after_fork()  # noqa: SLF001
+    _held.clear()
+
+
+def _abandon_all() -> None:
+    for backend, held in _held:
+        backend._in_child(held=held)  # noqa: SLF001
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_hold_all, after_in_parent=_release_all, after_in_child=_abandon_all)
+
+
+def open_backend(place: Any, *, durability: str) -> SqliteBackend:
+    """The backend for a path; what `opening` calls."""
+    return SqliteBackend(Path(place), durability=durability)

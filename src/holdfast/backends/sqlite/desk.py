@@ -1,0 +1,282 @@
+"""The desk where all writes of one store are put down: one connection, one transaction at a time, shared.
+
+The first thread to come leads: it runs every job that is waiting in one transaction with one sync, each job in a
+savepoint of its own so that its failure is its own, then wakes the others and passes the lead on. A lone thread leads
+at once and is handed nothing. A failed COMMIT fails all jobs in it; a leader that is interrupted leaves the unfinished
+jobs to the next. The WAL is tended here too: kept at one size and reused, because a growing file doubles a sync.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import apsw
+
+from holdfast.backend import FORMAT_VERSION
+from holdfast.backends.sqlite.schema import refuse_newer, translate
+from holdfast.errors import ClosedError, HoldfastError
+
+WAL_BYTES = 4 * 1024 * 1024
+_GROW_WAL_AFTER = 8  # commits: a process that writes less than this is not worth four megabytes of zeros
+_CHECKPOINT_PAGES = 900
+_RESTART_PAGES = 4 * _CHECKPOINT_PAGES
+_GATHER_S = 0.002
+_MIN_WRITER = "SELECT value FROM meta WHERE key = 'min_writer'"
+
+T = TypeVar("T")
+
+
+class _Ticket(Generic[T]):
+    """One job in the queue and what became of it."""
+
+    __slots__ = ("alone", "awake", "error", "job", "leads", "resolved", "value")
+
+    def __init__(self, job: Callable[[apsw.Connection], T], *, alone: bool) -> None:
+        self.job = job
+        self.alone = alone
+        self.awake = threading.Lock()
+        self.awake.acquire()
+        self.leads = False
+        self.resolved = False
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def fail(self, error: BaseException) -> None:
+        self.error, self.resolved = error, True
+
+    def outcome(self) -> T:
+        if self.error is not None:
+            raise self.error
+        value: T = self.value
+        return value
+
+
+class Desk:
+    """Runs jobs on the writing connection; see the module's text."""
+
+    def __init__(self, connection: apsw.Connection, path: Path) -> None:
+        self.connection = connection
+        self.jobs = 0
+        self.syncs = 0
+        self._wal = Path(f"{path}-wal")
+        self._wal_pages = 0
+        self._wal_grown = False
+        self._mutex = threading.Lock()
+        self._queue: list[_Ticket[Any]] = []
+        self._led = False
+        self._crowd = 1.0
+        self._upkeep_error: HoldfastError | None = None
+        self._closed = False
+        connection.set_wal_hook(self._note_wal)
+
+    def run(self, job: Callable[[apsw.Connection], T], *, alone: bool = False) -> T:
+        """Run a job inside a transaction that is on disk when this returns; `alone`: outside of any transaction."""
+        ticket: _Ticket[T] = _Ticket(job, alone=alone)
+        with self._mutex:
+            if self._closed:
+                message = "the store is closed"
+                raise ClosedError(message, hint="open it again")
+            self._queue.append(ticket)
+            ticket.leads = not self._led
+            self._led = True
+        if not ticket.leads:
+            self._wait(ticket)
+        if ticket.leads:
+            self._lead(ticket)
+        return ticket.outcome()
+
+    def _wait(self, ticket: _Ticket[Any]) -> None:
+        try:
+            ticket.awake.acquire()
+        except BaseException:
+            # Interrupted while waiting. A job not yet begun is withdrawn; the lead, if it has just come, goes on.
+            with self._mutex:
+                if ticket in self._queue:
+                    self._queue.remove(ticket)
+                leads = ticket.leads
+            if leads:
+                self._pass_on()
+            raise
+
+    def close(self) -> None:
+        """Wait for what is under way, then refuse everything further."""
+        self.run(lambda _: None, alone=True)
+        with self._mutex:
+            self._closed = True
+
+    def hold(self, seconds: float) -> bool:
+        """Take the lead without a job, so that nothing is half done while the process forks."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            with self._mutex:
+                if not self._led:
+                    self._led = True
+                    return True
+            time.sleep(0.0005)
+        return False
+
+    def release(self) -> None:
+        """Give back what `hold` took."""
+        self._pass_on()
+
+    def _lead(self, own: _Ticket[Any]) -> None:
+        batch: list[_Ticket[Any]] = []
+        try:
+            self._gather()
+            with self._mutex:
+                batch, self._queue = self._queue, []
+            self._crowd = (self._crowd + len(batch)) / 2
+            together = [ticket for ticket in batch if not ticket.alone]
+            if together:
+                self._transact(together)
+            for ticket in batch:
+                if ticket.alone:
+                    self._run_alone(ticket)
+        finally:
+            self._wake(batch, own)
+            if self._wal_pages >= _CHECKPOINT_PAGES:
+                self._tend_wal()
+            self._pass_on()
+
+    def _gather(self) -> None:
+        # A crowd was here a moment ago and is about to come back: a short wait turns many syncs into one. Alone, no wait.
+        if self._crowd < 1.5:
+            return
+        deadline = time.perf_counter() + _GATHER_S
+        while len(self._queue) < 0.8 * self._crowd and time.perf_counter() < deadline:
+            time.sleep(0.00005)
+
+    def _wake(self, batch: list[_Ticket[Any]], own: _Ticket[Any]) -> None:
+        unresolved = [ticket for ticket in batch if not ticket.resolved and ticket is not own]
+        if unresolved:  # the leader was interrupted: the next one takes them
+            with self._mutex:
+                self._queue[:0] = unresolved
+        for ticket in batch:
+            if ticket.resolved and ticket is not own:
+                ticket.awake.release()
+
+    def _pass_on(self) -> None:
+        with self._mutex:
+            if self._queue:
+                heir = self._queue[0]
+                heir.leads = True
+                heir.awake.release()
+            else:
+                self._led = False
+
+    def _transact(self, batch: list[_Ticket[Any]]) -> None:
+        """All jobs in one transaction. Each ticket is resolved, or, if this thread was interrupted, none is."""
+        connection, committing = self.connection, False
+        try:
+            if self._upkeep_error is not None:
+                error, self._upkeep_error = self._upkeep_error, None
+                raise error
+            connection.execute("BEGIN IMMEDIATE")
+            for (needed,) in connection.execute(_MIN_WRITER):
+                refuse_newer(needed, FORMAT_VERSION, "write")
+            if self.syncs == _GROW_WAL_AFTER and not self._wal_grown:
+                self._grow_wal()
+            done = self._run_all(batch)
+            committing = True
+            connection.execute("COMMIT")
+        except (apsw.Error, HoldfastError, OSError, MemoryError) as error:
+            self._rollback()
+            reason = translate(error, "writing to the store") if isinstance(error, apsw.Error) else error
+            reason.__cause__ = error if reason is not error else error.__cause__
+            for ticket in batch:
+                if not ticket.resolved:
+                    ticket.fail(reason)
+            return
+        except BaseException:
+            # An interrupt. If the COMMIT had already gone through, what was done is done.
+            if committing and not connection.in_transaction:
+                self._resolve(done)
+            else:
+                self._rollback()
+                for ticket in batch:
+                    ticket.resolved, ticket.error = False, None
+            raise
+        self._resolve(done)
+        self.syncs += bool(done)
+        self.jobs += len(done)
+
+    def _resolve(self, done: list[tuple[_Ticket[Any], Any]]) -> None:
+        for ticket, value in done:
+            ticket.value, ticket.resolved = value, True
+
+    def _run_all(self, batch: list[_Ticket[Any]]) -> list[tuple[_Ticket[Any], Any]]:
+        connection, done = self.connection, []
+        shared = len(batch) > 1
+        for ticket in batch:
+            if shared:
+                connection.execute("SAVEPOINT job")
+            try:
+                done.append((ticket, ticket.job(connection)))
+            except HoldfastError as error:
+                if not shared:
+                    raise
+                connection.execute("ROLLBACK TO job")
+                ticket.fail(error)
+            except apsw.Error as error:
+                # Out of space or a failing disk ends the whole transaction; a constraint ends this job alone.
+                if not shared or not connection.in_transaction or not isinstance(error, apsw.ConstraintError):
+                    raise
+                connection.execute("ROLLBACK TO job")
+                reason = translate(error, "writing to the store")
+                reason.__cause__ = error
+                ticket.fail(reason)
+            if shared:
+                connection.execute("RELEASE job")
+        return done
+
+    def _rollback(self) -> None:
+        if self.connection.in_transaction:
+            try:
+                self.connection.execute("ROLLBACK")
+            except apsw.Error:
+                if self.connection.in_transaction:
+                    raise
+
+    def _run_alone(self, ticket: _Ticket[Any]) -> None:
+        try:
+            ticket.value = ticket.job(self.connection)
+            ticket.resolved = True
+        except apsw.Error as error:
+            reason = translate(error, "tending the store")
+            reason.__cause__ = error
+            ticket.fail(reason)
+        except HoldfastError as error:
+            ticket.fail(error)
+
+    def _note_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
+
+    def _grow_wal(self) -> None:
+        # Inside the write transaction nobody else appends to the WAL, and what lies beyond its end is not looked at.
+        # Zeros really written, not only allocated: an allocated block still costs the file system a journal entry.
+        self._wal_grown = True
+        with self._wal.open("r+b") as file:
+            missing = WAL_BYTES - file.seek(0, os.SEEK_END)
+            if missing > 0:
+                file.write(bytes(missing))
+
+    def _tend_wal(self) -> None:
+        # PASSIVE waits for nobody. Once all of the WAL is in the store, the next writer starts it again from the front,
+        # over blocks that are there. Readers that never leave can prevent that, so at four times the size RESTART waits.
+        restart = self._wal_pages >= _RESTART_PAGES
+        mode = apsw.SQLITE_CHECKPOINT_RESTART if restart else apsw.SQLITE_CHECKPOINT_PASSIVE
+        try:
+            self.connection.wal_checkpoint(mode=mode)
+            self._wal_pages = 0
+        except apsw.BusyError:
+            self._wal_pages = 0  # somebody else is at it
+        except apsw.Error as error:
+            # What was committed is safe in the WAL; the next write reports that the disk is failing.
+            self._upkeep_error = translate(error, "moving the log into the store")
+            self._upkeep_error.__cause__ = error

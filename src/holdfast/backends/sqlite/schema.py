@@ -1,0 +1,249 @@
+"""The tables, and how a connection to them is made.
+
+Everything that cannot be added to a store later is here: page checksums, incremental auto-vacuum, secure delete,
+integer keys inside. A SQLite that can lose committed rows (the WAL-reset race) and a network file system are refused
+before anything is written; a file that is not a store, or is one from the future, is left as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import apsw
+import apsw.sqlite_extra
+
+from holdfast.backend import FORMAT_VERSION, MIN_READER, MIN_WRITER
+from holdfast.backends.sqlite.mounts import filesystem_of, is_network
+from holdfast.errors import (
+    ConflictError,
+    CorruptionError,
+    FormatError,
+    HoldfastError,
+    InvalidInputError,
+    UnavailableError,
+    UnsupportedError,
+)
+
+APPLICATION_ID = 0x486F6C64  # "Hold"
+BUSY_TIMEOUT_MS = 15_000
+_RESERVED_BYTES = 8  # what the checksum VFS keeps at the end of each page
+
+SCHEMA = """
+CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE sessions(
+  sid INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, sequence INTEGER NOT NULL, checkpoints INTEGER NOT NULL,
+  branches INTEGER NOT NULL, logical INTEGER NOT NULL, epoch INTEGER NOT NULL, touched INTEGER NOT NULL,
+  created_us INTEGER NOT NULL, updated_us INTEGER NOT NULL, agent TEXT, status TEXT NOT NULL, reason TEXT,
+  last_step INTEGER, usage BLOB NOT NULL);
+CREATE UNIQUE INDEX sessions_touched ON sessions(touched);
+CREATE TABLE branches(
+  sid INTEGER NOT NULL, name TEXT NOT NULL, head INTEGER NOT NULL, undo INTEGER, PRIMARY KEY(sid, name)) WITHOUT ROWID;
+CREATE TABLE tags(
+  sid INTEGER NOT NULL, name TEXT NOT NULL, cid INTEGER NOT NULL, PRIMARY KEY(sid, name)) WITHOUT ROWID;
+CREATE TABLE checkpoints(
+  cid INTEGER PRIMARY KEY, sid INTEGER NOT NULL, sequence INTEGER NOT NULL, id NOT NULL, link INTEGER,
+  place INTEGER NOT NULL, size INTEGER NOT NULL, state_digest BLOB NOT NULL, digest BLOB NOT NULL,
+  lost_parent_id, lost_parent_digest BLOB, fields BLOB NOT NULL, delta BLOB, whole BLOB);
+CREATE UNIQUE INDEX checkpoints_id ON checkpoints(sid, id);
+CREATE TABLE spill(
+  cid INTEGER NOT NULL, half INTEGER NOT NULL, number INTEGER NOT NULL, data BLOB NOT NULL,
+  PRIMARY KEY(cid, half, number)) WITHOUT ROWID;
+CREATE TABLE blobs(bid INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, data BLOB NOT NULL);
+CREATE TABLE blob_refs(bid INTEGER NOT NULL, cid INTEGER NOT NULL, PRIMARY KEY(bid, cid)) WITHOUT ROWID;
+"""
+
+META = "SELECT key, value FROM meta"
+PUT_META = "INSERT INTO meta VALUES(?, ?)"
+
+
+def has_wal_reset_race(version: tuple[int, ...]) -> bool:
+    """True for the SQLite versions that can lose a committed row when a WAL is reset (fixed in 3.51.3)."""
+    if version < (3, 7, 0) or version >= (3, 51, 3):
+        return False
+    # The fix was carried back to two older lines.
+    return not (version[:2] == (3, 50) and version >= (3, 50, 7)) and not (
+        version[:2] == (3, 44) and version >= (3, 44, 6)
+    )
+
+
+def refuse_unsafe_sqlite(version_text: str) -> None:
+    """UnsupportedError for a SQLite that has the race."""
+    version = tuple(int(part) for part in version_text.split(".")[:3])
+    if has_wal_reset_race(version):
+        message = f"SQLite {version_text} can lose committed rows in WAL mode (the WAL-reset race)"
+        raise UnsupportedError(message, hint="install apsw 3.51.3 or newer: pip install -U apsw")
+
+
+_checksums_ready = False
+
+
+def _load_checksums() -> str:
+    """Register SQLite's checksum VFS once per process, without making it everybody's default."""
+    global _checksums_ready  # noqa: PLW0603 - a registration is a fact about the process
+    if not _checksums_ready:
+        default = apsw.vfs_details()[0]["zName"]
+        loader = apsw.Connection(":memory:")
+        try:
+            apsw.sqlite_extra.load(loader, "cksumvfs")
+        except (apsw.sqlite_extra.NotAvailable, LookupError, apsw.Error) as error:
+            message = "this build of apsw lacks the page-checksum extension (cksumvfs)"
+            raise UnsupportedError(message, hint="install apsw from a wheel: pip install -U apsw") from error
+        finally:
+            loader.close()
+        apsw.set_default_vfs(default)
+        _checksums_ready = True
+    return "cksmvfs"
+
+
+@contextlib.contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """The one place where SQLite's errors become Holdfast's."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise translate(error, doing) from error
+
+
+def translate(error: apsw.Error, doing: str) -> HoldfastError:
+    """The Holdfast error for one of SQLite's."""
+    extended = getattr(error, "extendedresult", 0)
+    text = f"{doing}: {error}"
+    if isinstance(error, apsw.CorruptError) or extended in (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS):
+        return CorruptionError(
+            f"{doing}: a page of the store is damaged ({error})", hint="run verify to see what is intact"
+        )
+    if isinstance(error, apsw.NotADBError):
+        return FormatError(f"{doing}: this is not a Holdfast store", hint="give the path of a store or of a new file")
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return UnavailableError(text, hint="another process is writing; try again")
+    if isinstance(error, apsw.FullError):
+        return UnavailableError(text, hint="the disk is full: free some space and try again")
+    if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError | apsw.CantOpenError):
+        return UnavailableError(text, hint="check that the file and its folder can be written", retryable=False)
+    if isinstance(error, apsw.ConstraintError):
+        return ConflictError(text, hint="load again and decide")
+    return UnavailableError(text, hint="the storage failed; nothing was recorded")
+
+
+def connect(path: Path, *, durability: str, create: bool = False) -> apsw.Connection:
+    """A connection set up as every connection to a store is."""
+    flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+    connection = apsw.Connection(str(path), flags=flags, vfs=_load_checksums())
+    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+    if create:
+        reserve = ctypes.c_int(_RESERVED_BYTES)
+        connection.file_control("main", apsw.SQLITE_FCNTL_RESERVE_BYTES, ctypes.addressof(reserve))
+        connection.pragma("auto_vacuum", "incremental")
+    connection.pragma("secure_delete", 1)
+    connection.pragma("foreign_keys", 0)
+    connection.pragma("cache_size", -16_000)
+    # FULL syncs the WAL at each commit; NORMAL only before a checkpoint, which survives kill -9 but not power loss.
+    connection.pragma("synchronous", "full" if durability == "full" else "normal")
+    connection.pragma("fullfsync", 1)
+    connection.pragma("checkpoint_fullfsync", 1)
+    connection.wal_autocheckpoint(0)
+    return connection
+
+
+def prepare(path: Path, *, durability: str) -> apsw.Connection:
+    """Open a store, making it first if there is none; refuse what is not one. Returns the writing connection."""
+    refuse_unsafe_sqlite(apsw.sqlite_lib_version())
+    fresh = _inspect(path)
+    if is_network(kind := filesystem_of(path.parent)):
+        message = f"{path}: SQLite is not safe on a network file system ({kind})"
+        raise UnsupportedError(message, hint="keep the store on a local disk, or use PostgreSQL")
+    with translated(f"opening {path}"):
+        if fresh:
+            # Made private before SQLite writes to it; -wal and -shm take over the mode.
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        connection = connect(path, durability=durability, create=fresh)
+        try:
+            if fresh:
+                _create(connection)
+            check_format(connection)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _inspect(path: Path) -> bool:
+    """True if there is nothing at the path yet; an error, before anything is touched, if it is not a store."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            message = f"{path.parent} is not a folder"
+            raise InvalidInputError(message, hint="make the folder first") from None
+        return True
+    except OSError as error:
+        message = f"{path} cannot be looked at: {error.strerror}"
+        raise UnavailableError(message, retryable=False) from error
+    if not stat.S_ISREG(status.st_mode):
+        message = f"{path} is not a file"
+        raise FormatError(message, hint="give the path of a store or of a new file; for a folder use file:")
+    if not status.st_mode & 0o222:
+        message = f"{path} is read-only"
+        raise UnavailableError(message, hint="make it writable: opening a store writes beside it", retryable=False)
+    return _peek(path) if status.st_size else True
+
+
+def _peek(path: Path) -> bool:
+    # Through SQLite, and immutable: closing a descriptor of our own would drop the locks of every other connection
+    # of this process to the file, and an ordinary read would leave -wal and -shm beside a stranger's database.
+    with translated(f"opening {path}"):
+        look = apsw.Connection(
+            f"file:{quote(str(path.absolute()))}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        )
+        try:
+            if look.pragma("application_id") != APPLICATION_ID:
+                empty = look.pragma("schema_version") == 0 and look.pragma("page_count") == 0
+                if empty:
+                    return True
+                message = f"{path} is a SQLite database, but not a Holdfast store"
+                raise FormatError(message, hint="give the path of a store or of a new file")
+        finally:
+            look.close()
+    return False
+
+
+def _create(connection: apsw.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Two processes may both have found nothing. The lock settles it: whoever comes second finds the tables.
+        if connection.pragma("application_id") != APPLICATION_ID:
+            connection.execute(SCHEMA)
+            for key, value in (
+                ("format_version", FORMAT_VERSION),
+                ("min_reader", MIN_READER),
+                ("min_writer", MIN_WRITER),
+            ):
+                connection.execute(PUT_META, (key, value))
+            connection.pragma("application_id", APPLICATION_ID)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.pragma("journal_mode", "wal")
+
+
+def check_format(connection: apsw.Connection) -> None:
+    """FormatError if this version may not read the store."""
+    meta: dict[str, Any] = dict(connection.execute(META))
+    refuse_newer(meta.get("min_reader", 1), FORMAT_VERSION, "read")
+    if connection.pragma("journal_mode") != "wal":
+        connection.pragma("journal_mode", "wal")  # a crash between making the tables and this line
+
+
+def refuse_newer(needed: int, have: int, verb: str) -> None:
+    """FormatError when the store asks for a newer Holdfast."""
+    if needed > have:
+        message = f"this store needs a newer Holdfast to {verb} it (format {needed}; this version knows {have})"
+        raise FormatError(message, hint="upgrade: pip install -U holdfast")

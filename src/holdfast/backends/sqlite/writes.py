@@ -1,0 +1,354 @@
+"""Writing: each function is given the writing connection inside a transaction, and raises to undo its part.
+
+The order of a commit is visible in `commit`: blobs, records with their checkpoint, head, totals. Deletion mirrors it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import apsw
+
+from holdfast import packing
+from holdfast.backend import GROUP_DELTAS, MAX_ROW_BYTES, Commit, Deletion, Rewrite, Row, next_prefix
+from holdfast.backends.sqlite.reads import (
+    DELTA,
+    SPILLED,
+    WHOLE,
+    chain,
+    cid_of,
+    find_row,
+    half,
+    pack_id,
+    sid_of,
+    unpack_id,
+)
+from holdfast.delta import Record
+from holdfast.digest import checkpoint_digest
+from holdfast.errors import AlreadyExistsError, ConflictError, CorruptionError, InvalidInputError, NotFoundError
+
+_HEAD = (
+    "SELECT s.sid, s.sequence, s.epoch, b.head, c.id, c.digest, c.place, c.whole IS NOT NULL FROM sessions s "
+    "LEFT JOIN branches b ON b.sid = s.sid AND b.name = ?2 LEFT JOIN checkpoints c ON c.cid = b.head WHERE s.id = ?1"
+)
+_NEXT_CID = "SELECT coalesce(max(touched), 0) + 1 FROM sessions"
+_NEW_SESSION = (
+    "INSERT INTO sessions(id, sequence, checkpoints, branches, logical, epoch, touched, created_us, updated_us, agent, "
+    "status, reason, last_step, usage) VALUES(?, 1, 1, 1, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_UPDATE_SESSION = (
+    "UPDATE sessions SET sequence = ?2, checkpoints = checkpoints + 1, branches = branches + ?3, logical = logical + ?4, "
+    "touched = ?5, updated_us = ?6, agent = ?7, status = ?8, reason = ?9, last_step = ?10, usage = ?11 WHERE sid = ?1"
+)
+_NEW_CHECKPOINT = (
+    "INSERT INTO checkpoints(cid, sid, sequence, id, link, place, size, state_digest, digest, fields, delta, whole) "
+    "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_NEW_BRANCH = "INSERT INTO branches(sid, name, head, undo) VALUES(?, ?, ?, ?)"
+_MOVE_BRANCH = "UPDATE branches SET head = ? WHERE sid = ? AND name = ?"
+_MOVE_BRANCH_UNDO = "UPDATE branches SET head = ?, undo = ? WHERE sid = ? AND name = ?"
+_NAME_TAKEN = (
+    "SELECT 1 FROM branches WHERE sid = ?1 AND name = ?2 UNION ALL SELECT 1 FROM tags WHERE sid = ?1 AND name = ?2"
+)
+_COUNT_BRANCHES = "UPDATE sessions SET branches = branches + ? WHERE sid = ?"
+_DELETE_BRANCH = "DELETE FROM branches WHERE sid = ? AND name = ?"
+_NEW_TAG = "INSERT INTO tags(sid, name, cid) VALUES(?, ?, ?)"
+_DELETE_TAG = "DELETE FROM tags WHERE sid = ? AND name = ?"
+_FIND_BLOB = "SELECT bid FROM blobs WHERE digest = ?"
+_NEW_BLOB = "INSERT INTO blobs(digest, data) VALUES(?, ?)"
+_NEW_REF = "INSERT OR IGNORE INTO blob_refs(bid, cid) VALUES(?, ?)"
+_DROP_REF = "DELETE FROM blob_refs WHERE bid = ? AND cid = ?"
+_DROP_BLOB = "DELETE FROM blobs WHERE bid = ?1 AND NOT EXISTS(SELECT 1 FROM blob_refs WHERE bid = ?1)"
+_NEW_SPILL = "INSERT INTO spill(cid, half, number, data) VALUES(?, ?, ?, ?)"
+_DROP_SPILL = "DELETE FROM spill WHERE cid = ? AND (?2 IS NULL OR half = ?2)"
+_SHAPE = "SELECT cid, link, place, whole IS NOT NULL FROM checkpoints WHERE sid = ? ORDER BY cid"
+_ONE = "SELECT id, digest, link, size, delta, whole, lost_parent_id, lost_parent_digest FROM checkpoints WHERE cid = ?"
+_SET_DELTA = "UPDATE checkpoints SET delta = ? WHERE cid = ?"
+_ORPHAN = "UPDATE checkpoints SET link = ?2, lost_parent_id = ?3, lost_parent_digest = ?4, delta = NULL WHERE cid = ?1"
+_SET_WHOLE = "UPDATE checkpoints SET whole = ? WHERE cid = ?"
+_TAGGED = "SELECT name FROM tags WHERE sid = ? AND cid = ?"
+_HEADS = "SELECT name FROM branches WHERE sid = ? AND head = ?"
+_MOVE_HEADS = "UPDATE branches SET head = ? WHERE sid = ? AND head = ?"
+_DROP_UNDOS = "UPDATE branches SET undo = NULL WHERE sid = ? AND undo = ?"
+_DELETE_CHECKPOINT = "DELETE FROM checkpoints WHERE cid = ?"
+_SHRINK_SESSION = (
+    "UPDATE sessions SET checkpoints = checkpoints - 1, logical = logical - ?, epoch = epoch + 1 WHERE sid = ?"
+)
+_SESSION_RECORDS = "SELECT cid, delta, whole FROM checkpoints WHERE sid = ? ORDER BY cid"
+_DELETE_SESSION = (
+    "DELETE FROM tags WHERE sid = ?",
+    "DELETE FROM branches WHERE sid = ?",
+    "DELETE FROM checkpoints WHERE sid = ?",
+    "DELETE FROM sessions WHERE sid = ?",
+)
+
+
+def commit(connection: apsw.Connection, new: Commit) -> Row:
+    found = connection.execute(_HEAD, (new.session, new.branch)).fetchone()
+    sid, sequence, epoch, head, kept_id, parent_digest, place, complete = found or (None, 0, 0, None, None, None, 0, 0)
+    head_id = None if kept_id is None else unpack_id(kept_id)
+    if head is not None and head_id is None:
+        message = f"session {new.session!r}: branch {new.branch!r} points at a checkpoint that is not there"
+        raise CorruptionError(message, hint="run verify")
+    if head_id != new.expect:
+        return _settle_conflict(connection, new, head_id)
+    if sid is not None and head is None:
+        _refuse_taken(connection, sid, new.branch)
+    (cid,) = connection.execute(_NEXT_CID).fetchone()
+    sequence += 1
+    place = 0 if head is None else 1 if complete else place + 1
+    delta = _seal_delta(connection, new, head_id, epoch)
+    whole = None if new.whole is None else packing.seal_whole(new.whole, state=new.state_digest)
+    digest = checkpoint_digest(
+        id_=new.id, parent=parent_digest, state=new.state_digest, sequence=sequence, fields=new.fields
+    )
+
+    if new.blobs or (new.delta and new.delta.refs) or (new.whole and new.whole.refs):
+        refs = {*(new.delta.refs if new.delta else ()), *(new.whole.refs if new.whole else ())}
+        _put_blobs(connection, cid, refs, new.blobs)
+    totals = new.totals
+    spent = (totals.at_us, totals.agent, totals.status, totals.reason, totals.last_step, totals.usage)
+    if sid is None:
+        connection.execute(_NEW_SESSION, (new.session, new.size_bytes, cid, totals.at_us, *spent))
+        sid = connection.last_insert_rowid()
+    else:
+        connection.execute(_UPDATE_SESSION, (sid, sequence, head is None, new.size_bytes, cid, *spent))
+    halves = _fit(connection, cid, DELTA, delta), _fit(connection, cid, WHOLE, whole)
+    connection.execute(
+        _NEW_CHECKPOINT,
+        (
+            cid,
+            sid,
+            sequence,
+            pack_id(new.id),
+            head,
+            place,
+            new.size_bytes,
+            new.state_digest,
+            digest,
+            new.fields,
+            *halves,
+        ),
+    )
+    undo = None if new.undo_to is None else cid_of(connection, sid, new.undo_to)
+    if head is None:
+        connection.execute(_NEW_BRANCH, (sid, new.branch, cid, undo))
+    elif new.undo_to is None:
+        connection.execute(_MOVE_BRANCH, (cid, sid, new.branch))
+    else:
+        connection.execute(_MOVE_BRANCH_UNDO, (cid, undo, sid, new.branch))
+    return Row(new.id, sequence, head_id, parent_digest, head_id, new.state_digest, digest, new.fields)
+
+
+def _settle_conflict(connection: apsw.Connection, new: Commit, head_id: str | None) -> Row:
+    # The same id is already here: an earlier try of this very commit did go through.
+    done = find_row(connection, new.session, new.id)
+    if done is not None:
+        return done
+    where = "does not exist" if head_id is None else f"stands at {head_id[:12]}"
+    wanted = "expected not to exist" if new.expect is None else f"expected at {new.expect[:12]}"
+    message = f"session {new.session!r}: branch {new.branch!r} {where}, {wanted}"
+    raise ConflictError(message, hint="load the branch again, then decide")
+
+
+def _seal_delta(connection: apsw.Connection, new: Commit, head_id: str | None, epoch: int) -> bytes | None:
+    if new.delta is None or new.base_digest is None or head_id is None:
+        return None
+    prefix = new.prefix
+    if epoch != new.epoch:  # a deletion packed this chain anew since it was read
+        prefix = chain(connection, new.session, head_id).prefix
+    return packing.seal_delta(new.delta, prefix=prefix, base=new.base_digest, state=new.state_digest)
+
+
+def _fit(connection: apsw.Connection, cid: int, which: int, data: bytes | None) -> bytes | None:
+    """What goes into the row itself; a record beyond the row limit is cut into pieces beside it."""
+    if data is None or len(data) <= MAX_ROW_BYTES:
+        return data
+    for number, at in enumerate(range(0, len(data), MAX_ROW_BYTES)):
+        connection.execute(_NEW_SPILL, (cid, which, number, data[at : at + MAX_ROW_BYTES]))
+    return SPILLED
+
+
+def _put_blobs(connection: apsw.Connection, cid: int, refs: Iterable[bytes], contents: Mapping[bytes, bytes]) -> None:
+    for digest in refs:
+        found = connection.execute(_FIND_BLOB, (digest,)).fetchone()
+        if found is None:
+            if digest not in contents:
+                message = f"blob {digest.hex()[:12]} is needed and not here"
+                raise CorruptionError(message, hint="run verify")
+            connection.execute(_NEW_BLOB, (digest, packing.seal_blob(contents[digest])))
+            found = (connection.last_insert_rowid(),)
+        connection.execute(_NEW_REF, (found[0], cid))
+
+
+def _drop_blobs(connection: apsw.Connection, cid: int, refs: Iterable[bytes]) -> None:
+    for digest in refs:
+        found = connection.execute(_FIND_BLOB, (digest,)).fetchone()
+        if found is not None:
+            connection.execute(_DROP_REF, (found[0], cid))
+            connection.execute(_DROP_BLOB, (found[0],))
+
+
+def fork(connection: apsw.Connection, session: str, id_: str, branch: str) -> None:
+    sid = sid_of(connection, session)
+    cid = cid_of(connection, sid, id_)
+    _refuse_taken(connection, sid, branch)
+    connection.execute(_NEW_BRANCH, (sid, branch, cid, None))
+    connection.execute(_COUNT_BRANCHES, (1, sid))
+
+
+def _refuse_taken(connection: apsw.Connection, sid: int, name: str) -> None:
+    if connection.execute(_NAME_TAKEN, (sid, name)).fetchone() is not None:
+        message = f"there is already a branch or tag named {name!r}"
+        raise AlreadyExistsError(message, hint="branches and tags share their names: choose another")
+
+
+def delete_branch(connection: apsw.Connection, session: str, branch: str) -> None:
+    sid = sid_of(connection, session)
+    connection.execute(_DELETE_BRANCH, (sid, branch))
+    if not connection.changes():
+        message = f"there is no branch {branch!r}"
+        raise NotFoundError(message, hint="session.branches() lists those there are")
+    connection.execute(_COUNT_BRANCHES, (-1, sid))
+
+
+def tag(connection: apsw.Connection, session: str, id_: str, name: str) -> None:
+    sid = sid_of(connection, session)
+    cid = cid_of(connection, sid, id_)
+    _refuse_taken(connection, sid, name)
+    connection.execute(_NEW_TAG, (sid, name, cid))
+
+
+def untag(connection: apsw.Connection, session: str, name: str) -> None:
+    connection.execute(_DELETE_TAG, (sid_of(connection, session), name))
+    if not connection.changes():
+        message = f"there is no tag {name!r}"
+        raise NotFoundError(message, hint="session.tags() lists those there are")
+
+
+def delete_checkpoint(connection: apsw.Connection, deletion: Deletion) -> None:
+    sid = sid_of(connection, deletion.session)
+    cid = cid_of(connection, sid, deletion.id)
+    id_, digest, link, size, delta, whole, _, _ = connection.execute(_ONE, (cid,)).fetchone()
+    shape: list[tuple[int, int | None, int, int]] = list(connection.execute(_SHAPE, (sid,)))  # type: ignore[arg-type]
+    rewrites = {cid_of(connection, sid, rewrite.id): rewrite for rewrite in deletion.rewrites}
+    if {found for found, parent, _, _ in shape if parent == cid} != set(rewrites):
+        message = f"checkpoint {deletion.id[:12]} has other children than a moment ago"
+        raise ConflictError(message, hint="try again")
+    _refuse_pinned(connection, sid, cid, link)
+
+    # The deltas behind each child in its group were packed against bodies that now go: read them before, pack after.
+    repacks = {child: _rest_of_group(connection, sid, deletion.session, child, shape) for child in rewrites}
+    connection.execute(_MOVE_HEADS, (link, sid, cid))
+    connection.execute(_DROP_UNDOS, (sid, cid))
+    for child, rewrite in rewrites.items():
+        _detach(connection, child, rewrite, link=link, parent_id=id_, parent_digest=digest)
+        _repack(connection, repacks[child])
+    connection.execute(_SHRINK_SESSION, (size, sid))
+    refs = [
+        *packing.refs_in(_joined(connection, cid, DELTA, delta)),
+        *packing.refs_in(_joined(connection, cid, WHOLE, whole)),
+    ]
+    connection.execute(_DELETE_CHECKPOINT, (cid,))
+    connection.execute(_DROP_SPILL, (cid, None))
+    _drop_blobs(connection, cid, refs)
+
+
+def _refuse_pinned(connection: apsw.Connection, sid: int, cid: int, link: int | None) -> None:
+    for (name,) in connection.execute(_TAGGED, (sid, cid)):
+        message = f"the checkpoint is tagged {name!r}"
+        raise InvalidInputError(message, hint="untag it first")
+    for (name,) in connection.execute(_HEADS, (sid, cid)):
+        if link is None:
+            message = f"branch {name!r} has no other checkpoint to stand on"
+            raise InvalidInputError(message, hint="delete the branch or the whole session instead")
+
+
+def _joined(connection: apsw.Connection, cid: int, which: int, data: Any) -> bytes | None:
+    return half(connection, cid, which) if data == SPILLED else data
+
+
+_Repack = tuple[int, Record, bytes, bytes, bytes]  # cid, record, prefix, base and state digests
+
+
+def _rest_of_group(
+    connection: apsw.Connection, sid: int, session: str, child: int, shape: list[tuple[int, int | None, int, int]]
+) -> list[_Repack]:
+    """The deltas below `child` in its group, opened, each with the prefix it will have once `child` is whole."""
+    below: dict[int, list[tuple[int, int]]] = {}
+    for cid, link, place, complete in shape:
+        if link is not None and (place - 1) % GROUP_DELTAS:
+            below.setdefault(link, []).append((cid, complete))
+    places = {cid: place for cid, _, place, _ in shape}
+    complete_child = any(cid == child and complete for cid, _, _, complete in shape)
+    if complete_child:
+        return []  # what follows a whole copy never leaned on what was before it
+    rest: list[_Repack] = []
+    todo = [(child, b"")]
+    while todo:
+        parent, prefix = todo.pop()
+        for cid, complete in below.get(parent, ()):
+            (id_,) = connection.execute("SELECT id FROM checkpoints WHERE cid = ?", (cid,)).fetchone()
+            record, base, state = _last_delta(connection, session, unpack_id(id_))
+            rest.append((cid, record, prefix, base, state))
+            if not complete:
+                todo.append((cid, next_prefix(places[cid], prefix, record.body)))
+    return rest
+
+
+def _last_delta(connection: apsw.Connection, session: str, id_: str) -> tuple[Record, bytes, bytes]:
+    row = find_row(connection, session, id_)
+    parent = find_row(connection, session, row.link_id) if row and row.link_id else None
+    if row is None or parent is None:
+        message = f"checkpoint {id_[:12]} lost its parent"
+        raise CorruptionError(message, hint="run verify")
+    before = chain(connection, session, parent.id)
+    sid = sid_of(connection, session)
+    data = half(connection, cid_of(connection, sid, id_), DELTA)
+    record = packing.open_delta(data, prefix=before.prefix, base=parent.state_digest, state=row.state_digest)
+    return record, parent.state_digest, row.state_digest
+
+
+def _detach(
+    connection: apsw.Connection, child: int, rewrite: Rewrite, *, link: int | None, parent_id: Any, parent_digest: bytes
+) -> None:
+    id_, _, _, _, delta, whole, lost_id, lost_digest = connection.execute(_ONE, (child,)).fetchone()
+    old_refs = set(packing.refs_in(_joined(connection, child, DELTA, delta)))
+    kept_refs = set(packing.refs_in(_joined(connection, child, WHOLE, whole)))
+    if lost_id is None:  # the parent it was committed on is remembered, even if that was deleted before this one
+        lost_id, lost_digest = parent_id, parent_digest
+    connection.execute(_ORPHAN, (child, link, lost_id, lost_digest))
+    connection.execute(_DROP_SPILL, (child, DELTA))
+    if whole is None:
+        row = connection.execute("SELECT state_digest FROM checkpoints WHERE cid = ?", (child,)).fetchone()
+        if rewrite.whole is None:
+            message = f"checkpoint {unpack_id(id_)[:12]} has no whole copy yet"
+            raise ConflictError(message, hint="try again")
+        kept_refs = set(rewrite.whole.refs)
+        _put_blobs(connection, child, kept_refs, rewrite.blobs)
+        sealed = packing.seal_whole(rewrite.whole, state=row[0])
+        connection.execute(_SET_WHOLE, (_fit(connection, child, WHOLE, sealed), child))
+    _drop_blobs(connection, child, old_refs - kept_refs)
+
+
+def _repack(connection: apsw.Connection, rest: list[_Repack]) -> None:
+    for cid, record, prefix, base, state in rest:
+        connection.execute(_DROP_SPILL, (cid, DELTA))
+        sealed = packing.seal_delta(record, prefix=prefix, base=base, state=state)
+        connection.execute(_SET_DELTA, (_fit(connection, cid, DELTA, sealed), cid))
+
+
+def delete_session(connection: apsw.Connection, session: str) -> None:
+    sid = sid_of(connection, session)
+    for cid, delta, whole in list(connection.execute(_SESSION_RECORDS, (sid,))):
+        assert isinstance(cid, int)  # noqa: S101 - a rowid
+        refs = {
+            *packing.refs_in(_joined(connection, cid, DELTA, delta)),
+            *packing.refs_in(_joined(connection, cid, WHOLE, whole)),
+        }
+        if refs:
+            _drop_blobs(connection, cid, refs)
+        connection.execute(_DROP_SPILL, (cid, None))
+    for statement in _DELETE_SESSION:
+        connection.execute(statement, (sid,))

@@ -1,0 +1,211 @@
+"""The nouns people hold: Checkpoint, Branch, SessionInfo, Usage, Status, and the reports.
+
+Frozen, slotted values without behaviour beyond reading themselves. Limits that are part of the promise (how long a
+name may be, how large a state) are stated here, once. Nothing here does I/O or knows how anything is stored.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, NewType
+
+import msgspec
+
+CheckpointId = NewType("CheckpointId", str)
+SessionId = NewType("SessionId", str)
+
+State = dict[str, Any]
+
+MAX_NAME_CHARS = 256
+MAX_DEPTH = 200
+MAX_STATE_BYTES = 256 * 1024 * 1024
+MIN_PREFIX_CHARS = 4
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """A status together with why: `Status.FAILED("out of memory")`."""
+
+    status: Status
+    reason: str
+
+
+class Status(enum.StrEnum):
+    """How a branch stands."""
+
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    HALTED = "halted"
+
+    def __call__(self, reason: str) -> Outcome:
+        """The status with its reason, as `commit(status=…)` takes it."""
+        return Outcome(self, reason)
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a step used. Usages add up with `+`."""
+
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float = 0.0
+    tasks_completed: int = 0
+    extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+    def __add__(self, other: Usage) -> Usage:
+        """The sum; numbers in `extra` add up by key, anything else is taken from the right."""
+        if other == _NOTHING:
+            return self
+        extra = dict(self.extra)
+        for key, value in other.extra.items():
+            before = extra.get(key)
+            adds_up = isinstance(value, int | float) and isinstance(before, int | float)
+            extra[key] = before + value if adds_up and before is not None else value
+        return Usage(
+            self.tokens_in + other.tokens_in,
+            self.tokens_out + other.tokens_out,
+            self.cost + other.cost,
+            self.tasks_completed + other.tasks_completed,
+            extra,
+        )
+
+
+_NOTHING = Usage()
+
+
+class Damaged(msgspec.Struct, frozen=True):
+    """Stands in a salvaged state where an item could not be read. It cannot be committed: decide what goes there."""
+
+    what: str
+
+
+class StateSource:
+    """Where a Checkpoint gets its state from when somebody asks: loaded once, then kept."""
+
+    __slots__ = ("_load", "_state")
+
+    def __init__(self, load: Callable[[], State]) -> None:
+        self._load = load
+        self._state: State | None = None
+
+    def state(self) -> State:
+        if self._state is None:
+            self._state = self._load()
+        return self._state
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One immutable recorded state and everything known about it."""
+
+    id: CheckpointId
+    session_id: SessionId
+    branch: str
+    parent_id: CheckpointId | None
+    sequence: int
+    step: int | None
+    label: str | None
+    trigger: str
+    status: Status
+    reason: str | None
+    agent: str | None
+    created_at: datetime
+    usage: Usage
+    total_usage: Usage
+    metadata: Mapping[str, Any]
+    resume_hint: str | None
+    restored_from: CheckpointId | None
+    digest: str
+    parent_digest: str | None
+    summary: str
+    source: StateSource
+
+    @property
+    def state(self) -> State:
+        """The state recorded here, verified; loaded on first use."""
+        return self.source.state()
+
+    def __eq__(self, other: object) -> bool:
+        """Two checkpoints are the same if session, id and digest are."""
+        if not isinstance(other, Checkpoint):
+            return NotImplemented
+        return (self.session_id, self.id, self.digest) == (other.session_id, other.id, other.digest)
+
+    def __hash__(self) -> int:
+        """Consistent with equality."""
+        return hash((self.session_id, self.id, self.digest))
+
+    def __repr__(self) -> str:
+        """Short enough for a prompt."""
+        label = f" {self.label!r}" if self.label else ""
+        return f"<Checkpoint {self.id[:8]} #{self.sequence} {self.branch}{label}: {self.summary}>"
+
+
+class Branch(msgspec.Struct, frozen=True):
+    """A movable name and the checkpoint it points at."""
+
+    name: str
+    head: Checkpoint
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One line about a session, had without opening its states."""
+
+    id: SessionId
+    agent: str | None
+    status: Status
+    reason: str | None
+    branches: int
+    checkpoints: int
+    last_step: int | None
+    usage: Usage
+    created_at: datetime
+    updated_at: datetime
+    crashed: bool = False
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that `verify` found: what, where, what it costs, what to do."""
+
+    what: str
+    session_id: SessionId | None = None
+    checkpoints: tuple[CheckpointId, ...] = ()
+    cost: str = ""
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        """One readable line."""
+        where = f"session {self.session_id!r}: " if self.session_id is not None else ""
+        tail = "; ".join(part for part in (self.cost, self.remedy) if part)
+        return f"{where}{self.what}" + (f" ({tail})" if tail else "")
+
+
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `verify` looked at and what it found."""
+
+    problems: tuple[Problem, ...]
+    checked: int
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing is damaged."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        """The count, then a line per problem."""
+        head = f"{self.checked} checkpoints checked, {len(self.problems)} problems"
+        return "\n".join([head, *map(str, self.problems)])
+
+
+class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is kept, and in how little space."""
+
+    sessions: int
+    checkpoints: int
+    logical_bytes: int
+    stored_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """Logical bytes per stored byte: how many times over the store would be larger as plain copies."""
+        return self.logical_bytes / self.stored_bytes if self.stored_bytes else 0.0

@@ -1,0 +1,100 @@
+"""From a URL to a store. The only room that knows backends, by name; each is imported when it is asked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from holdfast.backend import Backend
+from holdfast.errors import InvalidInputError, UnsupportedError
+from holdfast.store import Store
+
+_FOLDER = ".holdfast"
+_FILE = "store.db"
+
+
+def open(url: str | os.PathLike[str] | None = None, *, durability: str = "full") -> Store:
+    """Open a store, making it if there is none.
+
+    Without a URL: the `.holdfast/` here or in a parent folder, else made here. `durability="full"` survives power
+    loss; `"relaxed"` survives kill -9 only, and is faster.
+    """
+    if durability not in ("full", "relaxed"):
+        message = f"durability is 'full' or 'relaxed', not {durability!r}"
+        raise InvalidInputError(message)
+    return Store(_backend(url, durability))
+
+
+def _backend(url: str | os.PathLike[str] | None, durability: str) -> Backend:
+    if url is None:
+        return _sqlite(_find_folder() / _FILE, durability)
+    if isinstance(url, os.PathLike):
+        return _sqlite(Path(url), durability)
+    if not isinstance(url, str) or not url:
+        message = f"a store is named by a URL or a path, not {url!r}"
+        raise InvalidInputError(message, hint=_FORMS)
+    scheme, colon, rest = url.partition(":")
+    if scheme == "memory" and colon:
+        if rest not in ("", "//"):
+            message = f"{url!r}: a memory store has no path"
+            raise InvalidInputError(message, hint="use 'memory://'")
+        return _memory()
+    if scheme == "sqlite" and colon:
+        return _sqlite(_sqlite_path(url, rest), durability)
+    if scheme in ("file", "postgresql", "postgres") and colon:
+        message = f"this version has no backend for {scheme}: URLs"
+        raise UnsupportedError(message, hint="use SQLite: 'sqlite:///store.db'")
+    if url.endswith(".db") and "://" not in url:
+        return _sqlite(Path(url), durability)
+    message = f"{url!r} names no store"
+    raise InvalidInputError(message, hint=_FORMS)
+
+
+_FORMS = "use 'sqlite:///store.db', a path ending in .db, or 'memory://'"
+
+
+def _sqlite_path(url: str, rest: str) -> Path:
+    parts = urlsplit(url)
+    if not rest.startswith("///") or parts.query or parts.fragment:
+        message = f"{url!r} is not a SQLite URL"
+        raise InvalidInputError(message, hint="use 'sqlite:///relative.db' or 'sqlite:////absolute.db'")
+    path = unquote(rest[3:])
+    if not path or "\0" in path:
+        message = f"{url!r} has no path"
+        raise InvalidInputError(message, hint="use 'sqlite:///relative.db' or 'sqlite:////absolute.db'")
+    return Path(path)
+
+
+def _sqlite(path: Path, durability: str) -> Backend:
+    from holdfast.backends.sqlite import open_backend
+
+    return open_backend(path, durability=durability)
+
+
+def _memory() -> Backend:
+    from holdfast.backends.memory import MemoryBackend
+
+    backend: Any = MemoryBackend()
+    return backend
+
+
+def _find_folder() -> Path:
+    """The nearest `.holdfast/`, like git finds `.git`; made here, private to the user, if there is none."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        found = folder / _FOLDER
+        if found.is_dir():
+            _refuse_stranger(found)
+            return found
+    made = here / _FOLDER
+    made.mkdir(mode=0o700)
+    return made
+
+
+def _refuse_stranger(folder: Path) -> None:
+    owner = folder.stat().st_uid
+    if hasattr(os, "geteuid") and owner != os.geteuid():
+        message = f"{folder} belongs to another user"
+        raise UnsupportedError(message, hint="name a store of your own: holdfast.open('sqlite:///store.db')")

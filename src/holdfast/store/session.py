@@ -1,0 +1,427 @@
+"""A Session: one writer's view of one history. Every guarantee about a single session is kept here.
+
+A Session remembers where it last saw each branch and refuses to write over what it has not seen. It keeps what is
+known of the heads it wrote (see tip), so that a commit costs what changed. Threads share the Store, not the Session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backend import Backend, Chain, Deletion, Rewrite, Row
+from holdfast.delta import rebuild, refs_of, whole
+from holdfast.difference import Diff, difference
+from holdfast.digest import state_digest
+from holdfast.errors import ConflictError, CorruptionError, HoldfastError, InvalidInputError, NotFoundError
+from holdfast.lineage import check_name, parse_steps
+from holdfast.messages import summarise
+from holdfast.model import MIN_PREFIX_CHARS, Branch, Checkpoint, Outcome, SessionId, State, Status, Usage
+from holdfast.store.fields import (
+    Fields,
+    check_status,
+    check_usage,
+    decode_usage,
+    encode_metadata,
+    encode_usage,
+    to_checkpoint,
+)
+from holdfast.store.tip import Plan, Tip, tip_of
+
+if TYPE_CHECKING:
+    from holdfast.store import Store
+
+Ref = str | Checkpoint
+
+_RACES = 100  # tries of a commit that expects nothing before it gives up and reports the conflict
+_PAGE_ROWS = 100
+_CANDIDATES = 8
+
+
+class Session:
+    """One agent's history: branches over checkpoints. Made by `store.session(id)`."""
+
+    def __init__(self, store: Store, backend: Backend, id_: str, *, agent: str | None) -> None:
+        self._store = store
+        self._backend = backend
+        self.id = SessionId(check_name(id_, "a session id"))
+        self.agent = None if agent is None else check_name(agent, "an agent name")
+        self._seen: dict[str, str] = {}
+        self._tips: dict[str, Tip] = {}
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id!r}>"
+
+    # writing
+
+    def commit(
+        self,
+        state: State,
+        *,
+        branch: str = "main",
+        expect: Ref | None = None,
+        step: int | None = None,
+        label: str | None = None,
+        trigger: str = "manual",
+        status: Status | Outcome | str | None = None,
+        usage: Usage | dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+        resume_hint: str | None = None,
+    ) -> Checkpoint:
+        """Record a state as the new head of a branch. When this returns it is on disk.
+
+        `expect` is the checkpoint the branch must still stand at, by default where this Session last saw it.
+        """
+        _check_state(state)
+        check_name(branch, "a branch name")
+        for name, text in (("label", label), ("resume_hint", resume_hint)):
+            _check_text(text, name)
+        _check_text(trigger, "trigger", required=True)
+        if step is not None and type(step) is not int:
+            message = f"step must be a whole number, not {type(step).__name__}"
+            raise InvalidInputError(message)
+        chosen, used, meta = check_status(status), check_usage(usage), encode_metadata(metadata)
+
+        def fields(parent: Fields | None) -> Fields:
+            now, reason = chosen or ((parent.status, parent.reason) if parent else ("in_progress", None))
+            return Fields(
+                at_us=time.time_ns() // 1000,
+                branch=branch,
+                trigger=trigger,
+                status=now,
+                step=step,
+                label=label,
+                reason=reason,
+                agent=self.agent or (parent.agent if parent else None),
+                usage=encode_usage(used),
+                total=_total(parent, used),
+                metadata=meta,
+                resume_hint=resume_hint,
+                summary=summarise(state),
+            )
+
+        return self._write(branch, state, fields, expect=None if expect is None else _ref_id(expect))
+
+    def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:
+        """Bring a branch back to an earlier state, as a new checkpoint; `undo` takes it back."""
+        target = self._row(ref)
+        return self._go_back(target, branch, "restore")
+
+    def undo(self, *, branch: str = "main") -> Checkpoint:
+        """The branch as it stood before its last restore or undo; so undo twice is redo."""
+        found = self._backend.find_branch(self.id, check_name(branch, "a branch name"))
+        if found is None:
+            raise self._no_branch(branch)
+        if found.undo_id is None:
+            message = f"branch {branch!r} has no restore to undo"
+            raise NotFoundError(message, hint="session.restore(ref) goes back to any checkpoint")
+        return self._go_back(self._row_by_id(found.undo_id), branch, "undo")
+
+    def fork(self, ref: Ref, branch: str) -> Branch:
+        """A new branch at a checkpoint; nothing is copied."""
+        row = self._row(ref)
+        check_name(branch, "a branch name")
+        self._backend.fork(self.id, id_=row.id, branch=branch)
+        self._seen[branch] = row.id
+        for tip in self._tips.values():
+            if tip.row.id == row.id:
+                self._tips[branch] = tip
+                break
+        return Branch(branch, self._checkpoint(row))
+
+    def delete_branch(self, name: str) -> None:
+        """Forget a branch; its checkpoints stay and can be had by their ids."""
+        self._backend.delete_branch(self.id, branch=check_name(name, "a branch name"))
+        self._seen.pop(name, None)
+        self._tips.pop(name, None)
+
+    def tag(self, ref: Ref, name: str) -> None:
+        """Give a checkpoint a name that does not move."""
+        self._backend.tag(self.id, id_=self._row(ref).id, name=check_name(name, "a tag"))
+
+    def untag(self, name: str) -> None:
+        """Take a tag away."""
+        self._backend.untag(self.id, name=check_name(name, "a tag"))
+
+    def delete(self, ref: Ref) -> None:
+        """Delete one checkpoint; its descendants stay readable, branches on it move to its parent."""
+        row = self._row(ref)
+        for _ in range(_RACES):
+            rewrites = tuple([self._rewrite(child) for child in self._backend.children(self.id, row.id)])
+            try:
+                self._backend.delete_checkpoint(Deletion(self.id, row.id, rewrites))
+            except ConflictError:
+                continue  # somebody committed on it in between
+            break
+        else:
+            message = f"checkpoint {row.id[:12]} is being committed on; it was not deleted"
+            raise ConflictError(message, hint="try again")
+        self._tips.clear()
+        for branch, seen in list(self._seen.items()):
+            if seen == row.id and row.link_id is not None:
+                self._seen[branch] = row.link_id
+
+    # reading
+
+    def load(self, ref: Ref = "main", *, salvage: bool = False) -> State:
+        """The state at a ref, verified. With `salvage`, damaged items are marked instead of being an error."""
+        row, branch = self._resolve(ref)
+        self._checkpoint(row)
+        chain = self._backend.chain(self.id, row.id, salvage=salvage)
+        state = self._read(chain, salvage=salvage)
+        if branch is not None:
+            self._seen[branch] = row.id
+        return state
+
+    def checkpoint(self, ref: Ref = "main") -> Checkpoint:
+        """The checkpoint at a ref; NotFoundError if there is none."""
+        return self._checkpoint(self._row(ref))
+
+    def head(self, branch: str = "main") -> Checkpoint | None:
+        """Where a branch stands, or None."""
+        found = self._backend.find_branch(self.id, check_name(branch, "a branch name"))
+        return None if found is None else self._checkpoint(self._row_by_id(found.head_id))
+
+    def log(self, ref: Ref = "main", *, limit: int | None = None) -> Iterator[Checkpoint]:
+        """Checkpoints from a ref along their parents, newest first; read in pages."""
+        if limit is not None and limit < 0:
+            message = f"limit must not be negative, and is {limit}"
+            raise InvalidInputError(message)
+        return self._log(self._row(ref).id, limit)
+
+    def _log(self, next_id: str | None, limit: int | None) -> Iterator[Checkpoint]:
+        left = limit if limit is not None else 2**62
+        while next_id is not None and left > 0:
+            page = self._backend.line(self.id, next_id, limit=min(left, _PAGE_ROWS))
+            for row in page:
+                yield self._checkpoint(row)
+            left -= len(page)
+            next_id = page[-1].link_id
+
+    def branches(self) -> dict[str, Checkpoint]:
+        """All branches and where they stand."""
+        names = self._backend.names(self.id)
+        return {branch.name: self._checkpoint(self._row_by_id(branch.head_id)) for branch in names.branches}
+
+    def tags(self) -> dict[str, Checkpoint]:
+        """All tags and what they hold."""
+        names = self._backend.names(self.id)
+        return {tag.name: self._checkpoint(self._row_by_id(tag.id)) for tag in names.tags}
+
+    def diff(self, a: Ref, b: Ref) -> Diff:
+        """What differs between two states, part by part."""
+        before, after = self._row(a), self._row(b)
+        names = [ref if isinstance(ref, str) else ref.id[:8] for ref in (a, b)]
+        return difference(self._state(before), self._state(after), a=names[0], b=names[1])
+
+    def newest_intact(self, branch: str = "main") -> Checkpoint | None:
+        """The newest checkpoint on a branch whose state can be read and verified in full."""
+        found = self._backend.find_branch(self.id, check_name(branch, "a branch name"))
+        next_id = None if found is None else found.head_id
+        while next_id is not None:
+            row = self._backend.find_row(self.id, next_id)
+            if row is None:
+                return None
+            with contextlib.suppress(CorruptionError):
+                if state_digest(self._state(row)) == row.state_digest:
+                    return self._checkpoint(row)
+            next_id = row.link_id
+        return None
+
+    # how a ref becomes a row
+
+    def _row(self, ref: Ref) -> Row:
+        return self._resolve(ref)[0]
+
+    def _resolve(self, ref: Ref) -> tuple[Row, str | None]:
+        """The row a ref names, and the branch if it was one: branch, tag, id, prefix, and only then `~N`."""
+        if isinstance(ref, Checkpoint):
+            if ref.session_id != self.id:
+                message = f"checkpoint {ref.id[:12]} belongs to session {ref.session_id!r}, not {self.id!r}"
+                raise InvalidInputError(message)
+            return self._row_by_id(ref.id), None
+        if not isinstance(ref, str) or not ref:
+            message = f"a ref is a Checkpoint or a text like 'main', 'main~3' or an id, not {ref!r}"
+            raise InvalidInputError(message)
+        found = self._find(ref)
+        if found is not None:
+            return found
+        steps = parse_steps(ref)
+        start = self._find(steps.name) if steps is not None else None
+        if steps is None or start is None:
+            raise self._unknown(ref)
+        line = self._backend.line(self.id, start[0].id, limit=steps.steps + 1)
+        if len(line) <= steps.steps:
+            message = f"{ref!r} goes back further than the history: there are {len(line) - 1} checkpoints before it"
+            raise NotFoundError(message)
+        return line[-1], None
+
+    def _find(self, name: str) -> tuple[Row, str | None] | None:
+        branch = self._backend.find_branch(self.id, name)
+        if branch is not None:
+            return self._row_by_id(branch.head_id), name
+        for tag in self._backend.names(self.id).tags:
+            if tag.name == name:
+                return self._row_by_id(tag.id), None
+        row = self._backend.find_row(self.id, name)
+        if row is not None or len(name) < MIN_PREFIX_CHARS:
+            return None if row is None else (row, None)
+        ids = self._backend.find_ids(self.id, name, limit=_CANDIDATES)
+        if len(ids) > 1:
+            message = f"{name!r} could be {', '.join(ids)}"
+            raise InvalidInputError(message, hint="give more characters")
+        return (self._row_by_id(ids[0]), None) if ids else None
+
+    def _row_by_id(self, id_: str) -> Row:
+        row = self._backend.find_row(self.id, id_)
+        if row is None:
+            raise self._unknown(id_)
+        return row
+
+    def _unknown(self, ref: str) -> NotFoundError:
+        names = self._backend.names(self.id)
+        known = [branch.name for branch in names.branches] + [tag.name for tag in names.tags]
+        message = f"session {self.id!r} has nothing called {ref!r}"
+        if not known:
+            return NotFoundError(f"{message}: it has no checkpoints yet", hint="commit a state first")
+        return NotFoundError(message, hint=f"it has {', '.join(known[:_CANDIDATES])}, and ids as session.log() shows")
+
+    def _no_branch(self, branch: str) -> NotFoundError:
+        message = f"session {self.id!r} has no branch {branch!r}"
+        return NotFoundError(message, hint="session.fork(ref, name) makes one")
+
+    # how states are read and written
+
+    def _checkpoint(self, row: Row) -> Checkpoint:
+        return to_checkpoint(row, self.id, lambda: self._state(row))
+
+    def _state(self, row: Row) -> State:
+        return self._read(self._backend.chain(self.id, row.id))
+
+    def _read(self, chain: Chain, *, salvage: bool = False) -> State:
+        pieces = self._pieces(chain, salvage=salvage)
+        try:
+            return rebuild(chain.records, pieces, salvage=salvage).state
+        except CorruptionError as error:
+            message = f"session {self.id!r}: the state of checkpoint {chain.row.id[:12]} is damaged: {error}"
+            hint = "session.newest_intact() finds the newest one that is whole"
+            raise CorruptionError(message, hint=hint) from error
+
+    def _pieces(self, chain: Chain, *, salvage: bool = False) -> dict[bytes, bytes]:
+        needed = refs_of(chain.records)
+        return dict(self._backend.blobs(needed, salvage=salvage)) if needed else {}
+
+    def _rewrite(self, child: str) -> Rewrite:
+        chain = self._backend.chain(self.id, child)
+        record, blobs = whole(self._read(chain))
+        return Rewrite(child, record, blobs)
+
+    def _tip(self, branch: str, head_id: str) -> Tip:
+        """What is known of a head: kept from our own last commit, or read."""
+        tip = self._tips.get(branch)
+        if tip is None or tip.row.id != head_id:
+            chain = self._backend.chain(self.id, head_id)
+            tip = tip_of(chain, rebuild(chain.records, self._pieces(chain)))
+        return tip
+
+    def _write(self, branch: str, state: State, fields: Any, *, expect: str | None, undo: bool = False) -> Checkpoint:
+        """Commit on the expected head; with nothing expected, on whatever head there is."""
+        wanted = expect if expect is not None else self._seen.get(branch)
+        for _ in range(_RACES):
+            head_id = wanted if wanted is not None else self._head_id(branch)
+            if head_id is not None and expect is not None and self._backend.find_row(self.id, head_id) is None:
+                message = f"session {self.id!r}: branch {branch!r} is expected at {head_id[:12]}, which is not here"
+                raise ConflictError(message, hint="load the branch again, then decide")
+            tip = None if head_id is None else self._tip(branch, head_id)
+            plan = Plan(
+                tip,
+                state,
+                session=self.id,
+                id_=secrets.token_hex(12),
+                fields=fields(None if tip is None else tip.fields),
+                undo_to=head_id if undo else None,
+            )
+            try:
+                row = self._backend.commit(plan.commit)
+            except ConflictError:
+                if wanted is not None:
+                    raise
+                continue  # nobody was promised a head: take the new one
+            self._tips[branch] = plan.tip(row)
+            self._seen[branch] = row.id
+            checkpoint = self._checkpoint(row)
+            self._store._emit("checkpoint", checkpoint)  # noqa: SLF001 - the store's own room
+            return checkpoint
+        message = f"session {self.id!r}: branch {branch!r} moved {_RACES} times while this commit was tried"
+        raise ConflictError(message, hint="try again, or use a branch of its own")
+
+    def _head_id(self, branch: str) -> str | None:
+        found = self._backend.find_branch(self.id, branch)
+        if found is not None:
+            return found.head_id
+        if self._backend.find_session(self.id) is not None and self._backend.ids(self.id):
+            raise self._no_branch(branch)
+        return None
+
+    def _go_back(self, target: Row, branch: str, trigger: str) -> Checkpoint:
+        check_name(branch, "a branch name")
+        source = self._checkpoint(target)
+        state = self._state(target)
+        if self._backend.find_branch(self.id, branch) is None:
+            raise self._no_branch(branch)
+
+        def fields(parent: Fields | None) -> Fields:
+            return Fields(
+                at_us=time.time_ns() // 1000,
+                branch=branch,
+                trigger=trigger,
+                status=source.status.value,
+                step=source.step,
+                reason=source.reason,
+                agent=self.agent or (parent.agent if parent else None),
+                total=_total(parent, Usage()),
+                resume_hint=source.resume_hint,
+                restored_from=target.id,
+                summary=summarise(state),
+            )
+
+        return self._write(branch, state, fields, expect=None, undo=True)
+
+
+def _total(parent: Fields | None, used: Usage) -> bytes:
+    if parent is None or not parent.total:
+        return encode_usage(used)
+    return parent.total if used == Usage() else encode_usage(decode_usage(parent.total) + used)
+
+
+def _ref_id(expect: Ref) -> str:
+    return expect.id if isinstance(expect, Checkpoint) else check_name(expect, "expect")
+
+
+def _check_text(value: object, what: str, *, required: bool = False) -> None:
+    if value is None and not required:
+        return
+    if not isinstance(value, str):
+        message = f"{what} must be text, not {type(value).__name__}"
+        raise InvalidInputError(message)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        message = f"{what} contains a lone surrogate"
+        raise InvalidInputError(message, hint="use text that can be written as UTF-8") from None
+
+
+def _check_state(state: object) -> None:
+    if not isinstance(state, dict):
+        message = f"a state is a dict, not {type(state).__name__}"
+        raise InvalidInputError(message, hint="put it under a key: {'value': …}")
+    for key in state:
+        if type(key) is not str:
+            message = f"state[{key!r}]: the keys of a state are text, not {type(key).__name__}"
+            raise InvalidInputError(message, hint="nest it: dicts inside a state may have other keys")
+
+
+__all__ = ["HoldfastError", "Session"]
