@@ -19,22 +19,14 @@ from bench.scenarios import SCENARIOS
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Holdfast.")
-    parser.add_argument(
-        "scenarios", nargs="*", metavar="scenario", help=f"which ones (all): {', '.join(SCENARIOS)}"
-    )
+    parser.add_argument("scenarios", nargs="*", metavar="scenario", help=f"which ones (all): {', '.join(SCENARIOS)}")
     parser.add_argument(
         "--data", type=Path, help="conversations to use (JSON Lines, gzip or plain) instead of generated ones"
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="smaller and shorter; for a look, not for the record"
-    )
+    parser.add_argument("--quick", action="store_true", help="smaller and shorter; for a look, not for the record")
     parser.add_argument("--rounds", type=int, help="how often timed scenarios are run (5; quick: 2)")
-    parser.add_argument(
-        "--no-peer", action="store_true", help="leave SqliteSaver out even where it is installed"
-    )
-    parser.add_argument(
-        "--dir", type=Path, default=Path(".bench"), help="where the files go; a real disk (.bench)"
-    )
+    parser.add_argument("--no-peer", action="store_true", help="leave SqliteSaver out even where it is installed")
+    parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the files go; a real disk (.bench)")
     parser.add_argument(
         "--json",
         metavar="FILE",

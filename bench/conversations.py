@@ -72,9 +72,7 @@ class _Agent:
         self.rng = rng
         self.prompt = self._prompt(6200)
         ranks = range(1, len(phrases.WORDS) + 1)
-        self.word_weights = [
-            1 / (rank + 8) for rank in ranks
-        ]  # Zipf's law, flattened at the top as in short texts
+        self.word_weights = [1 / (rank + 8) for rank in ranks]  # Zipf's law, flattened at the top as in short texts
 
     def conversation(self) -> list[Message]:
         customer = self._customer()

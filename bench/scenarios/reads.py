@@ -144,9 +144,7 @@ def listings(settings: Settings) -> list[Figure]:
         for name, call in (("log", _log), ("sessions", _sessions)):
             calls = {"short": partial(call, short), "long": partial(call, long)}
             taken = alternate(calls, settings.scaled(100, 40))
-            detail: dict[str, object] = {
-                "median_us": {n: statistics.median(t) / 1e3 for n, t in taken.items()}
-            }
+            detail: dict[str, object] = {"median_us": {n: statistics.median(t) / 1e3 for n, t in taken.items()}}
             label = f"{name}(limit={PAGE}), {long_count:,} / {PAGE + SHORT}"
             figures.append(Figure("listing", label, _ratio(taken, "long", "short"), must=SAME, detail=detail))
     return figures

@@ -54,9 +54,7 @@ def _run(settings: Settings, work: list[list[dict[str, Any]]]) -> tuple[float, f
             except BaseException as error:  # noqa: BLE001 - told below: a thread's failure must not pass for speed
                 failures.append(error)
 
-        workers = [
-            threading.Thread(target=commit_all, args=(s, w[1:])) for s, w in zip(sessions, work, strict=True)
-        ]
+        workers = [threading.Thread(target=commit_all, args=(s, w[1:])) for s, w in zip(sessions, work, strict=True)]
         for worker in workers:
             worker.start()
         before = _counters(store)
@@ -97,8 +95,6 @@ def threads(settings: Settings) -> list[Figure]:
             sense="at least",
             detail={"commits_per_s": rates},
         ),
-        Figure(
-            "32 threads", "commits a second", statistics.median(rate["many"] for rate in rates), unit="/s"
-        ),
+        Figure("32 threads", "commits a second", statistics.median(rate["many"] for rate in rates), unit="/s"),
         Figure("32 threads", "syncs a commit", per_commit, unit="", must=0.25),
     ]
