@@ -1,0 +1,410 @@
+"""The memory backend: the port in plain dicts, under one lock. The reference that the others are compared with.
+
+Every verb first looks and refuses, then changes: nothing can fail between two changes, so a write happens whole or
+not at all. Records are kept as they came; blobs once, each with the checkpoints that need it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.backend import (
+    GROUP_DELTAS,
+    BranchRow,
+    Chain,
+    Commit,
+    Deletion,
+    Names,
+    Row,
+    SessionRow,
+    Sizes,
+    TagRow,
+    Totals,
+    next_prefix,
+)
+from holdfast.delta import Record
+from holdfast.digest import checkpoint_digest
+from holdfast.errors import (
+    AlreadyExistsError,
+    ClosedError,
+    ConflictError,
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+)
+from holdfast.model import Problem
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A checkpoint: what never changes, as a Row, and what a deletion beside it may change."""
+
+    row: Row
+    link: str | None
+    place: int
+    size_bytes: int
+    delta: Record | None
+    whole: Record | None
+
+    def refs(self) -> set[bytes]:
+        return {ref for record in (self.delta, self.whole) if record is not None for ref in record.refs}
+
+    def size(self) -> int:
+        return sum(record.size_bytes for record in (self.delta, self.whole) if record is not None)
+
+
+@dataclass(slots=True)
+class _Branch:
+    head: str
+    undo: str | None = None
+
+
+@dataclass(slots=True)
+class _Session:
+    id: str
+    totals: Totals
+    created_us: int
+    sequence: int = 0
+    touched: int = 0
+    epoch: int = 0
+    branches: dict[str, _Branch] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    checkpoints: dict[str, _Kept] = field(default_factory=dict)  # in the order of their sequence
+
+
+class MemoryBackend:
+    """See the module's text. What it keeps is gone when it is closed."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._closed = False
+        self._sessions: dict[str, _Session] = {}
+        self._blobs: dict[bytes, bytes] = {}
+        self._needed_by: dict[bytes, set[tuple[str, str]]] = {}
+
+    # writes
+
+    def commit(self, commit: Commit) -> Row:
+        with self._held():
+            known = self._sessions.get(commit.session)
+            branch = None if known is None else known.branches.get(commit.branch)
+            head_id = None if branch is None else branch.head
+            if head_id != commit.expect:
+                return self._settle_conflict(known, commit, head_id)
+            session = known or _Session(commit.session, commit.totals, commit.totals.at_us)
+            if branch is None:
+                _refuse_taken(session, commit.branch)
+            if commit.id in session.checkpoints:
+                message = f"session {commit.session!r}: there is already a checkpoint {commit.id[:12]}"
+                raise ConflictError(message, hint="load again and decide")
+            if commit.undo_to is not None:
+                _kept(session, commit.undo_to)
+            parent = None if head_id is None else _kept(session, head_id)
+            kept = _new_checkpoint(commit, parent, sequence=session.sequence + 1)
+            self._refuse_missing(kept.refs(), commit.blobs)
+
+            self._put_blobs(session, kept, commit.blobs)
+            session.checkpoints[commit.id] = kept
+            undo = commit.undo_to if commit.undo_to is not None else branch.undo if branch is not None else None
+            session.branches[commit.branch] = _Branch(commit.id, undo)
+            session.sequence += 1
+            session.totals = commit.totals
+            session.touched = 1 + max((other.touched for other in self._sessions.values()), default=0)
+            self._sessions[commit.session] = session
+            return kept.row
+
+    def _settle_conflict(self, session: _Session | None, commit: Commit, head_id: str | None) -> Row:
+        # The same id is already here: an earlier try of this very commit did go through.
+        if session is not None and commit.id in session.checkpoints:
+            return _row(session.checkpoints[commit.id])
+        where = "does not exist" if head_id is None else f"stands at {head_id[:12]}"
+        wanted = "expected not to exist" if commit.expect is None else f"expected at {commit.expect[:12]}"
+        message = f"session {commit.session!r}: branch {commit.branch!r} {where}, {wanted}"
+        raise ConflictError(message, hint="load the branch again, then decide")
+
+    def fork(self, session: str, *, id_: str, branch: str) -> None:
+        with self._held():
+            found = self._session(session)
+            _kept(found, id_)
+            _refuse_taken(found, branch)
+            found.branches[branch] = _Branch(id_)
+
+    def delete_branch(self, session: str, *, branch: str) -> None:
+        with self._held():
+            if self._session(session).branches.pop(branch, None) is None:
+                message = f"there is no branch {branch!r}"
+                raise NotFoundError(message, hint="session.branches() lists those there are")
+
+    def tag(self, session: str, *, id_: str, name: str) -> None:
+        with self._held():
+            found = self._session(session)
+            _kept(found, id_)
+            _refuse_taken(found, name)
+            found.tags[name] = id_
+
+    def untag(self, session: str, *, name: str) -> None:
+        with self._held():
+            if self._session(session).tags.pop(name, None) is None:
+                message = f"there is no tag {name!r}"
+                raise NotFoundError(message, hint="session.tags() lists those there are")
+
+    def delete_checkpoint(self, deletion: Deletion) -> None:
+        with self._held():
+            session = self._session(deletion.session)
+            gone = _kept(session, deletion.id)
+            children = {rewrite.id: _kept(session, rewrite.id) for rewrite in deletion.rewrites}
+            if set(children) != {id_ for id_, kept in session.checkpoints.items() if kept.link == deletion.id}:
+                message = f"checkpoint {deletion.id[:12]} has other children than a moment ago"
+                raise ConflictError(message, hint="try again")
+            _refuse_pinned(session, gone)
+            for rewrite in deletion.rewrites:
+                if children[rewrite.id].whole is None:
+                    if rewrite.whole is None:
+                        message = f"checkpoint {rewrite.id[:12]} has no whole copy yet"
+                        raise ConflictError(message, hint="try again")
+                    self._refuse_missing(set(rewrite.whole.refs), rewrite.blobs)
+
+            for rewrite in deletion.rewrites:
+                child = children[rewrite.id]
+                before = child.refs()
+                child.link, child.delta, child.whole = gone.link, None, child.whole or rewrite.whole
+                self._put_blobs(session, child, rewrite.blobs)
+                self._drop_blobs(session, child, before - child.refs())
+            for branch in session.branches.values():
+                branch.head = gone.link if branch.head == gone.row.id and gone.link is not None else branch.head
+                branch.undo = None if branch.undo == gone.row.id else branch.undo
+            del session.checkpoints[deletion.id]
+            self._drop_blobs(session, gone, gone.refs())
+            session.epoch += 1
+
+    def delete_session(self, session: str) -> None:
+        with self._held():
+            gone = self._session(session)
+            for kept in gone.checkpoints.values():
+                self._drop_blobs(gone, kept, kept.refs())
+            del self._sessions[session]
+
+    # reads
+
+    def find_session(self, session: str) -> SessionRow | None:
+        with self._held():
+            found = self._sessions.get(session)
+            return None if found is None else _session_row(found)
+
+    def sessions(
+        self, *, before: int | None, limit: int, status: str | None, agent: str | None
+    ) -> Sequence[SessionRow]:
+        with self._held():
+            found = [
+                session
+                for session in self._sessions.values()
+                if (before is None or session.touched < before)
+                and status in (None, session.totals.status)
+                and agent in (None, session.totals.agent)
+            ]
+            found.sort(key=lambda session: session.touched, reverse=True)
+            return [_session_row(session) for session in found[:limit]]
+
+    def names(self, session: str) -> Names:
+        with self._held():
+            found = self._sessions.get(session)
+            if found is None:
+                return Names((), ())
+            branches = [BranchRow(name, branch.head, branch.undo) for name, branch in sorted(found.branches.items())]
+            return Names(tuple(branches), tuple([TagRow(name, id_) for name, id_ in sorted(found.tags.items())]))
+
+    def find_branch(self, session: str, branch: str) -> BranchRow | None:
+        with self._held():
+            known = self._sessions.get(session)
+            found = None if known is None else known.branches.get(branch)
+            return None if found is None else BranchRow(branch, found.head, found.undo)
+
+    def find_row(self, session: str, id_: str) -> Row | None:
+        with self._held():
+            known = self._sessions.get(session)
+            found = None if known is None else known.checkpoints.get(id_)
+            return None if found is None else _row(found)
+
+    def find_ids(self, session: str, prefix: str, *, limit: int) -> Sequence[str]:
+        with self._held():
+            known = self._sessions.get(session)
+            if known is None or not prefix:
+                return []
+            return sorted([id_ for id_ in known.checkpoints if id_.startswith(prefix)])[:limit]
+
+    def line(self, session: str, id_: str, *, limit: int) -> Sequence[Row]:
+        with self._held():
+            found = self._session(session)
+            kept: _Kept | None = _kept(found, id_)
+            rows: list[Row] = []
+            while kept is not None and len(rows) < limit:
+                rows.append(_row(kept))
+                kept = None if kept.link is None else _kept(found, kept.link)
+            return rows
+
+    def chain(self, session: str, id_: str, *, salvage: bool = False) -> Chain:  # noqa: ARG002 - nothing is lost here
+        with self._held():
+            found = self._session(session)
+            links = [_kept(found, id_)]
+            while links[-1].whole is None and links[-1].link is not None:
+                links.append(_kept(found, links[-1].link))
+            links.reverse()
+            if links[0].whole is None:
+                message = "the whole copy at the beginning of a chain is missing"
+                raise CorruptionError(message, hint="run verify to see what is intact")
+            records, place, prefix = [links[0].whole], 0, b""
+            for kept in links[1:]:
+                if kept.delta is None:
+                    message = "a delta is missing from a chain"
+                    raise CorruptionError(message, hint="run verify to see what is intact")
+                place = kept.place
+                prefix = b"" if (place - 1) % GROUP_DELTAS == 0 else prefix
+                prefix = next_prefix(place, prefix, kept.delta.body)
+                records.append(kept.delta)
+            return Chain(_row(links[-1]), tuple(records), links[0].size_bytes, place, prefix, found.epoch)
+
+    def children(self, session: str, id_: str) -> Sequence[str]:
+        with self._held():
+            found = self._session(session)
+            _kept(found, id_)
+            return [child for child, kept in found.checkpoints.items() if kept.link == id_]
+
+    def ids(self, session: str) -> Sequence[str]:
+        with self._held():
+            found = self._sessions.get(session)
+            return [] if found is None else list(found.checkpoints)
+
+    def blobs(self, digests: Collection[bytes], *, salvage: bool = False) -> Mapping[bytes, bytes]:
+        with self._held():
+            found = {digest: self._blobs[digest] for digest in digests if digest in self._blobs}
+            for digest in digests:
+                if digest not in found and not salvage:
+                    message = f"blob {digest.hex()[:12]} is missing"
+                    raise CorruptionError(message, hint="run verify to see which checkpoints need it")
+            return found
+
+    # upkeep
+
+    def sizes(self) -> Sizes:
+        with self._held():
+            kept = [kept for session in self._sessions.values() for kept in session.checkpoints.values()]
+            return Sizes(
+                sessions=len(self._sessions),
+                checkpoints=len(kept),
+                logical_bytes=sum([checkpoint.size_bytes for checkpoint in kept]),
+                stored_bytes=sum([checkpoint.size() for checkpoint in kept]) + sum(map(len, self._blobs.values())),
+            )
+
+    def check(self) -> Iterator[Problem]:
+        with self._held():
+            needed: dict[bytes, set[tuple[str, str]]] = {}
+            for session in self._sessions.values():
+                for kept in session.checkpoints.values():
+                    for ref in kept.refs():
+                        needed.setdefault(ref, set()).add((session.id, kept.row.id))
+            problems = [] if needed == self._needed_by else [Problem(what="blobs are counted as needed by others")]
+            if set(self._blobs) != set(needed):
+                problems.append(Problem(what="the blobs kept are not those that checkpoints need"))
+        yield from problems
+
+    def close(self) -> None:
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            self._closed = True
+            self._sessions, self._blobs, self._needed_by = {}, {}, {}
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        if self._pid != os.getpid():  # before the lock: in a forked child nobody may be left to release it
+            message = "this store was opened by the parent process"
+            raise ClosedError(message, hint="open it again in this process")
+        with self._lock:
+            if self._closed:
+                message = "the store is closed"
+                raise ClosedError(message, hint="open it again")
+            yield
+
+    def _session(self, id_: str) -> _Session:
+        found = self._sessions.get(id_)
+        if found is None:
+            message = f"there is no session {id_!r}"
+            raise NotFoundError(message, hint="store.sessions() lists those there are")
+        return found
+
+    def _refuse_missing(self, refs: set[bytes], contents: Mapping[bytes, bytes]) -> None:
+        for digest in refs:
+            if digest not in self._blobs and digest not in contents:
+                message = f"blob {digest.hex()[:12]} is needed and not here"
+                raise CorruptionError(message, hint="run verify")
+
+    def _put_blobs(self, session: _Session, kept: _Kept, contents: Mapping[bytes, bytes]) -> None:
+        for digest in kept.refs():
+            if digest not in self._blobs:
+                self._blobs[digest] = contents[digest]
+            self._needed_by.setdefault(digest, set()).add((session.id, kept.row.id))
+
+    def _drop_blobs(self, session: _Session, kept: _Kept, digests: set[bytes]) -> None:
+        for digest in digests:
+            self._needed_by[digest].discard((session.id, kept.row.id))
+            if not self._needed_by[digest]:
+                del self._needed_by[digest], self._blobs[digest]
+
+
+def _new_checkpoint(commit: Commit, parent: _Kept | None, *, sequence: int) -> _Kept:
+    parent_id, parent_digest = (None, None) if parent is None else (parent.row.id, parent.row.digest)
+    digest = checkpoint_digest(
+        id_=commit.id, parent=parent_digest, state=commit.state_digest, sequence=sequence, fields=commit.fields
+    )
+    return _Kept(
+        row=Row(commit.id, sequence, parent_id, parent_digest, parent_id, commit.state_digest, digest, commit.fields),
+        link=parent_id,
+        place=0 if parent is None else 1 if parent.whole is not None else parent.place + 1,
+        size_bytes=commit.size_bytes,
+        delta=None if parent is None else commit.delta,
+        whole=commit.whole,
+    )
+
+
+def _kept(session: _Session, id_: str | None) -> _Kept:
+    found = None if id_ is None else session.checkpoints.get(id_)
+    if found is None:
+        message = f"there is no checkpoint {id_!r}"
+        raise NotFoundError(message, hint="session.log() lists those there are")
+    return found
+
+
+def _row(kept: _Kept) -> Row:
+    row = kept.row
+    return Row(
+        row.id, row.sequence, row.parent_id, row.parent_digest, kept.link, row.state_digest, row.digest, row.fields
+    )
+
+
+def _session_row(session: _Session) -> SessionRow:
+    counts = len(session.branches), len(session.checkpoints)
+    return SessionRow(session.id, session.totals, *counts, session.created_us, session.touched)
+
+
+def _refuse_taken(session: _Session, name: str) -> None:
+    if name in session.branches or name in session.tags:
+        message = f"there is already a branch or tag named {name!r}"
+        raise AlreadyExistsError(message, hint="branches and tags share their names: choose another")
+
+
+def _refuse_pinned(session: _Session, gone: _Kept) -> None:
+    for name, id_ in session.tags.items():
+        if id_ == gone.row.id:
+            message = f"the checkpoint is tagged {name!r}"
+            raise InvalidInputError(message, hint="untag it first")
+    for name, branch in session.branches.items():
+        if branch.head == gone.row.id and gone.link is None:
+            message = f"branch {name!r} has no other checkpoint to stand on"
+            raise InvalidInputError(message, hint="delete the branch or the whole session instead")
