@@ -39,6 +39,13 @@ _encode_sorted = _sorting_encoder.encode
 
 Path = tuple[Any, ...]
 
+
+class Root(str):
+    """The first step of a path that does not lead into the state: the name of what it leads into."""
+
+    __slots__ = ()
+
+
 # What msgspec and the builders below raise on damaged or hostile bytes.
 _UNDECODABLE = (
     msgspec.DecodeError,
@@ -70,6 +77,11 @@ def is_plain(value: object, depth: int = 0) -> bool:
     return False
 
 
+def depth_at(path: Path) -> int:
+    """How deep a value stands below its part: a value that is added to an old one must not make it too deep."""
+    return len(path) - 1 if path else 0
+
+
 def encode_stored(value: object, path: Path = ()) -> bytes:
     """The stored form: keys in the order they were given."""
     return _encode(value, path, _encode_plain, canonical=False)
@@ -81,12 +93,13 @@ def encode_canonical(value: object, path: Path = ()) -> bytes:
 
 
 def _encode(value: object, path: Path, encoder: Callable[[object], bytes], *, canonical: bool) -> bytes:
-    if is_plain(value):
+    depth = depth_at(path)
+    if is_plain(value, depth):
         try:
             return encoder(value)
         except (OverflowError, UnicodeEncodeError):
             pass  # an int beyond 64 bits or a lone surrogate: the tagged form has a place for both
-    return encoder(tagged(value, path, canonical=canonical))
+    return encoder(tagged(value, path, canonical=canonical, depth=depth))
 
 
 def encode_tagged(value: object) -> bytes:
@@ -125,9 +138,22 @@ def decoder(large: Callable[[bytes], Any] | None = None) -> Callable[[bytes | me
     return run
 
 
+def untag(code: int, data: memoryview) -> Any:
+    """What an extension stands for: the hook for a decoder of one's own."""
+    build = _BUILDERS.get(code)
+    if build is None:
+        message = f"extension {code} is not one of this format"
+        raise CorruptionError(message)
+    return build(_untagging.decode(data))
+
+
+_untagging = msgspec.msgpack.Decoder(ext_hook=untag)
+
+
 def show_path(path: Path) -> str:
     """A path as a person would type it: `state['messages'][3]['image']`."""
-    return "state" + "".join(f"[{step!r}]" for step in path)
+    root, steps = (str(path[0]), path[1:]) if path and type(path[0]) is Root else ("state", path)
+    return root + "".join(f"[{step!r}]" for step in steps)
 
 
 def tag_scalar(value: object) -> Any:

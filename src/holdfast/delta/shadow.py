@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, TypeGuard
 
-from holdfast.codec import Path, decode, encode_canonical, encode_stored, is_plain
+from holdfast.codec import Path, decode, depth_at, encode_canonical, encode_stored, is_plain
 from holdfast.errors import InvalidInputError
 
 _NUMBERS = frozenset({int, float, bool})
@@ -100,4 +100,4 @@ def same(shadow: object, value: object) -> bool:
 
 def settle(value: object, path: Path) -> Any:
     """The value as loading will give it back: itself if plain, otherwise its stored form read again."""
-    return value if is_plain(value) else decode(encode_stored(value, path))
+    return value if is_plain(value, depth_at(path)) else decode(encode_stored(value, path))
