@@ -14,7 +14,18 @@ from typing import Any
 
 import msgspec
 
-from holdfast.codec import LARGE, Ext, Path, array_header, decoder, encode_stored, encode_tagged, tag_scalar, tagged
+from holdfast.codec import (
+    LARGE,
+    Ext,
+    Path,
+    array_header,
+    decoder,
+    encode_stored,
+    encode_tagged,
+    tag_scalar,
+    tagged,
+    untag,
+)
 from holdfast.errors import CorruptionError
 from holdfast.model import Damaged, State
 
@@ -31,7 +42,7 @@ LIST = 5  # path, key, count     count values: container[key] = values
 
 _TEXT, _BYTES, _SURROGATES, _ENCODED = range(4)
 
-_ops_decoder = msgspec.msgpack.Decoder(list[list[Any]])
+_ops_decoder = msgspec.msgpack.Decoder(list[list[Any]], ext_hook=untag)
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -90,7 +101,7 @@ class Writer:
     def finish(self) -> tuple[Record, dict[bytes, bytes]]:
         """The record, and the pieces it needs by their digests."""
         refs = tuple(dict.fromkeys(self._refs))
-        record = Record(msgspec.msgpack.encode(self.ops), b"".join(self.values), refs)
+        record = Record(_encode_ops(self.ops), b"".join(self.values), refs)
         return record, {ref: self._pieces[ref] for ref in refs}
 
     def _scalar(self, value: object) -> Any:
@@ -114,6 +125,13 @@ class Writer:
             self._pieces[digest] = piece
             digests += digest
         return Ext(LARGE, bytes([kind]) + digests)
+
+
+def _encode_ops(ops: list[list[Any]]) -> bytes:
+    try:
+        return encode_tagged(ops)
+    except UnicodeEncodeError:  # a key with a lone surrogate, on the way or at its end
+        return encode_stored([[list(step) if type(step) is tuple else step for step in op] for op in ops])
 
 
 class Rebuilt(msgspec.Struct, frozen=True):
@@ -146,7 +164,7 @@ def rebuild(records: Sequence[Record], pieces: Mapping[bytes, bytes], *, salvage
                     touched.add(op[1][0] if op[1] else op[2])
         except CorruptionError:
             raise
-        except (msgspec.DecodeError, LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
+        except (msgspec.DecodeError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             message = "a stored delta does not fit the state before it"
             raise CorruptionError(message) from error
     return Rebuilt(state, frozenset(touched))
