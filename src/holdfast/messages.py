@@ -22,7 +22,7 @@ def _message_line(message: Mapping[str, Any]) -> str:
     text = _first_text(message.get("content"))
     if not text and isinstance(calls, list) and calls:
         text = "-> " + ", ".join(_call_name(call) for call in calls[:3])
-    return f"{role}: {text}" if role else text
+    return f"{role}: {text}" if isinstance(role, str) and role else text
 
 
 def _call_name(call: object) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.backend import Row, SessionRow, Totals
-from holdfast.codec import decode, encode_stored
+from holdfast.codec import Root, decode, encode_stored
 from holdfast.digest import checkpoint_digest
 from holdfast.errors import CorruptionError, InvalidInputError
 from holdfast.model import Checkpoint, CheckpointId, Outcome, SessionId, SessionInfo, State, StateSource, Status, Usage
@@ -86,7 +86,7 @@ def encode_usage(usage: Usage) -> bytes:
         return b""
     extra = dict(usage.extra)
     flat = [usage.tokens_in, usage.tokens_out, usage.cost, usage.tasks_completed, extra]
-    return encode_stored(flat, ("usage",))
+    return encode_stored(flat, (Root("usage"),))
 
 
 def decode_usage(data: bytes) -> Usage:
@@ -113,7 +113,33 @@ def check_usage(usage: object) -> Usage:
         if type(value) not in kinds:
             message = f"usage.{name} must be a number, not {type(value).__name__}"
             raise InvalidInputError(message)
+    if not isinstance(usage.extra, Mapping):
+        message = f"usage.extra must be a dict, not {type(usage.extra).__name__}"
+        raise InvalidInputError(message)
     return usage
+
+
+def check_text(value: object, what: str, *, required: bool = False) -> None:
+    """A text that goes into a checkpoint's fields; None is one unless it is required."""
+    if value is None and not required:
+        return
+    if not isinstance(value, str):
+        message = f"{what} must be text, not {type(value).__name__}"
+        raise InvalidInputError(message)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        message = f"{what} contains a lone surrogate"
+        raise InvalidInputError(message, hint="use text that can be written as UTF-8") from None
+
+
+def check_step(step: object) -> None:
+    """A step as a caller may give it: a whole number that every backend can keep."""
+    if step is None:
+        return
+    if type(step) is not int or not -(2**63) <= step < 2**63:
+        message = f"step must be a whole number of at most 63 bits, not {step!r:.40}"
+        raise InvalidInputError(message)
 
 
 def check_status(status: object) -> tuple[str, str | None] | None:
@@ -121,7 +147,8 @@ def check_status(status: object) -> tuple[str, str | None] | None:
     if status is None:
         return None
     if isinstance(status, Outcome):
-        return status.status.value, status.reason
+        check_text(status.reason, "the reason of a status")
+        return Status(status.status).value, status.reason
     try:
         return Status(status).value, None  # type: ignore[arg-type]
     except ValueError:
@@ -136,7 +163,7 @@ def encode_metadata(metadata: object) -> bytes:
     if not isinstance(metadata, dict):
         message = f"metadata must be a dict, not {type(metadata).__name__}"
         raise InvalidInputError(message)
-    return encode_stored(metadata, ("metadata",)) if metadata else b""
+    return encode_stored(metadata, (Root("metadata"),)) if metadata else b""
 
 
 def to_datetime(at_us: int) -> datetime:

@@ -23,6 +23,8 @@ from holdfast.model import MIN_PREFIX_CHARS, Branch, Checkpoint, Outcome, Sessio
 from holdfast.store.fields import (
     Fields,
     check_status,
+    check_step,
+    check_text,
     check_usage,
     decode_usage,
     encode_metadata,
@@ -78,11 +80,9 @@ class Session:
         _check_state(state)
         check_name(branch, "a branch name")
         for name, text in (("label", label), ("resume_hint", resume_hint)):
-            _check_text(text, name)
-        _check_text(trigger, "trigger", required=True)
-        if step is not None and type(step) is not int:
-            message = f"step must be a whole number, not {type(step).__name__}"
-            raise InvalidInputError(message)
+            check_text(text, name)
+        check_text(trigger, "trigger", required=True)
+        check_step(step)
         chosen, used, meta = check_status(status), check_usage(usage), encode_metadata(metadata)
 
         def fields(parent: Fields | None) -> Fields:
@@ -246,6 +246,7 @@ class Session:
         if not isinstance(ref, str) or not ref:
             message = f"a ref is a Checkpoint or a text like 'main', 'main~3' or an id, not {ref!r}"
             raise InvalidInputError(message)
+        check_text(ref, "a ref")
         found = self._find(ref)
         if found is not None:
             return found
@@ -332,10 +333,13 @@ class Session:
         wanted = expect if expect is not None else self._seen.get(branch)
         for _ in range(_RACES):
             head_id = wanted if wanted is not None else self._head_id(branch)
-            if head_id is not None and expect is not None and self._backend.find_row(self.id, head_id) is None:
-                message = f"session {self.id!r}: branch {branch!r} is expected at {head_id[:12]}, which is not here"
-                raise ConflictError(message, hint="load the branch again, then decide")
-            tip = None if head_id is None else self._tip(branch, head_id)
+            try:
+                tip = None if head_id is None else self._tip(branch, head_id)
+            except NotFoundError:
+                if wanted is None:
+                    continue  # deleted since it was looked up
+                message = f"session {self.id!r}: branch {branch!r} is expected at {wanted[:12]}, which is not here"
+                raise ConflictError(message, hint="load the branch again, then decide") from None
             plan = Plan(
                 tip,
                 state,
@@ -399,19 +403,6 @@ def _total(parent: Fields | None, used: Usage) -> bytes:
 
 def _ref_id(expect: Ref) -> str:
     return expect.id if isinstance(expect, Checkpoint) else check_name(expect, "expect")
-
-
-def _check_text(value: object, what: str, *, required: bool = False) -> None:
-    if value is None and not required:
-        return
-    if not isinstance(value, str):
-        message = f"{what} must be text, not {type(value).__name__}"
-        raise InvalidInputError(message)
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        message = f"{what} contains a lone surrogate"
-        raise InvalidInputError(message, hint="use text that can be written as UTF-8") from None
 
 
 def _check_state(state: object) -> None:
