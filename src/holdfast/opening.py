@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from holdfast.backend import Backend
-from holdfast.errors import InvalidInputError, UnsupportedError
+from holdfast.errors import InvalidInputError, UnavailableError, UnsupportedError
 from holdfast.store import Store
 
 _FOLDER = ".holdfast"
@@ -70,6 +70,13 @@ def _sqlite_path(url: str, rest: str) -> Path:
 def _sqlite(path: Path, durability: str) -> Backend:
     from holdfast.backends.sqlite import open_backend
 
+    try:
+        usable = "\0" not in str(path) and bool(str(path).encode())
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        message = f"{str(path)!r} cannot be the path of a store: it contains NUL or is not UTF-8"
+        raise InvalidInputError(message)
     return open_backend(path, durability=durability)
 
 
@@ -89,7 +96,17 @@ def _find_folder() -> Path:
             _refuse_stranger(found)
             return found
     made = here / _FOLDER
-    made.mkdir(mode=0o700)
+    try:
+        made.mkdir(mode=0o700)
+    except FileExistsError:
+        # Another process may have made it a moment ago; then it is as good as ours.
+        if not made.is_dir():
+            message = f"{made} is not a folder"
+            raise InvalidInputError(message, hint="move it away, or name a store: 'sqlite:///store.db'") from None
+        _refuse_stranger(made)
+    except OSError as error:
+        message = f"{made} cannot be made: {error.strerror}"
+        raise UnavailableError(message, hint="name a store: 'sqlite:////path/to/store.db'", retryable=False) from error
     return made
 
 
