@@ -94,12 +94,16 @@ def encode_canonical(value: object, path: Path = ()) -> bytes:
 
 def _encode(value: object, path: Path, encoder: Callable[[object], bytes], *, canonical: bool) -> bytes:
     depth = depth_at(path)
-    if is_plain(value, depth):
-        try:
-            return encoder(value)
-        except (OverflowError, UnicodeEncodeError):
-            pass  # an int beyond 64 bits or a lone surrogate: the tagged form has a place for both
-    return encoder(tagged(value, path, canonical=canonical, depth=depth))
+    try:
+        if is_plain(value, depth):
+            try:
+                return encoder(value)
+            except (OverflowError, UnicodeEncodeError):
+                pass  # an int beyond 64 bits or a lone surrogate: the tagged form has a place for both
+        return encoder(tagged(value, path, canonical=canonical, depth=depth))
+    except RecursionError:  # the limit was not reached, but the caller's own stack was nearly used up
+        message = f"{show_path(path[:6])}…: nested too deep for what is left of the stack"
+        raise InvalidInputError(message, hint="flatten it, or commit from a place that is called less deeply") from None
 
 
 def encode_tagged(value: object) -> bytes:
@@ -188,15 +192,13 @@ def tagged(
         message = f"{show_path(path[:6])}…: nested deeper than {MAX_DEPTH} levels, or contains itself"
         raise InvalidInputError(message, hint="flatten it, or store it as text or bytes")
 
-    def go(item: object, step: object) -> Any:
-        return tagged(item, (*path, step), canonical=canonical, depth=depth + 1, scalar=scalar)
-
-    if kind is list:
-        return [go(item, index) for index, item in enumerate(value)]  # type: ignore[arg-type]
-    if isinstance(value, dict):
-        return _tag_dict(value, go, path, canonical=canonical)
-    if kind is tuple:
-        return Ext(TUPLE, _encode_plain([go(item, index) for index, item in enumerate(value)]))  # type: ignore[arg-type]
+    # Loops, not comprehensions, and no inner function: each would be one more frame per level, and a state nested to
+    # the limit must fit on the stack of a caller who is deep himself.
+    if kind is list or kind is tuple:
+        items: list[Any] = []
+        for index, item in enumerate(value):  # type: ignore[arg-type]
+            items.append(tagged(item, (*path, index), canonical=canonical, depth=depth + 1, scalar=scalar))
+        return items if kind is list else Ext(TUPLE, _encode_plain(items))
     if kind is set or kind is frozenset:
         # A set has no order of its own: its members sorted by their bytes, so that equal sets are equal bytes.
         members = sorted(_encode_plain(tagged(item, path, canonical=True, depth=depth + 1)) for item in value)  # type: ignore[attr-defined]
@@ -204,21 +206,26 @@ def tagged(
     write = _WRITERS.get(kind)
     if write is not None:
         return write(value)
-    return tagged(_as_dict(value, path), path, canonical=canonical, depth=depth, scalar=scalar)
+    fields = value if isinstance(value, dict) else _as_dict(value, path)
+    return _tag_dict(fields, path, canonical=canonical, depth=depth + 1, scalar=scalar)
 
 
-def _tag_dict(value: dict[Any, Any], go: Callable[[object, object], Any], path: Path, *, canonical: bool) -> Any:
-    if all(type(key) is str for key in value):
-        keys = [tag_scalar(key) for key in value]
-        if all(type(key) is str for key in keys):
-            items = {key: go(item, key) for key, item in value.items()}
-            return dict(sorted(items.items())) if canonical else items
+def _tag_dict(
+    value: dict[Any, Any], path: Path, *, canonical: bool, depth: int, scalar: Callable[[object], Any]
+) -> Any:
+    if all(type(key) is str and type(tag_scalar(key)) is str for key in value):
+        items = {}
+        for key, item in value.items():
+            items[key] = tagged(item, (*path, key), canonical=canonical, depth=depth, scalar=scalar)
+        return dict(sorted(items.items())) if canonical else items
     pairs: list[bytes] = []
     for key, item in value.items():
         if type(key) not in _HASHABLES:
             message = f"{show_path(path)}: a key of type {_name(key)} cannot be stored"
             raise InvalidInputError(message, hint="use text, numbers, bytes, dates or tuples of them as keys")
-        pairs.append(_encode_plain(go(key, key)) + _encode_plain(go(item, key)))
+        name = tagged(key, (*path, key), canonical=canonical, depth=depth)
+        content = tagged(item, (*path, key), canonical=canonical, depth=depth, scalar=scalar)
+        pairs.append(_encode_plain(name) + _encode_plain(content))
     if canonical:
         pairs.sort()
     return Ext(DICT, array_header(2 * len(pairs)) + b"".join(pairs))
