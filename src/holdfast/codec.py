@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from types import NoneType
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import msgspec
@@ -196,7 +196,7 @@ def tagged(
     # the limit must fit on the stack of a caller who is deep himself.
     if kind is list or kind is tuple:
         items: list[Any] = []
-        for index, item in enumerate(value):  # type: ignore[arg-type]
+        for index, item in enumerate(cast("list[Any] | tuple[Any, ...]", value)):
             items.append(tagged(item, (*path, index), canonical=canonical, depth=depth + 1, scalar=scalar))
         return items if kind is list else Ext(TUPLE, _encode_plain(items))
     if kind is set or kind is frozenset:
@@ -308,12 +308,12 @@ def _build_dict(flat: list[Any]) -> dict[Any, Any]:
 
 def _build_datetime(v: list[Any]) -> datetime:
     *clock, fold, offset = v
-    return datetime(*clock, tzinfo=_zone(offset), fold=fold)
+    return datetime(*clock, _zone(offset), fold=fold)
 
 
 def _build_time(v: list[Any]) -> time:
     *clock, fold, offset = v
-    return time(*clock, tzinfo=_zone(offset), fold=fold)
+    return time(*clock, _zone(offset), fold=fold)
 
 
 _BUILDERS: dict[int, Callable[[Any], Any]] = {

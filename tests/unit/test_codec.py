@@ -21,7 +21,7 @@ from holdfast.model import MAX_DEPTH
 from tests.unit.values import exactly, values
 
 BERLIN = ZoneInfo("Europe/Berlin")
-KEPT = [
+KEPT: list[Any] = [
     None,
     True,
     0,
@@ -279,7 +279,7 @@ def test_a_caller_whose_stack_is_nearly_used_up_gets_an_error_of_ours_or_the_byt
     def dig(levels: int) -> bytes:
         return dig(levels - 1) if levels else encode_stored(value, ("a",))
 
-    outcomes = set()
+    outcomes: set[type] = set()
     for levels in range(300, 940, 20):
         try:
             outcomes.add(type(dig(levels)))
