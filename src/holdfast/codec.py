@@ -307,13 +307,13 @@ def _build_dict(flat: list[Any]) -> dict[Any, Any]:
 
 
 def _build_datetime(v: list[Any]) -> datetime:
-    *clock, fold, offset = v
-    return datetime(*clock, _zone(offset), fold=fold)
+    year, month, day, hour, minute, second, micros, fold, offset = v
+    return datetime(year, month, day, hour, minute, second, micros, tzinfo=_zone(offset), fold=fold)
 
 
 def _build_time(v: list[Any]) -> time:
-    *clock, fold, offset = v
-    return time(*clock, _zone(offset), fold=fold)
+    hour, minute, second, micros, fold, offset = v
+    return time(hour, minute, second, micros, tzinfo=_zone(offset), fold=fold)
 
 
 _BUILDERS: dict[int, Callable[[Any], Any]] = {
