@@ -53,12 +53,16 @@ class Totals(msgspec.Struct, frozen=True):
 class Chain(msgspec.Struct, frozen=True):
     """All that is needed to read one state: the whole copy it rests on, and the deltas since, oldest first.
 
+    Older deltas may come merged (rolls); the last `singles` records are deltas of one commit each, made since the
+    checkpoint `roll_base` (None if that cannot be told).
     `whole_bytes` is how large the state was at the whole copy; `place` and `prefix` are for the delta that comes next, see `next_prefix`; `epoch` counts the deletions in the
     session: a chain read in an older epoch may have been packed anew since.
     """
 
     row: Row
     records: tuple[Record, ...]
+    singles: int
+    roll_base: str | None
     whole_bytes: int
     place: int
     prefix: bytes
@@ -73,6 +77,7 @@ def next_prefix(place: int, prefix: bytes, body: bytes) -> bytes:
 class Commit(msgspec.Struct, frozen=True):
     """One checkpoint to be written. `expect` is the head it must find (None: no such branch yet).
 
+    `roll` is the deltas since the checkpoint `roll_base` merged into one, this one included: a shorter way to read.
     `prefix` is the bodies before this delta in its group of 16, as of `epoch`: they make packing cheap. A backend
     that packs must read them itself if the epoch has changed.
     """
@@ -86,6 +91,8 @@ class Commit(msgspec.Struct, frozen=True):
     base_digest: bytes | None
     delta: Record | None
     whole: Record | None
+    roll: Record | None
+    roll_base: str | None
     prefix: bytes
     epoch: int
     blobs: Mapping[bytes, bytes]

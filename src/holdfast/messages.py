@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_SUMMARY_CHARS = 72
+_SUMMARY_CHARS = 60
 
 
 def summarise(state: Mapping[str, Any], part: str = "messages") -> str:
@@ -45,7 +45,11 @@ def _first_text(content: object) -> str:
 
 
 def _clip(text: str) -> str:
-    line = next((line for line in text.splitlines() if line.strip()), "")
-    line = "".join(char if char.isprintable() else " " for char in line[:400])
-    line = " ".join(line.split())
-    return line if len(line) <= _SUMMARY_CHARS else line[: _SUMMARY_CHARS - 1] + "…"
+    """The first line that says something, without control characters, at most as long as a line of a log."""
+    text = text[:400].lstrip()
+    if not text.isprintable():
+        text = next((line for line in text.splitlines() if line.strip()), "")
+        text = text if text.isprintable() else "".join([char if char.isprintable() else " " for char in text])
+    if "  " in text:
+        text = " ".join(text.split())
+    return text.rstrip() if len(text) <= _SUMMARY_CHARS else text[: _SUMMARY_CHARS - 1].rstrip() + "…"

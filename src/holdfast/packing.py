@@ -25,12 +25,17 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-SEAL_BYTES = 16
+SEAL_BYTES = 12
 _WINDOW_BYTES = 32 * 1024
 _DEFLATE_BELOW_BYTES = 4096
 _WORTH_PACKING_BYTES = 48
+_MEMORY = 6  # of zlib's 1 to 9: its tables are cleared for every delta, and small ones hold a few kilobytes as well
 # A body may exceed the state limit by what a delta both drops and adds; what announces more is damage, not data.
 _MAX_BODY_BYTES = 2 * MAX_STATE_BYTES
+
+# Whole copies are rare and read often: worth a higher level as long as they are of ordinary size.
+_LEVEL = 6
+_LEVEL_UP_TO_BYTES = 1024 * 1024
 
 _RAW, _DEFLATE, _ZSTD = range(3)
 
@@ -58,13 +63,23 @@ def open_whole(data: bytes, *, state: bytes) -> Record:
     return _open(data, b"", b"whole\0" + state)
 
 
+def seal_roll(record: Record, *, base: bytes, state: bytes) -> bytes:
+    """Many deltas merged into one, as one row."""
+    return _seal(record, b"", b"roll\0" + base + state)
+
+
+def open_roll(data: bytes, *, base: bytes, state: bytes) -> Record:
+    """The merged deltas in these bytes, or a CorruptionError."""
+    return _open(data, b"", b"roll\0" + base + state)
+
+
 def salvage(data: bytes) -> Record | None:
     """The shape of a record whose seal is broken, if that much can still be trusted; its values are lost."""
     try:
         check, ops, refs, _, _, _ = _decode(data[SEAL_BYTES:])
     except msgspec.DecodeError:
         return None
-    return Record(ops, LOST, _split(refs)) if check == zlib.crc32(ops + refs) else None
+    return Record(ops, LOST, _split(refs)) if check == _check(ops, refs) else None
 
 
 def needs_prefix(data: bytes) -> bool:
@@ -99,25 +114,30 @@ def open_blob(data: bytes, digest: bytes) -> bytes:
 def _seal(record: Record, prefix: bytes, names: bytes) -> bytes:
     mode, packed = _pack(record.body, prefix)
     refs = b"".join(record.refs)
-    check = zlib.crc32(record.ops + refs)
-    data = _encode((check, record.ops, refs, mode, len(record.body), packed))
+    data = _encode((_check(record.ops, refs), record.ops, refs, mode, len(record.body), packed))
     return sha256(names + data).digest()[:SEAL_BYTES] + data
 
 
 def _open(data: bytes, prefix: bytes, names: bytes) -> Record:
-    if sha256(names + data[SEAL_BYTES:]).digest()[:SEAL_BYTES] != data[:SEAL_BYTES]:
+    rest = data[SEAL_BYTES:]
+    if sha256(names + rest).digest()[:SEAL_BYTES] != data[:SEAL_BYTES]:
         message = "a stored record is damaged, or stands in the place of another"
         raise CorruptionError(message)
     try:
-        _, ops, refs, mode, size, packed = _decode(data[SEAL_BYTES:])
+        _, ops, refs, mode, size, packed = _decode(rest)
     except msgspec.DecodeError as error:
         message = "a stored record is sealed but does not decode"
         raise CorruptionError(message) from error
-    return Record(ops, _unpack(mode, packed, prefix, size), _split(refs))
+    return Record(ops, _unpack(mode, packed, prefix, size), _split(refs) if refs else ())
+
+
+def _check(ops: bytes, refs: bytes) -> int:
+    """Enough to trust the shape of a record whose seal is broken elsewhere."""
+    return zlib.crc32(ops + refs) & 0xFFFF
 
 
 def _split(refs: bytes) -> tuple[bytes, ...]:
-    return tuple([refs[at : at + 32] for at in range(0, len(refs), 32)]) if refs else ()
+    return tuple([refs[at : at + 32] for at in range(0, len(refs), 32)])
 
 
 def _pack(body: bytes, prefix: bytes) -> tuple[int, bytes]:
@@ -126,15 +146,15 @@ def _pack(body: bytes, prefix: bytes) -> tuple[int, bytes]:
     if len(body) < _DEFLATE_BELOW_BYTES:
         mode, packed = _DEFLATE, _deflate(body, prefix[-_WINDOW_BYTES:])
     else:
-        mode, packed = _ZSTD, zstd.compress(body, 3)
+        mode, packed = _ZSTD, zstd.compress(body, _LEVEL if len(body) <= _LEVEL_UP_TO_BYTES else 3)
     return (mode, packed) if len(packed) < len(body) else (_RAW, body)
 
 
 def _deflate(body: bytes, prefix: bytes) -> bytes:
     if prefix:
-        press = zlib.compressobj(6, zlib.DEFLATED, -15, zdict=prefix)
+        press = zlib.compressobj(6, zlib.DEFLATED, -15, _MEMORY, zdict=prefix)
     else:
-        press = zlib.compressobj(6, zlib.DEFLATED, -15)
+        press = zlib.compressobj(6, zlib.DEFLATED, -15, _MEMORY)
     return press.compress(body) + press.flush()
 
 

@@ -30,7 +30,8 @@ from holdfast.errors import CorruptionError
 from holdfast.model import Damaged, State
 
 LARGE_BYTES = 4096
-PIECE_BYTES = 32 * 1024
+PIECE_BYTES = 32 * 1024  # the first piece of a large value; each further one is twice as long
+_MAX_PIECE_BYTES = 8 * 1024 * 1024
 
 # The first number of an op, and what follows it. Values come from the body in the order of the ops.
 SET = 0  # path, key            one value: container[key] = value
@@ -117,13 +118,15 @@ class Writer:
         return tag_scalar(value)
 
     def _large(self, kind: int, data: bytes) -> Ext:
-        digests = b""
-        for at in range(0, len(data), PIECE_BYTES):
-            piece = data[at : at + PIECE_BYTES]
+        # Borders lie at fixed places, so that a text which only grows keeps the pieces it had.
+        digests, at, length = b"", 0, PIECE_BYTES
+        while at < len(data):
+            piece = data[at : at + length]
             digest = sha256(piece).digest()
             self._refs.append(digest)
             self._pieces[digest] = piece
             digests += digest
+            at, length = at + length, min(2 * length, _MAX_PIECE_BYTES)
         return Ext(LARGE, bytes([kind]) + digests)
 
 
@@ -146,6 +149,26 @@ def refs_of(records: Iterable[Record]) -> set[bytes]:
     return {ref for record in records for ref in record.refs}
 
 
+def merge(records: Sequence[Record]) -> Record:
+    """One record that does what these do one after the other. Appends to one list become one append."""
+    ops: list[list[Any]] = []
+    for record in records:
+        for op in _ops_decoder.decode(record.ops):
+            last = ops[-1] if ops else None
+            if (
+                last is not None
+                and last[0] == op[0] == SPLICE
+                and last[1] == op[1]
+                and last[3] == op[3] == 0
+                and last[2] + last[4] == op[2]
+            ):
+                last[4] += op[4]
+            else:
+                ops.append(op)
+    refs = tuple(dict.fromkeys([ref for record in records for ref in record.refs]))
+    return Record(_encode_ops(ops), b"".join([record.body for record in records]), refs)
+
+
 def rebuild(records: Sequence[Record], pieces: Mapping[bytes, bytes], *, salvage: bool = False) -> Rebuilt:
     """The state at the end of a chain: the first record is whole, each further one a delta on the one before.
 
@@ -154,21 +177,30 @@ def rebuild(records: Sequence[Record], pieces: Mapping[bytes, bytes], *, salvage
     state: State = {}
     touched: set[str] = set()
     read = _reader(pieces, salvage=salvage)
-    for number, record in enumerate(records):
-        try:
-            ops = _ops_decoder.decode(record.ops)
-            values = _values(record, ops, read, salvage=salvage)
+    try:
+        chapters = [(record, _ops_decoder.decode(record.ops)) for record in records]
+        if not salvage:
+            # All bodies in one go: decoding them one by one costs more in calls than in bytes.
+            values = _read_all(records, [op for _, ops in chapters for op in ops], read)
+        for number, (record, ops) in enumerate(chapters):
+            if salvage:
+                values = _salvage_values(record, ops, read)
             for op in ops:
-                _STEPS[op[0]](state, op, values)
+                try:
+                    _STEPS[op[0]](state, op, values)
+                except (CorruptionError, *_MISFITS):
+                    if not salvage:
+                        raise
+                    _mark(state, op, values)
                 if number:
                     touched.add(op[1][0] if op[1] else op[2])
-        except CorruptionError:
-            raise
-        except (msgspec.DecodeError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-            message = "a stored delta does not fit the state before it"
-            raise CorruptionError(message) from error
+    except _MISFITS as error:
+        message = "a stored delta does not fit the state before it"
+        raise CorruptionError(message) from error
     return Rebuilt(state, frozenset(touched))
 
+
+_MISFITS = (msgspec.DecodeError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
 
 LOST = b"\xc1"  # never used in msgpack: the body of a record that could not be read
 
@@ -181,14 +213,36 @@ def _counts(ops: list[list[Any]]) -> int:
     return total
 
 
-def _values(record: Record, ops: list[list[Any]], read: Callable[[bytes], Any], *, salvage: bool) -> _Values:
+def _read_all(records: Sequence[Record], ops: list[list[Any]], read: Callable[[bytes], Any]) -> _Values:
     total = _counts(ops)
-    if record.body == LOST and salvage:
-        return _Values([Damaged("this value could not be read")] * min(total, 1_000_000))
-    if total > len(record.body):  # every value takes a byte, so a hostile count is caught before anything is made
+    if total > sum([len(record.body) for record in records]):
+        # Every value takes a byte, so a hostile count is caught before anything is made.
         message = "a stored delta announces more values than it has bytes"
         raise CorruptionError(message)
-    return _Values(read(array_header(total) + record.body))
+    return _Values(read(b"".join([array_header(total), *[record.body for record in records]])))
+
+
+def _salvage_values(record: Record, ops: list[list[Any]], read: Callable[[bytes], Any]) -> _Values:
+    try:
+        return _read_all([record], ops, read)
+    except CorruptionError:
+        return _Values([Damaged("this value could not be read")] * min(_counts(ops), 1_000_000))
+
+
+def _mark(state: State, op: list[Any], values: _Values) -> None:
+    """A step of a salvage that does not fit what is left: its list is made, and filled with marks up to its place."""
+    if op[0] != SPLICE or not op[1]:
+        return
+    try:
+        container = _at(state, op[1][:-1])
+        target = container.get(op[1][-1]) if isinstance(container, dict) else container[op[1][-1]]
+        if not isinstance(target, list):
+            target = container[op[1][-1]] = []
+        _, _, start, drop, count = op
+        target += [Damaged("this item could not be read")] * min(start + drop - len(target), 1_000_000)
+        target[start : start + drop] = values.many(count)
+    except _MISFITS:
+        return
 
 
 class _Values:
@@ -213,6 +267,15 @@ class _Values:
 
 def _reader(pieces: Mapping[bytes, bytes], *, salvage: bool) -> Callable[[bytes], Any]:
     def large(data: bytes) -> Any:
+        # The same prompt often stands in many messages: made once. Text and bytes do not change, so it can be shared.
+        value = made.get(data)
+        if value is None:
+            value = build(data)
+            if isinstance(value, str | bytes):
+                made[data] = value
+        return value
+
+    def build(data: bytes) -> Any:
         kind, digests = data[0], data[1:]
         try:
             content = b"".join([pieces[digests[at : at + 32]] for at in range(0, len(digests), 32)])
@@ -227,6 +290,7 @@ def _reader(pieces: Mapping[bytes, bytes], *, salvage: bool) -> Callable[[bytes]
             return content
         return content.decode("utf-8", "surrogatepass" if kind == _SURROGATES else "strict")
 
+    made: dict[bytes, str | bytes] = {}
     read = decoder(large)
     return read
 

@@ -1,28 +1,44 @@
 """What a Session keeps of a branch between two commits, and how the next commit is planned from it.
 
-Here is decided whether a commit writes a delta, a whole copy, or both. A whole copy is due when the deltas since the
-last one outweigh it (a delta weighs at least a kilobyte, because reading a row costs something too): so writing stays
-proportional to what changed, and reading to the state. The commit that writes a whole copy keeps its delta as well:
-if either is damaged, the state can be had from the other.
+Here is decided what a commit writes. Always a delta; and a *whole copy* when reading would otherwise take more than
+about twice the state, or when the deltas since the last one are three times its size, so that damage to one of them
+does not reach far. Every 64th delta since a whole copy is written a second time merged with the 63 before it (a
+*roll*), because reading 64 rows costs more than reading their bytes. A state can thus be had in more than one way,
+and damage to one of them costs nothing.
 """
 
 from __future__ import annotations
 
 from holdfast.backend import Chain, Commit, Row, next_prefix
-from holdfast.delta import Known, Rebuilt, Record, advance, know, whole
+from holdfast.delta import Known, Rebuilt, Record, advance, know, merge, whole
 from holdfast.errors import InvalidInputError
 from holdfast.model import MAX_STATE_BYTES, State
 from holdfast.store.fields import Fields, encode_fields, read_fields, to_totals
 
-_MIN_DELTA_WEIGHT = 1024
-_WHOLE_AT = 0.75  # of the last whole copy's size; measured in bench: more saves space, less saves reading time
+_MIN_DELTA_WEIGHT = 1024  # reading a row costs something, however small it is
+_SLACK_BYTES = 4096
+_READ_AT_MOST = 2  # times the state
+_REACH = 5  # times the last whole copy
+_ROLL_DELTAS = 32
 _KEEP_DELTA_BELOW = 0.25  # of the whole copy beside it
 
 
 class Tip:
     """A branch's head: its row, what is known of its state, and what the chain behind it weighs."""
 
-    __slots__ = ("epoch", "fields", "known", "place", "prefix", "row", "touched", "weight", "whole_size")
+    __slots__ = (
+        "epoch",
+        "fields",
+        "known",
+        "place",
+        "prefix",
+        "roll_base",
+        "row",
+        "singles",
+        "touched",
+        "weight",
+        "whole_size",
+    )
 
     def __init__(
         self,
@@ -35,6 +51,8 @@ class Tip:
         prefix: bytes,
         epoch: int,
         touched: frozenset[str],
+        singles: tuple[Record, ...],
+        roll_base: str | None,
         fields: Fields | None = None,
     ) -> None:
         self.row = row
@@ -46,10 +64,13 @@ class Tip:
         self.prefix = prefix
         self.epoch = epoch
         self.touched = touched
+        self.singles = singles
+        self.roll_base = roll_base
 
 
 def tip_of(chain: Chain, rebuilt: Rebuilt) -> Tip:
     """The tip of a branch that was just read."""
+    singles = chain.records[len(chain.records) - chain.singles :]
     return Tip(
         row=chain.row,
         known=know(rebuilt.state),
@@ -59,56 +80,62 @@ def tip_of(chain: Chain, rebuilt: Rebuilt) -> Tip:
         prefix=chain.prefix,
         epoch=chain.epoch,
         touched=rebuilt.touched,
+        singles=singles,
+        roll_base=chain.roll_base,
     )
 
 
 class Plan:
     """A commit ready to be written, and what the tip will be when it is."""
 
-    __slots__ = ("_delta", "_fields", "_known", "_tip", "_touched", "commit")
+    __slots__ = ("_fields", "_known", "_tip", "_touched", "commit")
 
     def __init__(
         self, tip: Tip | None, state: State, *, session: str, id_: str, fields: Fields, undo_to: str | None
     ) -> None:
         delta: Record | None
         if tip is None:
-            delta, blobs, self._known = None, {}, know(state)
-            self._touched: frozenset[str] = frozenset()
+            delta, blobs, known = None, {}, know(state)
+            touched: frozenset[str] = frozenset()
         else:
-            delta, blobs, self._known = advance(tip.known, state)
-            self._touched = tip.touched | _keys_in(tip.known, self._known)
-        if self._known.size_bytes > MAX_STATE_BYTES:
-            message = f"the state has {self._known.size_bytes:,} bytes, more than the limit of {MAX_STATE_BYTES:,}"
+            delta, blobs, known = advance(tip.known, state)
+            touched = tip.touched | _keys_in(tip.known, known)
+        if known.size_bytes > MAX_STATE_BYTES:
+            message = f"the state has {known.size_bytes:,} bytes, more than the limit of {MAX_STATE_BYTES:,}"
             raise InvalidInputError(message, hint="keep large things outside and store where they are")
         copy: Record | None = None
-        if tip is None or delta is None or tip.weight + _weight(delta) >= _WHOLE_AT * tip.whole_size:
-            copy, more = whole(state, self._touched)
-            blobs = {**blobs, **more}
+        roll: Record | None = None
+        if tip is None or delta is None or _whole_is_due(tip, delta, known):
+            copy, more = whole(state, touched)
             if delta is not None and delta.size_bytes > _KEEP_DELTA_BELOW * copy.size_bytes:
-                delta = None
-                blobs = more
-        self._tip, self._delta, self._fields = tip, delta, fields
+                delta, blobs = None, {}
+            blobs = {**blobs, **more}
+        elif len(tip.singles) + 1 >= _ROLL_DELTAS:
+            roll = merge([*tip.singles, delta])
+        self._tip, self._known, self._touched, self._fields = tip, known, touched, fields
         self.commit = Commit(
             session=session,
             branch=fields.branch,
             id=id_,
             expect=None if tip is None else tip.row.id,
             fields=encode_fields(fields),
-            state_digest=self._known.digest,
+            state_digest=known.digest,
             base_digest=None if tip is None else tip.known.digest,
             delta=delta,
             whole=copy,
+            roll=roll,
+            roll_base=None if tip is None or roll is None else tip.roll_base,
             prefix=b"" if tip is None else tip.prefix,
             epoch=0 if tip is None else tip.epoch,
             blobs=blobs,
-            size_bytes=self._known.size_bytes,
+            size_bytes=known.size_bytes,
             totals=to_totals(fields),
             undo_to=undo_to,
         )
 
     def tip(self, row: Row) -> Tip:
         """The tip once the commit is written as this row."""
-        before, delta = self._tip, self._delta
+        before, delta = self._tip, self.commit.delta
         if before is None or delta is None or self.commit.whole is not None:
             return Tip(
                 row=row,
@@ -120,8 +147,11 @@ class Plan:
                 prefix=b"",
                 epoch=self.commit.epoch,
                 touched=frozenset(),
+                singles=(),
+                roll_base=row.id,
             )
         place = before.place + 1
+        rolled = self.commit.roll is not None
         return Tip(
             row=row,
             fields=self._fields,
@@ -132,7 +162,15 @@ class Plan:
             prefix=next_prefix(place, before.prefix, delta.body),
             epoch=before.epoch,
             touched=self._touched,
+            singles=() if rolled else (*before.singles, delta),
+            roll_base=row.id if rolled else before.roll_base,
         )
+
+
+def _whole_is_due(tip: Tip, delta: Record, known: Known) -> bool:
+    weight = tip.weight + _weight(delta)
+    reading = tip.whole_size + weight
+    return reading > _READ_AT_MOST * known.size_bytes + _SLACK_BYTES or weight > _REACH * tip.whole_size + _SLACK_BYTES
 
 
 def _weight(delta: Record) -> int:

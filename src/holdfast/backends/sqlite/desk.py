@@ -22,7 +22,6 @@ from holdfast.backends.sqlite.schema import refuse_newer, translate
 from holdfast.errors import ClosedError, HoldfastError
 
 WAL_BYTES = 4 * 1024 * 1024
-_GROW_WAL_AFTER = 8  # commits: a process that writes less than this is not worth four megabytes of zeros
 _CHECKPOINT_PAGES = 900
 _RESTART_PAGES = 4 * _CHECKPOINT_PAGES
 _GATHER_S = 0.002
@@ -179,7 +178,7 @@ class Desk:
             connection.execute("BEGIN IMMEDIATE")
             for (needed,) in connection.execute(_MIN_WRITER):
                 refuse_newer(needed, FORMAT_VERSION, "write")
-            if self.syncs == _GROW_WAL_AFTER and not self._wal_grown:
+            if not self._wal_grown:
                 self._grow_wal()
             done = self._run_all(batch)
             committing = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -26,28 +26,29 @@ _SESSIONS = (
     f"{_SESSION} WHERE touched < ?1 AND (?2 IS NULL OR status = ?2) AND (?3 IS NULL OR agent = ?3) "
     "ORDER BY touched DESC LIMIT ?4"
 )
-_BRANCHES = (
-    "SELECT b.name, h.id, u.id FROM branches b JOIN checkpoints h ON h.cid = b.head "
-    "LEFT JOIN checkpoints u ON u.cid = b.undo WHERE b.sid = ?1 AND (?2 IS NULL OR b.name = ?2) ORDER BY b.name"
+_NAMES = (
+    "SELECT n.name, n.tag, c.id, u.id FROM names n LEFT JOIN checkpoints c ON c.cid = n.cid "
+    "LEFT JOIN checkpoints u ON u.cid = n.undo WHERE n.sid = ?"
 )
-_TAGS = "SELECT t.name, c.id FROM tags t JOIN checkpoints c ON c.cid = t.cid WHERE t.sid = ? ORDER BY t.name"
-_COUNT_BRANCHES = "SELECT count(*) FROM branches WHERE sid = ?"
+_ALL_NAMES = f"{_NAMES} ORDER BY n.name"
+_ONE_NAME = f"{_NAMES} AND n.name = ?"
 _LINE = f"""
 WITH RECURSIVE up(cid, link, depth) AS (
   SELECT cid, link, 1 FROM checkpoints WHERE sid = ?1 AND id = ?2
   UNION ALL SELECT c.cid, c.link, up.depth + 1 FROM up JOIN checkpoints c ON c.cid = up.link WHERE up.depth < ?3)
 SELECT {_ROW} FROM up JOIN checkpoints c ON c.cid = up.cid LEFT JOIN checkpoints p ON p.cid = c.link ORDER BY up.depth
 """
-_CHAIN = """
-WITH RECURSIVE up(cid, link, place, state_digest, delta, complete, size) AS (
-  SELECT cid, link, place, state_digest, delta, whole IS NOT NULL, size FROM checkpoints WHERE cid = ?1
+_LINK = "c.cid, c.link, c.place, c.state_digest, c.size, c.whole IS NOT NULL, c.base"
+_CHAIN = f"""
+WITH RECURSIVE up(cid, next) AS (
+  SELECT cid, CASE WHEN whole IS NULL THEN coalesce(base, link) END FROM checkpoints WHERE cid = ?1
   UNION ALL
-  SELECT c.cid, c.link, c.place, c.state_digest, c.delta, c.whole IS NOT NULL, c.size
-  FROM up JOIN checkpoints c ON c.cid = up.link WHERE NOT up.complete)
-SELECT cid, link, place, state_digest, delta, complete, size FROM up
+  SELECT c.cid, CASE WHEN c.whole IS NULL THEN coalesce(c.base, c.link) END FROM up
+  JOIN checkpoints c ON c.cid = up.next)
+SELECT {_LINK}, CASE WHEN c.base IS NULL THEN c.delta END, c.roll FROM up CROSS JOIN checkpoints c ON c.cid = up.cid
 """
-_WHOLE = "SELECT whole FROM checkpoints WHERE cid = ?"
-_SPILL = "SELECT data FROM spill WHERE cid = ? AND half = ? ORDER BY number"
+_STEP = f"SELECT {_LINK}, c.delta, c.roll FROM checkpoints c WHERE c.cid = ?"
+_ID = "SELECT id FROM checkpoints WHERE cid = ?"
 _CHILDREN = "SELECT id FROM checkpoints WHERE sid = ? AND link = ? ORDER BY cid"
 _IDS = "SELECT id FROM checkpoints WHERE sid = ? ORDER BY cid"
 _EPOCH = "SELECT epoch FROM sessions WHERE sid = ?"
@@ -55,8 +56,8 @@ _BLOB = "SELECT data FROM blobs WHERE digest = ?"
 _RANGE = "SELECT id FROM checkpoints WHERE sid = ?1 AND id >= ?2 AND id < ?3 ORDER BY id LIMIT ?4"
 _SIZES = "SELECT count(*), coalesce(sum(checkpoints), 0), coalesce(sum(logical), 0) FROM sessions"
 
-DELTA, WHOLE = 0, 1  # the halves of a checkpoint that may spill over
-SPILLED = b""  # stands in a row whose half lies in `spill`
+DELTA, WHOLE = "delta", "whole"  # the halves of a checkpoint
+SPILLED = b"holdfast:spilled"  # begins a half that is too long for its row: the digests of the blobs it was cut into
 
 _NATIVE_CHARS = 24
 
@@ -92,9 +93,12 @@ def cid_of(connection: apsw.Connection, sid: int, id_: str) -> int:
     """The inner number of a checkpoint that must be there."""
     row = connection.execute(_CID, (sid, pack_id(id_))).fetchone()
     if row is None:
-        message = f"there is no checkpoint {id_!r}"
-        raise NotFoundError(message, hint="session.log() lists those there are")
+        raise _no_checkpoint(id_)
     return int(row[0])
+
+
+def _no_checkpoint(id_: str) -> NotFoundError:
+    return NotFoundError(f"there is no checkpoint {id_!r}", hint="session.log() lists those there are")
 
 
 def _row(found: Sequence[Any]) -> Row:
@@ -128,28 +132,23 @@ def sessions(
 
 def names(connection: apsw.Connection, session: str) -> Names:
     sid = find_sid(connection, session)
-    if sid is None:
-        return Names((), ())
-    branches = _branches(connection, sid, None)
-    # A head that points nowhere drops out of the join: that is damage, not absence.
-    if len(branches) != connection.execute(_COUNT_BRANCHES, (sid,)).fetchone()[0]:
-        message = f"session {session!r}: a branch points at a checkpoint that is not there"
-        raise CorruptionError(message, hint="run verify")
-    tags = [TagRow(name, unpack_id(id_)) for name, id_ in connection.execute(_TAGS, (sid,))]
+    found = [] if sid is None else list(connection.execute(_ALL_NAMES, (sid,)))
+    branches = [_branch(session, *row) for row in found if not row[1]]
+    tags = [TagRow(row[0], _branch(session, *row).head_id) for row in found if row[1]]
     return Names(tuple(branches), tuple(tags))
 
 
-def _branches(connection: apsw.Connection, sid: int, name: str | None) -> list[BranchRow]:
-    return [
-        BranchRow(found, unpack_id(head), None if undo is None else unpack_id(undo))
-        for found, head, undo in connection.execute(_BRANCHES, (sid, name))
-    ]
+def _branch(session: str, name: Any, _tag: Any, head: Any, undo: Any) -> BranchRow:
+    if head is None:  # a name that points nowhere is damage, not absence
+        message = f"session {session!r}: {name!r} points at a checkpoint that is not there"
+        raise CorruptionError(message, hint="run verify")
+    return BranchRow(name, unpack_id(head), None if undo is None else unpack_id(undo))
 
 
 def find_branch(connection: apsw.Connection, session: str, branch: str) -> BranchRow | None:
     sid = find_sid(connection, session)
-    found = _branches(connection, sid, branch) if sid is not None else []
-    return found[0] if found else None
+    found = None if sid is None else connection.execute(_ONE_NAME, (sid, branch)).fetchone()
+    return None if found is None or found[1] else _branch(session, *found)
 
 
 def find_row(connection: apsw.Connection, session: str, id_: str) -> Row | None:
@@ -203,89 +202,201 @@ def blobs(connection: apsw.Connection, digests: Collection[bytes], *, salvage: b
 
 
 def chain(connection: apsw.Connection, session: str, id_: str, *, salvage: bool = False) -> Chain:
-    """The records of one state, read from its nearest whole copy; from an older one if that is damaged."""
+    """The records of one state, by the shortest way; where that is damaged, by any other that is left."""
     sid = sid_of(connection, session)
+    found = connection.execute(_BY_ID, (sid, pack_id(id_))).fetchone()
+    if found is None:
+        raise _no_checkpoint(id_)
+    row = _row(found)
     cid = cid_of(connection, sid, id_)
-    row = find_row(connection, session, id_)
-    if row is None:  # pragma: no cover - cid_of has just found it
-        raise NotFoundError(id_)
-    links = list(connection.execute(_CHAIN, (cid,)))[::-1]
-    records, place, prefix = _open_chain(connection, links, salvage=salvage)
-    (epoch,) = connection.execute(_EPOCH, (sid,)).fetchone()
-    return Chain(row, tuple(records), links[0][6], place, prefix, epoch)
-
-
-Link = Sequence[Any]  # cid, link, place, state_digest, delta, complete, size
-
-
-def _open_chain(connection: apsw.Connection, links: list[Link], *, salvage: bool) -> tuple[list[Record], int, bytes]:
-    cid, parent, place, state_digest, _, complete, _ = links[0]
-    if not complete:
-        message = "the whole copy at the beginning of a chain is missing"
-        raise CorruptionError(message, hint="run verify to see what is intact")
-    lost = False
     try:
-        records = [packing.open_whole(half(connection, cid, WHOLE), state=state_digest)]
-        prefix = b""
-        place = 0
+        opened = _open_links(connection, [_Link(*link) for link in connection.execute(_CHAIN, (cid,))][::-1])
     except (CorruptionError, apsw.Error):
-        # The same state can still be had the long way round, if the chain before it is there.
-        if parent is not None and links[0][4] is not None:
-            older = list(connection.execute(_CHAIN, (parent,)))[::-1]
-            records, place, prefix = _open_chain(connection, [*older, links[0]], salvage=salvage)
-            prefix, place = b"", 0
-        elif salvage:
-            shape = packing.salvage(half(connection, cid, WHOLE))
-            records, prefix, place = ([shape] if shape else [Record(b"\x90", b"")]), b"", 0
+        opened = _Detour(connection, salvage=salvage).open(cid)
+    (epoch,) = connection.execute(_EPOCH, (sid,)).fetchone()
+    (base,) = (None,) if opened.base is None else connection.execute(_ID, (opened.base,)).fetchone()
+    return Chain(
+        row=row,
+        records=tuple(opened.records),
+        singles=opened.singles,
+        roll_base=None if base is None else unpack_id(base),
+        whole_bytes=opened.whole_bytes,
+        place=opened.place,
+        prefix=opened.prefix,
+        epoch=epoch,
+    )
+
+
+class _Link(NamedTuple):
+    """One row on the way from a checkpoint to its whole copy."""
+
+    cid: int
+    link: int | None
+    place: int
+    state_digest: bytes
+    size: int
+    complete: int
+    base: int | None
+    delta: bytes | None
+    roll: bytes | None
+
+
+class _Opened:
+    """A chain as far as it has been read."""
+
+    __slots__ = ("base", "lost", "place", "prefix", "records", "singles", "whole_bytes")
+
+    def __init__(self, whole: Record, link: _Link) -> None:
+        self.records = [whole]
+        self.whole_bytes = link.size
+        self.base: int | None = link.cid
+        self.singles = 0
+        self.place = 0
+        self.prefix = b""
+        self.lost = False  # a body of this group could not be read, so what was packed against it cannot either
+
+    def roll(self, record: Record, link: _Link) -> None:
+        self.records.append(record)
+        self.base, self.singles, self.place, self.prefix = link.cid, 0, link.place, b""
+
+    def single(self, connection: apsw.Connection, link: _Link, before: bytes, *, salvage: bool) -> None:
+        if (link.place - 1) % GROUP_DELTAS == 0:
+            self.prefix, self.lost = b"", False
+        record = _open_delta(connection, link, before, self.prefix, salvage=salvage, lost=self.lost)
+        if record is None or record.body == packing.LOST:
+            self.lost = True
+        if record is not None:
+            self.records.append(record)
+            self.singles += 1
+            self.prefix = next_prefix(link.place, self.prefix, record.body)
+        self.place = link.place
+        if link.complete:  # passed over on a detour: the deltas behind it begin anew
+            self.place, self.prefix, self.base = 0, b"", None
+
+
+def _open_links(connection: apsw.Connection, links: list[_Link]) -> _Opened:
+    first = links[0]
+    if not first.complete:
+        raise _missing("the whole copy at the beginning of a chain")
+    opened = _Opened(packing.open_whole(half(connection, first.cid, WHOLE), state=first.state_digest), first)
+    before = first.state_digest
+    for link in links[1:]:
+        if link.roll is not None:
+            opened.roll(packing.open_roll(link.roll, base=before, state=link.state_digest), link)
         else:
-            raise
-    for before, after in zip(links, links[1:], strict=False):
-        place = after[2]
-        if (place - 1) % GROUP_DELTAS == 0:
-            prefix, lost = b"", False
-        record = _open_delta(connection, before, after, prefix, salvage=salvage, lost=lost)
-        if record is None:
-            lost = True
-            continue
-        lost = lost or record.body == packing.LOST
-        records.append(record)
-        prefix = next_prefix(place, prefix, record.body)
-        if after[5]:
-            place, prefix = 0, b""
-    return records, place, prefix
+            opened.single(connection, link, before, salvage=False)
+        before = link.state_digest
+    return opened
+
+
+class _Detour:
+    """Reading row by row when the shortest way is damaged: past a bad whole copy to an older one, past a bad roll by
+    its single deltas. With `salvage`, what cannot be read at all leaves its shape, or nothing.
+    """
+
+    def __init__(self, connection: apsw.Connection, *, salvage: bool) -> None:
+        self._connection = connection
+        self._salvage = salvage
+
+    def open(self, cid: int) -> _Opened:
+        way: list[_Link] = []
+        at: int | None = cid
+        opened: _Opened | None = None
+        while at is not None and opened is None:
+            link = self._step(at)
+            if link is None:
+                break
+            way.append(link)
+            opened = self._whole(link)
+            at = link.link
+        if opened is None:
+            if not self._salvage or not way:
+                raise _missing("every whole copy before this checkpoint")
+            opened = self._shape(way[-1])
+        way.reverse()
+        for before, link in zip(way, way[1:], strict=False):
+            opened.single(self._connection, link, before.state_digest, salvage=self._salvage)
+        opened.base = None
+        return opened
+
+    def _step(self, cid: int) -> _Link | None:
+        try:
+            found = self._connection.execute(_STEP, (cid,)).fetchone()
+        except apsw.Error:
+            if not self._salvage:
+                raise
+            return None
+        return None if found is None else _Link(*found)
+
+    def _whole(self, link: _Link) -> _Opened | None:
+        if not link.complete:
+            return None
+        try:
+            data = half(self._connection, link.cid, WHOLE)
+            return _Opened(packing.open_whole(data, state=link.state_digest), link)
+        except (CorruptionError, apsw.Error):
+            if link.link is None or link.delta is None:  # there is no other way to this state
+                if self._salvage:
+                    return None
+                raise
+            return None
+
+    def _shape(self, link: _Link) -> _Opened:
+        try:
+            shape = packing.salvage(half(self._connection, link.cid, WHOLE)) if link.complete else None
+        except (CorruptionError, apsw.Error):
+            shape = None
+        return _Opened(shape or Record(b"\x90", b""), link)
+
+
+def _missing(what: str) -> CorruptionError:
+    return CorruptionError(f"{what} cannot be read", hint="run verify to see what is intact")
 
 
 def _open_delta(
-    connection: apsw.Connection, before: Link, after: Link, prefix: bytes, *, salvage: bool, lost: bool
+    connection: apsw.Connection, link: _Link, before: bytes, prefix: bytes, *, salvage: bool, lost: bool
 ) -> Record | None:
-    data = after[4]
-    if data == SPILLED:
-        data = half(connection, after[0], DELTA)
-    if data is None:
-        if salvage:
-            return None
-        message = "a delta is missing from a chain"
-        raise CorruptionError(message, hint="run verify to see what is intact")
+    data = link.delta
     try:
+        if data is None:
+            raise _missing("a delta")
+        data = join(connection, data) if data.startswith(SPILLED) else data
         if lost and packing.needs_prefix(data):
             return packing.salvage(data)
-        return packing.open_delta(data, prefix=prefix, base=before[3], state=after[3])
-    except CorruptionError:
+        return packing.open_delta(data, prefix=prefix, base=before, state=link.state_digest)
+    except (CorruptionError, apsw.Error):
         if not salvage:
             raise
-        return packing.salvage(data)
+        return packing.salvage(data) if data else None
 
 
-def half(connection: apsw.Connection, cid: int, which: int) -> bytes:
+def half(connection: apsw.Connection, cid: int, which: str) -> bytes:
     """The sealed delta or whole copy of a checkpoint, joined if it was cut."""
-    column = "whole" if which == WHOLE else "delta"
-    (data,) = connection.execute(f"SELECT {column} FROM checkpoints WHERE cid = ?", (cid,)).fetchone()
-    if data == SPILLED:
-        data = b"".join([part for (part,) in connection.execute(_SPILL, (cid, which))])
+    sql = (
+        "SELECT whole FROM checkpoints WHERE cid = ?"
+        if which == WHOLE
+        else "SELECT delta FROM checkpoints WHERE cid = ?"
+    )
+    (data,) = connection.execute(sql, (cid,)).fetchone()
     if not data:
-        message = "a stored record is missing"
-        raise CorruptionError(message, hint="run verify to see what is intact")
-    return bytes(data)
+        raise _missing("a stored record")
+    return join(connection, data)
+
+
+def spilled(data: bytes | None) -> list[bytes]:
+    """The digests of the blobs that a half was cut into; none if it stands in its row."""
+    if data is None or not data.startswith(SPILLED):
+        return []
+    return [data[at : at + 32] for at in range(len(SPILLED), len(data), 32)]
+
+
+def join(connection: apsw.Connection, data: bytes) -> bytes:
+    """A half as it was sealed."""
+    parts = spilled(data)
+    if not parts:
+        return data
+    found = blobs(connection, parts, salvage=False)
+    return b"".join([found[digest] for digest in parts])
 
 
 def sizes(connection: apsw.Connection, stored_bytes: int) -> Sizes:

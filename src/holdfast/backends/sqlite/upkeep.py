@@ -14,7 +14,7 @@ _DANGLING_REFS = (
 _STRAY_CHECKPOINTS = "SELECT count(*) FROM checkpoints c WHERE NOT EXISTS(SELECT 1 FROM sessions s WHERE s.sid = c.sid)"
 _MISCOUNTED = (
     "SELECT s.id FROM sessions s WHERE s.checkpoints <> (SELECT count(*) FROM checkpoints c WHERE c.sid = s.sid) "
-    "OR s.branches <> (SELECT count(*) FROM branches b WHERE b.sid = s.sid)"
+    "OR s.branches <> (SELECT count(*) FROM names n WHERE n.sid = s.sid AND NOT n.tag)"
 )
 
 

@@ -5,8 +5,9 @@ The order of a commit is visible in `commit`: blobs, records with their checkpoi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from hashlib import sha256
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -22,6 +23,7 @@ from holdfast.backends.sqlite.reads import (
     half,
     pack_id,
     sid_of,
+    spilled,
     unpack_id,
 )
 from holdfast.delta import Record
@@ -29,8 +31,8 @@ from holdfast.digest import checkpoint_digest
 from holdfast.errors import AlreadyExistsError, ConflictError, CorruptionError, InvalidInputError, NotFoundError
 
 _HEAD = (
-    "SELECT s.sid, s.sequence, s.epoch, b.head, c.id, c.digest, c.place, c.whole IS NOT NULL FROM sessions s "
-    "LEFT JOIN branches b ON b.sid = s.sid AND b.name = ?2 LEFT JOIN checkpoints c ON c.cid = b.head WHERE s.id = ?1"
+    "SELECT s.sid, s.sequence, s.epoch, n.cid, n.tag, c.id, c.digest, c.place, c.whole IS NOT NULL FROM sessions s "
+    "LEFT JOIN names n ON n.sid = s.sid AND n.name = ?2 LEFT JOIN checkpoints c ON c.cid = n.cid WHERE s.id = ?1"
 )
 _NEXT_CID = "SELECT coalesce(max(touched), 0) + 1 FROM sessions"
 _NEW_SESSION = (
@@ -42,64 +44,65 @@ _UPDATE_SESSION = (
     "touched = ?5, updated_us = ?6, agent = ?7, status = ?8, reason = ?9, last_step = ?10, usage = ?11 WHERE sid = ?1"
 )
 _NEW_CHECKPOINT = (
-    "INSERT INTO checkpoints(cid, sid, sequence, id, link, place, size, state_digest, digest, fields, delta, whole) "
-    "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO checkpoints(cid, sid, sequence, id, link, place, size, state_digest, digest, fields, delta, whole, "
+    "base, roll) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_NEW_BRANCH = "INSERT INTO branches(sid, name, head, undo) VALUES(?, ?, ?, ?)"
-_MOVE_BRANCH = "UPDATE branches SET head = ? WHERE sid = ? AND name = ?"
-_MOVE_BRANCH_UNDO = "UPDATE branches SET head = ?, undo = ? WHERE sid = ? AND name = ?"
-_NAME_TAKEN = (
-    "SELECT 1 FROM branches WHERE sid = ?1 AND name = ?2 UNION ALL SELECT 1 FROM tags WHERE sid = ?1 AND name = ?2"
-)
+_NEW_NAME = "INSERT INTO names(sid, name, tag, cid, undo) VALUES(?, ?, ?, ?, ?)"
+_MOVE_BRANCH = "UPDATE names SET cid = ? WHERE sid = ? AND name = ?"
+_MOVE_BRANCH_UNDO = "UPDATE names SET cid = ?, undo = ? WHERE sid = ? AND name = ?"
+_NAME_TAKEN = "SELECT 1 FROM names WHERE sid = ? AND name = ?"
 _COUNT_BRANCHES = "UPDATE sessions SET branches = branches + ? WHERE sid = ?"
-_DELETE_BRANCH = "DELETE FROM branches WHERE sid = ? AND name = ?"
-_NEW_TAG = "INSERT INTO tags(sid, name, cid) VALUES(?, ?, ?)"
-_DELETE_TAG = "DELETE FROM tags WHERE sid = ? AND name = ?"
+_DELETE_NAME = "DELETE FROM names WHERE sid = ? AND name = ? AND tag = ?"
 _FIND_BLOB = "SELECT bid FROM blobs WHERE digest = ?"
 _NEW_BLOB = "INSERT INTO blobs(digest, data) VALUES(?, ?)"
 _NEW_REF = "INSERT OR IGNORE INTO blob_refs(bid, cid) VALUES(?, ?)"
-_DROP_REF = "DELETE FROM blob_refs WHERE bid = ? AND cid = ?"
+_REFS = "SELECT b.bid, b.digest FROM blob_refs r JOIN blobs b ON b.bid = r.bid WHERE r.cid = ?"
+_DROP_REF = "DELETE FROM blob_refs WHERE cid = ? AND bid = ?"
 _DROP_BLOB = "DELETE FROM blobs WHERE bid = ?1 AND NOT EXISTS(SELECT 1 FROM blob_refs WHERE bid = ?1)"
-_NEW_SPILL = "INSERT INTO spill(cid, half, number, data) VALUES(?, ?, ?, ?)"
-_DROP_SPILL = "DELETE FROM spill WHERE cid = ? AND (?2 IS NULL OR half = ?2)"
-_SHAPE = "SELECT cid, link, place, whole IS NOT NULL FROM checkpoints WHERE sid = ? ORDER BY cid"
-_ONE = "SELECT id, digest, link, size, delta, whole, lost_parent_id, lost_parent_digest FROM checkpoints WHERE cid = ?"
+_SHAPE = "SELECT cid, link, place, whole IS NOT NULL, base FROM checkpoints WHERE sid = ? ORDER BY cid"
+_DROP_ROLL = "UPDATE checkpoints SET base = NULL, roll = NULL WHERE cid = ?"
+_ONE = (
+    "SELECT id, digest, link, size, whole IS NOT NULL, state_digest, lost_parent_id, lost_parent_digest "
+    "FROM checkpoints WHERE cid = ?"
+)
 _SET_DELTA = "UPDATE checkpoints SET delta = ? WHERE cid = ?"
 _ORPHAN = "UPDATE checkpoints SET link = ?2, lost_parent_id = ?3, lost_parent_digest = ?4, delta = NULL WHERE cid = ?1"
 _SET_WHOLE = "UPDATE checkpoints SET whole = ? WHERE cid = ?"
-_TAGGED = "SELECT name FROM tags WHERE sid = ? AND cid = ?"
-_HEADS = "SELECT name FROM branches WHERE sid = ? AND head = ?"
-_MOVE_HEADS = "UPDATE branches SET head = ? WHERE sid = ? AND head = ?"
-_DROP_UNDOS = "UPDATE branches SET undo = NULL WHERE sid = ? AND undo = ?"
+_NAMES_AT = "SELECT name, tag FROM names WHERE sid = ? AND cid = ?"
+_MOVE_HEADS = "UPDATE names SET cid = ? WHERE sid = ? AND cid = ?"
+_DROP_UNDOS = "UPDATE names SET undo = NULL WHERE sid = ? AND undo = ?"
 _DELETE_CHECKPOINT = "DELETE FROM checkpoints WHERE cid = ?"
 _SHRINK_SESSION = (
     "UPDATE sessions SET checkpoints = checkpoints - 1, logical = logical - ?, epoch = epoch + 1 WHERE sid = ?"
 )
-_SESSION_RECORDS = "SELECT cid, delta, whole FROM checkpoints WHERE sid = ? ORDER BY cid"
+_SESSION_CIDS = "SELECT cid FROM checkpoints WHERE sid = ?"
 _DELETE_SESSION = (
-    "DELETE FROM tags WHERE sid = ?",
-    "DELETE FROM branches WHERE sid = ?",
+    "DELETE FROM names WHERE sid = ?",
     "DELETE FROM checkpoints WHERE sid = ?",
     "DELETE FROM sessions WHERE sid = ?",
 )
 
 
+_NOTHING = (None, 0, 0, None, 0, None, None, 0, 0)
+
+
 def commit(connection: apsw.Connection, new: Commit) -> Row:
     found = connection.execute(_HEAD, (new.session, new.branch)).fetchone()
-    sid, sequence, epoch, head, kept_id, parent_digest, place, complete = found or (None, 0, 0, None, None, None, 0, 0)
+    sid, sequence, epoch, head, tagged, kept_id, parent_digest, place, complete = found or _NOTHING
+    if tagged:
+        _refuse_taken(connection, sid, new.branch)
     head_id = None if kept_id is None else unpack_id(kept_id)
     if head is not None and head_id is None:
         message = f"session {new.session!r}: branch {new.branch!r} points at a checkpoint that is not there"
         raise CorruptionError(message, hint="run verify")
     if head_id != new.expect:
         return _settle_conflict(connection, new, head_id)
-    if sid is not None and head is None:
-        _refuse_taken(connection, sid, new.branch)
     (cid,) = connection.execute(_NEXT_CID).fetchone()
     sequence += 1
     place = 0 if head is None else 1 if complete else place + 1
     delta = _seal_delta(connection, new, head_id, epoch)
     whole = None if new.whole is None else packing.seal_whole(new.whole, state=new.state_digest)
+    base, roll = _seal_roll(connection, new, sid, epoch)
     digest = checkpoint_digest(
         id_=new.id, parent=parent_digest, state=new.state_digest, sequence=sequence, fields=new.fields
     )
@@ -114,26 +117,15 @@ def commit(connection: apsw.Connection, new: Commit) -> Row:
         sid = connection.last_insert_rowid()
     else:
         connection.execute(_UPDATE_SESSION, (sid, sequence, head is None, new.size_bytes, cid, *spent))
-    halves = _fit(connection, cid, DELTA, delta), _fit(connection, cid, WHOLE, whole)
+    halves = _fit(connection, cid, delta), _fit(connection, cid, whole)
     connection.execute(
         _NEW_CHECKPOINT,
-        (
-            cid,
-            sid,
-            sequence,
-            pack_id(new.id),
-            head,
-            place,
-            new.size_bytes,
-            new.state_digest,
-            digest,
-            new.fields,
-            *halves,
-        ),
+        (cid, sid, sequence, pack_id(new.id), head, place, new.size_bytes, new.state_digest, digest, new.fields)
+        + (*halves, base, roll),
     )
     undo = None if new.undo_to is None else cid_of(connection, sid, new.undo_to)
     if head is None:
-        connection.execute(_NEW_BRANCH, (sid, new.branch, cid, undo))
+        connection.execute(_NEW_NAME, (sid, new.branch, 0, cid, undo))
     elif new.undo_to is None:
         connection.execute(_MOVE_BRANCH, (cid, sid, new.branch))
     else:
@@ -161,13 +153,26 @@ def _seal_delta(connection: apsw.Connection, new: Commit, head_id: str | None, e
     return packing.seal_delta(new.delta, prefix=prefix, base=new.base_digest, state=new.state_digest)
 
 
-def _fit(connection: apsw.Connection, cid: int, which: int, data: bytes | None) -> bytes | None:
-    """What goes into the row itself; a record beyond the row limit is cut into pieces beside it."""
+def _seal_roll(
+    connection: apsw.Connection, new: Commit, sid: int | None, epoch: int
+) -> tuple[int | None, bytes | None]:
+    # A roll only saves reading time: after a deletion, or if it would not fit a row, it is left out.
+    if new.roll is None or new.roll_base is None or sid is None or epoch != new.epoch:
+        return None, None
+    base = cid_of(connection, sid, new.roll_base)
+    (base_digest,) = connection.execute("SELECT state_digest FROM checkpoints WHERE cid = ?", (base,)).fetchone()
+    sealed = packing.seal_roll(new.roll, base=base_digest, state=new.state_digest)
+    return (base, sealed) if len(sealed) <= MAX_ROW_BYTES else (None, None)
+
+
+def _fit(connection: apsw.Connection, cid: int, data: bytes | None) -> bytes | None:
+    """What goes into the row itself; a record beyond the row limit is cut into blobs and the row names them."""
     if data is None or len(data) <= MAX_ROW_BYTES:
         return data
-    for number, at in enumerate(range(0, len(data), MAX_ROW_BYTES)):
-        connection.execute(_NEW_SPILL, (cid, which, number, data[at : at + MAX_ROW_BYTES]))
-    return SPILLED
+    parts = [data[at : at + MAX_ROW_BYTES] for at in range(0, len(data), MAX_ROW_BYTES)]
+    contents = {sha256(part).digest(): part for part in parts}
+    _put_blobs(connection, cid, contents, contents)
+    return SPILLED + b"".join([sha256(part).digest() for part in parts])
 
 
 def _put_blobs(connection: apsw.Connection, cid: int, refs: Iterable[bytes], contents: Mapping[bytes, bytes]) -> None:
@@ -182,19 +187,19 @@ def _put_blobs(connection: apsw.Connection, cid: int, refs: Iterable[bytes], con
         connection.execute(_NEW_REF, (found[0], cid))
 
 
-def _drop_blobs(connection: apsw.Connection, cid: int, refs: Iterable[bytes]) -> None:
-    for digest in refs:
-        found = connection.execute(_FIND_BLOB, (digest,)).fetchone()
-        if found is not None:
-            connection.execute(_DROP_REF, (found[0], cid))
-            connection.execute(_DROP_BLOB, (found[0],))
+def _drop_blobs(connection: apsw.Connection, cid: int, *, keep: Collection[bytes] = ()) -> None:
+    """Let go of the blobs a checkpoint needed; those that nobody else needs are removed."""
+    for bid, digest in list(connection.execute(_REFS, (cid,))):
+        if digest not in keep:
+            connection.execute(_DROP_REF, (cid, bid))
+            connection.execute(_DROP_BLOB, (bid,))
 
 
 def fork(connection: apsw.Connection, session: str, id_: str, branch: str) -> None:
     sid = sid_of(connection, session)
     cid = cid_of(connection, sid, id_)
     _refuse_taken(connection, sid, branch)
-    connection.execute(_NEW_BRANCH, (sid, branch, cid, None))
+    connection.execute(_NEW_NAME, (sid, branch, 0, cid, None))
     connection.execute(_COUNT_BRANCHES, (1, sid))
 
 
@@ -206,7 +211,7 @@ def _refuse_taken(connection: apsw.Connection, sid: int, name: str) -> None:
 
 def delete_branch(connection: apsw.Connection, session: str, branch: str) -> None:
     sid = sid_of(connection, session)
-    connection.execute(_DELETE_BRANCH, (sid, branch))
+    connection.execute(_DELETE_NAME, (sid, branch, 0))
     if not connection.changes():
         message = f"there is no branch {branch!r}"
         raise NotFoundError(message, hint="session.branches() lists those there are")
@@ -217,11 +222,11 @@ def tag(connection: apsw.Connection, session: str, id_: str, name: str) -> None:
     sid = sid_of(connection, session)
     cid = cid_of(connection, sid, id_)
     _refuse_taken(connection, sid, name)
-    connection.execute(_NEW_TAG, (sid, name, cid))
+    connection.execute(_NEW_NAME, (sid, name, 1, cid, None))
 
 
 def untag(connection: apsw.Connection, session: str, name: str) -> None:
-    connection.execute(_DELETE_TAG, (sid_of(connection, session), name))
+    connection.execute(_DELETE_NAME, (sid_of(connection, session), name, 1))
     if not connection.changes():
         message = f"there is no tag {name!r}"
         raise NotFoundError(message, hint="session.tags() lists those there are")
@@ -230,82 +235,101 @@ def untag(connection: apsw.Connection, session: str, name: str) -> None:
 def delete_checkpoint(connection: apsw.Connection, deletion: Deletion) -> None:
     sid = sid_of(connection, deletion.session)
     cid = cid_of(connection, sid, deletion.id)
-    id_, digest, link, size, delta, whole, _, _ = connection.execute(_ONE, (cid,)).fetchone()
-    shape: list[tuple[int, int | None, int, int]] = list(connection.execute(_SHAPE, (sid,)))  # type: ignore[arg-type]
+    id_, digest, link, size, _, _, _, _ = connection.execute(_ONE, (cid,)).fetchone()
+    shape = {row[0]: _Shape(*row) for row in connection.execute(_SHAPE, (sid,))}
     rewrites = {cid_of(connection, sid, rewrite.id): rewrite for rewrite in deletion.rewrites}
-    if {found for found, parent, _, _ in shape if parent == cid} != set(rewrites):
+    if {found.cid for found in shape.values() if found.link == cid} != set(rewrites):
         message = f"checkpoint {deletion.id[:12]} has other children than a moment ago"
         raise ConflictError(message, hint="try again")
     _refuse_pinned(connection, sid, cid, link)
 
     # The deltas behind each child in its group were packed against bodies that now go: read them before, pack after.
-    repacks = {child: _rest_of_group(connection, sid, deletion.session, child, shape) for child in rewrites}
+    repacks = {child: _rest_of_group(connection, deletion.session, child, shape) for child in rewrites}
     connection.execute(_MOVE_HEADS, (link, sid, cid))
     connection.execute(_DROP_UNDOS, (sid, cid))
+    for found in _rolls_over(cid, shape):
+        connection.execute(_DROP_ROLL, (found,))
     for child, rewrite in rewrites.items():
         _detach(connection, child, rewrite, link=link, parent_id=id_, parent_digest=digest)
         _repack(connection, repacks[child])
     connection.execute(_SHRINK_SESSION, (size, sid))
-    refs = [
-        *packing.refs_in(_joined(connection, cid, DELTA, delta)),
-        *packing.refs_in(_joined(connection, cid, WHOLE, whole)),
-    ]
+    _drop_blobs(connection, cid)
     connection.execute(_DELETE_CHECKPOINT, (cid,))
-    connection.execute(_DROP_SPILL, (cid, None))
-    _drop_blobs(connection, cid, refs)
+
+
+class _Shape(NamedTuple):
+    """Where a checkpoint stands among the others of its session."""
+
+    cid: int
+    link: int | None
+    place: int
+    complete: int
+    base: int | None
+
+
+def _rolls_over(cid: int, shape: Mapping[int, _Shape]) -> list[int]:
+    """The checkpoints whose roll starts from, or leads over, one that goes: what it held must go from there too."""
+    found = []
+    for owner in shape.values():
+        at: int | None = owner.cid
+        while owner.base is not None and at is not None:
+            if at == cid:
+                found.append(owner.cid)
+                break
+            if at == owner.base:
+                break
+            at = shape[at].link if at in shape else None
+    return found
 
 
 def _refuse_pinned(connection: apsw.Connection, sid: int, cid: int, link: int | None) -> None:
-    for (name,) in connection.execute(_TAGGED, (sid, cid)):
-        message = f"the checkpoint is tagged {name!r}"
-        raise InvalidInputError(message, hint="untag it first")
-    for (name,) in connection.execute(_HEADS, (sid, cid)):
+    for name, tagged in connection.execute(_NAMES_AT, (sid, cid)):
+        if tagged:
+            message = f"the checkpoint is tagged {name!r}"
+            raise InvalidInputError(message, hint="untag it first")
         if link is None:
             message = f"branch {name!r} has no other checkpoint to stand on"
             raise InvalidInputError(message, hint="delete the branch or the whole session instead")
 
 
-def _joined(connection: apsw.Connection, cid: int, which: int, data: Any) -> bytes | None:
-    return half(connection, cid, which) if data == SPILLED else data
-
-
 _Repack = tuple[int, Record, bytes, bytes, bytes]  # cid, record, prefix, base and state digests
 
 
-def _rest_of_group(
-    connection: apsw.Connection, sid: int, session: str, child: int, shape: list[tuple[int, int | None, int, int]]
-) -> list[_Repack]:
+def _rest_of_group(connection: apsw.Connection, session: str, child: int, shape: Mapping[int, _Shape]) -> list[_Repack]:
     """The deltas below `child` in its group, opened, each with the prefix it will have once `child` is whole."""
-    below: dict[int, list[tuple[int, int]]] = {}
-    for cid, link, place, complete in shape:
-        if link is not None and (place - 1) % GROUP_DELTAS:
-            below.setdefault(link, []).append((cid, complete))
-    places = {cid: place for cid, _, place, _ in shape}
-    complete_child = any(cid == child and complete for cid, _, _, complete in shape)
-    if complete_child:
+    if shape[child].complete:
         return []  # what follows a whole copy never leaned on what was before it
+    below: dict[int, list[_Shape]] = {}
+    for found in shape.values():
+        if found.link is not None and (found.place - 1) % GROUP_DELTAS:
+            below.setdefault(found.link, []).append(found)
     rest: list[_Repack] = []
     todo = [(child, b"")]
     while todo:
         parent, prefix = todo.pop()
-        for cid, complete in below.get(parent, ()):
-            (id_,) = connection.execute("SELECT id FROM checkpoints WHERE cid = ?", (cid,)).fetchone()
-            record, base, state = _last_delta(connection, session, unpack_id(id_))
-            rest.append((cid, record, prefix, base, state))
-            if not complete:
-                todo.append((cid, next_prefix(places[cid], prefix, record.body)))
+        for found in below.get(parent, ()):
+            (id_,) = connection.execute("SELECT id FROM checkpoints WHERE cid = ?", (found.cid,)).fetchone()
+            opened = _last_delta(connection, session, unpack_id(id_))
+            if opened is not None:
+                record, base, state = opened
+                rest.append((found.cid, record, prefix, base, state))
+                if not found.complete:
+                    todo.append((found.cid, next_prefix(found.place, prefix, record.body)))
     return rest
 
 
-def _last_delta(connection: apsw.Connection, session: str, id_: str) -> tuple[Record, bytes, bytes]:
+def _last_delta(connection: apsw.Connection, session: str, id_: str) -> tuple[Record, bytes, bytes] | None:
     row = find_row(connection, session, id_)
     parent = find_row(connection, session, row.link_id) if row and row.link_id else None
     if row is None or parent is None:
         message = f"checkpoint {id_[:12]} lost its parent"
         raise CorruptionError(message, hint="run verify")
+    cid = cid_of(connection, sid_of(connection, session), id_)
+    (kept,) = connection.execute("SELECT delta IS NOT NULL FROM checkpoints WHERE cid = ?", (cid,)).fetchone()
+    if not kept:
+        return None  # a whole copy stands on its own
     before = chain(connection, session, parent.id)
-    sid = sid_of(connection, session)
-    data = half(connection, cid_of(connection, sid, id_), DELTA)
+    data = half(connection, cid, DELTA)
     record = packing.open_delta(data, prefix=before.prefix, base=parent.state_digest, state=row.state_digest)
     return record, parent.state_digest, row.state_digest
 
@@ -313,42 +337,32 @@ def _last_delta(connection: apsw.Connection, session: str, id_: str) -> tuple[Re
 def _detach(
     connection: apsw.Connection, child: int, rewrite: Rewrite, *, link: int | None, parent_id: Any, parent_digest: bytes
 ) -> None:
-    id_, _, _, _, delta, whole, lost_id, lost_digest = connection.execute(_ONE, (child,)).fetchone()
-    old_refs = set(packing.refs_in(_joined(connection, child, DELTA, delta)))
-    kept_refs = set(packing.refs_in(_joined(connection, child, WHOLE, whole)))
+    id_, _, _, _, complete, state_digest, lost_id, lost_digest = connection.execute(_ONE, (child,)).fetchone()
     if lost_id is None:  # the parent it was committed on is remembered, even if that was deleted before this one
         lost_id, lost_digest = parent_id, parent_digest
     connection.execute(_ORPHAN, (child, link, lost_id, lost_digest))
-    connection.execute(_DROP_SPILL, (child, DELTA))
-    if whole is None:
-        row = connection.execute("SELECT state_digest FROM checkpoints WHERE cid = ?", (child,)).fetchone()
-        if rewrite.whole is None:
-            message = f"checkpoint {unpack_id(id_)[:12]} has no whole copy yet"
-            raise ConflictError(message, hint="try again")
-        kept_refs = set(rewrite.whole.refs)
-        _put_blobs(connection, child, kept_refs, rewrite.blobs)
-        sealed = packing.seal_whole(rewrite.whole, state=row[0])
-        connection.execute(_SET_WHOLE, (_fit(connection, child, WHOLE, sealed), child))
-    _drop_blobs(connection, child, old_refs - kept_refs)
+    if complete:
+        (kept,) = connection.execute("SELECT whole FROM checkpoints WHERE cid = ?", (child,)).fetchone()
+        _drop_blobs(connection, child, keep={*spilled(kept), *packing.refs_in(half(connection, child, WHOLE))})
+        return
+    if rewrite.whole is None:
+        message = f"checkpoint {unpack_id(id_)[:12]} has no whole copy yet"
+        raise ConflictError(message, hint="try again")
+    _put_blobs(connection, child, rewrite.whole.refs, rewrite.blobs)
+    _drop_blobs(connection, child, keep=rewrite.whole.refs)
+    sealed = packing.seal_whole(rewrite.whole, state=state_digest)
+    connection.execute(_SET_WHOLE, (_fit(connection, child, sealed), child))
 
 
 def _repack(connection: apsw.Connection, rest: list[_Repack]) -> None:
     for cid, record, prefix, base, state in rest:
-        connection.execute(_DROP_SPILL, (cid, DELTA))
         sealed = packing.seal_delta(record, prefix=prefix, base=base, state=state)
-        connection.execute(_SET_DELTA, (_fit(connection, cid, DELTA, sealed), cid))
+        connection.execute(_SET_DELTA, (_fit(connection, cid, sealed), cid))
 
 
 def delete_session(connection: apsw.Connection, session: str) -> None:
     sid = sid_of(connection, session)
-    for cid, delta, whole in list(connection.execute(_SESSION_RECORDS, (sid,))):
-        assert isinstance(cid, int)  # noqa: S101 - a rowid
-        refs = {
-            *packing.refs_in(_joined(connection, cid, DELTA, delta)),
-            *packing.refs_in(_joined(connection, cid, WHOLE, whole)),
-        }
-        if refs:
-            _drop_blobs(connection, cid, refs)
-        connection.execute(_DROP_SPILL, (cid, None))
+    for (cid,) in list(connection.execute(_SESSION_CIDS, (sid,))):
+        _drop_blobs(connection, cid)
     for statement in _DELETE_SESSION:
         connection.execute(statement, (sid,))
