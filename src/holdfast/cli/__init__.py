@@ -1,0 +1,114 @@
+"""The command line: `holdfast COMMAND`. Here are the list of commands, `main`, and what a failure looks like.
+
+A command is one module of this package with a click command called `command`, and one line in `COMMANDS`. It is
+imported when it is asked for, and it loads what is heavy (the store's driver, the terminal library) when it runs, so
+that `holdfast --help` stays quick. Only the public face of Holdfast is used; nothing here knows how anything is stored.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import click
+
+from holdfast import HoldfastError, __version__
+
+# Name, and what `holdfast --help` says about it without loading it.
+COMMANDS = {
+    "demo": "Watch a session being kept, forked, compared and restored; really run.",
+}
+
+DONE, FAILED, INTERRUPTED, PIPE_CLOSED = 0, 1, 130, 141  # the last two as a shell reports the signal
+
+
+class Commands(click.Group):
+    """The commands, each loaded when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in the order of the help."""
+        return [*COMMANDS, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name."""
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        found: click.Command = importlib.import_module(f"holdfast.cli.{cmd_name}").command
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """The list in the help, from the table above: nothing is imported for it."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="holdfast %(version)s")
+def commands() -> None:
+    """Holdfast keeps the sessions of AI agents: each step a checkpoint to go back to, fork and compare."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run one command line and give its exit code. Whatever happens, nobody is shown a traceback unasked."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a letter still shows the rest
+    code = _outcome(lambda: _invoke(sys.argv[1:] if args is None else args))
+    # Now and not at the end of the interpreter, which would complain of a closed pipe where nobody can stop it.
+    unwritten = _outcome(_flush)
+    if unwritten:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code or unwritten
+
+
+def _invoke(args: Sequence[str]) -> int:
+    # What click's own `main` would do, without its ways of ending the process.
+    try:
+        with commands.make_context("holdfast", list(args)) as context:
+            commands.invoke(context)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    return DONE
+
+
+def _flush() -> int:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    return DONE
+
+
+def _outcome(job: Callable[[], int]) -> int:
+    """The exit code of a job, after saying on stderr what went wrong and what to do, in one line."""
+    try:
+        return job()
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        return PIPE_CLOSED
+    except click.ClickException as error:
+        if isinstance(error, click.UsageError):
+            error.show()
+        else:
+            _complain(error.format_message())
+        return error.exit_code
+    except HoldfastError as error:
+        _complain(str(error))
+    except OSError as error:
+        _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
+    except Exception as error:  # noqa: BLE001 - the last door: what comes here is a mistake of ours
+        if os.environ.get("HOLDFAST_DEBUG") == "1":
+            import traceback
+
+            traceback.print_exc()
+        else:
+            what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            _complain(f"a bug in Holdfast: {what} (set HOLDFAST_DEBUG=1 to see where)")
+    return FAILED
+
+
+def _complain(text: str) -> None:
+    # Names in a message come from anywhere: no line break or escape of theirs reaches the terminal.
+    print("holdfast:", "".join(c if c.isprintable() else repr(c)[1:-1] for c in text), file=sys.stderr)

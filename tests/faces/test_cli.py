@@ -1,0 +1,207 @@
+"""The command line as a shell sees it: exit codes, what goes to which stream, pipes that close, Ctrl-C."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import holdfast
+from holdfast import cli
+from tests.house.tree import ROOT
+
+CLI = [sys.executable, "-m", "holdfast"]
+PLAIN = {key: value for key, value in os.environ.items() if key not in {"NO_COLOR", "FORCE_COLOR", "HOLDFAST_DEBUG"}}
+ESCAPE = "\x1b["
+
+# A command of the test's own, in a process of its own: `fails` is what it does.
+OWN_COMMAND = """
+import sys, time, click, holdfast
+from holdfast import cli
+
+@cli.commands.command("own")
+def own():
+    {body}
+
+sys.exit(cli.main(["own"]))
+"""
+
+
+def run(*args: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*CLI, *args], capture_output=True, text=True, check=False, cwd=cwd, env=PLAIN | env, timeout=60
+    )
+
+
+def run_own(body: str, **env: str) -> subprocess.CompletedProcess[str]:
+    code = OWN_COMMAND.format(body=body)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=PLAIN | env, timeout=60
+    )
+
+
+def on_terminal(*args: str, **env: str) -> str:
+    """What a person at a terminal of 80 columns sees."""
+    ours, theirs = pty.openpty()
+    seen = b""
+    terminal = PLAIN | {"TERM": "xterm-256color", "COLUMNS": "80"} | env
+    with subprocess.Popen([*CLI, *args], stdin=theirs, stdout=theirs, stderr=theirs, env=terminal) as process:
+        os.close(theirs)
+        while True:
+            try:
+                chunk = os.read(ours, 65536)
+            except OSError:  # how Linux says that the other end is closed
+                break
+            if not chunk:
+                break
+            seen += chunk
+        assert process.wait(60) == 0, seen.decode()
+    os.close(ours)
+    return seen.decode()
+
+
+def test_help_and_version_can_be_asked_for() -> None:
+    assert "demo" in run("--help").stdout
+    assert run("--version").stdout == f"holdfast {holdfast.__version__}\n"
+    assert run("--help").returncode == run("-h").returncode == run("--version").returncode == 0
+
+
+def test_the_installed_script_is_the_same_command() -> None:
+    script = Path(sys.executable).with_name("holdfast")
+    if not script.exists():
+        pytest.skip("holdfast is not installed in this environment")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"holdfast {holdfast.__version__}\n")
+
+
+def test_help_does_not_wait_for_the_driver_or_the_terminal_library() -> None:
+    code = "import sys; from holdfast.cli import main; main(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not loaded & {"apsw", "rich", "sqlite3", "asyncio"}
+
+
+@pytest.mark.parametrize("args", [["dmeo"], ["demo", "--nonsense"], ["demo", "extra"], []])
+def test_a_command_line_that_is_wrong_is_explained_and_is_exit_code_2(args: list[str]) -> None:
+    done = run(*args)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Usage: holdfast" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_expected_failure_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
+    done = run_own(f"holdfast.open({str(tmp_path)!r} + '/nothing.txt')")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert re.fullmatch(r"holdfast: .*nothing\.txt' names no store \(use .*\)\n", done.stderr)
+
+
+def test_a_name_in_an_error_cannot_write_to_the_terminal() -> None:
+    done = run_own("raise holdfast.NotFoundError('no session ' + chr(27) + '[2Jx' + chr(10) + 'y')")
+    assert done.stderr == "holdfast: no session \\x1b[2Jx\\ny\n"
+
+
+def test_a_file_that_cannot_be_written_is_one_line_too(tmp_path: Path) -> None:
+    done = run_own(f"open({str(tmp_path / 'missing' / 'file')!r})")
+    assert done.returncode == 1
+    assert done.stderr == f"holdfast: {tmp_path}/missing/file: No such file or directory\n"
+
+
+def test_a_bug_is_one_line_and_a_traceback_only_when_asked_for() -> None:
+    done = run_own("1 / 0")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "ZeroDivisionError" in done.stderr
+    assert "HOLDFAST_DEBUG=1" in done.stderr
+    asked = run_own("1 / 0", HOLDFAST_DEBUG="1")
+    assert asked.returncode == 1
+    assert asked.stderr.startswith("Traceback")
+
+
+def test_ctrl_c_ends_a_command_without_a_word() -> None:
+    code = OWN_COMMAND.format(body="print('ready', flush=True); time.sleep(60)")
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=PLAIN, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr.read() == ""
+
+
+def reading_one_line(code: str) -> tuple[int, str]:
+    """The exit code and the complaints of a program whose reader leaves after the first line."""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=PLAIN
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        return process.wait(60), process.stderr.read().decode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("print('line', flush=True); time.sleep(0.3); print('left in the buffer')", id="buffered"),
+        pytest.param("print('line', flush=True); time.sleep(0.3); print('x' * 1_000_000)", id="written"),
+        pytest.param(
+            "from holdfast.cli.screen import Screen; s = Screen(); s.line('line'); time.sleep(0.3); s.line('more')",
+            id="screen",
+        ),
+    ],
+)
+def test_a_reader_who_leaves_early_is_no_error_to_report(body: str) -> None:
+    assert reading_one_line(OWN_COMMAND.format(body=body)) == (141, "")
+
+
+def test_the_head_of_the_demo_can_be_had_through_a_pipe() -> None:
+    command = f"{sys.executable} -m holdfast demo | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, env=PLAIN, timeout=60)
+    assert done.stdout.startswith("Holdfast")
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+def test_output_that_could_not_be_written_is_not_called_done() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*CLI, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=PLAIN, timeout=60
+        )
+    assert done.returncode == 1
+    assert done.stderr == "holdfast: No space left on device\n"
+
+
+def test_what_is_piped_is_plain() -> None:
+    assert ESCAPE not in run("demo").stdout
+
+
+def test_a_terminal_gets_colour_unless_it_says_no() -> None:
+    assert ESCAPE in on_terminal("demo")
+    assert ESCAPE not in on_terminal("demo", NO_COLOR="1")
+    assert ESCAPE not in on_terminal("demo", TERM="dumb")
+
+
+def test_a_terminal_that_knows_only_ascii_still_gets_every_line() -> None:
+    done = run("demo", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == len(run("demo").stdout.splitlines())
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_and_option_is_on_the_page_about_them(name: str) -> None:
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    command = cli.commands.get_command(click.Context(cli.commands), name)
+    assert command is not None
+    assert f"`holdfast {name}" in page
+    for parameter in command.params:
+        assert all(option in page for option in parameter.opts), f"docs/cli.md does not know {parameter.opts}"

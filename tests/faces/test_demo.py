@@ -1,0 +1,92 @@
+"""`holdfast demo`: the first thing anyone runs, so all it says must be true, readable and gone afterwards."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+import holdfast
+from holdfast.cli.demo import Story
+from holdfast.cli.screen import Screen
+
+
+def demo(*args: str, temporary: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "holdfast", "demo", *args]
+    plain = {key: value for key, value in os.environ.items() if key not in {"NO_COLOR", "FORCE_COLOR"}}
+    temporary.mkdir(exist_ok=True)
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=temporary,
+        env=plain | {"TMPDIR": str(temporary)} | env,
+        timeout=60,
+    )
+
+
+def test_the_demo_tells_its_whole_story_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = demo(temporary=tmp_path / "tmp")
+    took = time.monotonic() - started
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in ("commit", "fork", "diff", "restore", "undo", "verify", "stats"):
+        assert word in done.stdout, f"the demo shows no {word}"
+    assert done.stdout.count("ok  ") >= 10
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert took < 10, f"the demo took {took:.1f} s"  # 2 s are promised, on a machine that is not running all the tests
+
+
+def test_no_line_of_the_demo_is_wider_than_a_terminal(tmp_path: Path) -> None:
+    lines = demo(temporary=tmp_path / "tmp", COLUMNS="80").stdout.splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_two_demos_read_the_same(tmp_path: Path) -> None:
+    assert demo(temporary=tmp_path / "one").stdout == demo(temporary=tmp_path / "two").stdout
+
+
+def test_a_kept_store_is_private_and_holds_what_the_demo_said(tmp_path: Path) -> None:
+    folder = tmp_path / "kept" / "here"
+    done = demo("--keep", str(folder), temporary=tmp_path / "tmp")
+    assert done.returncode == 0
+    assert f"holdfast.open('{folder}/store.db')" in done.stdout
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert folder.stat().st_mode & 0o777 == 0o700
+    with holdfast.open(folder / "store.db") as store:
+        session = store.session("ticket-42")
+        assert session.load()["decision"] == "refund"
+        assert session.load("what-if")["decision"] == "voucher"
+        assert [c.step for c in session.log()][-6:] == [6, 5, 4, 3, 2, 1]
+        assert store.verify().ok
+
+
+def test_a_second_demo_does_not_write_into_a_kept_store(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    demo("--keep", str(folder), temporary=tmp_path / "tmp")
+    before = (folder / "store.db").read_bytes()
+    again = demo("--keep", str(folder), temporary=tmp_path / "tmp")
+    assert again.returncode == 1
+    assert again.stderr.startswith("holdfast: ")
+    assert len(again.stderr.splitlines()) == 1
+    assert (folder / "store.db").read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = demo("--keep", str(tmp_path / "file" / "below"), temporary=tmp_path / "tmp")
+    assert (done.returncode, done.stderr) == (1, f"holdfast: {tmp_path}/file/below: Not a directory\n")
+
+
+def test_the_demo_cannot_claim_what_does_not_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    story = Story(Screen())
+    story.ok("two and two are four", holds=True)
+    with pytest.raises(click.ClickException, match="two and two are five") as failure:
+        story.ok("two and two are five", holds=False)
+    assert failure.value.exit_code == 1
+    assert "five" not in capsys.readouterr().out
