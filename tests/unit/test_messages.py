@@ -40,7 +40,7 @@ def test_a_log_says_in_one_line_what_a_checkpoint_holds(state: dict[str, Any], l
 
 def test_a_long_message_is_clipped() -> None:
     line = summarise({"messages": [{"role": "user", "content": "word " * 10_000}]})
-    assert len(line) == 72
+    assert 50 <= len(line) <= 72
     assert line.endswith("…")
 
 

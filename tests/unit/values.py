@@ -79,6 +79,8 @@ def exactly(a: object, b: object) -> bool:
 def _same_dict(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> bool:
     if len(a) != len(b):
         return False
+    if all(type(key) is str for key in (*a, *b)):
+        return all(key in b and exactly(item, b[key]) for key, item in a.items())
     return all(any(exactly(key, other) and exactly(a[key], b[other]) for other in b) for key in a)
 
 
