@@ -55,8 +55,9 @@ class Chain(msgspec.Struct, frozen=True):
 
     Older deltas may come merged (rolls); the last `singles` records are deltas of one commit each, made since the
     checkpoint `roll_base` (None if that cannot be told).
-    `whole_bytes` is how large the state was at the whole copy; `place` and `prefix` are for the delta that comes next, see `next_prefix`; `epoch` counts the deletions in the
-    session: a chain read in an older epoch may have been packed anew since.
+    `whole_bytes` is how large the state was at the whole copy; `place` and `prefix` are for the delta that comes
+    next, see `next_prefix`; `epoch` counts the deletions in the session: a chain read in an older epoch may have been
+    packed anew since.
     """
 
     row: Row

@@ -106,6 +106,16 @@ def _encode(value: object, path: Path, encoder: Callable[[object], bytes], *, ca
         raise InvalidInputError(message, hint="flatten it, or commit from a place that is called less deeply") from None
 
 
+def encode_both(value: object, path: Path = ()) -> tuple[bytes, bytes]:
+    """The stored and the canonical form, with one look at the value."""
+    if is_plain(value):
+        try:
+            return _encode_plain(value), _encode_sorted(value)
+        except (OverflowError, UnicodeEncodeError):
+            pass
+    return encode_stored(value, path), encode_canonical(value, path)
+
+
 def encode_tagged(value: object) -> bytes:
     """Bytes of a value that `tagged` made, or that contains extensions made by the caller."""
     return _encode_plain(value)

@@ -44,10 +44,12 @@ class ListTree:
 
     def splice(self, start: int, drop: int, leaves: Sequence[Leaf]) -> ListTree:
         """The tree with `drop` items from `start` on replaced by these."""
+        added = b"".join([leaf.digest for leaf in leaves])
+        sizes = array("Q", [leaf.size for leaf in leaves])
         digests, lengths = self._digests.copy(), self._lengths[:]
-        size = self.size - sum(lengths[start : start + drop]) + sum([leaf.size for leaf in leaves])
-        digests[start * DIGEST_BYTES : (start + drop) * DIGEST_BYTES] = b"".join([leaf.digest for leaf in leaves])
-        lengths[start : start + drop] = array("Q", [leaf.size for leaf in leaves])
+        size = self.size + sum(sizes) - (sum(lengths[start : start + drop]) if drop else 0)
+        digests[start * DIGEST_BYTES : (start + drop) * DIGEST_BYTES] = added
+        lengths[start : start + drop] = sizes
         # Groups before the first changed item stand; those behind an edit that moved nothing stand too.
         first = start // GROUP_ITEMS
         behind = (start + drop - 1) // GROUP_ITEMS + 1 if drop and drop == len(leaves) else None

@@ -90,6 +90,7 @@ class StateSource:
         self._state: State | None = None
 
     def state(self) -> State:
+        """The state; the first call loads it."""
         if self._state is None:
             self._state = self._load()
         return self._state

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from holdfast.backend import Backend
@@ -32,7 +31,7 @@ def _backend(url: str | os.PathLike[str] | None, durability: str) -> Backend:
         return _sqlite(_find_folder() / _FILE, durability)
     if isinstance(url, os.PathLike):
         return _sqlite(Path(url), durability)
-    if not isinstance(url, str) or not url:
+    if not url or not isinstance(url, str):
         message = f"a store is named by a URL or a path, not {url!r}"
         raise InvalidInputError(message, hint=_FORMS)
     scheme, colon, rest = url.partition(":")
@@ -68,7 +67,7 @@ def _sqlite_path(url: str, rest: str) -> Path:
 
 
 def _sqlite(path: Path, durability: str) -> Backend:
-    from holdfast.backends.sqlite import open_backend
+    from holdfast.backends.sqlite import SqliteBackend
 
     try:
         usable = "\0" not in str(path) and bool(str(path).encode())
@@ -77,14 +76,13 @@ def _sqlite(path: Path, durability: str) -> Backend:
     if not usable:
         message = f"{str(path)!r} cannot be the path of a store: it contains NUL or is not UTF-8"
         raise InvalidInputError(message)
-    return open_backend(path, durability=durability)
+    return SqliteBackend(path, durability=durability)
 
 
 def _memory() -> Backend:
     from holdfast.backends.memory import MemoryBackend
 
-    backend: Any = MemoryBackend()
-    return backend
+    return MemoryBackend()
 
 
 def _find_folder() -> Path:

@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.delta import Record
-from holdfast.delta.record import LOST
+from holdfast.delta import LOST, Record
 from holdfast.errors import CorruptionError
 from holdfast.model import MAX_STATE_BYTES
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.codec import Path
+from holdfast.codec import Path, encode_both
 from holdfast.delta.record import DEL, LIST, MANY, PATCH, SET, SPLICE, Record, Writer
 from holdfast.delta.shadow import is_text_dict, is_vector, same, settle, shadow_of
-from holdfast.digest import DictTree, ListTree, Tree, leaf_of, tree_of
+from holdfast.digest import DictTree, Leaf, ListTree, Tree, leaf_of, tree_of
 from holdfast.model import State
 
 _MISSING = object()
@@ -202,9 +203,9 @@ def _list(
         if is_vector(before) or not before:
             return shadow_of(new if is_vector(before) else items), tree
         return before + [shadow_of(item) for item in items], tree
-    items = [settle(item, (*path, at)) for at, item in enumerate(new)]
     shadow = old.copy()
-    for gap in reversed(_gaps(old, tree, items)):
+    items, gaps = _gaps(old, tree, new, path)
+    for gap in reversed(gaps):
         added = items[gap.new_from : gap.new_to]
         if gap.old_to - gap.old_from == len(added):
             tree = _edit(writer, shadow, tree, path, gap, added)
@@ -228,11 +229,13 @@ def _splice(writer: Writer, tree: ListTree | None, path: Path, gap: _Gap, items:
     if not drop and not items:
         return tree
     writer.op(SPLICE, path, gap.old_from, drop, len(items))
-    for at, item in enumerate(items):
-        writer.value(item, (*path, gap.new_from + at))
-    if tree is None:
-        return None
-    return tree.splice(gap.old_from, drop, [leaf_of(item, (*path, gap.new_from + at)) for at, item in enumerate(items)])
+    leaves: list[Leaf] = []
+    for at, item in enumerate(items, gap.new_from):
+        here = (*path, at)
+        stored, canonical = encode_both(item, here)
+        writer.value(item, here, stored)
+        leaves.append(Leaf(sha256(canonical).digest(), len(canonical)))
+    return None if tree is None else tree.splice(gap.old_from, drop, leaves)
 
 
 def _edit(
@@ -258,8 +261,8 @@ def _edit(
     return tree
 
 
-def _gaps(old: Sequence[Any], tree: ListTree | None, new: list[Any]) -> list[_Gap]:
-    """Where two lists differ, in ascending order."""
+def _gaps(old: list[Any], tree: ListTree | None, new: list[Any], path: Path) -> tuple[list[Any], list[_Gap]]:
+    """The new items, settled where they are not as before; and where the two lists differ, in ascending order."""
     head, most = 0, min(len(old), len(new))
     while head < most and same(old[head], new[head]):
         head += 1
@@ -267,10 +270,32 @@ def _gaps(old: Sequence[Any], tree: ListTree | None, new: list[Any]) -> list[_Ga
     while tail < most and same(old[-1 - tail], new[-1 - tail]):
         tail += 1
     middle = _Gap(head, len(old) - tail, head, len(new) - tail)
+    items = new.copy()
+    for at in range(head, len(new) - tail):
+        items[at] = settle(new[at], (*path, at))
     out, into = middle.old_to - middle.old_from, middle.new_to - middle.new_from
-    if not out or not into or tree is None or _stands(old, new, middle):
-        return [middle]
-    return _align(tree, new, middle)
+    if not out or not into or _stands(old, items, middle):
+        return items, [middle]
+    trimmed = _trimmed(old, items, middle)
+    if trimmed is not None:
+        return items, trimmed
+    return items, [middle] if tree is None else _align(tree, items, middle)
+
+
+def _trimmed(old: list[Any], new: list[Any], gap: _Gap) -> list[_Gap] | None:
+    """A window that moved on: some items gone at its front, all others as they were, some added behind."""
+    try:
+        start = old.index(new[gap.new_from], gap.old_from, gap.old_to)
+    except Exception:  # noqa: BLE001 - not there, or a foreign __eq__ raised
+        return None
+    kept = gap.old_to - start
+    behind = gap.new_from + kept
+    if behind > gap.new_to or not same(old[start : gap.old_to], new[gap.new_from : behind]):
+        return None
+    return [
+        _Gap(gap.old_from, start, gap.new_from, gap.new_from),
+        _Gap(gap.old_to, gap.old_to, behind, gap.new_to),
+    ]
 
 
 def _stands(old: Sequence[Any], new: list[Any], gap: _Gap) -> bool:

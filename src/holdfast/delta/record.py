@@ -72,9 +72,10 @@ class Writer:
         """Add an op; its values follow with `value`."""
         self.ops.append(list(op))
 
-    def value(self, value: object, path: Path) -> None:
-        """Add one value in its stored form, large strings as references."""
-        data = encode_stored(value, path)
+    def value(self, value: object, path: Path, data: bytes | None = None) -> None:
+        """Add one value in its stored form (`data`, if the caller has it), large strings as references."""
+        if data is None:
+            data = encode_stored(value, path)
         if len(data) >= LARGE_BYTES:
             data = encode_tagged(tagged(value, path, scalar=self._scalar))
         self.values.append(data)

@@ -36,6 +36,24 @@ class Exact:
             return False
 
 
+class Number:
+    """An int, float or bool, equal to the same number of the same type; told apart without encoding it."""
+
+    __slots__ = ("kind", "value")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, value: float) -> None:
+        self.kind = type(value)
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not self.kind:
+            return False
+        if other == self.value:
+            return bool(other) or repr(other) == repr(self.value)  # 0.0 is not -0.0
+        return other != other and encode_canonical(other) == encode_canonical(self.value)  # noqa: PLR0124 - a NaN
+
+
 class Vector(Exact):
     """A list of numbers only: its bytes are compared in C, where its members would be one Python call each."""
 
@@ -54,9 +72,9 @@ class Vector(Exact):
             return False
         return encode_canonical(value[: self.count]) == self.encoded
 
-    def members(self) -> list[Exact]:
+    def members(self) -> list[Number]:
         """The numbers one by one."""
-        return [Exact(item) for item in decode(self.encoded)]
+        return [Number(item) for item in decode(self.encoded)]
 
 
 def is_vector(shadow: object) -> TypeGuard[Vector]:
@@ -85,6 +103,8 @@ def shadow_of(value: object) -> Any:
         if value and all([type(item) in _NUMBERS for item in value]):  # type: ignore[attr-defined]
             return Vector(value)  # type: ignore[arg-type]
         return [item if type(item) in _ITSELF else shadow_of(item) for item in value]  # type: ignore[attr-defined]
+    if kind in _NUMBERS:
+        return Number(value)  # type: ignore[arg-type]
     if kind is tuple:
         return tuple([shadow_of(item) for item in value])  # type: ignore[attr-defined]
     return Exact(value)

@@ -18,7 +18,7 @@ from holdfast.store.session import Session
 
 EVENTS = ("checkpoint", "call", "in_doubt", "fenced", "crash_loop")
 
-_PAGE_ROWS = 200
+_PAGE_ROWS = 1000
 _log = logging.getLogger("holdfast")
 
 
@@ -125,7 +125,7 @@ class Store:
         for fn in self._listeners[event]:
             try:
                 fn(value)
-            except Exception:
+            except Exception:  # noqa: BLE001 - a listener's fault is not the writer's
                 _log.exception("a listener for %r failed", event)
 
     def _refuse_closed(self) -> None:

@@ -101,7 +101,7 @@ def check_usage(usage: object) -> Usage:
     if isinstance(usage, Mapping):
         unknown = set(usage) - set(Usage.__struct_fields__)
         if unknown:
-            message = f"usage has no field {sorted(map(str, unknown))[0]!r}"
+            message = f"usage has no field {min(map(str, unknown))!r}"
             raise InvalidInputError(message, hint=f"it has {', '.join(Usage.__struct_fields__)}; put others in extra")
         usage = Usage(**usage)
     if not isinstance(usage, Usage):
@@ -171,9 +171,10 @@ def to_datetime(at_us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=at_us)
 
 
-def to_checkpoint(row: Row, session: str, load: Callable[[], State]) -> Checkpoint:
-    """A row as people hold it."""
-    fields = read_fields(row)
+def to_checkpoint(row: Row, session: str, load: Callable[[], State], fields: Fields | None = None) -> Checkpoint:
+    """A row as people hold it; verified, unless its fields were made here a moment ago."""
+    if fields is None:
+        fields = read_fields(row)
     metadata: dict[str, Any] = decode(fields.metadata) if fields.metadata else {}
     return Checkpoint(
         id=CheckpointId(row.id),

@@ -243,7 +243,7 @@ class Session:
                 message = f"checkpoint {ref.id[:12]} belongs to session {ref.session_id!r}, not {self.id!r}"
                 raise InvalidInputError(message)
             return self._row_by_id(ref.id), None
-        if not isinstance(ref, str) or not ref:
+        if not ref or not isinstance(ref, str):
             message = f"a ref is a Checkpoint or a text like 'main', 'main~3' or an id, not {ref!r}"
             raise InvalidInputError(message)
         check_text(ref, "a ref")
@@ -296,8 +296,8 @@ class Session:
 
     # how states are read and written
 
-    def _checkpoint(self, row: Row) -> Checkpoint:
-        return to_checkpoint(row, self.id, lambda: self._state(row))
+    def _checkpoint(self, row: Row, fields: Fields | None = None) -> Checkpoint:
+        return to_checkpoint(row, self.id, lambda: self._state(row), fields)
 
     def _state(self, row: Row) -> State:
         return self._read(self._backend.chain(self.id, row.id))
@@ -356,7 +356,7 @@ class Session:
                 continue  # nobody was promised a head: take the new one
             self._tips[branch] = plan.tip(row)
             self._seen[branch] = row.id
-            checkpoint = self._checkpoint(row)
+            checkpoint = self._checkpoint(row, self._tips[branch].fields)
             self._store._emit("checkpoint", checkpoint)  # noqa: SLF001 - the store's own room
             return checkpoint
         message = f"session {self.id!r}: branch {branch!r} moved {_RACES} times while this commit was tried"

@@ -93,10 +93,11 @@ class Plan:
     def __init__(
         self, tip: Tip | None, state: State, *, session: str, id_: str, fields: Fields, undo_to: str | None
     ) -> None:
-        delta: Record | None
+        delta: Record | None = None
+        blobs: dict[bytes, bytes] = {}
+        touched: frozenset[str] = frozenset()
         if tip is None:
-            delta, blobs, known = None, {}, know(state)
-            touched: frozenset[str] = frozenset()
+            known = know(state)
         else:
             delta, blobs, known = advance(tip.known, state)
             touched = tip.touched | _keys_in(tip.known, known)

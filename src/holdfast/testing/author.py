@@ -29,7 +29,7 @@ class Author:
         *,
         branch: str = "main",
         whole_every: int = 24,
-        roll_every: int = 16,
+        roll_every: int = 10,
     ) -> None:
         self.backend = backend
         self.session = session

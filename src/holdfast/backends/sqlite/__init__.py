@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import apsw
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class SqliteBackend:
-    """See the module's text. `commits` and `syncs` count what this process wrote and how often it waited for the disk."""
+    """See the module's text. `commits` and `syncs` count what was written and how often the disk was waited for."""
 
     name = "sqlite"
 
@@ -120,8 +120,7 @@ class SqliteBackend:
     # upkeep
 
     def sizes(self) -> Sizes:
-        stored = sum(path.stat().st_size for path in self._files() if path.exists())
-        return self._read(lambda connection: reads.sizes(connection, stored))
+        return self._read(reads.sizes)
 
     def check(self) -> Iterator[Problem]:
         yield from self._read(upkeep.check)
@@ -138,9 +137,6 @@ class SqliteBackend:
         # The last connection out moves the WAL into the store and removes it.
         with translated("closing the store"):
             self._desk.connection.close()
-
-    def _files(self) -> Iterator[Path]:
-        yield self.path
 
     def _write(self, job: Callable[[apsw.Connection], T]) -> T:
         self._refuse_child()
@@ -170,12 +166,15 @@ class SqliteBackend:
             yield connection
         finally:
             self._busy.discard(connection)
-            with self._mutex:
-                keep = not self._closed and len(self._idle) < _IDLE_READERS
-                if keep:
-                    self._idle.append(connection)
-            if not keep:
+            if not self._keep(connection):
                 connection.close()
+
+    def _keep(self, connection: apsw.Connection) -> bool:
+        with self._mutex:
+            if self._closed or len(self._idle) >= _IDLE_READERS:
+                return False
+            self._idle.append(connection)
+            return True
 
     def _refuse_child(self) -> None:
         if self._pid != os.getpid():
@@ -226,8 +225,3 @@ def _abandon_all() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_hold_all, after_in_parent=_release_all, after_in_child=_abandon_all)
-
-
-def open_backend(place: Any, *, durability: str) -> SqliteBackend:
-    """The backend for a path; what `opening` calls."""
-    return SqliteBackend(Path(place), durability=durability)

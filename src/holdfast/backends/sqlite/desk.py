@@ -21,10 +21,11 @@ from holdfast.backend import FORMAT_VERSION
 from holdfast.backends.sqlite.schema import refuse_newer, translate
 from holdfast.errors import ClosedError, HoldfastError
 
-WAL_BYTES = 4 * 1024 * 1024
-_CHECKPOINT_PAGES = 900
+WAL_BYTES = 1024 * 1024
+_CHECKPOINT_PAGES = 230
 _RESTART_PAGES = 4 * _CHECKPOINT_PAGES
 _GATHER_S = 0.002
+_CROWD = 1.5  # threads at the desk, on average: below that there is nobody to wait for
 _MIN_WRITER = "SELECT value FROM meta WHERE key = 'min_writer'"
 
 T = TypeVar("T")
@@ -38,8 +39,7 @@ class _Ticket(Generic[T]):
     def __init__(self, job: Callable[[apsw.Connection], T], *, alone: bool) -> None:
         self.job = job
         self.alone = alone
-        self.awake = threading.Lock()
-        self.awake.acquire()
+        self.awake: threading.Lock | None = None  # what a thread that does not lead waits for
         self.leads = False
         self.resolved = False
         self.value: Any = None
@@ -83,6 +83,9 @@ class Desk:
             self._queue.append(ticket)
             ticket.leads = not self._led
             self._led = True
+            if not ticket.leads:
+                ticket.awake = threading.Lock()
+                ticket.awake.acquire()
         if not ticket.leads:
             self._wait(ticket)
         if ticket.leads:
@@ -91,7 +94,8 @@ class Desk:
 
     def _wait(self, ticket: _Ticket[Any]) -> None:
         try:
-            ticket.awake.acquire()
+            if ticket.awake is not None:
+                ticket.awake.acquire()
         except BaseException:
             # Interrupted while waiting. A job not yet begun is withdrawn; the lead, if it has just come, goes on.
             with self._mutex:
@@ -143,8 +147,8 @@ class Desk:
             self._pass_on()
 
     def _gather(self) -> None:
-        # A crowd was here a moment ago and is about to come back: a short wait turns many syncs into one. Alone, no wait.
-        if self._crowd < 1.5:
+        # A crowd was here a moment ago and is about to come back: a short wait turns many syncs into one.
+        if self._crowd < _CROWD:
             return
         deadline = time.perf_counter() + _GATHER_S
         while len(self._queue) < 0.8 * self._crowd and time.perf_counter() < deadline:
@@ -156,7 +160,7 @@ class Desk:
             with self._mutex:
                 self._queue[:0] = unresolved
         for ticket in batch:
-            if ticket.resolved and ticket is not own:
+            if ticket.resolved and ticket is not own and ticket.awake is not None:
                 ticket.awake.release()
 
     def _pass_on(self) -> None:
@@ -164,7 +168,8 @@ class Desk:
             if self._queue:
                 heir = self._queue[0]
                 heir.leads = True
-                heir.awake.release()
+                if heir.awake is not None:
+                    heir.awake.release()
             else:
                 self._led = False
 
@@ -267,7 +272,7 @@ class Desk:
 
     def _tend_wal(self) -> None:
         # PASSIVE waits for nobody. Once all of the WAL is in the store, the next writer starts it again from the front,
-        # over blocks that are there. Readers that never leave can prevent that, so at four times the size RESTART waits.
+        # over blocks that are there. Readers that never leave can prevent that: at four times the size, RESTART waits.
         restart = self._wal_pages >= _RESTART_PAGES
         mode = apsw.SQLITE_CHECKPOINT_RESTART if restart else apsw.SQLITE_CHECKPOINT_PASSIVE
         try:

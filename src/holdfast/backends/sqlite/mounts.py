@@ -43,6 +43,9 @@ _NETWORK = frozenset(
 )
 
 
+_POINT = 4  # which field of a line of mountinfo is the mount point
+
+
 def is_network(kind: str | None) -> bool:
     """True for file systems that other machines serve."""
     return kind in _NETWORK
@@ -67,8 +70,8 @@ def _parse_mountinfo(table: str) -> list[tuple[str, str]]:
     for line in table.splitlines():
         left, _, right = line.partition(" - ")
         fields = left.split(" ")
-        if len(fields) > 4 and right:
-            point = fields[4]
+        if len(fields) > _POINT and right:
+            point = fields[_POINT]
             for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
                 point = point.replace(code, char)
             found.append((point, right.split(" ")[0]))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import apsw
 
 from holdfast import packing
 from holdfast.backend import GROUP_DELTAS, BranchRow, Chain, Names, Row, SessionRow, Sizes, TagRow, Totals, next_prefix
-from holdfast.delta import Record
+from holdfast.delta import LOST, Record
 from holdfast.errors import CorruptionError, NotFoundError
 
-_ROW = "c.link, c.id, c.sequence, c.lost_parent_id, c.lost_parent_digest, p.id, p.digest, c.state_digest, c.digest, c.fields"
+_ROW = (
+    "c.link, c.id, c.sequence, c.lost_parent_id, c.lost_parent_digest, p.id, p.digest, "
+    "c.state_digest, c.digest, c.fields"
+)
 _FROM = "FROM checkpoints c LEFT JOIN checkpoints p ON p.cid = c.link"
 _BY_ID = f"SELECT {_ROW} {_FROM} WHERE c.sid = ? AND c.id = ?"
 _SID = "SELECT sid FROM sessions WHERE id = ?"
@@ -64,14 +68,27 @@ _NATIVE_CHARS = 24
 
 def pack_id(id_: str) -> str | bytes:
     """An id as it is kept: those Holdfast makes (24 hexadecimal digits) as 12 bytes, others as their text."""
-    if len(id_) == _NATIVE_CHARS and id_.isascii() and all(char in "0123456789abcdef" for char in id_):
-        return bytes.fromhex(id_)
+    if len(id_) == _NATIVE_CHARS:
+        try:
+            packed = bytes.fromhex(id_)
+        except ValueError:
+            return id_
+        if packed.hex() == id_:  # fromhex also takes capitals and spaces
+            return packed
     return id_
 
 
 def unpack_id(kept: str | bytes) -> str:
     """The id again."""
     return kept if isinstance(kept, str) else kept.hex()
+
+
+def one(connection: apsw.Connection, sql: str, bindings: tuple[Any, ...] = ()) -> Any:
+    """The single row that a statement must give; its absence is damage."""
+    found = connection.execute(sql, bindings).fetchone()
+    if found is None:
+        raise _missing("a row that must be there")
+    return found
 
 
 def find_sid(connection: apsw.Connection, session: str) -> int | None:
@@ -119,6 +136,7 @@ def _session(found: Sequence[Any]) -> SessionRow:
 
 
 def find_session(connection: apsw.Connection, session: str) -> SessionRow | None:
+    """A session's line, or None."""
     found = connection.execute(_SESSION_BY_ID, (session,)).fetchone()
     return None if found is None else _session(found)
 
@@ -126,11 +144,13 @@ def find_session(connection: apsw.Connection, session: str) -> SessionRow | None
 def sessions(
     connection: apsw.Connection, before: int | None, limit: int, status: str | None, agent: str | None
 ) -> list[SessionRow]:
+    """A page of sessions, the one touched last first."""
     newest = 2**63 - 1 if before is None else before
     return [_session(found) for found in connection.execute(_SESSIONS, (newest, status, agent, limit))]
 
 
 def names(connection: apsw.Connection, session: str) -> Names:
+    """Branches and tags of a session."""
     sid = find_sid(connection, session)
     found = [] if sid is None else list(connection.execute(_ALL_NAMES, (sid,)))
     branches = [_branch(session, *row) for row in found if not row[1]]
@@ -146,18 +166,21 @@ def _branch(session: str, name: Any, _tag: Any, head: Any, undo: Any) -> BranchR
 
 
 def find_branch(connection: apsw.Connection, session: str, branch: str) -> BranchRow | None:
+    """One branch, or None."""
     sid = find_sid(connection, session)
     found = None if sid is None else connection.execute(_ONE_NAME, (sid, branch)).fetchone()
     return None if found is None or found[1] else _branch(session, *found)
 
 
 def find_row(connection: apsw.Connection, session: str, id_: str) -> Row | None:
+    """One checkpoint, or None."""
     sid = find_sid(connection, session)
     found = connection.execute(_BY_ID, (sid, pack_id(id_))).fetchone() if sid is not None else None
     return None if found is None else _row(found)
 
 
 def find_ids(connection: apsw.Connection, session: str, prefix: str, limit: int) -> list[str]:
+    """Ids that begin like this."""
     sid = find_sid(connection, session)
     if sid is None or not prefix:
         return []
@@ -171,22 +194,26 @@ def find_ids(connection: apsw.Connection, session: str, prefix: str, limit: int)
 
 
 def line(connection: apsw.Connection, session: str, id_: str, limit: int) -> list[Row]:
+    """A checkpoint and its ancestors, newest first."""
     sid = sid_of(connection, session)
     cid_of(connection, sid, id_)
     return [_row(found) for found in connection.execute(_LINE, (sid, pack_id(id_), limit))]
 
 
 def children(connection: apsw.Connection, session: str, id_: str) -> list[str]:
+    """The checkpoints linked to this one."""
     sid = sid_of(connection, session)
     return [unpack_id(found) for (found,) in connection.execute(_CHILDREN, (sid, cid_of(connection, sid, id_)))]
 
 
 def ids(connection: apsw.Connection, session: str) -> list[str]:
+    """All checkpoints of a session, oldest first."""
     sid = find_sid(connection, session)
     return [] if sid is None else [unpack_id(found) for (found,) in connection.execute(_IDS, (sid,))]
 
 
 def blobs(connection: apsw.Connection, digests: Collection[bytes], *, salvage: bool) -> dict[bytes, bytes]:
+    """The contents of blobs, each verified."""
     found: dict[bytes, bytes] = {}
     for digest in digests:
         try:
@@ -213,8 +240,8 @@ def chain(connection: apsw.Connection, session: str, id_: str, *, salvage: bool 
         opened = _open_links(connection, [_Link(*link) for link in connection.execute(_CHAIN, (cid,))][::-1])
     except (CorruptionError, apsw.Error):
         opened = _Detour(connection, salvage=salvage).open(cid)
-    (epoch,) = connection.execute(_EPOCH, (sid,)).fetchone()
-    (base,) = (None,) if opened.base is None else connection.execute(_ID, (opened.base,)).fetchone()
+    (epoch,) = one(connection, _EPOCH, (sid,))
+    (base,) = (None,) if opened.base is None else one(connection, _ID, (opened.base,))
     return Chain(
         row=row,
         records=tuple(opened.records),
@@ -263,7 +290,7 @@ class _Opened:
         if (link.place - 1) % GROUP_DELTAS == 0:
             self.prefix, self.lost = b"", False
         record = _open_delta(connection, link, before, self.prefix, salvage=salvage, lost=self.lost)
-        if record is None or record.body == packing.LOST:
+        if record is None or record.body == LOST:
             self.lost = True
         if record is not None:
             self.records.append(record)
@@ -290,8 +317,10 @@ def _open_links(connection: apsw.Connection, links: list[_Link]) -> _Opened:
 
 
 class _Detour:
-    """Reading row by row when the shortest way is damaged: past a bad whole copy to an older one, past a bad roll by
-    its single deltas. With `salvage`, what cannot be read at all leaves its shape, or nothing.
+    """Reading row by row when the shortest way is damaged.
+
+    Past a bad whole copy to an older one, past a bad roll by its single deltas. With `salvage`, what cannot be read
+    at all leaves its shape, or nothing.
     """
 
     def __init__(self, connection: apsw.Connection, *, salvage: bool) -> None:
@@ -314,7 +343,7 @@ class _Detour:
                 raise _missing("every whole copy before this checkpoint")
             opened = self._shape(way[-1])
         way.reverse()
-        for before, link in zip(way, way[1:], strict=False):
+        for before, link in pairwise(way):
             opened.single(self._connection, link, before.state_digest, salvage=self._salvage)
         opened.base = None
         return opened
@@ -377,7 +406,7 @@ def half(connection: apsw.Connection, cid: int, which: str) -> bytes:
         if which == WHOLE
         else "SELECT delta FROM checkpoints WHERE cid = ?"
     )
-    (data,) = connection.execute(sql, (cid,)).fetchone()
+    (data,) = one(connection, sql, (cid,))
     if not data:
         raise _missing("a stored record")
     return join(connection, data)
@@ -399,6 +428,8 @@ def join(connection: apsw.Connection, data: bytes) -> bytes:
     return b"".join([found[digest] for digest in parts])
 
 
-def sizes(connection: apsw.Connection, stored_bytes: int) -> Sizes:
-    count, checkpoints, logical = connection.execute(_SIZES).fetchone()
-    return Sizes(count, checkpoints, logical, stored_bytes)
+def sizes(connection: apsw.Connection) -> Sizes:
+    """Running totals, and the size of the store's file."""
+    count, checkpoints, logical = one(connection, _SIZES)
+    (stored,) = one(connection, "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+    return Sizes(count, checkpoints, logical, stored)

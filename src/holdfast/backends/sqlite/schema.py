@@ -42,7 +42,6 @@ CREATE TABLE sessions(
   branches INTEGER NOT NULL, logical INTEGER NOT NULL, epoch INTEGER NOT NULL, touched INTEGER NOT NULL,
   created_us INTEGER NOT NULL, updated_us INTEGER NOT NULL, agent TEXT, status TEXT NOT NULL, reason TEXT,
   last_step INTEGER, usage BLOB NOT NULL);
-CREATE UNIQUE INDEX sessions_touched ON sessions(touched);
 CREATE TABLE names(
   sid INTEGER NOT NULL, name TEXT NOT NULL, tag INTEGER NOT NULL, cid INTEGER NOT NULL, undo INTEGER,
   PRIMARY KEY(sid, name)) WITHOUT ROWID;
@@ -85,7 +84,7 @@ def _load_checksums() -> str:
     """Register SQLite's checksum VFS once per process, without making it everybody's default."""
     global _checksums_ready  # noqa: PLW0603 - a registration is a fact about the process
     if not _checksums_ready:
-        default = apsw.vfs_details()[0]["zName"]
+        default = str(apsw.vfs_details()[0]["zName"])
         loader = apsw.Connection(":memory:")
         try:
             apsw.sqlite_extra.load(loader, "cksumvfs")

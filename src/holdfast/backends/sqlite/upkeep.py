@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import apsw
 
+from holdfast.backends.sqlite.reads import one
 from holdfast.model import Problem
 
 _ORPHAN_BLOBS = "SELECT count(*) FROM blobs b WHERE NOT EXISTS(SELECT 1 FROM blob_refs r WHERE r.bid = b.bid)"
@@ -36,7 +37,7 @@ def check(connection: apsw.Connection) -> list[Problem]:
             (_DANGLING_REFS, "references between blobs and checkpoints that lead nowhere"),
             (_STRAY_CHECKPOINTS, "checkpoints without a session"),
         ):
-            (count,) = connection.execute(sql).fetchone()
+            (count,) = one(connection, sql)
             if count:
                 problems.append(Problem(what=f"{count} {what}", cost="space only", remedy="verify(repair=True)"))
         for (session,) in connection.execute(_MISCOUNTED):

@@ -21,6 +21,7 @@ from holdfast.backends.sqlite.reads import (
     cid_of,
     find_row,
     half,
+    one,
     pack_id,
     sid_of,
     spilled,
@@ -34,14 +35,15 @@ _HEAD = (
     "SELECT s.sid, s.sequence, s.epoch, n.cid, n.tag, c.id, c.digest, c.place, c.whole IS NOT NULL FROM sessions s "
     "LEFT JOIN names n ON n.sid = s.sid AND n.name = ?2 LEFT JOIN checkpoints c ON c.cid = n.cid WHERE s.id = ?1"
 )
-_NEXT_CID = "SELECT coalesce(max(touched), 0) + 1 FROM sessions"
+_NEXT_CID = "SELECT coalesce(max(cid), 0) + 1 FROM checkpoints"
 _NEW_SESSION = (
     "INSERT INTO sessions(id, sequence, checkpoints, branches, logical, epoch, touched, created_us, updated_us, agent, "
     "status, reason, last_step, usage) VALUES(?, 1, 1, 1, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _UPDATE_SESSION = (
-    "UPDATE sessions SET sequence = ?2, checkpoints = checkpoints + 1, branches = branches + ?3, logical = logical + ?4, "
-    "touched = ?5, updated_us = ?6, agent = ?7, status = ?8, reason = ?9, last_step = ?10, usage = ?11 WHERE sid = ?1"
+    "UPDATE sessions SET sequence = ?2, checkpoints = checkpoints + 1, branches = branches + ?3, "
+    "logical = logical + ?4, touched = ?5, updated_us = ?6, agent = ?7, status = ?8, reason = ?9, last_step = ?10, "
+    "usage = ?11 WHERE sid = ?1"
 )
 _NEW_CHECKPOINT = (
     "INSERT INTO checkpoints(cid, sid, sequence, id, link, place, size, state_digest, digest, fields, delta, whole, "
@@ -73,7 +75,8 @@ _MOVE_HEADS = "UPDATE names SET cid = ? WHERE sid = ? AND cid = ?"
 _DROP_UNDOS = "UPDATE names SET undo = NULL WHERE sid = ? AND undo = ?"
 _DELETE_CHECKPOINT = "DELETE FROM checkpoints WHERE cid = ?"
 _SHRINK_SESSION = (
-    "UPDATE sessions SET checkpoints = checkpoints - 1, logical = logical - ?, epoch = epoch + 1 WHERE sid = ?"
+    "UPDATE sessions SET checkpoints = checkpoints - 1, logical = logical - ?1, epoch = epoch + 1, "
+    "touched = (SELECT coalesce(max(cid), 0) FROM checkpoints WHERE sid = ?2) WHERE sid = ?2"
 )
 _SESSION_CIDS = "SELECT cid FROM checkpoints WHERE sid = ?"
 _DELETE_SESSION = (
@@ -87,17 +90,18 @@ _NOTHING = (None, 0, 0, None, 0, None, None, 0, 0)
 
 
 def commit(connection: apsw.Connection, new: Commit) -> Row:
+    """Write one checkpoint and move its branch, or raise and leave nothing."""
     found = connection.execute(_HEAD, (new.session, new.branch)).fetchone()
     sid, sequence, epoch, head, tagged, kept_id, parent_digest, place, complete = found or _NOTHING
     if tagged:
-        _refuse_taken(connection, sid, new.branch)
+        raise _taken(new.branch)
     head_id = None if kept_id is None else unpack_id(kept_id)
     if head is not None and head_id is None:
         message = f"session {new.session!r}: branch {new.branch!r} points at a checkpoint that is not there"
         raise CorruptionError(message, hint="run verify")
     if head_id != new.expect:
         return _settle_conflict(connection, new, head_id)
-    (cid,) = connection.execute(_NEXT_CID).fetchone()
+    (cid,) = one(connection, _NEXT_CID)
     sequence += 1
     place = 0 if head is None else 1 if complete else place + 1
     delta = _seal_delta(connection, new, head_id, epoch)
@@ -117,11 +121,11 @@ def commit(connection: apsw.Connection, new: Commit) -> Row:
         sid = connection.last_insert_rowid()
     else:
         connection.execute(_UPDATE_SESSION, (sid, sequence, head is None, new.size_bytes, cid, *spent))
+    digests = new.state_digest, digest
     halves = _fit(connection, cid, delta), _fit(connection, cid, whole)
     connection.execute(
         _NEW_CHECKPOINT,
-        (cid, sid, sequence, pack_id(new.id), head, place, new.size_bytes, new.state_digest, digest, new.fields)
-        + (*halves, base, roll),
+        (cid, sid, sequence, pack_id(new.id), head, place, new.size_bytes, *digests, new.fields, *halves, base, roll),
     )
     undo = None if new.undo_to is None else cid_of(connection, sid, new.undo_to)
     if head is None:
@@ -160,7 +164,7 @@ def _seal_roll(
     if new.roll is None or new.roll_base is None or sid is None or epoch != new.epoch:
         return None, None
     base = cid_of(connection, sid, new.roll_base)
-    (base_digest,) = connection.execute("SELECT state_digest FROM checkpoints WHERE cid = ?", (base,)).fetchone()
+    (base_digest,) = one(connection, "SELECT state_digest FROM checkpoints WHERE cid = ?", (base,))
     sealed = packing.seal_roll(new.roll, base=base_digest, state=new.state_digest)
     return (base, sealed) if len(sealed) <= MAX_ROW_BYTES else (None, None)
 
@@ -196,6 +200,7 @@ def _drop_blobs(connection: apsw.Connection, cid: int, *, keep: Collection[bytes
 
 
 def fork(connection: apsw.Connection, session: str, id_: str, branch: str) -> None:
+    """A new branch at a checkpoint."""
     sid = sid_of(connection, session)
     cid = cid_of(connection, sid, id_)
     _refuse_taken(connection, sid, branch)
@@ -205,11 +210,16 @@ def fork(connection: apsw.Connection, session: str, id_: str, branch: str) -> No
 
 def _refuse_taken(connection: apsw.Connection, sid: int, name: str) -> None:
     if connection.execute(_NAME_TAKEN, (sid, name)).fetchone() is not None:
-        message = f"there is already a branch or tag named {name!r}"
-        raise AlreadyExistsError(message, hint="branches and tags share their names: choose another")
+        raise _taken(name)
+
+
+def _taken(name: str) -> AlreadyExistsError:
+    message = f"there is already a branch or tag named {name!r}"
+    return AlreadyExistsError(message, hint="branches and tags share their names: choose another")
 
 
 def delete_branch(connection: apsw.Connection, session: str, branch: str) -> None:
+    """Forget a branch."""
     sid = sid_of(connection, session)
     connection.execute(_DELETE_NAME, (sid, branch, 0))
     if not connection.changes():
@@ -219,6 +229,7 @@ def delete_branch(connection: apsw.Connection, session: str, branch: str) -> Non
 
 
 def tag(connection: apsw.Connection, session: str, id_: str, name: str) -> None:
+    """A new tag at a checkpoint."""
     sid = sid_of(connection, session)
     cid = cid_of(connection, sid, id_)
     _refuse_taken(connection, sid, name)
@@ -226,6 +237,7 @@ def tag(connection: apsw.Connection, session: str, id_: str, name: str) -> None:
 
 
 def untag(connection: apsw.Connection, session: str, name: str) -> None:
+    """Forget a tag."""
     connection.execute(_DELETE_NAME, (sid_of(connection, session), name, 1))
     if not connection.changes():
         message = f"there is no tag {name!r}"
@@ -233,9 +245,10 @@ def untag(connection: apsw.Connection, session: str, name: str) -> None:
 
 
 def delete_checkpoint(connection: apsw.Connection, deletion: Deletion) -> None:
+    """Remove one checkpoint; see the port."""
     sid = sid_of(connection, deletion.session)
     cid = cid_of(connection, sid, deletion.id)
-    id_, digest, link, size, _, _, _, _ = connection.execute(_ONE, (cid,)).fetchone()
+    id_, digest, link, size, _, _, _, _ = one(connection, _ONE, (cid,))
     shape = {row[0]: _Shape(*row) for row in connection.execute(_SHAPE, (sid,))}
     rewrites = {cid_of(connection, sid, rewrite.id): rewrite for rewrite in deletion.rewrites}
     if {found.cid for found in shape.values() if found.link == cid} != set(rewrites):
@@ -252,9 +265,9 @@ def delete_checkpoint(connection: apsw.Connection, deletion: Deletion) -> None:
     for child, rewrite in rewrites.items():
         _detach(connection, child, rewrite, link=link, parent_id=id_, parent_digest=digest)
         _repack(connection, repacks[child])
-    connection.execute(_SHRINK_SESSION, (size, sid))
     _drop_blobs(connection, cid)
     connection.execute(_DELETE_CHECKPOINT, (cid,))
+    connection.execute(_SHRINK_SESSION, (size, sid))
 
 
 class _Shape(NamedTuple):
@@ -308,7 +321,7 @@ def _rest_of_group(connection: apsw.Connection, session: str, child: int, shape:
     while todo:
         parent, prefix = todo.pop()
         for found in below.get(parent, ()):
-            (id_,) = connection.execute("SELECT id FROM checkpoints WHERE cid = ?", (found.cid,)).fetchone()
+            (id_,) = one(connection, "SELECT id FROM checkpoints WHERE cid = ?", (found.cid,))
             opened = _last_delta(connection, session, unpack_id(id_))
             if opened is not None:
                 record, base, state = opened
@@ -325,7 +338,7 @@ def _last_delta(connection: apsw.Connection, session: str, id_: str) -> tuple[Re
         message = f"checkpoint {id_[:12]} lost its parent"
         raise CorruptionError(message, hint="run verify")
     cid = cid_of(connection, sid_of(connection, session), id_)
-    (kept,) = connection.execute("SELECT delta IS NOT NULL FROM checkpoints WHERE cid = ?", (cid,)).fetchone()
+    (kept,) = one(connection, "SELECT delta IS NOT NULL FROM checkpoints WHERE cid = ?", (cid,))
     if not kept:
         return None  # a whole copy stands on its own
     before = chain(connection, session, parent.id)
@@ -337,12 +350,12 @@ def _last_delta(connection: apsw.Connection, session: str, id_: str) -> tuple[Re
 def _detach(
     connection: apsw.Connection, child: int, rewrite: Rewrite, *, link: int | None, parent_id: Any, parent_digest: bytes
 ) -> None:
-    id_, _, _, _, complete, state_digest, lost_id, lost_digest = connection.execute(_ONE, (child,)).fetchone()
+    id_, _, _, _, complete, state_digest, lost_id, lost_digest = one(connection, _ONE, (child,))
     if lost_id is None:  # the parent it was committed on is remembered, even if that was deleted before this one
         lost_id, lost_digest = parent_id, parent_digest
     connection.execute(_ORPHAN, (child, link, lost_id, lost_digest))
     if complete:
-        (kept,) = connection.execute("SELECT whole FROM checkpoints WHERE cid = ?", (child,)).fetchone()
+        (kept,) = one(connection, "SELECT whole FROM checkpoints WHERE cid = ?", (child,))
         _drop_blobs(connection, child, keep={*spilled(kept), *packing.refs_in(half(connection, child, WHOLE))})
         return
     if rewrite.whole is None:
@@ -361,6 +374,7 @@ def _repack(connection: apsw.Connection, rest: list[_Repack]) -> None:
 
 
 def delete_session(connection: apsw.Connection, session: str) -> None:
+    """Remove a session and the blobs that only it needed."""
     sid = sid_of(connection, session)
     for (cid,) in list(connection.execute(_SESSION_CIDS, (sid,))):
         _drop_blobs(connection, cid)
