@@ -9,7 +9,7 @@ and damage to one of them costs nothing.
 
 from __future__ import annotations
 
-from holdfast.backend import Chain, Commit, Row, next_prefix
+from holdfast.backend import GROUP_DELTAS, Chain, Commit, Row, next_prefix
 from holdfast.delta import Known, Rebuilt, Record, advance, know, merge, whole
 from holdfast.errors import InvalidInputError
 from holdfast.model import MAX_STATE_BYTES, State
@@ -111,7 +111,7 @@ class Plan:
             if delta is not None and delta.size_bytes > _KEEP_DELTA_BELOW * copy.size_bytes:
                 delta, blobs = None, {}
             blobs = {**blobs, **more}
-        elif len(tip.singles) + 1 >= _ROLL_DELTAS:
+        elif len(tip.singles) + 1 >= _ROLL_DELTAS and (tip.place + 1) % GROUP_DELTAS == 0:
             roll = merge([*tip.singles, delta])
         self._tip, self._known, self._touched, self._fields = tip, known, touched, fields
         self.commit = Commit(

@@ -106,7 +106,7 @@ def commit(connection: apsw.Connection, new: Commit) -> Row:
     place = 0 if head is None else 1 if complete else place + 1
     delta = _seal_delta(connection, new, head_id, epoch)
     whole = None if new.whole is None else packing.seal_whole(new.whole, state=new.state_digest)
-    base, roll = _seal_roll(connection, new, sid, epoch)
+    base, roll = _seal_roll(connection, new, sid, epoch, place)
     digest = checkpoint_digest(
         id_=new.id, parent=parent_digest, state=new.state_digest, sequence=sequence, fields=new.fields
     )
@@ -158,10 +158,11 @@ def _seal_delta(connection: apsw.Connection, new: Commit, head_id: str | None, e
 
 
 def _seal_roll(
-    connection: apsw.Connection, new: Commit, sid: int | None, epoch: int
+    connection: apsw.Connection, new: Commit, sid: int | None, epoch: int, place: int
 ) -> tuple[int | None, bytes | None]:
-    # A roll only saves reading time: after a deletion, or if it would not fit a row, it is left out.
-    if new.roll is None or new.roll_base is None or sid is None or epoch != new.epoch:
+    # A roll only saves reading time: after a deletion, or if it would not fit a row, it is left out. So is one that
+    # ends inside a group: who reads the roll does not have the bodies that the deltas behind it are packed against.
+    if new.roll is None or new.roll_base is None or sid is None or epoch != new.epoch or place % GROUP_DELTAS:
         return None, None
     base = cid_of(connection, sid, new.roll_base)
     (base_digest,) = one(connection, "SELECT state_digest FROM checkpoints WHERE cid = ?", (base,))
