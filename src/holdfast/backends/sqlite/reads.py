@@ -184,13 +184,22 @@ def find_ids(connection: apsw.Connection, session: str, prefix: str, limit: int)
     sid = find_sid(connection, session)
     if sid is None or not prefix:
         return []
-    ranges: list[tuple[str | bytes, str | bytes]] = [(prefix, prefix + "\U0010ffff")]
+    ranges: list[tuple[str | bytes, str | bytes]] = [(prefix, _behind(prefix))]
     if prefix.isascii() and all(char in "0123456789abcdef" for char in prefix) and len(prefix) <= _NATIVE_CHARS:
         low = bytes.fromhex(prefix.ljust(_NATIVE_CHARS, "0"))
         high = bytes.fromhex(prefix.ljust(_NATIVE_CHARS, "f")) + b"\0"
         ranges.append((low, high))
     found = [id_ for low, high in ranges for (id_,) in connection.execute(_RANGE, (sid, low, high, limit))]
     return [unpack_id(id_) for id_ in found][:limit]
+
+
+def _behind(prefix: str) -> str | bytes:
+    """The least key beyond all texts with this prefix; beyond all texts there are are the blobs."""
+    kept = prefix.rstrip("\U0010ffff")
+    if not kept:
+        return b""
+    following = ord(kept[-1]) + 1
+    return kept[:-1] + chr(0xE000 if following == 0xD800 else following)  # noqa: PLR2004 - between lie the surrogates
 
 
 def line(connection: apsw.Connection, session: str, id_: str, limit: int) -> list[Row]:
