@@ -49,6 +49,8 @@ class TestSqlite(BackendContract):
                 bid, data = blob
                 connection.execute("UPDATE blobs SET data = ? WHERE bid = ?", (flipped(data, at), bid))
                 return True
+            if kept[what] is None:
+                return False
             connection.execute(f"UPDATE checkpoints SET {what} = ? WHERE cid = ?", (flipped(kept[what], at), cid))
             return True
 
