@@ -21,7 +21,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import CorruptionError, InvalidInputError
-from holdfast.model import MAX_DEPTH
+from holdfast.model import MAX_DEPTH, Damaged
 
 Ext = msgspec.msgpack.Ext
 
@@ -245,6 +245,9 @@ def _as_dict(value: object, path: Path) -> dict[str, Any]:
     """Dataclasses, msgspec Structs and pydantic models go in as plain dicts of their fields; nothing else does."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Damaged):
+        message = f"{show_path(path)}: what stood here was damaged and is lost"
+        raise InvalidInputError(message, hint="decide what goes there, then commit")
     if isinstance(value, msgspec.Struct):
         return {name: getattr(value, name) for name in value.__struct_fields__}
     fields = getattr(type(value), "model_fields", None)
