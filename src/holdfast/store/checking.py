@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.backend import Backend
-from holdfast.delta import rebuild, refs_of
+from holdfast.delta import rebuild
 from holdfast.digest import state_digest
-from holdfast.errors import CorruptionError, InvalidInputError, UnavailableError
+from holdfast.errors import CorruptionError, InvalidInputError, NotFoundError, UnavailableError
 from holdfast.model import CheckpointId, Problem, SessionId
 from holdfast.store.fields import read_fields
+from holdfast.store.reading import read_chain
 
 
 def check_session(backend: Backend, session: str) -> Iterator[Problem | None]:
@@ -36,13 +37,14 @@ def check_session(backend: Backend, session: str) -> Iterator[Problem | None]:
 
 def _check_checkpoint(backend: Backend, session: str, id_: str) -> Problem | None:
     try:
-        chain = backend.chain(session, id_)
+        chain, pieces = read_chain(backend, session, id_)
         read_fields(chain.row)
-        needed = refs_of(chain.records)
-        state = rebuild(chain.records, dict(backend.blobs(needed)) if needed else {}).state
+        state = rebuild(chain.records, pieces).state
         if state_digest(state) == chain.row.state_digest:
             return None
         what = "its state does not match its digest"
+    except NotFoundError:
+        return None  # deleted since it was listed
     except (CorruptionError, InvalidInputError, UnavailableError) as error:
         what = str(error)
     return Problem(

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backend import Backend, Chain, Deletion, Rewrite, Row
-from holdfast.delta import rebuild, refs_of, whole
+from holdfast.backend import Backend, Deletion, Rewrite, Row
+from holdfast.delta import rebuild, whole
 from holdfast.difference import Diff, difference
 from holdfast.digest import state_digest
 from holdfast.errors import ConflictError, CorruptionError, HoldfastError, InvalidInputError, NotFoundError
@@ -31,6 +31,7 @@ from holdfast.store.fields import (
     encode_usage,
     to_checkpoint,
 )
+from holdfast.store.reading import read_chain
 from holdfast.store.tip import Plan, Tip, tip_of
 
 if TYPE_CHECKING:
@@ -170,8 +171,7 @@ class Session:
         """The state at a ref, verified. With `salvage`, damaged items are marked instead of being an error."""
         row, branch = self._resolve(ref)
         self._checkpoint(row)
-        chain = self._backend.chain(self.id, row.id, salvage=salvage)
-        state = self._read(chain, salvage=salvage)
+        state = self._read(row.id, salvage=salvage)
         if branch is not None:
             self._seen[branch] = row.id
         return state
@@ -300,10 +300,10 @@ class Session:
         return to_checkpoint(row, self.id, lambda: self._state(row), fields)
 
     def _state(self, row: Row) -> State:
-        return self._read(self._backend.chain(self.id, row.id))
+        return self._read(row.id)
 
-    def _read(self, chain: Chain, *, salvage: bool = False) -> State:
-        pieces = self._pieces(chain, salvage=salvage)
+    def _read(self, id_: str, *, salvage: bool = False) -> State:
+        chain, pieces = read_chain(self._backend, self.id, id_, salvage=salvage)
         try:
             return rebuild(chain.records, pieces, salvage=salvage).state
         except CorruptionError as error:
@@ -311,21 +311,16 @@ class Session:
             hint = "session.newest_intact() finds the newest one that is whole"
             raise CorruptionError(message, hint=hint) from error
 
-    def _pieces(self, chain: Chain, *, salvage: bool = False) -> dict[bytes, bytes]:
-        needed = refs_of(chain.records)
-        return dict(self._backend.blobs(needed, salvage=salvage)) if needed else {}
-
     def _rewrite(self, child: str) -> Rewrite:
-        chain = self._backend.chain(self.id, child)
-        record, blobs = whole(self._read(chain))
+        record, blobs = whole(self._read(child))
         return Rewrite(child, record, blobs)
 
     def _tip(self, branch: str, head_id: str) -> Tip:
         """What is known of a head: kept from our own last commit, or read."""
         tip = self._tips.get(branch)
         if tip is None or tip.row.id != head_id:
-            chain = self._backend.chain(self.id, head_id)
-            tip = tip_of(chain, rebuild(chain.records, self._pieces(chain)))
+            chain, pieces = read_chain(self._backend, self.id, head_id)
+            tip = tip_of(chain, rebuild(chain.records, pieces))
         return tip
 
     def _write(self, branch: str, state: State, fields: Any, *, expect: str | None, undo: bool = False) -> Checkpoint:
