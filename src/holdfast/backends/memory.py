@@ -47,6 +47,7 @@ class _Kept:
     row: Row
     link: str | None
     place: int
+    number: int  # rises with every commit to the store
     size_bytes: int
     delta: Record | None
     whole: Record | None
@@ -69,12 +70,16 @@ class _Session:
     id: str
     totals: Totals
     created_us: int
+    born: int  # the number of its first checkpoint
     sequence: int = 0
-    touched: int = 0
     epoch: int = 0
     branches: dict[str, _Branch] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     checkpoints: dict[str, _Kept] = field(default_factory=dict)  # in the order of their sequence
+
+    def touched(self) -> int:
+        newest = next(reversed(self.checkpoints.values()), None)
+        return -self.born if newest is None else newest.number
 
 
 class MemoryBackend:
@@ -86,6 +91,7 @@ class MemoryBackend:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
+        self._commits = 0
         self._sessions: dict[str, _Session] = {}
         self._blobs: dict[bytes, bytes] = {}
         self._needed_by: dict[bytes, set[tuple[str, str]]] = {}
@@ -99,7 +105,7 @@ class MemoryBackend:
             head_id = None if branch is None else branch.head
             if head_id != commit.expect:
                 return self._settle_conflict(known, commit, head_id)
-            session = known or _Session(commit.session, commit.totals, commit.totals.at_us)
+            session = known or _Session(commit.session, commit.totals, commit.totals.at_us, born=self._commits + 1)
             if branch is None:
                 _refuse_taken(session, commit.branch)
             if commit.id in session.checkpoints:
@@ -108,7 +114,7 @@ class MemoryBackend:
             if commit.undo_to is not None:
                 _kept(session, commit.undo_to)
             parent = None if head_id is None else _kept(session, head_id)
-            kept = _new_checkpoint(commit, parent, sequence=session.sequence + 1)
+            kept = _new_checkpoint(commit, parent, sequence=session.sequence + 1, number=self._commits + 1)
             self._refuse_missing(kept.refs(), commit.blobs)
 
             self._put_blobs(session, kept, commit.blobs)
@@ -117,7 +123,7 @@ class MemoryBackend:
             session.branches[commit.branch] = _Branch(commit.id, undo)
             session.sequence += 1
             session.totals = commit.totals
-            session.touched = 1 + max((other.touched for other in self._sessions.values()), default=0)
+            self._commits += 1
             self._sessions[commit.session] = session
             return kept.row
 
@@ -206,11 +212,11 @@ class MemoryBackend:
             found = [
                 session
                 for session in self._sessions.values()
-                if (before is None or session.touched < before)
+                if (before is None or session.touched() < before)
                 and status in (None, session.totals.status)
                 and agent in (None, session.totals.agent)
             ]
-            found.sort(key=lambda session: session.touched, reverse=True)
+            found.sort(key=_Session.touched, reverse=True)
             return [_session_row(session) for session in found[:limit]]
 
     def names(self, session: str) -> Names:
@@ -368,7 +374,7 @@ class MemoryBackend:
                 del self._needed_by[digest], self._blobs[digest]
 
 
-def _new_checkpoint(commit: Commit, parent: _Kept | None, *, sequence: int) -> _Kept:
+def _new_checkpoint(commit: Commit, parent: _Kept | None, *, sequence: int, number: int) -> _Kept:
     parent_id, parent_digest = (None, None) if parent is None else (parent.row.id, parent.row.digest)
     digest = checkpoint_digest(
         id_=commit.id, parent=parent_digest, state=commit.state_digest, sequence=sequence, fields=commit.fields
@@ -377,6 +383,7 @@ def _new_checkpoint(commit: Commit, parent: _Kept | None, *, sequence: int) -> _
         row=Row(commit.id, sequence, parent_id, parent_digest, parent_id, commit.state_digest, digest, commit.fields),
         link=parent_id,
         place=0 if parent is None else 1 if parent.whole is not None else parent.place + 1,
+        number=number,
         size_bytes=commit.size_bytes,
         delta=None if parent is None else commit.delta,
         whole=commit.whole,
@@ -400,7 +407,7 @@ def _row(kept: _Kept) -> Row:
 
 def _session_row(session: _Session) -> SessionRow:
     counts = len(session.branches), len(session.checkpoints)
-    return SessionRow(session.id, session.totals, *counts, session.created_us, session.touched)
+    return SessionRow(session.id, session.totals, *counts, session.created_us, session.touched())
 
 
 def _refuse_taken(session: _Session, name: str) -> None:

@@ -76,7 +76,7 @@ _DROP_UNDOS = "UPDATE names SET undo = NULL WHERE sid = ? AND undo = ?"
 _DELETE_CHECKPOINT = "DELETE FROM checkpoints WHERE cid = ?"
 _SHRINK_SESSION = (
     "UPDATE sessions SET checkpoints = checkpoints - 1, logical = logical - ?1, epoch = epoch + 1, "
-    "touched = (SELECT coalesce(max(cid), 0) FROM checkpoints WHERE sid = ?2) WHERE sid = ?2"
+    "touched = (SELECT coalesce(max(cid), -?2) FROM checkpoints WHERE sid = ?2) WHERE sid = ?2"
 )
 _SESSION_CIDS = "SELECT cid FROM checkpoints WHERE sid = ?"
 _DELETE_SESSION = (

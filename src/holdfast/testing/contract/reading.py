@@ -157,6 +157,29 @@ class ReadingContract(Hooks):
                 ]
                 assert [row.id for row in pages(backend, 3, status=wanted, agent=whose)] == expected
 
+    def test_a_listing_follows_the_newest_checkpoint_that_is_left(self, backend: Backend) -> None:
+        authors = [Author(backend, f"session {number}") for number in range(4)]
+        for author in [*authors, *authors]:
+            author.grow(1)
+        delete(backend, "session 2", authors[2].rows[1].id)
+        delete(backend, "session 3", authors[3].rows[0].id)
+        assert [row.id for row in pages(backend, 1)] == ["session 3", "session 1", "session 0", "session 2"]
+        Author(backend, "session 4").grow(1)
+        assert [row.id for row in pages(backend, 2)][:2] == ["session 4", "session 3"]
+        authors[2].stand_on_head().grow(1)
+        assert [row.id for row in pages(backend, 2)][:2] == ["session 2", "session 4"]
+
+    def test_a_session_without_a_checkpoint_left_is_still_listed(self, backend: Backend) -> None:
+        names = {f"session {number}" for number in range(5)}
+        for name in sorted(names):
+            row = Author(backend, name).commit({"of": name})
+            backend.delete_branch(name, branch="main")
+            delete(backend, name, row.id)
+        assert {row.id for row in pages(backend, 2)} == names
+        assert Author(backend, "session 0").commit({"again": True}).sequence == 2
+        assert pages(backend, 2)[0].id == "session 0"
+        assert {row.id for row in pages(backend, 2)} == names
+
     def test_checkpoints_are_listed_oldest_first_whatever_branch_they_are_on(self, backend: Backend) -> None:
         author = Author(backend)
         author.grow(3)
