@@ -1,5 +1,6 @@
 """The SQLite backend keeps the contract, on a disk."""
 
+import random
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -11,8 +12,12 @@ from holdfast.backend import Backend
 from holdfast.backends.sqlite import SqliteBackend, writes
 from holdfast.backends.sqlite.reads import pack_id
 from holdfast.backends.sqlite.schema import connect
+from holdfast.errors import CorruptionError, HoldfastError
+from holdfast.model import State
 from holdfast.testing import BackendContract
+from holdfast.testing.author import Author, read_back, read_row
 from holdfast.testing.contract import What
+from holdfast.testing.exact import exactly_equal
 
 
 class TestSqlite(BackendContract):
@@ -63,6 +68,72 @@ class TestSqlite(BackendContract):
     def shrink_rows(self, monkeypatch: pytest.MonkeyPatch) -> bool:
         monkeypatch.setattr(writes, "MAX_ROW_BYTES", 1_000)
         return True
+
+
+def test_a_flipped_bit_anywhere_in_the_file_is_never_a_wrong_value_or_a_missing_session(tmp_path: Path) -> None:
+    states = write_sessions(tmp_path / "store.db")
+    whole = (tmp_path / "store.db").read_bytes()
+    chance = random.Random(7)
+    noticed = 0
+    for number in range(120):
+        damaged = bytearray(whole)
+        damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
+        path = tmp_path / f"damaged-{number}.db"
+        path.write_bytes(damaged)
+        noticed += read_sessions(path, states)
+        for file in tmp_path.glob(f"{path.name}*"):
+            file.unlink()
+    assert noticed > 60
+
+
+def write_sessions(path: Path) -> dict[str, dict[str, State]]:
+    """Three small sessions with known states, in a file that is closed."""
+    states: dict[str, dict[str, State]] = {}
+    with closing(SqliteBackend(path)) as backend:
+        for session in ("one", "two", "three"):
+            author = Author(backend, session, whole_every=8)
+            author.grow(12)
+            states[session] = author.states
+    return states
+
+
+def read_sessions(path: Path, states: dict[str, dict[str, State]]) -> bool:
+    """Read everything in every way; true values and errors of ours are allowed. True if anything was an error."""
+    errors = 0
+    try:
+        backend = SqliteBackend(path)
+    except HoldfastError:
+        return True
+    with closing(backend):
+        for session, known in states.items():
+            for look in (ids_of, line_of):
+                try:
+                    assert look(backend, session) == set(known)
+                except HoldfastError:
+                    errors += 1
+            for id_, state in known.items():
+                try:
+                    assert exactly_equal(read_back(backend, session, id_), state)
+                except CorruptionError:
+                    errors += 1
+        try:
+            page = backend.sessions(before=None, limit=9, status=None, agent=None)
+            assert [row.id for row in page] == ["three", "two", "one"]
+        except HoldfastError:
+            errors += 1
+        if errors:
+            assert list(backend.check())
+    return errors > 0
+
+
+def ids_of(backend: Backend, session: str) -> set[str]:
+    return set(backend.ids(session))
+
+
+def line_of(backend: Backend, session: str) -> set[str]:
+    found = backend.find_branch(session, "main")
+    assert found is not None
+    return {read_row(row).id for row in backend.line(session, found.head_id, limit=99)}
 
 
 def path_of(backend: Backend) -> Path:
