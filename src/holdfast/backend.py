@@ -22,7 +22,7 @@ MAX_ROW_BYTES = 16 * 1024 * 1024
 GROUP_DELTAS = 16
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True, gc=False):
     """A checkpoint as it is kept. `digest` covers all of it; `fields` is opaque to backends.
 
     `parent_id` and `parent_digest` are those it was committed on; `link_id` is the nearest ancestor still there
@@ -39,7 +39,7 @@ class Row(msgspec.Struct, frozen=True):
     fields: bytes
 
 
-class Totals(msgspec.Struct, frozen=True):
+class Totals(msgspec.Struct, frozen=True, gc=False):
     """What a session's line in a listing says, kept up to date by every commit."""
 
     agent: str | None
@@ -50,7 +50,7 @@ class Totals(msgspec.Struct, frozen=True):
     at_us: int
 
 
-class Chain(msgspec.Struct, frozen=True):
+class Chain(msgspec.Struct, frozen=True, gc=False):
     """All that is needed to read one state: the whole copy it rests on, and the deltas since, oldest first.
 
     Older deltas may come merged (rolls); the last `singles` records are deltas of one commit each, made since the
@@ -75,7 +75,7 @@ def next_prefix(place: int, prefix: bytes, body: bytes) -> bytes:
     return b"" if place % GROUP_DELTAS == 0 else prefix + body
 
 
-class Commit(msgspec.Struct, frozen=True):
+class Commit(msgspec.Struct, frozen=True, gc=False):
     """One checkpoint to be written. `expect` is the head it must find (None: no such branch yet).
 
     `roll` is the deltas since the checkpoint `roll_base` merged into one, this one included: a shorter way to read.
@@ -102,7 +102,7 @@ class Commit(msgspec.Struct, frozen=True):
     undo_to: str | None = None
 
 
-class BranchRow(msgspec.Struct, frozen=True):
+class BranchRow(msgspec.Struct, frozen=True, gc=False):
     """A branch: where it stands, and where an undo would take it."""
 
     name: str
@@ -110,14 +110,14 @@ class BranchRow(msgspec.Struct, frozen=True):
     undo_id: str | None
 
 
-class TagRow(msgspec.Struct, frozen=True):
+class TagRow(msgspec.Struct, frozen=True, gc=False):
     """A tag and the checkpoint it holds."""
 
     name: str
     id: str
 
 
-class SessionRow(msgspec.Struct, frozen=True):
+class SessionRow(msgspec.Struct, frozen=True, gc=False):
     """A session's line. `touched` rises with every write to the store; listings are in its order."""
 
     id: str
@@ -128,14 +128,14 @@ class SessionRow(msgspec.Struct, frozen=True):
     touched: int
 
 
-class Names(msgspec.Struct, frozen=True):
+class Names(msgspec.Struct, frozen=True, gc=False):
     """All names of a session."""
 
     branches: tuple[BranchRow, ...]
     tags: tuple[TagRow, ...]
 
 
-class Rewrite(msgspec.Struct, frozen=True):
+class Rewrite(msgspec.Struct, frozen=True, gc=False):
     """What a child becomes when its parent is deleted: a whole copy of its own (None: it has one already)."""
 
     id: str
@@ -143,7 +143,7 @@ class Rewrite(msgspec.Struct, frozen=True):
     blobs: Mapping[bytes, bytes]
 
 
-class Deletion(msgspec.Struct, frozen=True):
+class Deletion(msgspec.Struct, frozen=True, gc=False):
     """One checkpoint to be removed; `rewrites` must name exactly the children it has when the removal happens."""
 
     session: str
@@ -151,7 +151,7 @@ class Deletion(msgspec.Struct, frozen=True):
     rewrites: tuple[Rewrite, ...]
 
 
-class Sizes(msgspec.Struct, frozen=True):
+class Sizes(msgspec.Struct, frozen=True, gc=False):
     """What `stats` reports."""
 
     sessions: int

@@ -8,67 +8,77 @@ checkpoint gives the next digest in time proportional to what changed. Trees are
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
+
+import msgspec
 
 from holdfast.codec import Path, encode_canonical
 
 GROUP_ITEMS = 64
 FLAT_KEYS = 64
 DIGEST_BYTES = 32
-_GROUP_BYTES = GROUP_ITEMS * DIGEST_BYTES
 
 
-class Leaf:
+class Leaf(msgspec.Struct, frozen=True, gc=False):
     """A value hashed as one piece; `size` is the length of its canonical form."""
 
-    __slots__ = ("digest", "size")
+    digest: bytes
+    size: int
 
-    def __init__(self, digest: bytes, size: int) -> None:
-        self.digest = digest
-        self.size = size
+
+class Group(msgspec.Struct, frozen=True, gc=False):
+    """Up to 64 items of a list: their digests one after the other, their sizes, and the digest of the group."""
+
+    digests: bytes
+    sizes: tuple[int, ...]
+    digest: bytes
+
+
+def _group(digests: bytes, sizes: tuple[int, ...]) -> list[Group]:
+    """These items cut into groups, the last one as long as it comes."""
+    groups = []
+    for at in range(0, len(sizes), GROUP_ITEMS):
+        part = digests[at * DIGEST_BYTES : (at + GROUP_ITEMS) * DIGEST_BYTES]
+        groups.append(Group(part, sizes[at : at + GROUP_ITEMS], sha256(part).digest()))
+    return groups
 
 
 class ListTree:
-    """A list by its items' digests; `size` is the sum of its items."""
+    """A list by its items' digests; `size` is the sum of its items. Only the groups that a change meets are touched."""
 
-    __slots__ = ("_digests", "_groups", "_lengths", "digest", "size")
+    __slots__ = ("_groups", "count", "digest", "size")
 
-    def __init__(self, digests: bytearray, lengths: array[int], groups: list[bytes], size: int) -> None:
-        self._digests = digests
-        self._lengths = lengths
+    def __init__(self, groups: list[Group], count: int, size: int) -> None:
         self._groups = groups
+        self.count = count
         self.size = size
-        self.digest = sha256(b"list\0" + len(lengths).to_bytes(8, "big") + b"".join(groups)).digest()
+        hashes = b"".join([group.digest for group in groups])
+        self.digest = sha256(b"list\0" + count.to_bytes(8, "big") + hashes).digest()
 
     def splice(self, start: int, drop: int, leaves: Sequence[Leaf]) -> ListTree:
         """The tree with `drop` items from `start` on replaced by these."""
-        added = b"".join([leaf.digest for leaf in leaves])
-        sizes = array("Q", [leaf.size for leaf in leaves])
-        digests, lengths = self._digests.copy(), self._lengths[:]
-        size = self.size + sum(sizes) - (sum(lengths[start : start + drop]) if drop else 0)
-        digests[start * DIGEST_BYTES : (start + drop) * DIGEST_BYTES] = added
-        lengths[start : start + drop] = sizes
-        # Groups before the first changed item stand; those behind an edit that moved nothing stand too.
         first = start // GROUP_ITEMS
-        behind = (start + drop - 1) // GROUP_ITEMS + 1 if drop and drop == len(leaves) else None
-        groups = self._groups[:first] + _groups(digests, first, behind)
-        if behind is not None:
-            groups += self._groups[behind:]
-        return ListTree(digests, lengths, groups, size)
+        # An edit that moved nothing meets the groups it lies in; anything else all groups behind it as well.
+        last = (start + drop - 1) // GROUP_ITEMS + 1 if drop == len(leaves) else len(self._groups)
+        met = self._groups[first:last]
+        digests = b"".join([group.digests for group in met])
+        sizes = tuple([size for group in met for size in group.sizes]) if len(met) != 1 else met[0].sizes
+        at = start - first * GROUP_ITEMS
+        gone = sizes[at : at + drop]
+        came = tuple([leaf.size for leaf in leaves])
+        added = b"".join([leaf.digest for leaf in leaves])
+        digests = digests[: at * DIGEST_BYTES] + added + digests[(at + drop) * DIGEST_BYTES :]
+        groups = self._groups[:first] + _group(digests, sizes[:at] + came + sizes[at + drop :]) + self._groups[last:]
+        return ListTree(groups, self.count + len(leaves) - drop, self.size + sum(came) - sum(gone))
 
     def digest_of(self, index: int) -> bytes:
         """The digest of one item."""
-        return bytes(self._digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES])
+        at = index % GROUP_ITEMS * DIGEST_BYTES
+        return self._groups[index // GROUP_ITEMS].digests[at : at + DIGEST_BYTES]
 
 
-def _groups(digests: bytearray, first: int, behind: int | None) -> list[bytes]:
-    end = len(digests) if behind is None else min(behind * _GROUP_BYTES, len(digests))
-    return [sha256(digests[at : at + _GROUP_BYTES]).digest() for at in range(first * _GROUP_BYTES, end, _GROUP_BYTES)]
-
-
-EMPTY_LIST = ListTree(bytearray(), array("Q"), [], 0)
+EMPTY_LIST = ListTree([], 0, 0)
 
 
 class DictTree:

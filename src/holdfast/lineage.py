@@ -12,7 +12,7 @@ from holdfast.model import MAX_NAME_CHARS
 _STEPS = re.compile(r"(?P<name>.+)~(?P<steps>\d{1,9})?", re.DOTALL)
 
 
-class Ref(msgspec.Struct, frozen=True):
+class Ref(msgspec.Struct, frozen=True, gc=False):
     """A name and how many parents to go up from it."""
 
     name: str

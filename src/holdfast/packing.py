@@ -25,10 +25,11 @@ else:
     from backports import zstd
 
 SEAL_BYTES = 12
-_WINDOW_BYTES = 32 * 1024
+_WINDOW = -13  # raw deflate with a window of 8 KiB: what zlib clears for every delta then stays in the cache
+_WINDOW_BYTES = 8 * 1024
 _DEFLATE_BELOW_BYTES = 4096
 _WORTH_PACKING_BYTES = 48
-_MEMORY = 6  # of zlib's 1 to 9: its tables are cleared for every delta, and small ones hold a few kilobytes as well
+_MEMORY = 5
 # A body may exceed the state limit by what a delta both drops and adds; what announces more is damage, not data.
 _MAX_BODY_BYTES = 2 * MAX_STATE_BYTES
 
@@ -151,9 +152,9 @@ def _pack(body: bytes, prefix: bytes) -> tuple[int, bytes]:
 
 def _deflate(body: bytes, prefix: bytes) -> bytes:
     if prefix:
-        press = zlib.compressobj(6, zlib.DEFLATED, -15, _MEMORY, zdict=prefix)
+        press = zlib.compressobj(6, zlib.DEFLATED, _WINDOW, _MEMORY, zdict=prefix)
     else:
-        press = zlib.compressobj(6, zlib.DEFLATED, -15, _MEMORY)
+        press = zlib.compressobj(6, zlib.DEFLATED, _WINDOW, _MEMORY)
     return press.compress(body) + press.flush()
 
 
@@ -175,7 +176,7 @@ def _inflate(mode: int, packed: bytes, prefix: bytes, limit: int) -> bytes:
     if limit > _MAX_BODY_BYTES:
         raise ValueError(limit)
     if mode == _DEFLATE:
-        press = zlib.decompressobj(-15, zdict=prefix) if prefix else zlib.decompressobj(-15)
+        press = zlib.decompressobj(_WINDOW, zdict=prefix) if prefix else zlib.decompressobj(_WINDOW)
         return press.decompress(packed, limit + 1)
     if mode == _ZSTD:
         press_: Any = zstd.ZstdDecompressor()

@@ -46,7 +46,7 @@ _TEXT, _BYTES, _SURROGATES, _ENCODED = range(4)
 _ops_decoder = msgspec.msgpack.Decoder(list[list[Any]], ext_hook=untag)
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One step of a state, whole or as a delta; what crosses the port."""
 
     ops: bytes
@@ -138,7 +138,7 @@ def _encode_ops(ops: list[list[Any]]) -> bytes:
         return encode_stored([[list(step) if type(step) is tuple else step for step in op] for op in ops])
 
 
-class Rebuilt(msgspec.Struct, frozen=True):
+class Rebuilt(msgspec.Struct, frozen=True, gc=False):
     """A state read back, and the top-level keys that changed since the chain's whole copy."""
 
     state: State

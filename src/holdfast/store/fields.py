@@ -25,6 +25,7 @@ _NO_USAGE = Usage()
 class Fields(
     msgspec.Struct,
     frozen=True,
+    gc=False,
     omit_defaults=True,
     rename={
         "at_us": "c",

@@ -40,7 +40,9 @@ class SqliteBackend:
         self._durability = durability
         self._desk = Desk(prepare(path, durability=durability), path)
         self._mutex = threading.Lock()
-        self._idle: list[apsw.Connection] = []
+        # One reader from the start, its schema parsed: the first load need not wait for that.
+        self._idle = [connect(path, durability=durability)]
+        self._idle[0].execute("SELECT count(*) FROM meta").fetchall()
         self._busy: set[apsw.Connection] = set()
         self._closed = False
         self._pid = os.getpid()
