@@ -108,9 +108,7 @@ def exists(file: str, names: list[str]) -> bool:
 
 def shipped_tests() -> set[str]:
     paths = [path for path in python_files("src") if "testing" in name_of(path)]
-    functions = (
-        node for path in paths for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef)
-    )
+    functions = (node for path in paths for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef))
     return {node.name for node in functions if node.name.startswith("test_")}
 
 
@@ -158,9 +156,7 @@ def test_every_guarantee_names_a_test_that_breaks_without_it() -> None:
     if not GUARANTEES.exists():
         pytest.skip("docs/guarantees.md is not written yet")
     written = promises(GUARANTEES.read_text("utf-8"))
-    assert written, (
-        "docs/guarantees.md holds no guarantee (a row, heading or item that starts with G1, G2, ...)"
-    )
+    assert written, "docs/guarantees.md holds no guarantee (a row, heading or item that starts with G1, G2, ...)"
     bare = [name for name, words in written.items() if not TEST_NAME.search(words)]
     assert not bare, f"no test is named for {bare}"
 

@@ -75,9 +75,7 @@ def test_every_code_is_explained_and_every_explanation_has_its_error() -> None:
     pages = documented(PAGE.read_text("utf-8"))
     base = getattr(holdfast.HoldfastError, "code", None)
     assert not codes - pages, f"docs/errors.md does not explain {sorted(codes - pages)}"
-    assert not pages - codes - {base}, (
-        f"docs/errors.md explains {sorted(pages - codes)}, which nothing raises"
-    )
+    assert not pages - codes - {base}, f"docs/errors.md explains {sorted(pages - codes)}, which nothing raises"
 
 
 def test_a_code_is_found_in_a_heading_and_in_a_column_of_that_name() -> None:

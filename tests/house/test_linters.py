@@ -11,9 +11,7 @@ def run(*command: str) -> None:
     """Run a checker at the top of the checkout; what it says is what the test says."""
     plain = {**os.environ, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "160"}
     plain.pop("FORCE_COLOR", None)
-    done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=plain, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, env=plain, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
 
 

@@ -18,10 +18,7 @@ def name_of(path: Path) -> str:
 def python_files(*folders: str) -> list[Path]:
     """Every Python file under the given folders of the checkout, in order."""
     return sorted(
-        path
-        for folder in folders
-        for path in (ROOT / folder).rglob("*.py")
-        if "__pycache__" not in path.parts
+        path for folder in folders for path in (ROOT / folder).rglob("*.py") if "__pycache__" not in path.parts
     )
 
 

@@ -18,7 +18,8 @@ from holdfast.store.session import Session
 
 EVENTS = ("checkpoint", "call", "in_doubt", "fenced", "crash_loop")
 
-_PAGE_ROWS = 1000
+_FIRST_PAGE_ROWS = 200
+_MAX_PAGE_ROWS = 5000
 _log = logging.getLogger("holdfast")
 
 
@@ -64,8 +65,10 @@ class Store:
 
     def _sessions(self, status: str | None, agent: str | None, limit: int | None) -> Iterator[SessionInfo]:
         left, before = limit if limit is not None else 2**62, None
+        rows = _FIRST_PAGE_ROWS
         while left > 0:
-            size = min(left, _PAGE_ROWS)
+            size = min(left, rows)
+            rows = min(2 * rows, _MAX_PAGE_ROWS)  # the first page comes soon; a backend may pass over all for each
             page = self.backend.sessions(before=before, limit=size, status=status, agent=agent)
             yield from map(to_info, page)
             if len(page) < size:

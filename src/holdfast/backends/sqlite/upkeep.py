@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import apsw
 
 from holdfast.backends.sqlite.reads import one
+from holdfast.backends.sqlite.schema import BUSY_TIMEOUT_MS
 from holdfast.model import Problem
 
 _ORPHAN_BLOBS = "SELECT count(*) FROM blobs b WHERE NOT EXISTS(SELECT 1 FROM blob_refs r WHERE r.bid = b.bid)"
@@ -22,7 +25,16 @@ _MISCOUNTED = (
 def give_back(connection: apsw.Connection) -> None:
     """Return free pages to the disk and empty the WAL, so that what was deleted is nowhere on it."""
     connection.execute("PRAGMA incremental_vacuum").fetchall()
-    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            return
+        except apsw.BusyError:
+            # Another process is moving its log at this moment. SQLite waits for readers, but not for that.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.002)
 
 
 def check(connection: apsw.Connection) -> list[Problem]:
