@@ -172,6 +172,8 @@ class SqliteBackend:
                 connection.close()
 
     def _keep(self, connection: apsw.Connection) -> bool:
+        if connection.in_transaction:  # interrupted between its first line and its last: nobody must inherit that
+            return False
         with self._mutex:
             if self._closed or len(self._idle) >= _IDLE_READERS:
                 return False

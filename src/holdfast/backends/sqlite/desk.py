@@ -8,6 +8,7 @@ jobs to the next. The WAL is tended here too: kept at one size and reused, becau
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -34,19 +35,24 @@ T = TypeVar("T")
 class _Ticket(Generic[T]):
     """One job in the queue and what became of it."""
 
-    __slots__ = ("alone", "awake", "error", "job", "leads", "resolved", "value")
+    __slots__ = ("alone", "awake", "error", "gone", "job", "resolved", "value")
 
     def __init__(self, job: Callable[[apsw.Connection], T], *, alone: bool) -> None:
         self.job = job
         self.alone = alone
         self.awake: threading.Lock | None = None  # what a thread that does not lead waits for
-        self.leads = False
+        self.gone = False  # its thread was interrupted and waits no longer
         self.resolved = False
         self.value: Any = None
         self.error: BaseException | None = None
 
     def fail(self, error: BaseException) -> None:
         self.error, self.resolved = error, True
+
+    def wake(self) -> None:
+        # May come twice, after an interrupt: whoever is woken looks whether it was meant, and otherwise waits on.
+        if self.awake is not None and self.awake.locked():
+            self.awake.release()
 
     def outcome(self) -> T:
         if self.error is not None:
@@ -67,7 +73,9 @@ class Desk:
         self._wal_grown = False
         self._mutex = threading.Lock()
         self._queue: list[_Ticket[Any]] = []
-        self._led = False
+        self._batch: list[_Ticket[Any]] = []  # what the leader has taken from the queue
+        self._leader: _Ticket[Any] | None = None
+        self._holder: _Ticket[Any] = _Ticket(lambda _: None, alone=True)  # leads while the process forks
         self._crowd = 1.0
         self._upkeep_error: HoldfastError | None = None
         self._closed = False
@@ -76,35 +84,42 @@ class Desk:
     def run(self, job: Callable[[apsw.Connection], T], *, alone: bool = False) -> T:
         """Run a job inside a transaction that is on disk when this returns; `alone`: outside of any transaction."""
         ticket: _Ticket[T] = _Ticket(job, alone=alone)
+        try:
+            self._take_part(ticket)
+        finally:
+            # An interrupt can strike at any instruction, in here too. Others are waiting, so leaving is tried again:
+            # each of its steps can be repeated.
+            try:
+                self._leave(ticket)
+            except BaseException:
+                self._leave(ticket)
+                raise
+        return ticket.outcome()
+
+    def _take_part(self, ticket: _Ticket[Any]) -> None:
         with self._mutex:
             if self._closed:
                 message = "the store is closed"
                 raise ClosedError(message, hint="open it again")
-            self._queue.append(ticket)
-            ticket.leads = not self._led
-            self._led = True
-            if not ticket.leads:
+            if self._leader is not None:
                 ticket.awake = threading.Lock()
                 ticket.awake.acquire()
-        if not ticket.leads:
-            self._wait(ticket)
-        if ticket.leads:
-            self._lead(ticket)
-        return ticket.outcome()
+            self._queue.append(ticket)
+            if self._leader is None:
+                self._leader = ticket
+        if ticket.awake is not None:
+            self._wait(ticket, ticket.awake)
+        if not ticket.resolved:
+            self._lead()
 
-    def _wait(self, ticket: _Ticket[Any]) -> None:
-        try:
-            if ticket.awake is not None:
-                ticket.awake.acquire()
-        except BaseException:
-            # Interrupted while waiting. A job not yet begun is withdrawn; the lead, if it has just come, goes on.
+    def _wait(self, ticket: _Ticket[Any], awake: threading.Lock) -> None:
+        while True:
+            awake.acquire()
+            if ticket.resolved:
+                return
             with self._mutex:
-                if ticket in self._queue:
-                    self._queue.remove(ticket)
-                leads = ticket.leads
-            if leads:
-                self._pass_on()
-            raise
+                if self._leader is ticket:
+                    return
 
     def close(self) -> None:
         """Wait for what is under way, then refuse everything further."""
@@ -117,34 +132,31 @@ class Desk:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             with self._mutex:
-                if not self._led:
-                    self._led = True
+                if self._leader is None:
+                    self._leader = self._holder
                     return True
             time.sleep(0.0005)
         return False
 
     def release(self) -> None:
         """Give back what `hold` took."""
-        self._pass_on()
+        self._leave(self._holder)
 
-    def _lead(self, own: _Ticket[Any]) -> None:
-        batch: list[_Ticket[Any]] = []
-        try:
-            self._gather()
-            with self._mutex:
-                batch, self._queue = self._queue, []
-            self._crowd = (self._crowd + len(batch)) / 2
-            together = [ticket for ticket in batch if not ticket.alone]
-            if together:
-                self._transact(together)
-            for ticket in batch:
-                if ticket.alone:
-                    self._run_alone(ticket)
-        finally:
-            self._wake(batch, own)
-            if self._wal_pages >= _CHECKPOINT_PAGES:
-                self._tend_wal()
-            self._pass_on()
+    def _lead(self) -> None:
+        self._gather()
+        with self._mutex:
+            self._batch, self._queue = self._queue, []
+        batch = self._batch
+        self._crowd = (self._crowd + len(batch)) / 2
+        together = [ticket for ticket in batch if not ticket.alone]
+        if together:
+            self._transact(together)
+        for ticket in batch:
+            if ticket.alone:
+                self._run_alone(ticket)
+            ticket.wake()
+        if self._wal_pages >= _CHECKPOINT_PAGES:
+            self._tend_wal()
 
     def _gather(self) -> None:
         # A crowd was here a moment ago and is about to come back: a short wait turns many syncs into one.
@@ -154,24 +166,26 @@ class Desk:
         while len(self._queue) < 0.8 * self._crowd and time.perf_counter() < deadline:
             time.sleep(0.00005)
 
-    def _wake(self, batch: list[_Ticket[Any]], own: _Ticket[Any]) -> None:
-        unresolved = [ticket for ticket in batch if not ticket.resolved and ticket is not own]
-        if unresolved:  # the leader was interrupted: the next one takes them
-            with self._mutex:
-                self._queue[:0] = unresolved
-        for ticket in batch:
-            if ticket.resolved and ticket is not own and ticket.awake is not None:
-                ticket.awake.release()
-
-    def _pass_on(self) -> None:
+    def _leave(self, ticket: _Ticket[Any]) -> None:
+        """Step back from the desk, done or interrupted; the lead, if it is here, goes on to the next."""
+        if ticket.resolved and self._leader is not ticket:
+            return
         with self._mutex:
-            if self._queue:
-                heir = self._queue[0]
-                heir.leads = True
-                if heir.awake is not None:
-                    heir.awake.release()
-            else:
-                self._led = False
+            ticket.gone = ticket is not self._holder
+            if self._leader is not ticket:
+                self._queue = [waiting for waiting in self._queue if waiting is not ticket]
+                return
+            # What an interrupted leader has not finished goes back to the front of the queue.
+            for other in self._batch:
+                if other.resolved and other is not ticket:
+                    other.wake()
+            taken = [other for other in self._batch if not other.resolved and other not in self._queue]
+            self._queue = [other for other in (*taken, *self._queue) if not other.gone]
+            self._batch = []
+            heir = self._queue[0] if self._queue else None
+            if heir is not None:
+                heir.wake()  # it looks whether it leads only when it gets the mutex
+            self._leader = heir
 
     def _transact(self, batch: list[_Ticket[Any]]) -> None:
         """All jobs in one transaction. Each ticket is resolved, or, if this thread was interrupted, none is."""
@@ -188,6 +202,7 @@ class Desk:
             done = self._run_all(batch)
             committing = True
             connection.execute("COMMIT")
+            self._resolve(done)
         except (apsw.Error, HoldfastError, OSError, MemoryError) as error:
             self._rollback()
             reason = translate(error, "writing to the store") if isinstance(error, apsw.Error) else error
@@ -205,7 +220,6 @@ class Desk:
                 for ticket in batch:
                     ticket.resolved, ticket.error = False, None
             raise
-        self._resolve(done)
         self.syncs += bool(done)
         self.jobs += len(done)
 
@@ -265,7 +279,8 @@ class Desk:
         # Inside the write transaction nobody else appends to the WAL, and what lies beyond its end is not looked at.
         # Zeros really written, not only allocated: an allocated block still costs the file system a journal entry.
         self._wal_grown = True
-        with self._wal.open("r+b") as file:
+        # Where there is no room for zeros there may be room for the commit, or SQLite says that there is none.
+        with contextlib.suppress(OSError), self._wal.open("r+b") as file:
             missing = WAL_BYTES - file.seek(0, os.SEEK_END)
             if missing > 0:
                 file.write(bytes(missing))

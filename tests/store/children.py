@@ -1,0 +1,42 @@
+"""Other processes: small programs run with the same Python and the same Holdfast."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import holdfast
+
+PLACE = str(Path(holdfast.__file__).parents[1])
+
+
+def start(program: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a program; it says what it has to say on standard output, line by line."""
+    environment = {**os.environ, "PYTHONPATH": PLACE, "PYTHONUNBUFFERED": "1"}
+    environment.pop("PYTHONWARNINGS", None)
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(child: subprocess.Popen[str], timeout_s: float = 60) -> list[str]:
+    """What a program said, once it has ended well."""
+    try:
+        out, err = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        out, err = child.communicate()
+        message = f"a child hangs; it said {out!r} and {err!r}"
+        raise AssertionError(message) from None
+    assert child.returncode == 0, err
+    return out.splitlines()
+
+
+def run(program: str, *arguments: object) -> list[str]:
+    """Run a program to its end."""
+    return finish(start(program, *arguments))
