@@ -7,7 +7,7 @@ Holdfast's own errors. Ids are made before the write, so that a retry after an u
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -136,19 +136,45 @@ class Names(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rewrite(msgspec.Struct, frozen=True, gc=False):
-    """What a child becomes when its parent is deleted: a whole copy of its own (None: it has one already)."""
+    """What a checkpoint becomes when the one it was linked to goes: linked to the nearest ancestor that stays.
+
+    It stands on a whole copy of its own (`whole`; None if it has one already), or on `delta` from that ancestor,
+    whose state has `base_digest`.
+    """
 
     id: str
     whole: Record | None
     blobs: Mapping[bytes, bytes]
+    delta: Record | None = None
+    base_digest: bytes | None = None
 
 
 class Deletion(msgspec.Struct, frozen=True, gc=False):
-    """One checkpoint to be removed; `rewrites` must name exactly the children it has when the removal happens."""
+    """Checkpoints to be removed together.
+
+    `rewrites` must name exactly the staying ones that are linked to one of them when the removal happens.
+    """
 
     session: str
-    id: str
+    ids: tuple[str, ...]
     rewrites: tuple[Rewrite, ...]
+
+
+class Kept(msgspec.Struct, frozen=True, gc=False):
+    """A checkpoint with its records, as it moves from one store to another."""
+
+    row: Row
+    size_bytes: int
+    delta: Record | None
+    whole: Record | None
+
+
+class Moved(msgspec.Struct, frozen=True, gc=False):
+    """A session as it moves: its line, its names, and the number its next checkpoint comes after."""
+
+    line: SessionRow
+    names: Names
+    sequence: int
 
 
 class Sizes(msgspec.Struct, frozen=True, gc=False):
@@ -181,11 +207,17 @@ class Backend(Protocol):
     def untag(self, session: str, *, name: str) -> None:
         """Forget a tag."""
 
-    def delete_checkpoint(self, deletion: Deletion) -> None:
-        """Remove one checkpoint; branches that stood on it move to its parent. ConflictError if children differ."""
+    def delete_checkpoints(self, deletion: Deletion) -> None:
+        """Remove checkpoints; branches on them move to the nearest ancestor that stays. ConflictError on a race."""
 
     def delete_session(self, session: str) -> None:
         """Remove a session and everything only it needed."""
+
+    def adopt(self, moved: Moved, history: Iterable[tuple[Kept, Mapping[bytes, bytes]]]) -> None:
+        """Write a whole session, each checkpoint with its blobs after the one it is linked to, or nothing at all.
+
+        AlreadyExistsError if a session has its id. An error raised by `history` leaves nothing behind.
+        """
 
     # reads
     def find_session(self, session: str) -> SessionRow | None:
@@ -219,6 +251,9 @@ class Backend(Protocol):
 
     def ids(self, session: str) -> Sequence[str]:
         """All checkpoints of a session, oldest first."""
+
+    def history(self, session: str, *, after: int, limit: int) -> Sequence[Kept]:
+        """A page of a session's checkpoints with a sequence beyond `after`, oldest first, with their records."""
 
     def blobs(self, digests: Collection[bytes], *, salvage: bool = False) -> Mapping[bytes, bytes]:
         """The contents of blobs; with `salvage`, only of those that can be read."""

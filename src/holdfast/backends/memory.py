@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.backend import (
@@ -19,7 +19,10 @@ from holdfast.backend import (
     Chain,
     Commit,
     Deletion,
+    Kept,
+    Moved,
     Names,
+    Rewrite,
     Row,
     SessionRow,
     Sizes,
@@ -162,34 +165,47 @@ class MemoryBackend:
                 message = f"there is no tag {name!r}"
                 raise NotFoundError(message, hint="session.tags() lists those there are")
 
-    def delete_checkpoint(self, deletion: Deletion) -> None:
+    def delete_checkpoints(self, deletion: Deletion) -> None:
         with self._held():
             session = self._session(deletion.session)
-            gone = _kept(session, deletion.id)
-            children = {rewrite.id: _kept(session, rewrite.id) for rewrite in deletion.rewrites}
-            if set(children) != {id_ for id_, kept in session.checkpoints.items() if kept.link == deletion.id}:
-                message = f"checkpoint {deletion.id[:12]} has other children than a moment ago"
+            gone = {id_: _kept(session, id_) for id_ in deletion.ids}
+            orphans = {rewrite.id: _kept(session, rewrite.id) for rewrite in deletion.rewrites}
+            if set(orphans) != {id_ for id_, kept in session.checkpoints.items() if kept.link in gone} - set(gone):
+                message = f"session {session.id!r}: other checkpoints lean on those to be deleted than a moment ago"
                 raise ConflictError(message, hint="try again")
             _refuse_pinned(session, gone)
             for rewrite in deletion.rewrites:
-                if children[rewrite.id].whole is None:
-                    if rewrite.whole is None:
-                        message = f"checkpoint {rewrite.id[:12]} has no whole copy yet"
-                        raise ConflictError(message, hint="try again")
-                    self._refuse_missing(set(rewrite.whole.refs), rewrite.blobs)
+                self._refuse_unfit(session, orphans[rewrite.id], rewrite, gone)
 
             for rewrite in deletion.rewrites:
-                child = children[rewrite.id]
-                before = child.refs()
-                child.link, child.delta, child.whole = gone.link, None, child.whole or rewrite.whole
-                self._put_blobs(session, child, rewrite.blobs)
-                self._drop_blobs(session, child, before - child.refs())
+                orphan = orphans[rewrite.id]
+                before = orphan.refs()
+                delta = None if orphan.whole is not None or rewrite.whole is not None else rewrite.delta
+                orphan.link, orphan.delta, orphan.whole = _anchor(orphan, gone), delta, orphan.whole or rewrite.whole
+                orphan.place = orphan.place if delta is None else 1
+                self._put_blobs(session, orphan, rewrite.blobs)
+                self._drop_blobs(session, orphan, before - orphan.refs())
             for branch in session.branches.values():
-                branch.head = gone.link if branch.head == gone.row.id and gone.link is not None else branch.head
-                branch.undo = None if branch.undo == gone.row.id else branch.undo
-            del session.checkpoints[deletion.id]
-            self._drop_blobs(session, gone, gone.refs())
+                branch.head = (_anchor(gone[branch.head], gone) or "") if branch.head in gone else branch.head
+                branch.undo = None if branch.undo in gone else branch.undo
+            for id_, kept in gone.items():
+                del session.checkpoints[id_]
+                self._drop_blobs(session, kept, kept.refs())
             session.epoch += 1
+
+    def _refuse_unfit(self, session: _Session, orphan: _Kept, rewrite: Rewrite, gone: Mapping[str, _Kept]) -> None:
+        if orphan.whole is not None:
+            return
+        record = rewrite.whole or rewrite.delta
+        if record is None:
+            message = f"checkpoint {rewrite.id[:12]} has no whole copy yet"
+            raise ConflictError(message, hint="try again")
+        anchor = _anchor(orphan, gone)
+        stands = anchor is not None and session.checkpoints[anchor].row.state_digest == rewrite.base_digest
+        if rewrite.whole is None and not stands:
+            message = f"checkpoint {rewrite.id[:12]} would stand on another state than a moment ago"
+            raise ConflictError(message, hint="try again")
+        self._refuse_missing(set(record.refs), rewrite.blobs)
 
     def delete_session(self, session: str) -> None:
         with self._held():
@@ -197,6 +213,28 @@ class MemoryBackend:
             for kept in gone.checkpoints.values():
                 self._drop_blobs(gone, kept, kept.refs())
             del self._sessions[session]
+
+    def adopt(self, moved: Moved, history: Iterable[tuple[Kept, Mapping[bytes, bytes]]]) -> None:
+        with self._held():
+            self._refuse_known(moved.line.id)
+        # Read first, without the lock: what comes may be slow, and may turn out to be damaged.
+        arrived = list(history)
+        contents = {digest: content for _, blobs in arrived for digest, content in blobs.items()}
+        with self._held():
+            self._refuse_known(moved.line.id)
+            session = _arrive(moved, [kept for kept, _ in arrived], born=self._commits + 1)
+            for kept in session.checkpoints.values():
+                self._refuse_missing(kept.refs(), contents)
+
+            for kept in session.checkpoints.values():
+                self._put_blobs(session, kept, contents)
+            self._commits += len(arrived)
+            self._sessions[session.id] = session
+
+    def _refuse_known(self, session: str) -> None:
+        if session in self._sessions:
+            message = f"there is already a session {session!r}"
+            raise AlreadyExistsError(message, hint="import it under another name, or delete the old one first")
 
     # reads
 
@@ -297,6 +335,11 @@ class MemoryBackend:
             found = self._sessions.get(session)
             return [] if found is None else list(found.checkpoints)
 
+    def history(self, session: str, *, after: int, limit: int) -> Sequence[Kept]:
+        with self._held():
+            kept = [kept for kept in self._session(session).checkpoints.values() if kept.row.sequence > after]
+            return [Kept(_row(found), found.size_bytes, found.delta, found.whole) for found in kept[:limit]]
+
     def blobs(self, digests: Collection[bytes], *, salvage: bool = False) -> Mapping[bytes, bytes]:
         with self._held():
             found = {digest: self._blobs[digest] for digest in digests if digest in self._blobs}
@@ -390,6 +433,43 @@ def _new_checkpoint(commit: Commit, parent: _Kept | None, *, sequence: int, numb
     )
 
 
+def _arrive(moved: Moved, history: Sequence[Kept], *, born: int) -> _Session:
+    """A session as it came from elsewhere; CorruptionError if something it refers to did not come."""
+    line = moved.line
+    session = _Session(line.id, line.totals, line.created_us, born=born, sequence=moved.sequence)
+    for number, kept in enumerate(history, born):
+        row = kept.row
+        link = None if row.link_id is None else _arrived(session, row.link_id)
+        place = 0 if link is None else 1 if link.whole is not None else link.place + 1
+        delta = None if link is None else kept.delta
+        if delta is None and kept.whole is None:
+            message = f"checkpoint {row.id[:12]} comes without a record"
+            raise InvalidInputError(message, hint="the history is not complete")
+        session.checkpoints[row.id] = _Kept(row, row.link_id, place, number, kept.size_bytes, delta, kept.whole)
+    for branch in moved.names.branches:
+        undo = None if branch.undo_id is None else _arrived(session, branch.undo_id).row.id
+        session.branches[branch.name] = _Branch(_arrived(session, branch.head_id).row.id, undo)
+    for tag in moved.names.tags:
+        session.tags[tag.name] = _arrived(session, tag.id).row.id
+    return session
+
+
+def _arrived(session: _Session, id_: str) -> _Kept:
+    found = session.checkpoints.get(id_)
+    if found is None:
+        message = f"checkpoint {id_[:12]} is referred to before it comes, or never comes"
+        raise CorruptionError(message, hint="the history is not complete")
+    return found
+
+
+def _anchor(kept: _Kept, gone: Mapping[str, _Kept]) -> str | None:
+    """The nearest ancestor that stays."""
+    link = kept.link
+    while link is not None and link in gone:
+        link = gone[link].link
+    return link
+
+
 def _kept(session: _Session, id_: str | None) -> _Kept:
     found = None if id_ is None else session.checkpoints.get(id_)
     if found is None:
@@ -416,12 +496,12 @@ def _refuse_taken(session: _Session, name: str) -> None:
         raise AlreadyExistsError(message, hint="branches and tags share their names: choose another")
 
 
-def _refuse_pinned(session: _Session, gone: _Kept) -> None:
+def _refuse_pinned(session: _Session, gone: Mapping[str, _Kept]) -> None:
     for name, id_ in session.tags.items():
-        if id_ == gone.row.id:
+        if id_ in gone:
             message = f"the checkpoint is tagged {name!r}"
             raise InvalidInputError(message, hint="untag it first")
     for name, branch in session.branches.items():
-        if branch.head == gone.row.id and gone.link is None:
+        if branch.head in gone and _anchor(gone[branch.head], gone) is None:
             message = f"branch {name!r} has no other checkpoint to stand on"
             raise InvalidInputError(message, hint="delete the branch or the whole session instead")

@@ -153,7 +153,7 @@ class Session:
         for _ in range(_RACES):
             rewrites = tuple([self._rewrite(child) for child in self._backend.children(self.id, row.id)])
             try:
-                self._backend.delete_checkpoint(Deletion(self.id, row.id, rewrites))
+                self._backend.delete_checkpoints(Deletion(self.id, (row.id,), rewrites))
             except ConflictError:
                 continue  # somebody committed on it in between
             break

@@ -198,4 +198,4 @@ def delete(backend: Backend, session: str, id_: str) -> None:
     for child in backend.children(session, id_):
         record, blobs = whole(read_back(backend, session, child))
         rewrites.append(Rewrite(child, record, blobs))
-    backend.delete_checkpoint(Deletion(session, id_, tuple(rewrites)))
+    backend.delete_checkpoints(Deletion(session, (id_,), tuple(rewrites)))

@@ -11,14 +11,14 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import apsw
 
-from holdfast.backend import BranchRow, Chain, Commit, Deletion, Names, Row, SessionRow, Sizes
-from holdfast.backends.sqlite import reads, upkeep, writes
+from holdfast.backend import BranchRow, Chain, Commit, Deletion, Kept, Moved, Names, Row, SessionRow, Sizes
+from holdfast.backends.sqlite import deleting, moving, reads, upkeep, writes
 from holdfast.backends.sqlite.desk import Desk
 from holdfast.backends.sqlite.schema import connect, prepare, translated
 from holdfast.errors import ClosedError
@@ -75,12 +75,15 @@ class SqliteBackend:
     def untag(self, session: str, *, name: str) -> None:
         self._write(lambda connection: writes.untag(connection, session, name))
 
-    def delete_checkpoint(self, deletion: Deletion) -> None:
-        self._write(lambda connection: writes.delete_checkpoint(connection, deletion))
+    def delete_checkpoints(self, deletion: Deletion) -> None:
+        self._write(lambda connection: deleting.delete_checkpoints(connection, deletion))
 
     def delete_session(self, session: str) -> None:
-        self._write(lambda connection: writes.delete_session(connection, session))
+        self._write(lambda connection: deleting.delete_session(connection, session))
         self._desk.run(upkeep.give_back, alone=True)
+
+    def adopt(self, moved: Moved, history: Iterable[tuple[Kept, Mapping[bytes, bytes]]]) -> None:
+        self._write(lambda connection: moving.adopt(connection, moved, history))
 
     # reads
 
@@ -115,6 +118,9 @@ class SqliteBackend:
 
     def ids(self, session: str) -> Sequence[str]:
         return self._read(lambda connection: reads.ids(connection, session))
+
+    def history(self, session: str, *, after: int, limit: int) -> Sequence[Kept]:
+        return self._read(lambda connection: moving.history(connection, session, after, limit))
 
     def blobs(self, digests: Collection[bytes], *, salvage: bool = False) -> Mapping[bytes, bytes]:
         return self._read(lambda connection: reads.blobs(connection, digests, salvage=salvage))

@@ -118,7 +118,8 @@ def _no_checkpoint(id_: str) -> NotFoundError:
     return NotFoundError(f"there is no checkpoint {id_!r}", hint="session.log() lists those there are")
 
 
-def _row(found: Sequence[Any]) -> Row:
+def row_of(found: Sequence[Any]) -> Row:
+    """A checkpoint's row, from its columns and those of its link."""
     linked, id_, sequence, lost_id, lost_digest, link_id, link_digest, state_digest, digest, fields = found
     if linked is not None and link_id is None:
         message = f"the checkpoint before {unpack_id(id_)} is missing"
@@ -176,7 +177,7 @@ def find_row(connection: apsw.Connection, session: str, id_: str) -> Row | None:
     """One checkpoint, or None."""
     sid = find_sid(connection, session)
     found = connection.execute(_BY_ID, (sid, pack_id(id_))).fetchone() if sid is not None else None
-    return None if found is None else _row(found)
+    return None if found is None else row_of(found)
 
 
 def find_ids(connection: apsw.Connection, session: str, prefix: str, limit: int) -> list[str]:
@@ -206,7 +207,7 @@ def line(connection: apsw.Connection, session: str, id_: str, limit: int) -> lis
     """A checkpoint and its ancestors, newest first."""
     sid = sid_of(connection, session)
     cid_of(connection, sid, id_)
-    return [_row(found) for found in connection.execute(_LINE, (sid, pack_id(id_), limit))]
+    return [row_of(found) for found in connection.execute(_LINE, (sid, pack_id(id_), limit))]
 
 
 def children(connection: apsw.Connection, session: str, id_: str) -> list[str]:
@@ -243,12 +244,9 @@ def chain(connection: apsw.Connection, session: str, id_: str, *, salvage: bool 
     found = connection.execute(_BY_ID, (sid, pack_id(id_))).fetchone()
     if found is None:
         raise _no_checkpoint(id_)
-    row = _row(found)
+    row = row_of(found)
     cid = cid_of(connection, sid, id_)
-    try:
-        opened = _open_links(connection, [_Link(*link) for link in connection.execute(_CHAIN, (cid,))][::-1])
-    except (CorruptionError, apsw.Error):
-        opened = _Detour(connection, salvage=salvage).open(cid)
+    opened = open_at(connection, cid, salvage=salvage)
     (epoch,) = one(connection, _EPOCH, (sid,))
     (base,) = (None,) if opened.base is None else one(connection, _ID, (opened.base,))
     return Chain(
@@ -261,6 +259,14 @@ def chain(connection: apsw.Connection, session: str, id_: str, *, salvage: bool 
         prefix=opened.prefix,
         epoch=epoch,
     )
+
+
+def open_at(connection: apsw.Connection, cid: int, *, salvage: bool = False) -> Opened:
+    """The chain that ends at a checkpoint, opened."""
+    try:
+        return _open_links(connection, [_Link(*link) for link in connection.execute(_CHAIN, (cid,))][::-1])
+    except (CorruptionError, apsw.Error):
+        return _Detour(connection, salvage=salvage).open(cid)
 
 
 class _Link(NamedTuple):
@@ -277,7 +283,7 @@ class _Link(NamedTuple):
     roll: bytes | None
 
 
-class _Opened:
+class Opened:
     """A chain as far as it has been read."""
 
     __slots__ = ("base", "lost", "place", "prefix", "records", "singles", "whole_bytes")
@@ -310,11 +316,11 @@ class _Opened:
             self.place, self.prefix, self.base = 0, b"", None
 
 
-def _open_links(connection: apsw.Connection, links: list[_Link]) -> _Opened:
+def _open_links(connection: apsw.Connection, links: list[_Link]) -> Opened:
     first = links[0]
     if not first.complete:
         raise _missing("the whole copy at the beginning of a chain")
-    opened = _Opened(packing.open_whole(half(connection, first.cid, WHOLE), state=first.state_digest), first)
+    opened = Opened(packing.open_whole(half(connection, first.cid, WHOLE), state=first.state_digest), first)
     before = first.state_digest
     for link in links[1:]:
         if link.roll is not None:
@@ -336,10 +342,10 @@ class _Detour:
         self._connection = connection
         self._salvage = salvage
 
-    def open(self, cid: int) -> _Opened:
+    def open(self, cid: int) -> Opened:
         way: list[_Link] = []
         at: int | None = cid
-        opened: _Opened | None = None
+        opened: Opened | None = None
         while at is not None and opened is None:
             link = self._step(at)
             if link is None:
@@ -366,12 +372,12 @@ class _Detour:
             return None
         return None if found is None else _Link(*found)
 
-    def _whole(self, link: _Link) -> _Opened | None:
+    def _whole(self, link: _Link) -> Opened | None:
         if not link.complete:
             return None
         try:
             data = half(self._connection, link.cid, WHOLE)
-            return _Opened(packing.open_whole(data, state=link.state_digest), link)
+            return Opened(packing.open_whole(data, state=link.state_digest), link)
         except (CorruptionError, apsw.Error):
             if link.link is None or link.delta is None:  # there is no other way to this state
                 if self._salvage:
@@ -379,12 +385,12 @@ class _Detour:
                 raise
             return None
 
-    def _shape(self, link: _Link) -> _Opened:
+    def _shape(self, link: _Link) -> Opened:
         try:
             shape = packing.salvage(half(self._connection, link.cid, WHOLE)) if link.complete else None
         except (CorruptionError, apsw.Error):
             shape = None
-        return _Opened(shape or Record(b"\x90", b""), link)
+        return Opened(shape or Record(b"\x90", b""), link)
 
 
 def _missing(what: str) -> CorruptionError:

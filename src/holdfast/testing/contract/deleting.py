@@ -21,7 +21,7 @@ def picture(number: int) -> bytes:
 
 
 class DeletingContract(Hooks):
-    """What `delete_checkpoint` and `delete_session` owe."""
+    """What `delete_checkpoints` and `delete_session` owe."""
 
     @pytest.mark.parametrize("at", [0, 1, 5, 14, 15, 16, 17, 18, 19, 20, 21, 22, 31, 38])
     def test_deleting_one_checkpoint_leaves_all_others_readable(self, backend: Backend, at: int) -> None:
@@ -151,9 +151,9 @@ class DeletingContract(Hooks):
         rewrite, other = Rewrite(child, record, blobs), Rewrite(stranger, *whole(author.states[stranger]))
         for rewrites in ((), (rewrite,), (rewrite, other), (other,)):
             with pytest.raises(ConflictError):
-                backend.delete_checkpoint(Deletion("a session", author.rows[2].id, rewrites))
+                backend.delete_checkpoints(Deletion("a session", (author.rows[2].id,), rewrites))
         with pytest.raises(NotFoundError):
-            backend.delete_checkpoint(Deletion("a session", author.rows[2].id, (Rewrite("nobody", record, blobs),)))
+            backend.delete_checkpoints(Deletion("a session", (author.rows[2].id,), (Rewrite("nobody", record, blobs),)))
         for id_, state in author.states.items():
             assert read_back(backend, "a session", id_) == state
         assert backend.chain("a session", child).epoch == 0
@@ -165,12 +165,12 @@ class DeletingContract(Hooks):
         author.grow(2)
         middle = author.rows[1].id
         with pytest.raises(ConflictError):
-            backend.delete_checkpoint(
-                Deletion("a session", middle, (Rewrite(author.rows[2].id, None, {}),)),
+            backend.delete_checkpoints(
+                Deletion("a session", (middle,), (Rewrite(author.rows[2].id, None, {}),)),
             )
         check_states(backend, "a session", author.states)
         # The one that has its own needs none.
-        backend.delete_checkpoint(Deletion("a session", author.rows[2].id, (Rewrite(author.rows[3].id, None, {}),)))
+        backend.delete_checkpoints(Deletion("a session", (author.rows[2].id,), (Rewrite(author.rows[3].id, None, {}),)))
         del author.states[author.rows[2].id]
         check_states(backend, "a session", author.states)
 
@@ -183,8 +183,8 @@ class DeletingContract(Hooks):
         record, _ = whole({"picture": picture(2), "turn": 2})
         assert record.refs
         with pytest.raises(CorruptionError):
-            backend.delete_checkpoint(
-                Deletion("a session", author.rows[1].id, (Rewrite(author.rows[2].id, record, {}),))
+            backend.delete_checkpoints(
+                Deletion("a session", (author.rows[1].id,), (Rewrite(author.rows[2].id, record, {}),))
             )
         assert (backend.find_session("a session"), backend.names("a session"), backend.sizes()) == before
         check_states(backend, "a session", author.states)

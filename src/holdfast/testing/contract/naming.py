@@ -127,7 +127,7 @@ class NamingContract(Hooks):
                 lambda session=session: backend.tag(session, id_="no id", name="t"),
                 lambda session=session: backend.delete_branch(session, branch="b"),
                 lambda session=session: backend.untag(session, name="main"),
-                lambda session=session: backend.delete_checkpoint(Deletion(session, "no id", ())),
+                lambda session=session: backend.delete_checkpoints(Deletion(session, ("no id",), ())),
                 lambda session=session: backend.line(session, "no id", limit=9),
                 lambda session=session: backend.chain(session, "no id"),
                 lambda session=session: backend.children(session, "no id"),

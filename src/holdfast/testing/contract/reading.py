@@ -248,7 +248,7 @@ def every_verb(backend: Backend, id_: str) -> list[Callable[[], object]]:
         lambda: backend.delete_branch("a session", branch="main"),
         lambda: backend.tag("a session", id_=id_, name="t"),
         lambda: backend.untag("a session", name="t"),
-        lambda: backend.delete_checkpoint(Deletion("a session", id_, ())),
+        lambda: backend.delete_checkpoints(Deletion("a session", (id_,), ())),
         lambda: backend.delete_session("a session"),
         lambda: backend.find_session("a session"),
         lambda: backend.sessions(before=None, limit=1, status=None, agent=None),
