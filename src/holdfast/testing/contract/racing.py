@@ -132,6 +132,8 @@ class RacingContract(Hooks):
         assert not list(openings[0].check())
 
     def test_commits_that_fail_midway_among_others_leave_nothing(self, openings: list[Backend]) -> None:
+        refused: list[bytes] = []
+
         def write(me: int) -> None:
             author = Author(openings[0], f"session {me}")
             author.commit({"turn": -1})
@@ -140,9 +142,11 @@ class RacingContract(Hooks):
                 draft = author.draft({"turn": number, **pictures})
                 with pytest.raises(CorruptionError):
                     openings[0].commit(msgspec.structs.replace(draft, blobs=dict(list(draft.blobs.items())[:3])))
+                refused.extend(draft.blobs)
                 author.commit({"turn": number})
 
         together(write, THREADS)
+        assert not openings[1].blobs(refused, salvage=True)
         assert not list(openings[1].check())
         assert openings[1].sizes().checkpoints == THREADS * (ROUNDS + 1)
 
