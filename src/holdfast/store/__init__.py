@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast.backend import Backend
-from holdfast.errors import ClosedError, InvalidInputError, NotFoundError, UnsupportedError
+from holdfast.errors import ClosedError, CorruptionError, InvalidInputError, NotFoundError, UnsupportedError
 from holdfast.lineage import check_name
 from holdfast.model import Problem, SessionInfo, Status, StoreStats, VerifyReport
 from holdfast.store.checking import check_session
@@ -91,13 +91,15 @@ class Store:
             message = f"there is no session {session!r}"
             raise NotFoundError(message, hint="store.sessions() lists those there are")
         problems: list[Problem] = [] if session is not None else list(self.backend.check())
-        ids = [session] if session is not None else [info.id for info in self.sessions()]
         checked = 0
-        for id_ in ids:
-            for found in check_session(self.backend, id_):
-                checked += found is None or bool(found.checkpoints)
-                if found is not None:
-                    problems.append(found)
+        try:
+            for id_ in [session] if session is not None else [info.id for info in self.sessions()]:
+                for found in check_session(self.backend, id_):
+                    checked += found is None or bool(found.checkpoints)
+                    if found is not None:
+                        problems.append(found)
+        except CorruptionError as error:
+            problems.append(Problem(what=str(error), cost="what lies behind it was not checked"))
         return VerifyReport(problems=tuple(problems), checked=checked)
 
     def stats(self) -> StoreStats:

@@ -15,13 +15,9 @@ from holdfast.store.reading import read_chain
 
 def check_session(backend: Backend, session: str) -> Iterator[Problem | None]:
     """One result per checkpoint: None if it is whole, otherwise what is wrong with it; then the names."""
-    damaged: list[CheckpointId] = []
-    for id_ in backend.ids(session):
-        problem = _check_checkpoint(backend, session, id_)
-        if problem is not None:
-            damaged.append(CheckpointId(id_))
-        yield problem
     try:
+        for id_ in backend.ids(session):
+            yield _check_checkpoint(backend, session, id_)
         names = backend.names(session)
         targets = [(branch.name, branch.head_id) for branch in names.branches] + [(t.name, t.id) for t in names.tags]
         for name, id_ in targets:

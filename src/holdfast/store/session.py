@@ -32,7 +32,7 @@ from holdfast.store.fields import (
     to_checkpoint,
 )
 from holdfast.store.reading import read_chain
-from holdfast.store.tip import Plan, Tip, tip_of
+from holdfast.store.tip import Plan, Tip, blind_tip, tip_of
 
 if TYPE_CHECKING:
     from holdfast.store import Store
@@ -218,18 +218,35 @@ class Session:
         return difference(self._state(before), self._state(after), a=names[0], b=names[1])
 
     def newest_intact(self, branch: str = "main") -> Checkpoint | None:
-        """The newest checkpoint on a branch whose state can be read and verified in full."""
+        """The newest checkpoint on a branch whose state can be read and verified in full; None if there is no branch.
+
+        CorruptionError if there is one but nothing of it is intact.
+        """
         found = self._backend.find_branch(self.id, check_name(branch, "a branch name"))
-        next_id = None if found is None else found.head_id
-        while next_id is not None:
-            row = self._backend.find_row(self.id, next_id)
-            if row is None:
-                return None
-            with contextlib.suppress(CorruptionError):
-                if state_digest(self._state(row)) == row.state_digest:
+        if found is None:
+            return None
+        next_id: str | None = found.head_id
+        try:
+            while next_id is not None:
+                row = self._row_by_id(next_id)
+                if self._is_intact(row):
                     return self._checkpoint(row)
-            next_id = row.link_id
-        return None
+                next_id = row.link_id
+        except (CorruptionError, NotFoundError):
+            # The way back is cut: what was committed on this branch before can still be had one by one.
+            for id_ in reversed(self._backend.ids(self.id)):
+                with contextlib.suppress(CorruptionError, NotFoundError):
+                    row = self._row_by_id(id_)
+                    if self._checkpoint(row).branch == branch and self._is_intact(row):
+                        return self._checkpoint(row)
+        message = f"session {self.id!r}: no checkpoint of branch {branch!r} is intact"
+        raise CorruptionError(message, hint="run verify, or load(salvage=True)")
+
+    def _is_intact(self, row: Row) -> bool:
+        try:
+            return state_digest(self._state(row)) == row.state_digest
+        except CorruptionError:
+            return False
 
     # how a ref becomes a row
 
@@ -303,11 +320,11 @@ class Session:
         return self._read(row.id)
 
     def _read(self, id_: str, *, salvage: bool = False) -> State:
-        chain, pieces = read_chain(self._backend, self.id, id_, salvage=salvage)
         try:
+            chain, pieces = read_chain(self._backend, self.id, id_, salvage=salvage)
             return rebuild(chain.records, pieces, salvage=salvage).state
         except CorruptionError as error:
-            message = f"session {self.id!r}: the state of checkpoint {chain.row.id[:12]} is damaged: {error}"
+            message = f"session {self.id!r}: the state of checkpoint {id_[:12]} is damaged: {error.args[0]}"
             hint = "session.newest_intact() finds the newest one that is whole"
             raise CorruptionError(message, hint=hint) from error
 
@@ -319,8 +336,11 @@ class Session:
         """What is known of a head: kept from our own last commit, or read."""
         tip = self._tips.get(branch)
         if tip is None or tip.row.id != head_id:
-            chain, pieces = read_chain(self._backend, self.id, head_id)
-            tip = tip_of(chain, rebuild(chain.records, pieces))
+            try:
+                chain, pieces = read_chain(self._backend, self.id, head_id)
+                tip = tip_of(chain, rebuild(chain.records, pieces))
+            except CorruptionError:
+                tip = blind_tip(self._row_by_id(head_id))
         return tip
 
     def _write(self, branch: str, state: State, fields: Any, *, expect: str | None, undo: bool = False) -> Checkpoint:

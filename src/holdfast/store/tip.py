@@ -1,10 +1,9 @@
 """What a Session keeps of a branch between two commits, and how the next commit is planned from it.
 
 Here is decided what a commit writes. Always a delta; and a *whole copy* when reading would otherwise take more than
-about twice the state, or when the deltas since the last one are three times its size, so that damage to one of them
-does not reach far. Every 64th delta since a whole copy is written a second time merged with the 63 before it (a
-*roll*), because reading 64 rows costs more than reading their bytes. A state can thus be had in more than one way,
-and damage to one of them costs nothing.
+about twice the state, or when the deltas since the last one are five times its size, so that damage to one of them
+does not reach far. After 32 deltas they are written a second time, merged into one (a *roll*), because reading 32 rows
+costs more than reading their bytes. A state can thus be had in more than one way, and damage to one costs nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +23,10 @@ _KEEP_DELTA_BELOW = 0.25  # of the whole copy beside it
 
 
 class Tip:
-    """A branch's head: its row, what is known of its state, and what the chain behind it weighs."""
+    """A branch's head: its row, what is known of its state, and what the chain behind it weighs.
+
+    Of a head whose state is damaged nothing is known: the next commit is a whole copy.
+    """
 
     __slots__ = (
         "epoch",
@@ -44,7 +46,7 @@ class Tip:
         self,
         *,
         row: Row,
-        known: Known,
+        known: Known | None,
         weight: int,
         whole_size: int,
         place: int,
@@ -85,6 +87,22 @@ def tip_of(chain: Chain, rebuilt: Rebuilt) -> Tip:
     )
 
 
+def blind_tip(row: Row) -> Tip:
+    """The tip of a branch whose head cannot be read, so that work can go on behind it."""
+    return Tip(
+        row=row,
+        known=None,
+        weight=0,
+        whole_size=0,
+        place=0,
+        prefix=b"",
+        epoch=0,
+        touched=frozenset(),
+        singles=(),
+        roll_base=None,
+    )
+
+
 class Plan:
     """A commit ready to be written, and what the tip will be when it is."""
 
@@ -96,11 +114,12 @@ class Plan:
         delta: Record | None = None
         blobs: dict[bytes, bytes] = {}
         touched: frozenset[str] = frozenset()
-        if tip is None:
+        before = None if tip is None else tip.known
+        if tip is None or before is None:
             known = know(state)
         else:
-            delta, blobs, known = advance(tip.known, state)
-            touched = tip.touched | _keys_in(tip.known, known)
+            delta, blobs, known = advance(before, state)
+            touched = tip.touched | _keys_in(before, known)
         if known.size_bytes > MAX_STATE_BYTES:
             message = f"the state has {known.size_bytes:,} bytes, more than the limit of {MAX_STATE_BYTES:,}"
             raise InvalidInputError(message, hint="keep large things outside and store where they are")
@@ -121,7 +140,7 @@ class Plan:
             expect=None if tip is None else tip.row.id,
             fields=encode_fields(fields),
             state_digest=known.digest,
-            base_digest=None if tip is None else tip.known.digest,
+            base_digest=None if before is None else before.digest,
             delta=delta,
             whole=copy,
             roll=roll,

@@ -28,7 +28,7 @@ OpenStore = Callable[[Path], Store]
 
 SESSIONS = ("a", "a_b")
 NAMES = ("main", "b", "c", "t")
-LONG = 40
+LONG = 24
 
 _names = st.sampled_from(NAMES)
 _picks = st.integers(0, 30)

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,15 @@ _FORK_PATIENCE_S = 5.0
 T = TypeVar("T")
 
 
+class _Seat:
+    """A reader's place inside SQLite, and the connection it has there once there is one."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self, connection: apsw.Connection | None) -> None:
+        self.connection = connection
+
+
 class SqliteBackend:
     """See the module's text. `commits` and `syncs` count what was written and how often the disk was waited for."""
 
@@ -43,7 +53,7 @@ class SqliteBackend:
         # One reader from the start, its schema parsed: the first load need not wait for that.
         self._idle = [connect(path, durability=durability)]
         self._idle[0].execute("SELECT count(*) FROM meta").fetchall()
-        self._busy: set[apsw.Connection] = set()
+        self._busy: set[_Seat] = set()
         self._closed = False
         self._pid = os.getpid()
         _open_backends.add(self)
@@ -166,16 +176,16 @@ class SqliteBackend:
             if self._closed:
                 message = "the store is closed"
                 raise ClosedError(message, hint="open it again")
-            connection = self._idle.pop() if self._idle else None
-        if connection is None:
-            connection = connect(self.path, durability=self._durability)
-        self._busy.add(connection)
+            seat = _Seat(self._idle.pop() if self._idle else None)
+            self._busy.add(seat)
         try:
-            yield connection
+            if seat.connection is None:
+                seat.connection = connect(self.path, durability=self._durability)
+            yield seat.connection
         finally:
-            self._busy.discard(connection)
-            if not self._keep(connection):
-                connection.close()
+            if seat.connection is not None and not self._keep(seat.connection):
+                seat.connection.close()
+            self._busy.discard(seat)
 
     def _keep(self, connection: apsw.Connection) -> bool:
         if connection.in_transaction:  # interrupted between its first line and its last: nobody must inherit that
@@ -194,9 +204,22 @@ class SqliteBackend:
     # forking
 
     def _before_fork(self) -> bool:
-        return self._desk.hold(_FORK_PATIENCE_S)
+        # Nobody may be inside SQLite while the process forks: a lock of its own that a thread holds there would stay
+        # locked in the child for ever. So the lead and the readers' mutex are kept until the fork is done.
+        deadline = time.monotonic() + _FORK_PATIENCE_S
+        if not self._desk.hold(_FORK_PATIENCE_S):
+            return False
+        while time.monotonic() < deadline:
+            self._mutex.acquire()
+            if not self._busy:
+                return True
+            self._mutex.release()
+            time.sleep(0.0005)
+        self._desk.release()
+        return False
 
     def _after_fork(self) -> None:
+        self._mutex.release()
         self._desk.release()
 
     def _in_child(self, *, held: bool) -> None:
@@ -204,7 +227,7 @@ class SqliteBackend:
         # locks are not inherited, SQLite's memory of them is). The parent's lock keeps this close from tidying the WAL
         # away. What another thread had in hand at the fork is in an unknown state and is never touched again.
         inherited = [*self._idle, *([self._desk.connection] if held else [])]
-        leaked = [*self._busy, *([] if held else [self._desk.connection])]
+        leaked = [*(seat.connection for seat in self._busy), *([] if held else [self._desk.connection])]
         for connection in leaked:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
         for connection in inherited:

@@ -122,10 +122,12 @@ class Desk:
                     return
 
     def close(self) -> None:
-        """Wait for what is under way, then refuse everything further."""
-        self.run(lambda _: None, alone=True)
+        """Refuse everything further, and wait for what is under way."""
         with self._mutex:
             self._closed = True
+        while not self.hold(1.0):
+            pass
+        self.release()
 
     def hold(self, seconds: float) -> bool:
         """Take the lead without a job, so that nothing is half done while the process forks."""

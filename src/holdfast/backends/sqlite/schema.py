@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,14 +159,11 @@ def prepare(path: Path, *, durability: str) -> apsw.Connection:
     if is_network(kind := filesystem_of(path.parent)):
         message = f"{path}: SQLite is not safe on a network file system ({kind})"
         raise UnsupportedError(message, hint="keep the store on a local disk, or use PostgreSQL")
+    if fresh:
+        _make(Path(os.path.realpath(path)))  # where a link leads, so that the link stays one
     with translated(f"opening {path}"):
-        if fresh:
-            # Made private before SQLite writes to it; -wal and -shm take over the mode.
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-        connection = connect(path, durability=durability, create=fresh)
+        connection = connect(path, durability=durability)
         try:
-            if fresh:
-                _create(connection)
             check_format(connection)
         except BaseException:
             connection.close()
@@ -190,10 +189,12 @@ def _inspect(path: Path) -> bool:
     if not status.st_mode & 0o222:
         message = f"{path} is read-only"
         raise UnavailableError(message, hint="make it writable: opening a store writes beside it", retryable=False)
-    return _peek(path) if status.st_size else True
+    if status.st_size:
+        _peek(path)
+    return not status.st_size
 
 
-def _peek(path: Path) -> bool:
+def _peek(path: Path) -> None:
     # Through SQLite, and immutable: closing a descriptor of our own would drop the locks of every other connection
     # of this process to the file, and an ordinary read would leave -wal and -shm beside a stranger's database.
     with translated(f"opening {path}"):
@@ -202,42 +203,79 @@ def _peek(path: Path) -> bool:
         )
         try:
             if look.pragma("application_id") != APPLICATION_ID:
-                empty = look.pragma("schema_version") == 0 and look.pragma("page_count") == 0
-                if empty:
-                    return True
                 message = f"{path} is a SQLite database, but not a Holdfast store"
                 raise FormatError(message, hint="give the path of a store or of a new file")
         finally:
             look.close()
-    return False
 
 
-def _create(connection: apsw.Connection) -> None:
-    connection.execute("BEGIN IMMEDIATE")
+def _make(path: Path) -> None:
+    """A store where there is none: made under another name, complete, then given its own in one step.
+
+    So a store is there whole or not at all, whoever is killed on the way. The lock on the folder keeps two makers
+    from replacing one another's; it goes with its process.
+    """
     try:
-        # Two processes may both have found nothing. The lock settles it: whoever comes second finds the tables.
-        if connection.pragma("application_id") != APPLICATION_ID:
-            connection.execute(SCHEMA)
-            for key, value in (
-                ("format_version", FORMAT_VERSION),
-                ("min_reader", MIN_READER),
-                ("min_writer", MIN_WRITER),
-            ):
-                connection.execute(PUT_META, (key, value))
-            connection.pragma("application_id", APPLICATION_ID)
+        folder = os.open(path.parent, os.O_RDONLY)
+    except OSError as error:
+        raise _cannot_make(path, error) from error
+    begins = f".{path.name[:200]}.new-"
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: then the last maker wins
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        if not _inspect(path):
+            return  # somebody else was first
+        _sweep(path.parent, begins)  # their makers were killed: whoever lives holds the lock
+        new = path.with_name(f"{begins}{secrets.token_hex(4)}")
+        # Made private before SQLite writes to it; -wal and -shm take over the mode.
+        os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        try:
+            with translated(f"making {path}"):
+                _create(new)
+            new.replace(path)
+        except BaseException:
+            _sweep(path.parent, begins)
+            raise
+        os.fsync(folder)
+    except OSError as error:
+        raise _cannot_make(path, error) from error
+    finally:
+        os.close(folder)
+
+
+def _sweep(folder: Path, begins: str) -> None:
+    for found in list(folder.iterdir()):
+        if found.name.startswith(begins):
+            found.unlink(missing_ok=True)
+
+
+def _cannot_make(path: Path, error: OSError) -> UnavailableError:
+    message = f"{path} cannot be made: {error.strerror}"
+    return UnavailableError(message, hint="check that its folder can be written", retryable=False)
+
+
+def _create(path: Path) -> None:
+    connection = connect(path, durability="full", create=True)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(SCHEMA)
+        for key, value in (
+            ("format_version", FORMAT_VERSION),
+            ("min_reader", MIN_READER),
+            ("min_writer", MIN_WRITER),
+        ):
+            connection.execute(PUT_META, (key, value))
+        connection.pragma("application_id", APPLICATION_ID)
         connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.pragma("journal_mode", "wal")
+        connection.pragma("journal_mode", "wal")
+    finally:
+        connection.close()
 
 
 def check_format(connection: apsw.Connection) -> None:
     """FormatError if this version may not read the store."""
     meta: dict[str, Any] = dict(connection.execute(META))
     refuse_newer(meta.get("min_reader", 1), FORMAT_VERSION, "read")
-    if connection.pragma("journal_mode") != "wal":
-        connection.pragma("journal_mode", "wal")  # a crash between making the tables and this line
 
 
 def refuse_newer(needed: int, have: int, verb: str) -> None:

@@ -119,6 +119,28 @@ class DeletingContract(Hooks):
         delete(backend, "a session", second.id)
         assert backend.find_branch("a session", "main") == BranchRow("main", third.id, None)
 
+    def test_an_undo_never_leads_to_a_checkpoint_that_came_after_the_deleted_one(self, backend: Backend) -> None:
+        author = Author(backend)
+        first, second = author.grow(2)
+        third = author.commit(author.states[first.id], undo_to=second.id)
+        for gone in (third.id, second.id):
+            delete(backend, "a session", gone)
+        Author(backend, "another session").grow(1)
+        (fourth,) = author.stand_on_head().grow(1)
+        assert backend.find_branch("a session", "main") == BranchRow("main", fourth.id, None)
+
+    def test_what_only_a_deleted_checkpoint_held_is_read_from_nowhere_else(self, backend: Backend) -> None:
+        author = Author(backend, whole_every=40, roll_every=16)
+        author.grow(5)
+        author.commit({**author.state, "secret": "held by one checkpoint only"})
+        author.commit({key: value for key, value in author.state.items() if key != "secret"})
+        author.grow(30)
+        delete(backend, "a session", author.rows[5].id)
+        del author.states[author.rows[5].id]
+        check_states(backend, "a session", author.states)
+        for id_ in backend.ids("a session"):
+            assert not [record for record in backend.chain("a session", id_).records if b"held by one" in record.body]
+
     def test_a_tagged_checkpoint_cannot_be_deleted(self, backend: Backend) -> None:
         author = Author(backend)
         author.grow(3)
@@ -231,6 +253,21 @@ class DeletingContract(Hooks):
             delete(backend, "a session", author.rows[at].id)
             del author.states[author.rows[at].id]
             check_states(backend, "a session", author.states)
+        assert not list(backend.check())
+
+    def test_a_piece_that_only_a_delta_needed_goes_with_the_delta(self, backend: Backend) -> None:
+        author = Author(backend)
+        text = "before " * 3_000
+        author.commit({"text": text})
+        draft = author.draft({"text": text[:9_000] + "inserted " * 1_000 + text[9_000:]})
+        author.write(draft, {"text": text[:9_000] + "inserted " * 1_000 + text[9_000:]})
+        author.commit({"text": "short"})
+        inserted = set(draft.blobs) - set(whole(author.states[draft.id])[1])
+        assert len(backend.blobs(inserted)) == len(inserted) > 0
+        delete(backend, "a session", author.rows[0].id)
+        del author.states[author.rows[0].id]
+        check_states(backend, "a session", author.states)
+        assert not backend.blobs(inserted, salvage=True)
         assert not list(backend.check())
 
     def test_deleting_a_session_takes_all_that_only_it_needed(self, backend: Backend) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
 from holdfast.backend import Backend
@@ -129,6 +130,25 @@ class RacingContract(Hooks):
             (id_,) = openings[0].ids(f"session {me}")
             assert read_back(openings[1], f"session {me}", id_) == {"picture": bytes([ROUNDS - 1]) * 6_000}
         assert not list(openings[0].check())
+
+    def test_commits_that_fail_midway_among_others_leave_nothing(self, openings: list[Backend]) -> None:
+        refused: list[bytes] = []
+
+        def write(me: int) -> None:
+            author = Author(openings[0], f"session {me}")
+            author.commit({"turn": -1})
+            for number in range(ROUNDS):
+                pictures = {str(at): bytes([me, number, at]) * 2_000 for at in range(4)}
+                draft = author.draft({"turn": number, **pictures})
+                with pytest.raises(CorruptionError):
+                    openings[0].commit(msgspec.structs.replace(draft, blobs=dict(list(draft.blobs.items())[:3])))
+                refused.extend(draft.blobs)
+                author.commit({"turn": number})
+
+        together(write, THREADS)
+        assert not openings[1].blobs(refused, salvage=True)
+        assert not list(openings[1].check())
+        assert openings[1].sizes().checkpoints == THREADS * (ROUNDS + 1)
 
     def test_a_reader_never_sees_half_a_checkpoint(self, openings: list[Backend]) -> None:
         author = Author(openings[0], whole_every=7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from functools import partial
 
@@ -224,6 +225,7 @@ class ReadingContract(Hooks):
         draft = author.draft({"turn": "of the child"})
         child = os.fork()
         if not child:
+            signal.alarm(30)  # one that waits for a lock of its parent's would wait for ever
             answers = []
             verbs: list[Callable[[], object]] = [*every_verb(backend, row.id), partial(backend.commit, draft)]
             for call in verbs:

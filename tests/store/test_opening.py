@@ -1,0 +1,481 @@
+"""Opening: one clear error for what is not a store, and whatever it was is left as it was."""
+
+import hashlib
+import os
+import shutil
+import sqlite3
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast import (
+    ClosedError,
+    CorruptionError,
+    FormatError,
+    HoldfastError,
+    InvalidInputError,
+    UnavailableError,
+    UnsupportedError,
+)
+from holdfast.backends.sqlite import mounts, schema
+from tests.store.children import finish, start
+
+
+def fingerprints(folder: Path) -> dict[str, str]:
+    """Every file in a folder, by its content."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.is_file()}
+
+
+def refused(path: Path, error: type[HoldfastError], text: str = "") -> None:
+    """Opening fails as it should, with the path in its text, and nothing in the folder changes."""
+    before = fingerprints(path.parent)
+    with pytest.raises(error, match=text) as caught:
+        holdfast.open(path)
+    assert str(path) in str(caught.value)
+    assert fingerprints(path.parent) == before
+
+
+def made(path: Path, count: int = 5) -> None:
+    with holdfast.open(path) as store:
+        for number in range(count):
+            store.session("s").commit({"n": number, "text": "x" * 500})
+
+
+def test_a_directory_is_not_a_store(tmp_path: Path) -> None:
+    refused(tmp_path / "..", FormatError, "is not a file")
+    with pytest.raises(FormatError):
+        holdfast.open(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"hello\n" * 500, b"\0" * 5000, b"SQLite format 3\0" + b"\xff" * 5000, b"x"])
+def test_a_file_of_something_else_is_not_a_store(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    refused(path, FormatError, "not a Holdfast store")
+
+
+def test_somebody_elses_database_is_left_alone(path: Path) -> None:
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE t(x)")
+    other.close()
+    refused(path, FormatError, "not a Holdfast store")
+
+
+@pytest.mark.parametrize("tables", [True, False])
+def test_somebody_elses_database_with_a_live_log_is_left_alone(path: Path, tables: bool) -> None:
+    other = sqlite3.connect(path)
+    other.execute("PRAGMA journal_mode=wal")
+    if tables:
+        other.execute("CREATE TABLE t(x)")
+    other.execute("PRAGMA user_version=7")
+    other.commit()
+    assert Path(f"{path}-wal").stat().st_size > 0
+    refused(path, FormatError, "not a Holdfast store")
+    assert other.execute("PRAGMA user_version").fetchone() == (7,)
+    other.close()
+
+
+def test_an_empty_file_becomes_a_store(path: Path) -> None:
+    path.touch()
+    made(path)
+    with holdfast.open(path) as store:
+        assert store.session("s").load()["n"] == 4
+
+
+def test_a_missing_folder_and_a_file_in_place_of_one_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="is not a folder"):
+        holdfast.open(tmp_path / "missing" / "store.db")
+    (tmp_path / "file").touch()
+    with pytest.raises(UnavailableError, match=r"store\.db"):
+        holdfast.open(tmp_path / "file" / "store.db")
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_a_read_only_file_is_refused(path: Path) -> None:
+    made(path)
+    path.chmod(0o444)
+    refused(path, UnavailableError, "read-only")
+    path.chmod(0o600)
+    holdfast.open(path).close()
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which nobody can make a file")
+def test_a_folder_that_cannot_be_written_is_one_clear_error() -> None:
+    with pytest.raises(UnavailableError, match=r"store\.db"):
+        holdfast.open("/proc/self/store.db")
+
+
+@pytest.mark.parametrize("keep", [0.3, 0.6, 0.9])
+def test_a_truncated_store_is_damage_and_never_an_empty_one(path: Path, keep: float) -> None:
+    made(path, 300)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * keep) // 4096 * 4096 + 100])
+    before = path.read_bytes()
+    try:
+        with holdfast.open(path) as store:
+            report = store.verify()
+            assert not report.ok
+            with pytest.raises(CorruptionError):
+                list(store.session("s").log())
+    except CorruptionError:
+        pass
+    assert path.read_bytes() == before
+
+
+WRONG: list[Any] = [
+    "",
+    "store",
+    "http://example.org/store.db",
+    "sqlite://store.db",
+    "sqlite:store.db",
+    "sqlite:///",
+    "sqlite:///a.db?mode=ro",
+    "sqlite:///a.db#x",
+    "sqlite:///a%00.db",
+    "a\0.db",
+    Path("a\0.db"),
+    "\udcff.db",
+    Path("\udcff.db"),
+    "memory://x",
+    "memory:x",
+    "postgres",
+    5,
+    b"store.db",
+    [],
+]
+
+
+@pytest.mark.parametrize("url", WRONG, ids=lambda url: f"{url!r}")
+def test_a_wrong_url_is_one_clear_error_and_makes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInputError) as caught:
+        holdfast.open(url)
+    assert caught.value.code == "invalid_input"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["postgresql://localhost/x", "file:///tmp/x", "file:x"])
+def test_a_backend_that_is_not_here_yet_says_so(url: str) -> None:
+    with pytest.raises(UnsupportedError):
+        holdfast.open(url)
+
+
+def test_every_way_to_name_a_file_leads_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "odd name #?%").mkdir()
+    odd = tmp_path / "odd name #?%" / "é?.db"
+    for write, read in (
+        ("a.db", "sqlite:///a.db"),
+        ("sqlite:///./b.db", tmp_path / "b.db"),
+        (f"sqlite:///{tmp_path}/c.db", str(tmp_path / "c.db")),
+        (odd, str(odd)),
+    ):
+        with holdfast.open(write) as store:
+            store.session("s").commit({"n": 1})
+        with holdfast.open(read) as store:
+            assert store.session("s").load() == {"n": 1}
+
+
+@pytest.mark.parametrize("durability", ["half", "", None, 1])
+def test_an_unknown_durability_is_refused(path: Path, durability: Any) -> None:
+    with pytest.raises(InvalidInputError, match="durability"):
+        holdfast.open(path, durability=durability)
+    assert not path.exists()
+
+
+def test_a_relaxed_store_is_the_same_store(path: Path) -> None:
+    with holdfast.open(path, durability="relaxed") as store:
+        for number in range(50):
+            store.session("s").commit({"n": number})
+    with holdfast.open(path) as store:
+        assert store.session("s").load() == {"n": 49}
+        assert store.verify().ok
+
+
+def set_meta(path: Path, **values: int) -> None:
+    schema._load_checksums()
+    connection = apsw.Connection(str(path), vfs="cksmvfs")
+    for key, value in values.items():
+        connection.execute("UPDATE meta SET value = ? WHERE key = ?", (value, key))
+    connection.close()
+
+
+def test_a_store_of_a_newer_format_is_refused_untouched(path: Path) -> None:
+    made(path)
+    set_meta(path, format_version=9, min_reader=9, min_writer=9)
+    before = fingerprints(path.parent)
+    with pytest.raises(FormatError, match="newer Holdfast"):
+        holdfast.open(path)
+    assert fingerprints(path.parent) == before
+    assert set(before) == {"store.db"}
+
+
+def test_a_store_that_adds_things_this_version_ignores_is_used(path: Path) -> None:
+    made(path)
+    set_meta(path, format_version=9)
+    with holdfast.open(path) as store:
+        assert store.session("s").commit({"n": 5}).sequence == 6
+
+
+def test_a_store_that_only_newer_versions_may_write_can_still_be_read(path: Path) -> None:
+    made(path)
+    with holdfast.open(path) as store:
+        session = store.session("s")
+        session.load()
+        set_meta(path, min_writer=9)
+        for write in (
+            lambda: session.commit({"n": "new"}),
+            lambda: session.tag("main", "t"),
+            lambda: session.fork("main", "b"),
+            lambda: session.delete("main"),
+            lambda: store.delete("s"),
+        ):
+            with pytest.raises(FormatError, match="newer Holdfast"):
+                write()
+        assert session.load()["n"] == 4
+        assert len(list(session.log())) == 5
+        assert store.verify().ok
+    with holdfast.open(path) as store:
+        assert store.session("s").load()["n"] == 4
+        with pytest.raises(FormatError):
+            store.session("s").commit({})
+
+
+def test_a_store_is_private_to_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    mask = os.umask(0)
+    try:
+        with holdfast.open() as store:
+            store.session("s").commit({})
+            for each in (tmp_path / ".holdfast").iterdir():
+                assert stat.S_IMODE(each.stat().st_mode) == 0o600, each
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / ".holdfast").stat().st_mode) == 0o700
+    assert [each.name for each in (tmp_path / ".holdfast").iterdir()] == ["store.db"]
+
+
+def test_the_store_of_a_parent_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with holdfast.open() as store:
+        store.session("s").commit({"n": 1})
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    monkeypatch.chdir(deep)
+    with holdfast.open() as store:
+        assert store.session("s").load() == {"n": 1}
+    assert not (deep / ".holdfast").exists()
+
+
+def test_a_file_in_place_of_the_folder_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".holdfast").write_text("mine")
+    with pytest.raises(InvalidInputError, match="not a folder"):
+        holdfast.open()
+    assert (tmp_path / ".holdfast").read_text() == "mine"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".holdfast").mkdir()
+    os.chown(tmp_path / ".holdfast", 12345, 12345)
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    with pytest.raises(UnsupportedError, match="another user"):
+        holdfast.open()
+    assert list((tmp_path / ".holdfast").iterdir()) == []
+    assert list((tmp_path / "below").iterdir()) == []
+
+
+def test_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "filesystem_of", lambda _folder: "nfs4")
+    with pytest.raises(UnsupportedError, match=r"network file system \(nfs4\)"):
+        holdfast.open(path)
+    assert not path.exists()
+
+
+MOUNTINFO = """\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+30 22 0:26 / /home rw - nfs4 server:/home rw
+31 30 0:27 / /home/me/local rw - xfs /dev/sdb rw
+32 22 0:28 / /mnt/with\\040space rw master:2 - cifs //server/share rw
+33 22 0:29 / /mnt/twice rw - ext4 /dev/sdc rw
+34 22 0:30 / /mnt/twice rw - fuse.sshfs me@host: rw
+garbage
+"""
+MOUNT = """\
+/dev/disk3s1 on / (apfs, sealed, local, read-only)
+//me@server/share on /Volumes/share (smbfs, nodev, nosuid)
+/dev/disk4 on /Volumes/a (b) (apfs, local)
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "network"),
+    [
+        ("/", "ext4", False),
+        ("/homework", "ext4", False),
+        ("/home", "nfs4", True),
+        ("/home/me/agent", "nfs4", True),
+        ("/home/me/local/deep", "xfs", False),
+        ("/mnt/with space/x", "cifs", True),
+        ("/mnt/twice/x", "fuse.sshfs", True),
+    ],
+)
+def test_the_mount_nearest_to_a_folder_decides(place: str, kind: str, network: bool) -> None:
+    found = mounts._longest(mounts._parse_mountinfo(MOUNTINFO), place)
+    assert found == kind
+    assert mounts.is_network(found) is network
+
+
+def test_mounts_of_macos_are_read_too() -> None:
+    table = mounts._parse_mount(MOUNT)
+    assert mounts._longest(table, "/Users/me") == "apfs"
+    assert mounts._longest(table, "/Volumes/share/x") == "smbfs"
+    assert mounts._longest(table, "/Volumes/a (b)/x") == "apfs"
+    assert not mounts.is_network(None)
+
+
+@pytest.mark.parametrize(
+    "version", ["3.51.3", "3.51.3.1", "3.52.0", "3.54.1", "4.0.0", "3.50.7", "3.50.8", "3.44.6", "3.6.23"]
+)
+def test_a_sqlite_without_the_wal_reset_race_is_used(version: str) -> None:
+    schema.refuse_unsafe_sqlite(version)
+
+
+@pytest.mark.parametrize("version", ["3.7.0", "3.40.1", "3.44.5", "3.45.0", "3.49.9", "3.50.6", "3.51.0", "3.51.2"])
+def test_a_sqlite_with_the_wal_reset_race_is_refused(version: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"{version}.*WAL-reset race"):
+        schema.refuse_unsafe_sqlite(version)
+
+
+def test_a_store_opened_twice_in_one_process_is_one_store(path: Path) -> None:
+    with holdfast.open(path) as one, holdfast.open(path) as other:
+        one.session("s").commit({"n": 1})
+        assert other.session("s").load() == {"n": 1}
+        other.session("s").commit({"n": 2})
+        assert one.session("s").load() == {"n": 2}
+        other.close()
+        for number in range(20):
+            one.session("s").commit({"n": number})
+        with holdfast.open(path) as third:
+            assert third.session("s").load() == {"n": 19}
+        assert one.verify().ok
+    assert fingerprints(path.parent).keys() == {"store.db"}
+
+
+def test_a_closed_store_says_so_and_can_be_closed_again(path: Path) -> None:
+    store = holdfast.open(path)
+    session = store.session("s")
+    point = session.commit({"n": 1})
+    listing, log = store.sessions(), session.log()
+    store.close()
+    store.close()
+    for use in (
+        lambda: store.session("s"),
+        store.sessions,
+        store.stats,
+        store.verify,
+        lambda: store.delete("s"),
+        lambda: session.commit({}),
+        session.load,
+        session.head,
+        session.log,
+        lambda: session.restore(point),
+        session.undo,
+        lambda: session.fork(point, "b"),
+        lambda: session.tag(point, "t"),
+        lambda: session.delete(point),
+        session.branches,
+        lambda: point.state,
+        lambda: next(listing),
+        lambda: next(log),
+    ):
+        with pytest.raises(ClosedError):
+            use()
+    holdfast.open(path).close()
+
+
+MAKE = """
+import sys, holdfast
+sys.stdin.readline()
+with holdfast.open(sys.argv[1] or None) as store:
+    store.session(sys.argv[2]).commit({"by": sys.argv[2]})
+print("done")
+"""
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_processes_that_make_the_same_store_at_once_all_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    workers = 4
+    for number in range(10):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        children = [start(MAKE, "store.db" if named else "", f"s{child}") for child in range(workers)]
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write("go\n")
+            child.stdin.flush()
+        for child in children:
+            assert finish(child) == ["done"]
+        with holdfast.open("store.db" if named else None) as store:
+            assert {info.id for info in store.sessions()} == {f"s{child}" for child in range(workers)}
+            assert store.verify().ok
+
+
+MAKE_SLOWLY = """
+import sys, time, holdfast
+from holdfast.backends.sqlite import schema
+for name in ("_create", "_inspect", "connect"):
+    def slow(*given, _real=getattr(schema, name), **more):
+        time.sleep(0.02)
+        result = _real(*given, **more)
+        time.sleep(0.02)
+        return result
+    setattr(schema, name, slow)
+print("begins")
+holdfast.open(sys.argv[1])
+"""
+
+
+def test_a_store_whose_making_is_killed_anywhere_is_there_whole_or_not_at_all(path: Path) -> None:
+    for number in range(12):
+        child = start(MAKE_SLOWLY, path)
+        assert child.stdout is not None
+        child.stdout.readline()
+        time.sleep(number * 0.02)
+        child.kill()
+        child.communicate()
+        with holdfast.open(path) as store:
+            store.session("s").commit({"n": number})
+            assert store.verify().ok
+        assert fingerprints(path.parent).keys() == {"store.db"}
+        path.unlink()
+
+
+def test_a_link_to_a_store_that_is_not_there_yet_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link.db"
+    link.symlink_to(tmp_path / "real" / "store.db")
+    made(link)
+    assert link.is_symlink()
+    with holdfast.open(tmp_path / "real" / "store.db") as store:
+        assert store.session("s").load()["n"] == 4
+
+
+def test_a_store_moved_or_copied_while_closed_is_the_same_store(tmp_path: Path) -> None:
+    made(tmp_path / "a.db")
+    shutil.copy(tmp_path / "a.db", tmp_path / "b.db")
+    (tmp_path / "a.db").rename(tmp_path / "c.db")
+    for name in ("b.db", "c.db"):
+        with holdfast.open(tmp_path / name) as store:
+            assert store.session("s").load()["n"] == 4
