@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         Damaged,
         Outcome,
         Problem,
+        PruneReport,
         SessionInfo,
         Status,
         StoreStats,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         VerifyReport,
     )
     from holdfast.opening import open
+    from holdfast.retention import Retention
     from holdfast.store import Session, Store
 
 __version__ = "0.1.0"
@@ -75,6 +77,7 @@ _ROOMS = {
         "Damaged",
         "Outcome",
         "Problem",
+        "PruneReport",
         "SessionInfo",
         "Status",
         "StoreStats",
@@ -82,6 +85,7 @@ _ROOMS = {
         "VerifyReport",
     ),
     "opening": ("open",),
+    "retention": ("Retention",),
     "store": ("Session", "Store"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
@@ -122,6 +126,8 @@ __all__ = [
     "NotFoundError",
     "Outcome",
     "Problem",
+    "PruneReport",
+    "Retention",
     "Session",
     "SessionInfo",
     "Status",

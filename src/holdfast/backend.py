@@ -265,5 +265,14 @@ class Backend(Protocol):
     def check(self) -> Iterator[Problem]:
         """What is wrong below the level of sessions: pages, indexes, orphans."""
 
+    def compact(self) -> None:
+        """Give the space of what was deleted back to the disk, in steps that let writers in between."""
+
+    def repair(self) -> Sequence[str]:
+        """Remove what is provably useless and point names that lead nowhere at what is left; say what was done.
+
+        Never removes a checkpoint that can be read.
+        """
+
     def close(self) -> None:
         """Release everything. Further use is a ClosedError."""

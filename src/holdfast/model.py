@@ -186,6 +186,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     problems: tuple[Problem, ...]
     checked: int
+    repaired: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -195,7 +196,27 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """The count, then a line per problem."""
         head = f"{self.checked} checkpoints checked, {len(self.problems)} problems"
-        return "\n".join([head, *map(str, self.problems)])
+        done = [f"repaired: {what}" for what in self.repaired]
+        return "\n".join([head, *map(str, self.problems), *done])
+
+
+class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `prune` removed, or with `dry_run` would remove: checkpoints by session, and sessions as a whole."""
+
+    checkpoints: Mapping[SessionId, tuple[CheckpointId, ...]]
+    sessions: tuple[SessionId, ...]
+    freed_bytes: int
+    dry_run: bool
+
+    @property
+    def count(self) -> int:
+        """How many single checkpoints."""
+        return sum(len(ids) for ids in self.checkpoints.values())
+
+    def __str__(self) -> str:
+        """One line."""
+        verb = "would go" if self.dry_run else "gone"
+        return f"{self.count} checkpoints and {len(self.sessions)} sessions {verb}, {self.freed_bytes:,} bytes freed"
 
 
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,12 +9,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast.backend import Backend
-from holdfast.errors import ClosedError, CorruptionError, InvalidInputError, NotFoundError, UnsupportedError
+from holdfast.errors import ClosedError, CorruptionError, InvalidInputError, NotFoundError
 from holdfast.lineage import check_name
-from holdfast.model import Problem, SessionInfo, Status, StoreStats, VerifyReport
+from holdfast.model import Problem, PruneReport, SessionInfo, Status, StoreStats, VerifyReport
+from holdfast.retention import Retention
 from holdfast.store.checking import check_session
 from holdfast.store.fields import to_info
 from holdfast.store.session import Session
+from holdfast.upkeep.pruning import prune
 
 EVENTS = ("checkpoint", "call", "in_doubt", "fenced", "crash_loop")
 
@@ -82,11 +84,12 @@ class Store:
         self.backend.delete_session(check_name(session_id, "a session id"))
 
     def verify(self, session: str | None = None, *, repair: bool = False) -> VerifyReport:
-        """Read everything again and compare it with its digests."""
+        """Read everything again and compare it with its digests.
+
+        `repair` first removes what is provably useless (orphans, names that lead nowhere); never a readable checkpoint.
+        """
         self._refuse_closed()
-        if repair:
-            message = "this version reports damage but does not repair it"
-            raise UnsupportedError(message, hint="carry on from session.newest_intact()")
+        repaired = tuple(self.backend.repair()) if repair else ()
         if session is not None and self.backend.find_session(check_name(session, "a session id")) is None:
             message = f"there is no session {session!r}"
             raise NotFoundError(message, hint="store.sessions() lists those there are")
@@ -100,7 +103,21 @@ class Store:
                         problems.append(found)
         except CorruptionError as error:
             problems.append(Problem(what=str(error), cost="what lies behind it was not checked"))
-        return VerifyReport(problems=tuple(problems), checked=checked)
+        return VerifyReport(problems=tuple(problems), checked=checked, repaired=repaired)
+
+    def prune(
+        self,
+        retention: Retention,
+        *,
+        session: str | None = None,
+        dry_run: bool = False,
+        progress: Callable[[int, int | None], None] | None = None,
+    ) -> PruneReport:
+        """Forget what a retention allows; with `dry_run`, say exactly what that would be."""
+        self._refuse_closed()
+        if session is not None:
+            check_name(session, "a session id")
+        return prune(self.backend, retention, session=session, dry_run=dry_run, progress=progress)
 
     def stats(self) -> StoreStats:
         """How much is kept, and in how little space."""

@@ -19,7 +19,8 @@ from holdfast.digest import state_digest
 from holdfast.errors import ConflictError, CorruptionError, HoldfastError, InvalidInputError, NotFoundError
 from holdfast.lineage import check_name, parse_steps
 from holdfast.messages import summarise
-from holdfast.model import MIN_PREFIX_CHARS, Branch, Checkpoint, Outcome, SessionId, State, Status, Usage
+from holdfast.model import MIN_PREFIX_CHARS, Branch, Checkpoint, Outcome, PruneReport, SessionId, State, Status, Usage
+from holdfast.retention import Retention
 from holdfast.store.fields import (
     Fields,
     check_status,
@@ -164,6 +165,13 @@ class Session:
         for branch, seen in list(self._seen.items()):
             if seen == row.id and row.link_id is not None:
                 self._seen[branch] = row.link_id
+
+    def prune(self, retention: Retention, *, dry_run: bool = False) -> PruneReport:
+        """Forget what a retention allows of this session; with `dry_run`, say exactly what that would be."""
+        report = self._store.prune(retention, session=self.id, dry_run=dry_run)
+        if not dry_run:
+            self._tips.clear()
+        return report
 
     # reading
 

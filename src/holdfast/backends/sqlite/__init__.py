@@ -48,7 +48,7 @@ class SqliteBackend:
     def __init__(self, path: Path, *, durability: str = "full") -> None:
         self.path = path
         self._durability = durability
-        self._desk = Desk(prepare(path, durability=durability), path)
+        self._desk = Desk(prepare(path, durability=durability), path, durability=durability)
         self._mutex = threading.Lock()
         # One reader from the start, its schema parsed: the first load need not wait for that.
         self._idle = [connect(path, durability=durability)]
@@ -90,7 +90,7 @@ class SqliteBackend:
 
     def delete_session(self, session: str) -> None:
         self._write(lambda connection: deleting.delete_session(connection, session))
-        self._desk.run(upkeep.give_back, alone=True)
+        self.compact()
 
     def adopt(self, moved: Moved, history: Iterable[tuple[Kept, Mapping[bytes, bytes]]]) -> None:
         self._write(lambda connection: moving.adopt(connection, moved, history))
@@ -143,6 +143,15 @@ class SqliteBackend:
     def check(self) -> Iterator[Problem]:
         yield from self._read(upkeep.check)
 
+    def compact(self) -> None:
+        self._refuse_child()
+        while self._desk.run(upkeep.vacuum_some):
+            pass
+        self._desk.run(upkeep.empty_log, alone=True)
+
+    def repair(self) -> Sequence[str]:
+        return self._write(upkeep.repair)
+
     def close(self) -> None:
         if self._pid != os.getpid() or self._closed:
             return
@@ -152,9 +161,7 @@ class SqliteBackend:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
-        # The last connection out moves the WAL into the store and removes it.
-        with translated("closing the store"):
-            self._desk.connection.close()
+        self._desk.disconnect()
 
     def _write(self, job: Callable[[apsw.Connection], T]) -> T:
         self._refuse_child()

@@ -8,8 +8,6 @@ jobs to the next. The WAL is tended here too: kept at one size and reused, becau
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,10 +17,10 @@ from typing import Any, Generic, TypeVar
 import apsw
 
 from holdfast.backend import FORMAT_VERSION
-from holdfast.backends.sqlite.schema import refuse_newer, translate
+from holdfast.backends.sqlite.schema import refuse_newer, translate, translated
+from holdfast.backends.sqlite.wal import Tail, grow
 from holdfast.errors import ClosedError, HoldfastError
 
-WAL_BYTES = 1024 * 1024
 _CHECKPOINT_PAGES = 230
 _RESTART_PAGES = 4 * _CHECKPOINT_PAGES
 _GATHER_S = 0.002
@@ -64,12 +62,15 @@ class _Ticket(Generic[T]):
 class Desk:
     """Runs jobs on the writing connection; see the module's text."""
 
-    def __init__(self, connection: apsw.Connection, path: Path) -> None:
+    def __init__(self, connection: apsw.Connection, path: Path, *, durability: str = "full") -> None:
         self.connection = connection
         self.jobs = 0
         self.syncs = 0
-        self._wal = Path(f"{path}-wal")
+        self._path = path
+        # Where a commit is not synced there is nothing that a note could promise.
+        self._tail = Tail(path) if durability == "full" else None
         self._wal_pages = 0
+        self._frames = 0  # in the log after the last COMMIT, 0 if that wrote nothing
         self._wal_grown = False
         self._mutex = threading.Lock()
         self._queue: list[_Ticket[Any]] = []
@@ -128,6 +129,13 @@ class Desk:
         while not self.hold(1.0):
             pass
         self.release()
+
+    def disconnect(self) -> None:
+        """The last connection out moves the log into the store and removes it; its note goes with it."""
+        with translated("closing the store"):
+            self.connection.close()
+        if self._tail is not None:
+            self._tail.close()
 
     def hold(self, seconds: float) -> bool:
         """Take the lead without a job, so that nothing is half done while the process forks."""
@@ -192,20 +200,27 @@ class Desk:
     def _transact(self, batch: list[_Ticket[Any]]) -> None:
         """All jobs in one transaction. Each ticket is resolved, or, if this thread was interrupted, none is."""
         connection, committing = self.connection, False
+        reading: apsw.Cursor | None = None
         try:
             if self._upkeep_error is not None:
                 error, self._upkeep_error = self._upkeep_error, None
                 raise error
             connection.execute("BEGIN IMMEDIATE")
-            for (needed,) in connection.execute(_MIN_WRITER):
+            # Left open beyond the COMMIT: as long as somebody reads, nobody begins the log anew, and the note is true.
+            reading = connection.execute(_MIN_WRITER)
+            for (needed,) in reading:
                 refuse_newer(needed, FORMAT_VERSION, "write")
+                break
             if not self._wal_grown:
-                self._grow_wal()
+                self._wal_grown = True
+                grow(self._path)
             done = self._run_all(batch)
-            committing = True
+            committing, self._frames = True, 0
             connection.execute("COMMIT")
+            if self._tail is not None and self._frames:
+                self._tail.keep(self._frames)
             self._resolve(done)
-        except (apsw.Error, HoldfastError, OSError, MemoryError) as error:
+        except Exception as error:  # noqa: BLE001 - handed to those whose jobs it ended, not to whoever leads
             self._rollback()
             reason = translate(error, "writing to the store") if isinstance(error, apsw.Error) else error
             reason.__cause__ = error if reason is not error else error.__cause__
@@ -222,6 +237,9 @@ class Desk:
                 for ticket in batch:
                     ticket.resolved, ticket.error = False, None
             raise
+        finally:
+            if reading is not None:
+                reading.close()
         self.syncs += bool(done)
         self.jobs += len(done)
 
@@ -237,11 +255,6 @@ class Desk:
                 connection.execute("SAVEPOINT job")
             try:
                 done.append((ticket, ticket.job(connection)))
-            except HoldfastError as error:
-                if not shared:
-                    raise
-                connection.execute("ROLLBACK TO job")
-                ticket.fail(error)
             except apsw.Error as error:
                 # Out of space or a failing disk ends the whole transaction; a constraint ends this job alone.
                 if not shared or not connection.in_transaction or not isinstance(error, apsw.ConstraintError):
@@ -250,6 +263,11 @@ class Desk:
                 reason = translate(error, "writing to the store")
                 reason.__cause__ = error
                 ticket.fail(reason)
+            except Exception as error:
+                if not shared:
+                    raise
+                connection.execute("ROLLBACK TO job")
+                ticket.fail(error)
             if shared:
                 connection.execute("RELEASE job")
         return done
@@ -270,22 +288,12 @@ class Desk:
             reason = translate(error, "tending the store")
             reason.__cause__ = error
             ticket.fail(reason)
-        except HoldfastError as error:
+        except Exception as error:  # noqa: BLE001 - for whoever asked, not for whoever leads
             ticket.fail(error)
 
     def _note_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        self._wal_pages = pages
+        self._wal_pages = self._frames = pages
         return apsw.SQLITE_OK
-
-    def _grow_wal(self) -> None:
-        # Inside the write transaction nobody else appends to the WAL, and what lies beyond its end is not looked at.
-        # Zeros really written, not only allocated: an allocated block still costs the file system a journal entry.
-        self._wal_grown = True
-        # Where there is no room for zeros there may be room for the commit, or SQLite says that there is none.
-        with contextlib.suppress(OSError), self._wal.open("r+b") as file:
-            missing = WAL_BYTES - file.seek(0, os.SEEK_END)
-            if missing > 0:
-                file.write(bytes(missing))
 
     def _tend_wal(self) -> None:
         # PASSIVE waits for nobody. Once all of the WAL is in the store, the next writer starts it again from the front,

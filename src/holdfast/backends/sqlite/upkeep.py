@@ -16,15 +16,44 @@ _DANGLING_REFS = (
     "OR NOT EXISTS(SELECT 1 FROM checkpoints c WHERE c.cid = r.cid)"
 )
 _STRAY_CHECKPOINTS = "SELECT count(*) FROM checkpoints c WHERE NOT EXISTS(SELECT 1 FROM sessions s WHERE s.sid = c.sid)"
+_REMOVALS = (
+    (
+        "DELETE FROM checkpoints WHERE sid NOT IN (SELECT sid FROM sessions)",
+        "checkpoints of no session, which nobody could read",
+    ),
+    (
+        "DELETE FROM blob_refs WHERE bid NOT IN (SELECT bid FROM blobs) OR cid NOT IN (SELECT cid FROM checkpoints)",
+        "references that led nowhere",
+    ),
+    ("DELETE FROM blobs WHERE bid NOT IN (SELECT bid FROM blob_refs)", "blobs that no checkpoint needs"),
+)
+_DANGLING_NAMES = (
+    "SELECT n.sid, s.id, n.name, n.tag, n.cid FROM names n JOIN sessions s ON s.sid = n.sid "
+    "WHERE NOT EXISTS(SELECT 1 FROM checkpoints c WHERE c.cid = n.cid AND c.sid = n.sid)"
+)
+_NEWEST_BEFORE = "SELECT max(cid) FROM checkpoints WHERE sid = ? AND cid < ?"
+_DANGLING_UNDOS = "UPDATE names SET undo = NULL WHERE undo IS NOT NULL AND undo NOT IN (SELECT cid FROM checkpoints)"
+_COUNT_ANEW = (
+    "UPDATE sessions SET checkpoints = (SELECT count(*) FROM checkpoints c WHERE c.sid = ?1), "
+    "branches = (SELECT count(*) FROM names n WHERE n.sid = ?1 AND NOT n.tag), "
+    "logical = (SELECT coalesce(sum(size), 0) FROM checkpoints c WHERE c.sid = ?1) WHERE sid = ?1"
+)
+_VACUUM_PAGES = 256
 _MISCOUNTED = (
-    "SELECT s.id FROM sessions s WHERE s.checkpoints <> (SELECT count(*) FROM checkpoints c WHERE c.sid = s.sid) "
+    "SELECT s.sid, s.id FROM sessions s "
+    "WHERE s.checkpoints <> (SELECT count(*) FROM checkpoints c WHERE c.sid = s.sid) "
     "OR s.branches <> (SELECT count(*) FROM names n WHERE n.sid = s.sid AND NOT n.tag)"
 )
 
 
-def give_back(connection: apsw.Connection) -> None:
-    """Return free pages to the disk and empty the WAL, so that what was deleted is nowhere on it."""
-    connection.execute("PRAGMA incremental_vacuum").fetchall()
+def vacuum_some(connection: apsw.Connection) -> bool:
+    """Return some free pages to the disk; True if there are more. Each step is a short transaction of its own."""
+    connection.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+    return bool(one(connection, "PRAGMA freelist_count")[0])
+
+
+def empty_log(connection: apsw.Connection) -> None:
+    """Move the log into the store and cut it, so that what was deleted is nowhere on the disk."""
     deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1000
     while True:
         try:
@@ -35,6 +64,30 @@ def give_back(connection: apsw.Connection) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.002)
+
+
+def repair(connection: apsw.Connection) -> list[str]:
+    """Remove orphans, point dangling names at what is left, count anew; see the port."""
+    done = []
+    for sql, what in _REMOVALS:
+        connection.execute(sql)
+        if connection.changes():
+            done.append(f"{connection.changes()} {what}")
+    for sid, session, name, tagged, cid in list(connection.execute(_DANGLING_NAMES)):
+        (newest,) = one(connection, _NEWEST_BEFORE, (sid, cid))
+        if tagged or newest is None:
+            connection.execute("DELETE FROM names WHERE sid = ? AND name = ?", (sid, name))
+            done.append(f"session {session!r}: {name!r} led nowhere and was removed")
+        else:
+            connection.execute("UPDATE names SET cid = ? WHERE sid = ? AND name = ?", (newest, sid, name))
+            done.append(f"session {session!r}: branch {name!r} led nowhere and stands at the newest checkpoint before")
+    connection.execute(_DANGLING_UNDOS)
+    if connection.changes():
+        done.append(f"{connection.changes()} undo targets that were not there")
+    for sid, session in list(connection.execute(_MISCOUNTED)):
+        connection.execute(_COUNT_ANEW, (sid,))
+        done.append(f"session {session!r}: counted anew")
+    return done
 
 
 def check(connection: apsw.Connection) -> list[Problem]:
@@ -52,8 +105,12 @@ def check(connection: apsw.Connection) -> list[Problem]:
             (count,) = one(connection, sql)
             if count:
                 problems.append(Problem(what=f"{count} {what}", cost="space only", remedy="verify(repair=True)"))
-        for (session,) in connection.execute(_MISCOUNTED):
-            problems.append(Problem(what=f"session {session!r} counts other rows than it has"))
+        for _, session in connection.execute(_MISCOUNTED):
+            what = f"session {session!r} counts other rows than it has"
+            problems.append(Problem(what=what, remedy="verify(repair=True)"))
+        for _, session, name, _, _ in connection.execute(_DANGLING_NAMES):
+            what = f"session {session!r}: {name!r} points at a checkpoint that is not there"
+            problems.append(Problem(what=what, remedy="verify(repair=True) points it at the newest before that"))
     except apsw.Error as error:
         problems.append(Problem(what=f"pages cannot be read: {error}", remedy="copy what is intact with export"))
     return problems

@@ -1,0 +1,165 @@
+"""Pruning: which checkpoints go (retention says), what those that stay must stand on then, and the space given back.
+
+A checkpoint that stays but stood on one that goes gets a delta from its nearest ancestor that stays, or a whole copy
+where there is none or that is as short. All of one session goes in one transaction: at any moment a reader sees the
+session before or after. A commit that comes in between is safe: heads never go, and a plan that no longer fits (a
+branch or tag was set on a checkpoint meanwhile) is made again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from holdfast.backend import Backend, Deletion, Rewrite, Row
+from holdfast.delta import advance, know, rebuild, whole
+from holdfast.errors import ConflictError, InvalidInputError, NotFoundError
+from holdfast.model import CheckpointId, PruneReport, SessionId, State, Status
+from holdfast.retention import Point, Retention, is_over, to_drop
+from holdfast.store.fields import read_fields
+from holdfast.store.reading import read_chain
+
+Progress = Callable[[int, int | None], None]
+
+_TRIES = 20
+_PAGE_ROWS = 1000
+_SESSIONS_PAGE = 1000
+_DELTA_WORTH = 0.5  # of a whole copy: above that the whole copy is taken, which leans on nothing
+_FINISHED = frozenset({Status.COMPLETED.value, Status.FAILED.value, Status.HALTED.value})
+
+
+def prune(
+    backend: Backend,
+    retention: Retention,
+    *,
+    session: str | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> PruneReport:
+    """Forget what a retention allows; with `dry_run`, only say what."""
+    if not isinstance(retention, Retention):
+        message = f"prune takes a Retention, not {type(retention).__name__}"
+        raise InvalidInputError(message, hint="Retention(keep_last=50, keep_days=30)")
+    if session is not None and backend.find_session(session) is None:
+        message = f"there is no session {session!r}"
+        raise NotFoundError(message, hint="store.sessions() lists those there are")
+    now_us = time.time_ns() // 1000
+    before = backend.sizes()
+    sessions = [session] if session is not None else _all_sessions(backend)
+    dropped: dict[SessionId, tuple[CheckpointId, ...]] = {}
+    ended: list[SessionId] = []
+    for number, id_ in enumerate(sessions):
+        if progress is not None:
+            progress(number, len(sessions))
+        try:
+            if _is_over(backend, id_, retention, now_us):
+                if not dry_run:
+                    backend.delete_session(id_)
+                ended.append(SessionId(id_))
+                continue
+            gone = _prune_session(backend, id_, retention, now_us, dry_run=dry_run)
+        except NotFoundError:
+            continue  # somebody deleted it meanwhile
+        if gone:
+            dropped[SessionId(id_)] = tuple([CheckpointId(gone_id) for gone_id in gone])
+    if not dry_run and dropped:
+        backend.compact()
+    freed = 0 if dry_run else before.stored_bytes - backend.sizes().stored_bytes
+    return PruneReport(checkpoints=dropped, sessions=tuple(ended), freed_bytes=max(0, freed), dry_run=dry_run)
+
+
+def _all_sessions(backend: Backend) -> list[str]:
+    found: list[str] = []
+    before: int | None = None
+    while True:
+        page = backend.sessions(before=before, limit=_SESSIONS_PAGE, status=None, agent=None)
+        found += [row.id for row in page]
+        if len(page) < _SESSIONS_PAGE:
+            return found
+        before = page[-1].touched
+
+
+def _is_over(backend: Backend, session: str, retention: Retention, now_us: int) -> bool:
+    line = backend.find_session(session)
+    if retention.finished_days is None or line is None or line.totals.status not in _FINISHED:
+        return False
+    names = backend.names(session)
+    statuses = [read_fields(_row(backend, session, branch.head_id)).status for branch in names.branches]
+    return is_over(
+        finished=all(status in _FINISHED for status in statuses),
+        tagged=bool(names.tags),
+        at_us=line.totals.at_us,
+        retention=retention,
+        now_us=now_us,
+    )
+
+
+def _prune_session(backend: Backend, session: str, retention: Retention, now_us: int, *, dry_run: bool) -> list[str]:
+    for _ in range(_TRIES):
+        names = backend.names(session)
+        rows = _rows(backend, session, [branch.head_id for branch in names.branches])
+        points = []
+        for row in rows.values():
+            fields = read_fields(row)
+            points.append(Point(row.id, row.link_id, fields.at_us, fields.label is not None))
+        pinned = {tag.id for tag in names.tags} | {b.undo_id for b in names.branches if b.undo_id is not None}
+        heads = [branch.head_id for branch in names.branches]
+        gone = to_drop(points, heads, pinned, retention, now_us=now_us)
+        if dry_run or not gone:
+            return gone
+        try:
+            rewrites = _rewrites(backend, session, rows, set(gone))
+            backend.delete_checkpoints(Deletion(session, tuple(gone), rewrites))
+        except (ConflictError, InvalidInputError, NotFoundError):
+            continue  # the session changed under the plan
+        return gone
+    message = f"session {session!r} keeps changing; it was not pruned"
+    raise ConflictError(message, hint="try again")
+
+
+def _rows(backend: Backend, session: str, heads: Collection[str]) -> dict[str, Row]:
+    """All checkpoints of a session by their ids, oldest first: line by line, then those on no line."""
+    found: dict[str, Row] = {}
+    for head in heads:
+        next_id: str | None = head
+        while next_id is not None and next_id not in found:
+            page = backend.line(session, next_id, limit=_PAGE_ROWS)
+            found.update({row.id: row for row in page})
+            next_id = page[-1].link_id
+    for id_ in backend.ids(session):
+        if id_ not in found:
+            found[id_] = _row(backend, session, id_)
+    return dict(sorted(found.items(), key=lambda item: item[1].sequence))
+
+
+def _row(backend: Backend, session: str, id_: str) -> Row:
+    row = backend.find_row(session, id_)
+    if row is None:
+        message = f"there is no checkpoint {id_!r}"
+        raise NotFoundError(message)
+    return row
+
+
+def _rewrites(backend: Backend, session: str, rows: Mapping[str, Row], gone: Collection[str]) -> tuple[Rewrite, ...]:
+    rewrites = []
+    for row in rows.values():
+        if row.id in gone or row.link_id is None or row.link_id not in gone:
+            continue
+        anchor: str | None = row.link_id
+        while anchor is not None and anchor in gone:
+            anchor = rows[anchor].link_id
+        state = _state(backend, session, row.id)
+        copy, blobs = whole(state)
+        rewrite = Rewrite(row.id, copy, blobs)
+        if anchor is not None:
+            known = know(_state(backend, session, anchor))
+            delta, pieces, _ = advance(known, state)
+            if delta.size_bytes < _DELTA_WORTH * copy.size_bytes:
+                rewrite = Rewrite(row.id, None, pieces, delta, known.digest)
+        rewrites.append(rewrite)
+    return tuple(rewrites)
+
+
+def _state(backend: Backend, session: str, id_: str) -> State:
+    chain, pieces = read_chain(backend, session, id_)
+    return rebuild(chain.records, pieces).state
