@@ -16,12 +16,12 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import apsw
 import apsw.sqlite_extra
 
 from holdfast.backend import FORMAT_VERSION, MIN_READER, MIN_WRITER
+from holdfast.backends.sqlite import wal
 from holdfast.backends.sqlite.mounts import filesystem_of, is_network
 from holdfast.errors import (
     ConflictError,
@@ -35,6 +35,7 @@ from holdfast.errors import (
 
 APPLICATION_ID = 0x486F6C64  # "Hold"
 BUSY_TIMEOUT_MS = 15_000
+_HEADER_BYTES = 100
 _RESERVED_BYTES = 8  # what the checksum VFS keeps at the end of each page
 
 SCHEMA = """
@@ -160,12 +161,16 @@ def prepare(path: Path, *, durability: str) -> apsw.Connection:
         message = f"{path}: SQLite is not safe on a network file system ({kind})"
         raise UnsupportedError(message, hint="keep the store on a local disk, or use PostgreSQL")
     if fresh:
+        wal.refuse_log_alone(path)
         _make(Path(os.path.realpath(path)))  # where a link leads, so that the link stays one
     with translated(f"opening {path}"):
         connection = connect(path, durability=durability)
         try:
             check_format(connection)
+            wal.refuse_lost_commits(connection, path)
         except BaseException:
+            # Closing would move what is left of a damaged log into the store, and delete it.
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.close()
             raise
     return connection
@@ -195,18 +200,21 @@ def _inspect(path: Path) -> bool:
 
 
 def _peek(path: Path) -> None:
-    # Through SQLite, and immutable: closing a descriptor of our own would drop the locks of every other connection
-    # of this process to the file, and an ordinary read would leave -wal and -shm beside a stranger's database.
+    # The header alone. Whatever else is in the file may be half of a log that was being moved into it when its process
+    # was killed; the log has the rest. Through SQLite's own file, because closing a descriptor of ours would drop the
+    # locks of every other connection of this process, and because nothing may be left beside a stranger's database.
     with translated(f"opening {path}"):
-        look = apsw.Connection(
-            f"file:{quote(str(path.absolute()))}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-        )
+        file = apsw.VFSFile("", str(path.absolute()), [apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_MAIN_DB, 0])
         try:
-            if look.pragma("application_id") != APPLICATION_ID:
-                message = f"{path} is a SQLite database, but not a Holdfast store"
-                raise FormatError(message, hint="give the path of a store or of a new file")
+            header = file.xRead(_HEADER_BYTES, 0)
         finally:
-            look.close()
+            file.xClose()
+    if not header.startswith(b"SQLite format 3\0"):
+        message = f"{path} is not a Holdfast store"
+        raise FormatError(message, hint="give the path of a store or of a new file")
+    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+        message = f"{path} is a SQLite database, but not a Holdfast store"
+        raise FormatError(message, hint="give the path of a store or of a new file")
 
 
 def _make(path: Path) -> None:
