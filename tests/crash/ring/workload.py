@@ -1,0 +1,151 @@
+"""What is being done while the storage fails: a short working day with everything a store is asked for.
+
+A step is done whole or not at all, so after a crash a store looks as it looked after some step. `look` says how it
+looks: every checkpoint's state by its number in the session, every name, every line of ancestors.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import holdfast
+from holdfast.model import State
+from holdfast.store import Session, Store
+
+Look = dict[str, Any]
+
+
+def text(seed: int, size: int) -> str:
+    """Text that does not pack, so that it takes the pages it should."""
+    return random.Random(seed).randbytes(size // 2).hex()
+
+
+class Day:
+    """The steps, on one store; Sessions are kept between them, as a program would."""
+
+    def __init__(self, open_store: Callable[[], Store]) -> None:
+        self._open = open_store
+        self.store = open_store()
+        self._sessions: dict[str, Session] = {}
+        self.steps: list[Callable[[], object]] = [
+            lambda: self.grow("alpha", 1),
+            lambda: self.grow("alpha", 2),
+            lambda: self.grow("beta", 1, note=text(1, 9_000)),
+            lambda: self.of("alpha").fork("main~1", "try"),
+            lambda: self.grow("alpha", 3, branch="try"),
+            lambda: self.of("alpha").tag("main", "kept"),
+            lambda: self.grow("alpha", 3),
+            lambda: self.of("alpha").restore("main~2"),
+            lambda: self.of("alpha").undo(),
+            lambda: self.grow("beta", 2, note=text(1, 9_000) + "more"),
+            self.reopen,
+            lambda: self.of("alpha").delete("main~2"),
+            lambda: self.grow("gamma", 1, note=text(2, 30_000)),
+            lambda: self.store.delete("beta"),
+            lambda: self.grow("gamma", 2),
+            lambda: self.of("alpha").delete_branch("try"),
+            lambda: self.grow("alpha", 5),
+            self.reopen,
+        ]
+
+    def of(self, name: str) -> Session:
+        """The session this program holds."""
+        return self._sessions.setdefault(name, self.store.session(name))
+
+    def grow(self, name: str, turn: int, *, branch: str = "main", note: str = "") -> None:
+        """One turn of an agent: the state with two more messages."""
+        session = self.of(name)
+        state: State = session.load(branch) if session.head(branch) is not None else {"messages": []}
+        said = [{"role": role, "content": f"{role} of {name} at {turn} " + text(turn, 80)} for role in ("user", "ai")]
+        state["messages"] = [*state["messages"], *said]
+        if note:
+            state["note"] = note
+        session.commit(state, branch=branch, step=turn, label=f"turn {turn}")
+
+    def reopen(self) -> None:
+        """Close the store, open it again."""
+        self.store.close()
+        self._sessions.clear()
+        self.store = self._open()
+
+    def run(self, acknowledged: Callable[[int], object]) -> None:
+        """All steps; each is acknowledged once it has returned."""
+        acknowledged(0)
+        for number, step in enumerate(self.steps, 1):
+            step()
+            acknowledged(number)
+        self.store.close()
+
+
+def look(store: Store) -> Look:
+    """Everything there is to see in a store."""
+    return {info.id: look_at(store, info.id) for info in store.sessions()}
+
+
+def look_at(store: Store, name: str) -> Look:
+    """Everything there is to see of one session."""
+    session = store.session(name)
+    known = {id_: session.checkpoint(id_).sequence for id_ in store.backend.ids(name)}
+    branches = session.branches()
+    return {
+        "states": {sequence: session.load(id_) for id_, sequence in known.items()},
+        "branches": {name: found.sequence for name, found in branches.items()},
+        "tags": {name: found.sequence for name, found in session.tags().items()},
+        "lines": {name: [found.sequence for found in session.log(name)] for name in branches},
+        "heads": {name: session.load(name) for name in branches},
+    }
+
+
+def looks() -> list[Look]:
+    """How a store looks after each step when nothing goes wrong."""
+    store = holdfast.open("memory://")
+    close, store.close = store.close, lambda: None  # type: ignore[method-assign]
+    day = Day(lambda: store)
+    seen: list[Look] = []
+    day.run(lambda _: seen.append(look(store)))
+    close()
+    return seen
+
+
+class Verdict(NamedTuple):
+    """How a store was found: like after which steps (a reopening changes nothing, so there may be several)."""
+
+    steps: tuple[int, ...]
+    found: Look
+
+
+def judge(store: Store, expected: list[Look]) -> Verdict:
+    """Which step a store looks like; AssertionError for a store that looks like none, or does not verify."""
+    found = look(store)
+    report = store.verify()
+    assert report.ok, report.problems
+    steps = tuple(number for number, wanted in enumerate(expected) if wanted == found)
+    assert steps, f"this is no state that was ever written: {shorten(found)}"
+    return Verdict(steps, found)
+
+
+def shorten(found: Look) -> Iterator[str]:
+    """A look, for a person."""
+    return (f"{name}: {sorted(seen['states'])}, {seen['branches']}, {seen['tags']}" for name, seen in found.items())
+
+
+def go_on(store: Store, turns: int = 5) -> None:
+    """A few more steps, each read back."""
+    for name in ("alpha", "omega"):
+        session = store.session(name)
+        there = session.head() is not None
+        state: State = session.load() if there else {"messages": []}
+        for turn in range(turns):
+            state = {**state, "messages": [*state["messages"], {"role": "user", "content": f"on we go, {turn}"}]}
+            session.commit(state)
+            assert store.session(name).load() == state
+    report = store.verify()
+    assert report.ok, report.problems
+
+
+def path_in(folder: Path) -> Path:
+    """Where the store of a ring lies."""
+    return folder / "store.db"
