@@ -87,27 +87,10 @@ class Store:
         if repair:
             message = "this version reports damage but does not repair it"
             raise UnsupportedError(message, hint="carry on from session.newest_intact()")
-<<<<<<< Updated upstream
         if session is not None and self.backend.find_session(check_name(session, "a session id")) is None:
             message = f"there is no session {session!r}"
             raise NotFoundError(message, hint="store.sessions() lists those there are")
         problems: list[Problem] = [] if session is not None else list(self.backend.check())
-=======
-        problems: list[Problem] = []
-        ids: list[str] = []
-        try:
-            if session is not None:
-                if self.backend.find_session(check_name(session, "a session id")) is None:
-                    message = f"there is no session {session!r}"
-                    raise NotFoundError(message, hint="store.sessions() lists those there are")
-                ids = [session]
-            else:
-                problems += self.backend.check()
-                for info in self.sessions():
-                    ids.append(info.id)
-        except CorruptionError as error:
-            problems.append(Problem(what=str(error), cost="some sessions cannot be listed"))
->>>>>>> Stashed changes
         checked = 0
         try:
             for id_ in [session] if session is not None else [info.id for info in self.sessions()]:

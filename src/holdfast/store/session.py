@@ -29,7 +29,6 @@ from holdfast.store.fields import (
     decode_usage,
     encode_metadata,
     encode_usage,
-    read_fields,
     to_checkpoint,
 )
 from holdfast.store.reading import read_chain
@@ -219,7 +218,6 @@ class Session:
         return difference(self._state(before), self._state(after), a=names[0], b=names[1])
 
     def newest_intact(self, branch: str = "main") -> Checkpoint | None:
-<<<<<<< Updated upstream
         """The newest checkpoint on a branch whose state can be read and verified in full; None if there is no branch.
 
         CorruptionError if there is one but nothing of it is intact.
@@ -248,31 +246,6 @@ class Session:
         try:
             return state_digest(self._state(row)) == row.state_digest
         except CorruptionError:
-            return False
-=======
-        """The newest checkpoint on a branch whose state can be read and verified in full."""
-        check_name(branch, "a branch name")
-        with contextlib.suppress(CorruptionError):
-            found = self._backend.find_branch(self.id, branch)
-            next_id = None if found is None else found.head_id
-            while next_id is not None and (row := self._backend.find_row(self.id, next_id)) is not None:
-                if self._is_intact(row):
-                    return self._checkpoint(row)
-                next_id = row.link_id
-            return None
-        # A row on the way cannot be read, so its parent is not known: then the newest that was committed on the branch.
-        for id_ in reversed(self._backend.ids(self.id)):
-            with contextlib.suppress(CorruptionError):
-                row = self._backend.find_row(self.id, id_)
-                if row is not None and read_fields(row).branch == branch and self._is_intact(row):
-                    return self._checkpoint(row)
-        return None
->>>>>>> Stashed changes
-
-    def _is_intact(self, row: Row) -> bool:
-        try:
-            return state_digest(self._state(row)) == row.state_digest
-        except (CorruptionError, InvalidInputError):
             return False
 
     # how a ref becomes a row
