@@ -50,9 +50,9 @@ class SqliteBackend:
         self._durability = durability
         self._desk = Desk(prepare(path, durability=durability), path)
         self._mutex = threading.Lock()
-        # One reader from the start, its schema parsed: the first load need not wait for that.
+        # One reader from the start: the first load need not wait for it.
         self._idle = [connect(path, durability=durability)]
-        self._idle[0].execute("SELECT count(*) FROM meta").fetchall()
+        reads.warm_up(self._idle[0])
         self._busy: set[_Seat] = set()
         self._closed = False
         self._pid = os.getpid()
