@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -98,7 +99,8 @@ def warm_up(connection: apsw.Connection) -> None:
         (_BLOB, (b"",)),
         (_WHOLE, (0,)),
     ):
-        connection.execute(sql, bindings).fetchall()
+        with contextlib.suppress(apsw.Error):  # a damaged page is the affair of those who need it
+            connection.execute(sql, bindings).fetchall()
 
 
 def one(connection: apsw.Connection, sql: str, bindings: tuple[Any, ...] = ()) -> Any:
