@@ -32,6 +32,7 @@ _WORTH_PACKING_BYTES = 48
 _MEMORY = 5
 # A body may exceed the state limit by what a delta both drops and adds; what announces more is damage, not data.
 _MAX_BODY_BYTES = 2 * MAX_STATE_BYTES
+_MAX_BLOB_BYTES = 16 * 1024 * 1024  # as much as a row may hold: larger values are cut before they become blobs
 
 # Whole copies are rare and read often: worth a higher level as long as they are of ordinary size.
 _LEVEL = 6
@@ -159,8 +160,8 @@ def _deflate(body: bytes, prefix: bytes) -> bytes:
 
 
 def _unpack(mode: int, packed: bytes, prefix: bytes, size: int | None) -> bytes:
-    """The body again. Never makes more than was announced, nor more than a state may hold."""
-    limit = _MAX_BODY_BYTES if size is None else size
+    """The body again. Never makes more than was announced, nor more than a state may hold, or a row if it is a blob."""
+    limit = _MAX_BLOB_BYTES if size is None else size
     try:
         body = packed if mode == _RAW else _inflate(mode, packed, prefix[-_WINDOW_BYTES:], limit)
     except (zlib.error, zstd.ZstdError, EOFError, ValueError, MemoryError) as error:
@@ -173,7 +174,7 @@ def _unpack(mode: int, packed: bytes, prefix: bytes, size: int | None) -> bytes:
 
 
 def _inflate(mode: int, packed: bytes, prefix: bytes, limit: int) -> bytes:
-    if limit > _MAX_BODY_BYTES:
+    if not 0 <= limit <= _MAX_BODY_BYTES:  # below zero would be no limit at all to zlib
         raise ValueError(limit)
     if mode == _DEFLATE:
         press = zlib.decompressobj(_WINDOW, zdict=prefix) if prefix else zlib.decompressobj(_WINDOW)

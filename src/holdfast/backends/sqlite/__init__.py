@@ -48,15 +48,29 @@ class SqliteBackend:
     def __init__(self, path: Path, *, durability: str = "full") -> None:
         self.path = path
         self._durability = durability
-        self._desk = Desk(prepare(path, durability=durability), path, durability=durability)
+        writer = prepare(path, durability=durability)
+        try:
+            # One reader from the start: the first load need not wait for it.
+            self._idle = [self._warm_reader()]
+            self._desk = Desk(writer, path, durability=durability)
+        except BaseException:
+            writer.close()
+            raise
         self._mutex = threading.Lock()
-        # One reader from the start, its schema parsed: the first load need not wait for that.
-        self._idle = [connect(path, durability=durability)]
-        self._idle[0].execute("SELECT count(*) FROM meta").fetchall()
         self._busy: set[_Seat] = set()
         self._closed = False
         self._pid = os.getpid()
         _open_backends.add(self)
+
+    def _warm_reader(self) -> apsw.Connection:
+        with translated(f"opening {self.path}"):
+            reader = connect(self.path, durability=self._durability)
+            try:
+                reads.warm_up(reader)
+            except BaseException:
+                reader.close()
+                raise
+        return reader
 
     @property
     def commits(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -53,6 +54,8 @@ SELECT {_LINK}, CASE WHEN c.base IS NULL THEN c.delta END, c.roll FROM up CROSS 
 """
 _STEP = f"SELECT {_LINK}, c.delta, c.roll FROM checkpoints c WHERE c.cid = ?"
 _ID = "SELECT id FROM checkpoints WHERE cid = ?"
+_DELTA = "SELECT delta FROM checkpoints WHERE cid = ?"
+_WHOLE = "SELECT whole FROM checkpoints WHERE cid = ?"
 _CHILDREN = "SELECT id FROM checkpoints WHERE sid = ? AND link = ? ORDER BY cid"
 _IDS = "SELECT id FROM checkpoints WHERE sid = ? ORDER BY cid"
 _EPOCH = "SELECT epoch FROM sessions WHERE sid = ?"
@@ -81,6 +84,23 @@ def pack_id(id_: str) -> str | bytes:
 def unpack_id(kept: str | bytes) -> str:
     """The id again."""
     return kept if isinstance(kept, str) else kept.hex()
+
+
+def warm_up(connection: apsw.Connection) -> None:
+    """Compile what every load needs, so that the first one after opening a store is as fast as the next."""
+    for sql, bindings in (
+        (_SID, ("",)),
+        (_ONE_NAME, (0, "")),
+        (_BY_ID, (0, "")),
+        (_CID, (0, "")),
+        (_CHAIN, (0,)),
+        (_EPOCH, (0,)),
+        (_ID, (0,)),
+        (_BLOB, (b"",)),
+        (_WHOLE, (0,)),
+    ):
+        with contextlib.suppress(apsw.Error):  # a damaged page is the affair of those who need it
+            connection.execute(sql, bindings).fetchall()
 
 
 def one(connection: apsw.Connection, sql: str, bindings: tuple[Any, ...] = ()) -> Any:
@@ -416,11 +436,7 @@ def _open_delta(
 
 def half(connection: apsw.Connection, cid: int, which: str) -> bytes:
     """The sealed delta or whole copy of a checkpoint, joined if it was cut."""
-    sql = (
-        "SELECT whole FROM checkpoints WHERE cid = ?"
-        if which == WHOLE
-        else "SELECT delta FROM checkpoints WHERE cid = ?"
-    )
+    sql = _WHOLE if which == WHOLE else _DELTA
     (data,) = one(connection, sql, (cid,))
     if not data:
         raise _missing("a stored record")
