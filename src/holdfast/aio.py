@@ -19,7 +19,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -32,6 +32,7 @@ from holdfast.errors import ClosedError, InvalidInputError
 from holdfast.model import (
     Branch,
     Checkpoint,
+    ImportReport,
     Outcome,
     SessionId,
     SessionInfo,
@@ -43,6 +44,7 @@ from holdfast.model import (
 )
 from holdfast.store import Session, Store
 from holdfast.store.session import Ref
+from holdfast.upkeep.progress import Progress
 
 _THREADS = 8  # started when first needed; sessions that commit at once share one sync, so a few more than cores pay off
 _PAGE_ITEMS = 100
@@ -253,6 +255,37 @@ class AsyncStore:
 
     async def verify(self, session: str | None = None, *, repair: bool = False) -> VerifyReport:
         return await self._crew.run(self._store.verify, session, repair=repair)
+
+    async def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        session: str | None = None,
+        overwrite: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        """Write sessions to a file. `progress` is called on the event loop that opened the store."""
+        told = self._on_loop(progress)
+        await self._crew.run(self._store.export, path, session=session, overwrite=overwrite, progress=told)
+
+    async def import_(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        rename: str | Mapping[str, str] | None = None,
+        on_exists: str = "refuse",
+        progress: Progress | None = None,
+    ) -> ImportReport:
+        """Take in the sessions of a file. `progress` is called on the event loop that opened the store."""
+        told = self._on_loop(progress)
+        return await self._crew.run(self._store.import_, path, rename=rename, on_exists=on_exists, progress=told)
+
+    def _on_loop(self, progress: Progress | None) -> Progress | None:
+        def tell(done: int, total: int | None) -> None:
+            if progress is not None:
+                self._loop.call_soon_threadsafe(progress, done, total)
+
+        return None if progress is None else tell
 
     async def stats(self) -> StoreStats:
         return await self._crew.run(self._store.stats)

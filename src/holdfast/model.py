@@ -219,6 +219,21 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.count} checkpoints and {len(self.sessions)} sessions {verb}, {self.freed_bytes:,} bytes freed"
 
 
+class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `import_` took in: sessions by the names they have now, what they were called, and those it skipped."""
+
+    sessions: tuple[SessionId, ...]
+    checkpoints: int
+    renamed: Mapping[SessionId, SessionId]
+    skipped: tuple[SessionId, ...]
+
+    def __str__(self) -> str:
+        """The count, then a line per session that is not simply there."""
+        head = f"{len(self.sessions)} sessions with {self.checkpoints} checkpoints imported"
+        renamed = [f"{old!r} is now {new!r}" for old, new in self.renamed.items()]
+        return "\n".join([head, *renamed, *[f"{name!r} was here already and is as it was" for name in self.skipped]])
+
+
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """How much is kept, and in how little space."""
 

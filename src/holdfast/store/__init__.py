@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from holdfast.backend import Backend
 from holdfast.errors import ClosedError, CorruptionError, InvalidInputError, NotFoundError
 from holdfast.lineage import check_name
-from holdfast.model import Problem, PruneReport, SessionInfo, Status, StoreStats, VerifyReport
+from holdfast.model import ImportReport, Problem, PruneReport, SessionInfo, Status, StoreStats, VerifyReport
 from holdfast.retention import Retention
 from holdfast.store.checking import check_session
 from holdfast.store.fields import to_info
 from holdfast.store.session import Session
+from holdfast.upkeep import exporting, importing
+from holdfast.upkeep.progress import Progress
 from holdfast.upkeep.pruning import prune
 
 EVENTS = ("checkpoint", "call", "in_doubt", "fenced", "crash_loop")
@@ -118,6 +120,38 @@ class Store:
         if session is not None:
             check_name(session, "a session id")
         return prune(self.backend, retention, session=session, dry_run=dry_run, progress=progress)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        session: str | None = None,
+        overwrite: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        """Write a session, or all of them, to one file that `import_` of any store can read.
+
+        Writers go on meanwhile: each session is in it as it stood at one moment. The file is there whole or not at all.
+        """
+        self._refuse_closed()
+        if session is not None:
+            check_name(session, "a session id")
+        exporting.export(self.backend, path, session=session, overwrite=overwrite, progress=progress)
+
+    def import_(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        rename: str | Mapping[str, str] | None = None,
+        on_exists: str = "refuse",
+        progress: Progress | None = None,
+    ) -> ImportReport:
+        """Take in the sessions of an export file; everything in it is verified before any of it can be seen.
+
+        A session that is here already is refused and with it the whole file, unless `on_exists` is "skip" or "rename".
+        """
+        self._refuse_closed()
+        return importing.import_file(self.backend, path, rename=rename, on_exists=on_exists, progress=progress)
 
     def stats(self) -> StoreStats:
         """How much is kept, and in how little space."""
