@@ -14,7 +14,19 @@ from typing import Any, Self
 
 from holdfast.testing.faults.switch import Call, Faults, Verb
 
-_CALLS = ("open", "write", "pwrite", "ftruncate", "fsync", "fdatasync", "replace", "rename", "unlink", "remove")
+_CALLS = (
+    "open",
+    "write",
+    "pwrite",
+    "ftruncate",
+    "fsync",
+    "fdatasync",
+    "replace",
+    "rename",
+    "unlink",
+    "remove",
+    "mkdir",
+)
 
 
 class Posix:
@@ -63,6 +75,14 @@ class Posix:
         return result[0] if result else None
 
     # the calls
+
+    def _mkdir(self, path: Any, *arguments: Any, **named: Any) -> None:
+        name = self._name(path)
+        real = self._real["mkdir"]
+        if name is None or os.path.lexists(path):
+            real(path, *arguments, **named)
+        else:
+            self._meet("make_folder", name, lambda _: real(path, *arguments, **named))
 
     def _open(self, path: Any, flags: int, *arguments: Any, **named: Any) -> int:
         real = self._real["open"]

@@ -9,7 +9,9 @@ never sure again, however often it is synced later, unless it is written anew.
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from holdfast.testing.faults.switch import SECTOR_BYTES, Call
 
@@ -23,10 +25,11 @@ _SURE, _PENDING, _DOOMED = range(3)
 class _Inode:
     """The contents of one file: what is sure, and what came after in the order it came."""
 
-    __slots__ = ("base", "log")
+    __slots__ = ("base", "is_folder", "log")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_folder: bool) -> None:
         self.base = bytearray()
+        self.is_folder = is_folder
         self.log: list[tuple[int, Call]] = []
 
     def sync(self, *, failed: bool) -> None:
@@ -61,10 +64,29 @@ def _apply(content: bytearray, call: Call, *, fate: Fate) -> None:
 class Crash:
     """One state after a power cut: the files as they are found, and what had been acknowledged before."""
 
-    __slots__ = ("files", "how", "marks", "number")
+    __slots__ = ("files", "folders", "how", "marks", "number")
 
-    def __init__(self, number: int, marks: int, files: Files, how: str) -> None:
-        self.number, self.marks, self.files, self.how = number, marks, files, how
+    def __init__(self, number: int, marks: int, files: Files, folders: set[str], how: str) -> None:
+        self.number, self.marks, self.files, self.folders, self.how = number, marks, files, folders, how
+
+    def put(self, place: Path) -> None:
+        """Make a folder look like this."""
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        for folder in sorted(self.folders):
+            (place / folder).mkdir()
+        for name, data in self.files.items():
+            (place / name).write_bytes(data)
+
+    def __hash__(self) -> int:
+        return hash((self.marks, tuple(sorted(self.folders)), tuple(sorted(self.files.items()))))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Crash) and (self.marks, self.folders, self.files) == (
+            other.marks,
+            other.folders,
+            other.files,
+        )
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {len(data)}" for name, data in sorted(self.files.items()))
@@ -95,11 +117,14 @@ class Moment:
         order = {place: number for number, place in enumerate(self.open_calls)}
         files: Files = {}
         for name, inode in found.items():
+            if self._inodes[inode].is_folder or not _reachable(name, found):
+                continue
             content = bytearray(self._inodes[inode].base)
             for at, (status, call) in enumerate(self._inodes[inode].log):
                 _apply(content, call, fate=True if status == _SURE else fate(order[inode, at], call))
             files[name] = bytes(content)
-        return Crash(self.number, self.marks, files, how)
+        folders = {name for name, inode in found.items() if self._inodes[inode].is_folder and _reachable(name, found)}
+        return Crash(self.number, self.marks, files, folders, how)
 
     def systematic(self) -> Iterator[Crash]:
         """Nothing uncertain, everything, and everything but one."""
@@ -149,6 +174,15 @@ def _enter(names: dict[str, int], change: _Change) -> None:
             names[name] = inode
 
 
+def _folder_of(name: str) -> str:
+    return name.rpartition("/")[0] or "."
+
+
+def _reachable(name: str, names: Mapping[str, int]) -> bool:
+    above = _folder_of(name)
+    return above == "." or (above in names and _reachable(above, names))
+
+
 class Timeline:
     """A recorded trace, played call by call."""
 
@@ -170,9 +204,11 @@ class Timeline:
 
     def _play(self, call: Call) -> None:
         if call.verb == "sync_folder":
-            for change in self._unsure:
+            # The change is sure when the folder is that in which the name came or went.
+            sure = [change for change in self._unsure if _folder_of(change[0][0]) == call.file]
+            self._unsure = [change for change in self._unsure if change not in sure]
+            for change in sure:
                 _enter(self._names, change)
-            self._unsure = []
             return
         if call.verb == "delete":
             self._change((call.file, None))
@@ -181,7 +217,7 @@ class Timeline:
             self._change((call.data.decode(), self._seen[call.file]), (call.file, None))
             return
         if call.file not in self._seen:
-            self._inodes[len(self._inodes)] = _Inode()
+            self._inodes[len(self._inodes)] = _Inode(is_folder=call.verb == "make_folder")
             self._change((call.file, len(self._inodes) - 1))
         inode = self._inodes[self._seen[call.file]]
         if call.verb in ("write", "truncate"):

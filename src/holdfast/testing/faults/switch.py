@@ -6,11 +6,13 @@ import errno
 import os
 import signal
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 SECTOR_BYTES = 512
 
-Verb = Literal["create", "write", "truncate", "rename", "delete", "sync", "sync_folder", "failed_sync", "mark"]
+Verb = Literal[
+    "create", "make_folder", "write", "truncate", "rename", "delete", "sync", "sync_folder", "failed_sync", "mark"
+]
 
 
 class Call(NamedTuple):
@@ -27,10 +29,14 @@ class Faults:
 
     `kill_at` ends the process before that call; `tear_at` lets it write the first sectors and then ends the process.
     `fail_from` raises OSError with `error` from that call on, up to and without `fail_until`: EIO for everything,
-    ENOSPC for what needs room. `lie` says yes to every sync and does none. `record` keeps every call in `trace`.
+    ENOSPC for what needs room. `only` counts and strikes calls of one verb. `lie` says yes to every sync and does
+    none. `record` keeps every call in `trace`.
     """
 
-    def __init__(
+    def __init__(self, **wanted: Any) -> None:
+        self.reset(**wanted)
+
+    def reset(
         self,
         *,
         kill_at: int | None = None,
@@ -42,6 +48,7 @@ class Faults:
         lie: bool = False,
         record: bool = False,
     ) -> None:
+        """Begin anew with these faults, as when it was made."""
         self.kill_at, self.tear_at = kill_at, tear_at
         self.fail_from, self.fail_until, self.error = fail_from, fail_until, error
         self.only = only
@@ -82,7 +89,7 @@ class Faults:
             return False
         if self.fail_until is not None and self.calls >= self.fail_until:
             return False
-        return self.error != errno.ENOSPC or call.verb in ("create", "write")
+        return self.error != errno.ENOSPC or call.verb in ("create", "make_folder", "write")
 
     def _tear(self, call: Call, do: Callable[[bytes], object]) -> None:
         if call.verb == "write":

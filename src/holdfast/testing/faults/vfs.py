@@ -54,7 +54,7 @@ class FaultVFS(apsw.VFS):
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: FBT001, N802 - SQLite's
         met(self.faults, Call("delete", Path(filename).name), lambda _: super(FaultVFS, self).xDelete(filename, False))
         if syncdir:
-            met(self.faults, Call("sync_folder", Path(filename).name), lambda _: None)
+            met(self.faults, Call("sync_folder", "."), lambda _: None)
 
 
 class _File(apsw.VFSFile):
@@ -81,7 +81,7 @@ class _File(apsw.VFSFile):
         self._meet("sync", 0, b"", lambda _: sync(flags))
         if self._new:
             self._new = False
-            self._meet("sync_folder", 0, b"", lambda _: None)
+            met(self._faults, Call("sync_folder", "."), lambda _: None)
 
     def _meet(self, verb: Verb, offset: int, data: bytes, do: Any) -> None:
         met(self._faults, Call(verb, self._name, offset, data), do)
