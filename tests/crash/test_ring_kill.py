@@ -43,8 +43,7 @@ def kill_all(
     durability: str = "full",
 ) -> int:
     """A child for each call, until one gets through the day alive. How many died."""
-    died = 0
-    for number in range(start, 100_000, step):
+    for died, number in enumerate(range(start, 100_000, step)):
         born = nursery.run(work, folder, faults(number), durability)
         if born.ended == 0:
             return died
@@ -52,7 +51,6 @@ def kill_all(
         acknowledged = born.said[-1] if born.said else 0
         found = nursery.run(inspect, folder, expected, acknowledged)
         assert found.ended == 0, f"killed at storage call {number}, after step {acknowledged}: {found.trouble}"
-        died += 1
     raise AssertionError
 
 

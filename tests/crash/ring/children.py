@@ -49,3 +49,12 @@ def inspect(say: Say, folder: Path, expected: list[Look], least: int) -> None:
         )
         go_on(store)
     say(verdict.steps)
+
+
+def record(say: Say, folder: Path, faults: Faults, durability: str) -> None:
+    """The whole day with every storage call written down, acknowledgements among them."""
+    small_log()
+    fresh(folder)
+    with mount(faults), Posix(faults, folder):
+        Day(lambda: opener(folder, durability)).run(faults.mark)
+    say(faults.trace)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import holdfast
 from holdfast.model import State
+from holdfast.retention import Retention
 from holdfast.store import Session, Store
 
 Look = dict[str, Any]
@@ -48,6 +49,8 @@ class Day:
             lambda: self.grow("gamma", 2),
             lambda: self.of("alpha").delete_branch("try"),
             lambda: self.grow("alpha", 5),
+            lambda: self.of("alpha").prune(Retention(keep_last=2, keep_labelled=False)),
+            lambda: self.grow("alpha", 6),
             self.reopen,
         ]
 
