@@ -161,7 +161,6 @@ def prepare(path: Path, *, durability: str) -> apsw.Connection:
         message = f"{path}: SQLite is not safe on a network file system ({kind})"
         raise UnsupportedError(message, hint="keep the store on a local disk, or use PostgreSQL")
     if fresh:
-        wal.refuse_log_alone(path)
         _make(Path(os.path.realpath(path)))  # where a link leads, so that the link stays one
     with translated(f"opening {path}"):
         connection = connect(path, durability=durability)
@@ -233,6 +232,7 @@ def _make(path: Path) -> None:
             fcntl.flock(folder, fcntl.LOCK_EX)
         if not _inspect(path):
             return  # somebody else was first
+        wal.refuse_log_alone(path)
         _sweep(path.parent, begins)  # their makers were killed: whoever lives holds the lock
         new = path.with_name(f"{begins}{secrets.token_hex(4)}")
         # Made private before SQLite writes to it; -wal and -shm take over the mode.

@@ -31,11 +31,15 @@ _NOTE_BYTES = 20
 _LITTLE_ENDIAN_WORDS, _BIG_ENDIAN_WORDS = 0x377F0682, 0x377F0683
 
 
+def _beside(path: Path, ending: str) -> str:
+    return os.path.realpath(path) + ending  # SQLite puts its files where a link leads
+
+
 class Tail:
     """The note that a writer keeps about its log, and the log's size."""
 
     def __init__(self, path: Path) -> None:
-        self._log_path, self._note_path = f"{path}-wal", f"{path}-tail"
+        self._log_path, self._note_path = _beside(path, "-wal"), _beside(path, "-tail")
         self._log = self._note = -1
 
     def keep(self, frames: int) -> None:
@@ -46,8 +50,8 @@ class Tail:
                 self._note = os.open(self._note_path, os.O_CREAT | os.O_RDWR, 0o600)
             body = _MAGIC + os.pread(self._log, 8, 16) + frames.to_bytes(4, "big")
             os.pwrite(self._note, body + zlib.crc32(body).to_bytes(4, "big"), 0)
-        except OSError:  # noqa: S110 - what cannot be noted now is noted next time; the old note promises less, not more
-            pass
+        except OSError:
+            pass  # what cannot be noted now is noted next time; the old note promises less, not more
 
     def close(self) -> None:
         """After the last transaction. The note goes with its log."""
@@ -65,7 +69,7 @@ def grow(path: Path) -> None:
     # Zeros really written, not only allocated: an allocated block still costs the file system a journal entry.
     # Where there is no room for zeros there may be room for the commit, or SQLite says that there is none.
     with contextlib.suppress(OSError):
-        log = os.open(f"{path}-wal", os.O_RDWR)
+        log = os.open(_beside(path, "-wal"), os.O_RDWR)
         try:
             size = os.fstat(log).st_size
             if size < WAL_BYTES:
@@ -116,7 +120,7 @@ def _refuse_damaged(path: Path) -> None:
 
 def _read_note(path: Path) -> tuple[bytes, int] | None:
     """The salts and the number of frames; None if there is no note, or none that can be trusted."""
-    data = _read(f"{path}-tail", _NOTE_BYTES)
+    data = _read(_beside(path, "-tail"), _NOTE_BYTES)
     body = data[:-4]
     if len(data) != _NOTE_BYTES or not body.startswith(_MAGIC) or zlib.crc32(body).to_bytes(4, "big") != data[-4:]:
         return None
@@ -124,7 +128,7 @@ def _read_note(path: Path) -> tuple[bytes, int] | None:
 
 
 def _read_header(path: Path) -> bytes:
-    return _read(f"{path}-wal", _HEADER_BYTES)
+    return _read(_beside(path, "-wal"), _HEADER_BYTES)
 
 
 def _read(path: str, size: int) -> bytes:
@@ -164,7 +168,7 @@ def _good_frames(path: Path, *, up_to: int) -> int:
         return 0
     page_bytes = int.from_bytes(header[8:12], "big")
     sums: tuple[int, int] = struct.unpack(">II", header[24:])
-    with Path(f"{path}-wal").open("rb") as log:
+    with Path(_beside(path, "-wal")).open("rb") as log:
         log.seek(_HEADER_BYTES)
         for number in range(up_to):
             frame = log.read(_FRAME_HEADER_BYTES + page_bytes)
