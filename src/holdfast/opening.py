@@ -42,7 +42,9 @@ def _backend(url: str | os.PathLike[str] | None, durability: str) -> Backend:
         return _memory()
     if scheme == "sqlite" and colon:
         return _sqlite(_sqlite_path(url, rest), durability)
-    if scheme in ("file", "postgresql", "postgres") and colon:
+    if scheme == "file" and colon:
+        return _files(_folder_path(url, rest), durability)
+    if scheme in ("postgresql", "postgres") and colon:
         message = f"this version has no backend for {scheme}: URLs"
         raise UnsupportedError(message, hint="use SQLite: 'sqlite:///store.db'")
     if url.endswith(".db") and "://" not in url:
@@ -51,7 +53,7 @@ def _backend(url: str | os.PathLike[str] | None, durability: str) -> Backend:
     raise InvalidInputError(message, hint=_FORMS)
 
 
-_FORMS = "use 'sqlite:///store.db', a path ending in .db, or 'memory://'"
+_FORMS = "use 'sqlite:///store.db', a path ending in .db, 'file:folder', or 'memory://'"
 
 
 def _sqlite_path(url: str, rest: str) -> Path:
@@ -69,6 +71,26 @@ def _sqlite_path(url: str, rest: str) -> Path:
 def _sqlite(path: Path, durability: str) -> Backend:
     from holdfast.backends.sqlite import SqliteBackend
 
+    return SqliteBackend(_usable(path), durability=durability)
+
+
+def _folder_path(url: str, rest: str) -> Path:
+    """`file:dir` is relative, `file:/dir` and `file:///dir` are absolute; another machine's files are nobody's."""
+    parts = urlsplit(url)
+    path = unquote(rest.removeprefix("//"))
+    if not path or parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
+        message = f"{url!r} is not the URL of a folder"
+        raise InvalidInputError(message, hint="use 'file:relative/folder' or 'file:///absolute/folder'")
+    return Path(path.removeprefix("localhost"))
+
+
+def _files(path: Path, durability: str) -> Backend:
+    from holdfast.backends.files import FilesBackend
+
+    return FilesBackend(_usable(path), durability=durability)
+
+
+def _usable(path: Path) -> Path:
     try:
         usable = "\0" not in str(path) and bool(str(path).encode())
     except UnicodeEncodeError:
@@ -76,7 +98,7 @@ def _sqlite(path: Path, durability: str) -> Backend:
     if not usable:
         message = f"{str(path)!r} cannot be the path of a store: it contains NUL or is not UTF-8"
         raise InvalidInputError(message)
-    return SqliteBackend(path, durability=durability)
+    return path
 
 
 def _memory() -> Backend:

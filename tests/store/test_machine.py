@@ -20,8 +20,13 @@ def open_sqlite(folder: Path) -> Store:
     return holdfast.open(folder / "store.db", durability="relaxed")
 
 
+def open_files(folder: Path) -> Store:
+    return holdfast.open(f"file:{folder / 'store'}", durability="relaxed")
+
+
 MemoryMachine: Any = machine_for(open_memory, lasting=False)
 SqliteMachine: Any = machine_for(open_sqlite)
+FilesMachine: Any = machine_for(open_files)
 
 
 class TestMemoryMachine(MemoryMachine.TestCase):  # type: ignore[misc]
@@ -29,6 +34,10 @@ class TestMemoryMachine(MemoryMachine.TestCase):  # type: ignore[misc]
 
 
 class TestSqliteMachine(SqliteMachine.TestCase):  # type: ignore[misc]
+    settings = settings(stateful_step_count=25)
+
+
+class TestFilesMachine(FilesMachine.TestCase):  # type: ignore[misc]
     settings = settings(stateful_step_count=25)
 
 

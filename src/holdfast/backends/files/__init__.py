@@ -1,0 +1,316 @@
+"""The files backend: a folder to read with your eyes, one journal of JSON lines per session (see folder, lines).
+
+One thread of one process writes at a time, whichever session it is: a lock in the process, then the store's lock file.
+Each commit syncs its own journal. Reads take no lock file: they look whether the journal was replaced or has grown,
+and verify each line they use. What other threads are still writing is not read; what another process has written and
+not yet synced may be. After a fork the child may not use what it inherited.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from holdfast.backend import BranchRow, Chain, Commit, Deletion, Kept, Moved, Names, Row, SessionRow, Sizes
+from holdfast.backends.files import anew, reads, upkeep, writes
+from holdfast.backends.files.disk import Disk, translated
+from holdfast.backends.files.folder import Folder
+from holdfast.backends.files.journal import Journal
+from holdfast.backends.files.shelf import Shelf, Summary
+from holdfast.errors import AlreadyExistsError, ClosedError, CorruptionError, NotFoundError
+from holdfast.model import Problem
+
+_NUMBERS_AT_ONCE = 1000
+
+
+class FilesBackend:
+    """See the module's text. `disk` is the seam for fault injection."""
+
+    name = "files"
+
+    def __init__(self, path: Path, *, durability: str = "full", disk: Disk | None = None) -> None:
+        self.path = path
+        self._folder = Folder(path, disk or Disk(), durable=durability == "full")
+        self._shelf = Shelf(self._folder)
+        self._lock = threading.RLock()  # what is known of the journals
+        self._writer = threading.Lock()  # taken before the other, never after it
+        self._closed = False
+        self._pid = os.getpid()
+
+    # writes
+
+    def commit(self, commit: Commit) -> Row:
+        with self._writing(commit.session) as journal:
+            return writes.commit(self._folder, journal, commit, self._number, self._applied)
+
+    def fork(self, session: str, *, id_: str, branch: str) -> None:
+        self._name(session, lambda journal: self._give(journal, "fork", branch, id_))
+
+    def delete_branch(self, session: str, *, branch: str) -> None:
+        self._name(session, lambda journal: self._give_up(journal, "forget", branch))
+
+    def tag(self, session: str, *, id_: str, name: str) -> None:
+        self._name(session, lambda journal: self._give(journal, "tag", name, id_))
+
+    def untag(self, session: str, *, name: str) -> None:
+        self._name(session, lambda journal: self._give_up(journal, "untag", name))
+
+    def _name(self, session: str, act: Callable[[Journal], None]) -> None:
+        with self._changing(session) as journal:
+            act(journal)
+
+    def _give(self, journal: Journal, what: str, name: str, id_: str) -> None:
+        writes.give_name(self._folder, journal, what, name, id_, self._applied)
+
+    def _give_up(self, journal: Journal, what: str, name: str) -> None:
+        writes.give_up_name(self._folder, journal, what, name, self._applied)
+
+    def delete_checkpoints(self, deletion: Deletion) -> None:
+        with self._changing(deletion.session) as journal:
+            known = journal.index.refs_known
+            touched = writes.delete_checkpoints(self._folder, journal, deletion)
+            with self._lock:
+                self._shelf.drop(journal.path)
+                upkeep.sweep(self._folder, self._shelf, touched if known else None)
+
+    def delete_session(self, session: str) -> None:
+        with self._changing(session, damaged=True) as journal:
+            index = journal.index
+            refs = frozenset([ref for entry in index.entries.values() for ref in entry.refs])
+            with self._lock:
+                self._folder.remove_journal(journal.path)
+                self._shelf.drop(journal.path)
+                upkeep.sweep(self._folder, self._shelf, refs if index.refs_known else None)
+
+    def adopt(self, moved: Moved, history: Iterable[tuple[Kept, Mapping[bytes, bytes]]]) -> None:
+        session = moved.line.id
+        self._refuse_existing(session)
+        with translated(f"bringing in session {session!r}"):
+            # Without a lock, because the history may come from this very store. Nobody sees it until it is renamed.
+            journal, blobs, needed = writes.adopt(self._folder, moved, history, self._many_numbers())
+            try:
+                with self._writing(session) as found:
+                    if found is not None:
+                        raise _exists(session)
+                    self._folder.refuse_missing(needed, dict.fromkeys(blobs, b""))
+                    self._folder.take_blobs(blobs)
+                    anew.put_in_place(self._folder, journal, self._folder.journal(session))
+            finally:
+                self._folder.discard([journal, *blobs.values()])
+
+    def _refuse_existing(self, session: str) -> None:
+        with self._reading(session) as journal:
+            if journal is not None:
+                raise _exists(session)
+
+    # reads
+
+    def find_session(self, session: str) -> SessionRow | None:
+        with self._reading(session) as journal:
+            return None if journal is None else journal.index.session_row()
+
+    def sessions(
+        self, *, before: int | None, limit: int, status: str | None, agent: str | None
+    ) -> Sequence[SessionRow]:
+        rows = [
+            row
+            for row in map(_row_of, self._summaries())
+            if (before is None or row.touched < before)
+            and status in (None, row.totals.status)
+            and agent in (None, row.totals.agent)
+        ]
+        rows.sort(key=lambda row: row.touched, reverse=True)
+        return rows[:limit]
+
+    def names(self, session: str) -> Names:
+        with self._reading(session) as journal:
+            return Names((), ()) if journal is None else journal.index.names()
+
+    def find_branch(self, session: str, branch: str) -> BranchRow | None:
+        with self._reading(session) as journal:
+            found = None if journal is None else journal.index.find_branch(branch)
+            if journal is not None and found is not None:
+                journal.index.entry(found.head_id)
+            return found
+
+    def find_row(self, session: str, id_: str) -> Row | None:
+        with self._reading(session) as journal:
+            return None if journal is None else reads.find_row(journal, id_)
+
+    def find_ids(self, session: str, prefix: str, *, limit: int) -> Sequence[str]:
+        with self._reading(session) as journal:
+            return [] if journal is None else reads.find_ids(journal, prefix, limit)
+
+    def line(self, session: str, id_: str, *, limit: int) -> Sequence[Row]:
+        with self._looking(session) as journal:
+            return reads.line(journal, id_, limit)
+
+    def chain(self, session: str, id_: str, *, salvage: bool = False) -> Chain:
+        with self._looking(session) as journal:
+            return reads.chain(journal, id_, salvage=salvage)
+
+    def children(self, session: str, id_: str) -> Sequence[str]:
+        with self._looking(session) as journal:
+            journal.index.entry(id_)
+            return list(journal.index.children(id_))
+
+    def ids(self, session: str) -> Sequence[str]:
+        with self._reading(session) as journal:
+            return [] if journal is None else journal.index.ids()
+
+    def history(self, session: str, *, after: int, limit: int) -> Sequence[Kept]:
+        with self._looking(session) as journal:
+            return reads.history(journal, after, limit)
+
+    def blobs(self, digests: Collection[bytes], *, salvage: bool = False) -> Mapping[bytes, bytes]:
+        self._refuse_use()
+        found: dict[bytes, bytes] = {}
+        with translated("reading blobs"):
+            for digest in digests:
+                try:
+                    found[digest] = self._folder.read_blob(digest)
+                except CorruptionError:
+                    if not salvage:
+                        raise
+        return found
+
+    # upkeep
+
+    def sizes(self) -> Sizes:
+        summaries = self._summaries()
+        rows = [_row_of(summary) for summary in summaries]
+        return Sizes(
+            sessions=len(rows),
+            checkpoints=sum([row.checkpoints for row in rows]),
+            logical_bytes=sum([summary.logical_bytes for summary in summaries]),
+            stored_bytes=sum([summary.stored_bytes for summary in summaries]) + upkeep.blob_bytes(self._folder),
+        )
+
+    def check(self) -> Iterator[Problem]:
+        self._refuse_use()
+        with translated("checking the store"), self._lock:
+            problems = upkeep.check(self._folder, self._shelf)
+        yield from problems
+
+    def compact(self) -> None:
+        # A journal is written anew whenever something in it is deleted; what is left are blobs of writes cut short.
+        with self._exclusive(), self._lock:
+            upkeep.sweep(self._folder, self._shelf, None)
+
+    def repair(self) -> Sequence[str]:
+        with self._exclusive(), self._lock:
+            return upkeep.repair(self._folder, self._shelf)
+
+    def close(self) -> None:
+        if self._pid != os.getpid() or self._closed:
+            return
+        with self._writer, self._lock:
+            # A tidy end is a courtesy: what is not tidied is only longer than it need be.
+            with contextlib.suppress(OSError, CorruptionError), self._folder.locked():
+                self._shelf.tidy()
+            self._closed = True
+            self._shelf.close()
+            self._folder.close()
+
+    # how verbs get at a journal
+
+    @contextlib.contextmanager
+    def _reading(self, session: str) -> Iterator[Journal | None]:
+        self._refuse_use()
+        with self._lock, translated(f"reading session {session!r}"):
+            self._refuse_use()
+            yield self._shelf.find(session)
+
+    @contextlib.contextmanager
+    def _looking(self, session: str) -> Iterator[Journal]:
+        with self._reading(session) as journal:
+            if journal is None:
+                raise _no_session(session)
+            yield journal
+
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        self._refuse_use()
+        with self._writer, translated("writing to the store"):
+            self._refuse_use()
+            with self._folder.locked():
+                yield
+
+    @contextlib.contextmanager
+    def _writing(self, session: str, *, damaged: bool = False) -> Iterator[Journal | None]:
+        with self._exclusive():
+            with self._lock:
+                journal = self._shelf.find_damaged(session) if damaged else self._shelf.find(session)
+                if journal is not None:
+                    self._shelf.take_back(journal)
+                    journal.held = True
+            try:
+                if journal is not None and not journal.settled:
+                    # Whoever made the file may have been killed before its name was on the disk.
+                    self._folder.sync_sessions()
+                    journal.settled = True
+                yield journal
+            finally:
+                if journal is not None:
+                    with self._lock:
+                        if journal.writing:  # begun and not brought to its end: to be read again
+                            self._shelf.drop(journal.path)
+                        journal.held = False
+
+    @contextlib.contextmanager
+    def _changing(self, session: str, *, damaged: bool = False) -> Iterator[Journal]:
+        with self._writing(session, damaged=damaged) as journal:
+            if journal is None:
+                raise _no_session(session)
+            yield journal
+
+    def _applied(self, tell: Callable[[], None], /) -> None:
+        with self._lock:
+            tell()
+
+    def _number(self) -> int:
+        return self._folder.numbers(1, self._largest)
+
+    def _many_numbers(self) -> Iterator[int]:
+        while True:
+            with self._exclusive():
+                first = self._folder.numbers(_NUMBERS_AT_ONCE, self._largest)
+            yield from range(first, first + _NUMBERS_AT_ONCE)
+
+    def _largest(self) -> int:
+        with self._lock:
+            return max([summary.largest for summary in self._shelf.summaries()], default=0)
+
+    def _summaries(self) -> list[Summary]:
+        self._refuse_use()
+        with self._lock, translated("listing the sessions"):
+            self._refuse_use()
+            return self._shelf.summaries()
+
+    def _refuse_use(self) -> None:
+        if self._pid != os.getpid():  # before any lock: in a forked child nobody may be left to release it
+            message = "this store was opened by the parent process"
+            raise ClosedError(message, hint="open it again in this process")
+        if self._closed:
+            message = "the store is closed"
+            raise ClosedError(message, hint="open it again")
+
+
+def _row_of(summary: Summary) -> SessionRow:
+    if summary.row is None:
+        message = "a session cannot be listed: lines of its journal are lost"
+        raise CorruptionError(message, hint="run verify to see which one, and what is intact")
+    return summary.row
+
+
+def _no_session(session: str) -> NotFoundError:
+    message = f"there is no session {session!r}"
+    return NotFoundError(message, hint="store.sessions() lists those there are")
+
+
+def _exists(session: str) -> AlreadyExistsError:
+    message = f"there is already a session {session!r}"
+    return AlreadyExistsError(message, hint="bring it in under another name, or delete the one that is here")

@@ -1,0 +1,244 @@
+"""Journals written anew: without the checkpoints that were deleted, or from a session that comes from elsewhere.
+
+The lines go to a file aside, one after the other, and the file takes the journal's place when it is complete. Lines
+that stay are copied as they are, under a new number; a damaged one is copied with its damage, so that a deletion
+beside it neither hides it nor makes it worse.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.backend import FORMAT_VERSION, Kept, Moved, Rewrite, Totals
+from holdfast.backends.files.folder import Folder
+from holdfast.backends.files.index import Entry, Index
+from holdfast.backends.files.journal import Journal
+from holdfast.backends.files.lines import (
+    About,
+    Snapshot,
+    checkpoint_lines,
+    first_line,
+    joined,
+    open_line,
+    record_rest,
+    rest_of,
+    session_lines,
+    snapshot_lines,
+)
+from holdfast.delta import Record
+from holdfast.errors import CorruptionError
+
+_BATCH_BYTES = 1024 * 1024
+_NO_TOTALS = Totals(None, "in_progress", None, None, b"", 0)  # of a session none of whose commits can be read
+
+
+def without(
+    journal: Journal, gone: Collection[str], rewrites: Mapping[str, Rewrite], links: Mapping[str, str | None]
+) -> Iterator[list[bytes]]:
+    """The lines of a journal without some checkpoints; `links` says where the rewritten ones are linked now."""
+    index, n = journal.index, 3
+    yield session_lines(1, index.id or "", created_us=index.created_us, born=index.born)
+    for id_, entry in index.entries.items():
+        if id_ not in gone:
+            rewrite = rewrites.get(id_)
+            lines = (
+                _copied(journal, entry, n) if rewrite is None else _rewritten(journal, entry, n, rewrite, links[id_])
+            )
+            yield lines
+            n += len(lines)
+    yield snapshot_lines(n, _names_without(index, gone))
+
+
+class Settled(NamedTuple):
+    """The names of a journal that has lost lines, each at a checkpoint that is there, and what became of them."""
+
+    snapshot: Snapshot
+    moved: list[str]
+
+
+def settled(index: Index) -> Settled:
+    """Names as far as they are known; those that lead nowhere lead to the newest checkpoint that is left."""
+    newest = next(reversed(index.entries), None)
+    branches, moved = {}, []
+    for name, branch in index.branches.items():
+        head = branch.head_id if branch.head_id in index.entries else newest
+        if head is not None:
+            branches[name] = head, branch.undo_id if branch.undo_id in index.entries else None
+        if head != branch.head_id:
+            moved.append(f"branch {name!r} led nowhere and stands at the newest checkpoint that is left")
+    tags = {name: id_ for name, id_ in index.tags.items() if id_ in index.entries}
+    moved += [f"tag {name!r} led nowhere and was removed" for name in index.tags.keys() - tags.keys()]
+    logical = sum([entry.about.size_bytes for entry in index.entries.values()])
+    counts = len(index.entries), logical
+    return Settled(
+        _snapshot(index.totals or _NO_TOTALS, branches, tags, index.sequence, index.epoch + 1, counts), moved
+    )
+
+
+def rest(journal: Journal, names: Snapshot) -> Iterator[list[bytes]]:
+    """The lines that a journal still has, and the names as they are settled."""
+    index, n = journal.index, 3
+    yield session_lines(1, index.id or "", created_us=index.created_us, born=index.born)
+    for entry in index.entries.values():
+        lines = _copied(journal, entry, n)
+        yield lines
+        n += len(lines)
+    yield snapshot_lines(n, names)
+
+
+def _copied(journal: Journal, entry: Entry, n: int) -> list[bytes]:
+    spans = [span for span in (entry.delta, entry.whole) if span is not None]
+    return _numbered(n, entry.about, [journal.line(span) if span.size else b"\n" for span in (*spans, entry.own)])
+
+
+def _numbered(n: int, about: About, raws: list[bytes]) -> list[bytes]:
+    """Lines as they stand in a journal, or what a fresh one holds (it begins with a comma), under new numbers."""
+    fresh = [raw[:1] == b"," for raw in raws]
+    whole = [new or open_line(raw) is not None for raw, new in zip(raws, fresh, strict=True)]
+    rests = [raw if new else rest_of(raw) if ok else b"" for raw, new, ok in zip(raws, fresh, whole, strict=True)]
+    lines = joined(n, about, rests[:-1], rests[-1])
+    return [line if ok else raw for line, raw, ok in zip(lines, raws, whole, strict=True)]
+
+
+def _rewritten(journal: Journal, entry: Entry, n: int, rewrite: Rewrite, link: str | None) -> list[bytes]:
+    kind, record = chosen(journal, entry, rewrite)
+    if record is not None:
+        raw = record_rest(record)
+    else:
+        raw = journal.line(entry.whole) if entry.whole is not None and entry.whole.size else b"\n"
+    about = msgspec.structs.replace(entry.about, link=link, records=(kind,))
+    return _numbered(n, about, [raw, journal.line(entry.own) if entry.own.size else b"\n"])
+
+
+def chosen(journal: Journal, entry: Entry, rewrite: Rewrite) -> tuple[str, Record | None]:
+    """What a rewritten checkpoint stands on: its own whole copy (None) if that can be read, else what is brought."""
+    if entry.whole is not None:
+        with contextlib.suppress(CorruptionError):
+            journal.record(entry, "whole")
+            return "whole", None
+    if rewrite.whole is not None:
+        return "whole", rewrite.whole
+    if rewrite.delta is not None:
+        return "delta", rewrite.delta
+    return "whole", None
+
+
+def _names_without(index: Index, gone: Collection[str]) -> Snapshot:
+    branches: dict[str, tuple[str, str | None]] = {}
+    for name, branch in index.branches.items():
+        head = staying(index, branch.head_id, gone)
+        if head is not None:
+            branches[name] = head, None if branch.undo_id in gone else branch.undo_id
+    counts = (
+        index.checkpoints - len(gone),
+        index.logical_bytes - sum([index.entries[id_].about.size_bytes for id_ in gone]),
+    )
+    return _snapshot(index.session_row().totals, branches, index.tags, index.sequence, index.epoch + 1, counts)
+
+
+def _snapshot(
+    totals: Totals,
+    branches: dict[str, tuple[str, str | None]],
+    tags: dict[str, str],
+    sequence: int,
+    epoch: int,
+    counts: tuple[int, int],
+) -> Snapshot:
+    return Snapshot(
+        branches=branches,
+        tags=tags,
+        sequence=sequence,
+        epoch=epoch,
+        checkpoints=counts[0],
+        logical_bytes=counts[1],
+        at_us=totals.at_us,
+        status=totals.status,
+        agent=totals.agent,
+        reason=totals.reason,
+        last_step=totals.last_step,
+        usage=totals.usage,
+    )
+
+
+def staying(index: Index, id_: str | None, gone: Collection[str]) -> str | None:
+    """The checkpoint, or its nearest ancestor that is not among those that go."""
+    while id_ is not None and id_ in gone:
+        id_ = index.entries[id_].about.link
+    return id_
+
+
+def adopted(moved: Moved, history: Iterable[Kept], numbers: Iterator[int]) -> Iterator[list[bytes]]:
+    """The lines of a session that comes from elsewhere."""
+    line, n, logical, count = moved.line, 3, 0, 0
+    number = next(numbers)
+    yield session_lines(1, line.id, created_us=line.created_us, born=number)
+    totals = line.totals
+    for kept in history:
+        row, logical, count, number = kept.row, logical + kept.size_bytes, count + 1, next(numbers)
+        records = {
+            kind: record for kind, record in (("delta", kept.delta), ("whole", kept.whole)) if record is not None
+        }
+        about = About(
+            id=row.id,
+            branch="",
+            sequence=row.sequence,
+            number=number,
+            digest=row.digest.hex(),
+            records=tuple(records),
+            size_bytes=kept.size_bytes,
+            checkpoints=count,
+            branches=0,
+            logical_bytes=logical,
+            at_us=totals.at_us,
+            status=totals.status,
+            link=row.link_id,
+        )
+        lines = checkpoint_lines(n, about, list(records.values()), row)
+        yield lines
+        n += len(lines)
+    branches = {branch.name: (branch.head_id, branch.undo_id) for branch in moved.names.branches}
+    tags = {tag.name: tag.id for tag in moved.names.tags}
+    yield snapshot_lines(n, _snapshot(totals, branches, tags, moved.sequence, 0, (count, logical)))
+
+
+def write_aside(folder: Folder, transactions: Iterable[list[bytes]], *, slow: bool = False) -> Path:
+    """A complete journal in a file of its own, on the disk; nothing is left if it cannot be completed."""
+    disk, aside = folder.disk, folder.aside(slow=slow)
+    file = disk.create(aside)
+    try:
+        waiting = [first_line(0, FORMAT_VERSION)]
+        at, size, count = 0, len(waiting[0]), 0
+        for lines in transactions:
+            waiting += lines
+            count += len(lines)
+            size += sum(map(len, lines))
+            if size >= _BATCH_BYTES:
+                disk.write(file, b"".join(waiting), at)
+                at, size, waiting = at + size, 0, []
+        disk.write(file, b"".join(waiting), at)
+        disk.write(file, first_line(count, FORMAT_VERSION), 0)
+        if folder.durable:
+            disk.sync(file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            disk.unlink(aside)
+        raise
+    finally:
+        disk.close(file)
+    return aside
+
+
+def put_in_place(folder: Folder, aside: Path, path: Path) -> None:
+    """The file aside becomes the journal."""
+    try:
+        folder.disk.rename(aside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            folder.disk.unlink(aside)
+        raise
+    folder.sync_sessions()
