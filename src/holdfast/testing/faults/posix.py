@@ -36,6 +36,7 @@ class Posix:
         self._faults = faults
         self._folder = os.path.realpath(folder)
         self._real: dict[str, Any] = {}
+        self._ends: dict[str, int] = {}  # how far each file is known to be written
 
     def __enter__(self) -> Self:
         self._real = {name: getattr(os, name) for name in _CALLS}
@@ -70,9 +71,22 @@ class Posix:
         return None if found.name.endswith(" (deleted)") else self._name(found)
 
     def _meet(self, verb: Verb, name: str, do: Callable[[bytes], Any], *, offset: int = 0, data: bytes = b"") -> Any:
+        if verb == "write":
+            self._ends[name] = max(self._ends.get(name, 0), offset + len(data))
+        elif verb in ("create", "truncate"):
+            self._ends[name] = offset
         result: list[Any] = []
         self._faults.meet(Call(verb, name, offset, data), lambda kept: result.append(do(kept)))
         return result[0] if result else None
+
+    def _notice(self, name: str) -> None:
+        """Meet what a buffered file has written by itself since it was last looked at."""
+        end = self._ends.get(name)
+        path = Path(self._folder, name)
+        if end is not None and path.stat().st_size > end:
+            with path.open("rb") as file:
+                file.seek(end)
+                self._meet("write", name, lambda _: None, offset=end, data=file.read())
 
     # the calls
 
@@ -136,6 +150,8 @@ class Posix:
             real(descriptor)
             return
         folder = Path(self._folder, name).is_dir()
+        if not folder:
+            self._notice(name)
         self._meet("sync_folder" if folder else "sync", name, lambda _: real(descriptor))
 
     def _replace(self, source: Any, target: Any, **named: Any) -> None:
@@ -150,6 +166,8 @@ class Posix:
         if name is None or new is None:
             real(source, target, **named)
         else:
+            self._notice(name)
+            self._ends[new] = self._ends.pop(name, 0)
             self._meet("rename", name, lambda _: real(source, target, **named), data=new.encode())
 
     def _unlink(self, path: Any, **named: Any) -> None:
