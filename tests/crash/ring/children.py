@@ -10,7 +10,7 @@ from holdfast.backends.sqlite import desk, wal
 from holdfast.store import Store
 from holdfast.testing.faults import Faults, Posix, mount
 from tests.crash.ring.nursery import Say
-from tests.crash.ring.workload import Day, Look, go_on, judge, path_in, shorten
+from tests.crash.ring.workload import Day, Look, go_on, judge, judge_bundle, path_in, shorten
 
 
 def small_log() -> None:
@@ -36,11 +36,12 @@ def work(say: Say, folder: Path, faults: Faults, durability: str = "full") -> No
     small_log()
     fresh(folder)
     with mount(faults), Posix(faults, folder):
-        Day(lambda: opener(folder, durability)).run(say)
+        Day(lambda: opener(folder, durability), folder).run(say)
 
 
 def inspect(say: Say, folder: Path, expected: list[Look], least: int) -> None:
     """After a kill: what was acknowledged is there, nothing is half there, and work goes on."""
+    judge_bundle(folder, expected, least)
     with opener(folder, "full") as store:
         verdict = judge(store, expected)
         assert {least, least + 1} & set(verdict.steps), (
@@ -56,5 +57,5 @@ def record(say: Say, folder: Path, faults: Faults, durability: str) -> None:
     small_log()
     fresh(folder)
     with mount(faults), Posix(faults, folder):
-        Day(lambda: opener(folder, durability)).run(faults.mark)
+        Day(lambda: opener(folder, durability), folder).run(faults.mark)
     say(faults.trace)

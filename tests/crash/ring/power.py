@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import holdfast
 from holdfast.testing.faults import Call, Crash, Timeline
-from tests.crash.ring.workload import Look, go_on, judge, path_in
+from tests.crash.ring.workload import Look, bundle_in, go_on, judge, judge_bundle, path_in
 
 
 class Tally(NamedTuple):
@@ -48,6 +48,8 @@ def crashes(trace: Sequence[Call], count: int, *, seed: int, share: int = 0, sha
 def survive(crash: Crash, place: Path, expected: list[Look], *, may_lose: bool, more: bool) -> tuple[bool, bool]:
     """Open one state. Whether the newest acknowledged steps were lost, and whether one is there that was not yet."""
     crash.put(place)
+    if not may_lose or bundle_in(place).exists():
+        judge_bundle(place, expected, crash.marks)
     with holdfast.open(path_in(place)) as store:
         verdict = judge(store, expected)
         least, most = crash.marks, crash.marks + 1

@@ -8,7 +8,7 @@ from holdfast.errors import UnavailableError
 from holdfast.testing.faults import Faults, Posix, mount
 from tests.crash.ring.children import fresh, opener, small_log
 from tests.crash.ring.nursery import Say
-from tests.crash.ring.workload import Day, Look, judge, look
+from tests.crash.ring.workload import Day, Look, judge, judge_bundle, look
 
 LATE_ERRORS = 1  # what could not be moved from the log is reported once more, by the next write
 
@@ -37,13 +37,14 @@ class Sufferer:
 
     def _work(self) -> None:
         if self.day is None:
-            self.day = Day(lambda: opener(self.folder, "full"))
+            self.day = Day(lambda: opener(self.folder, "full"), self.folder)
             self.faults.mark(0)
         while self.done < len(self.day.steps):
             self.day.steps[self.done]()
             self.done += 1
             self.faults.mark(self.done)
         self.day.store.close()
+        judge_bundle(self.folder, self.expected, self.done)
         with opener(self.folder, "full") as store:
             assert self.done in judge(store, self.expected).steps
 
@@ -89,7 +90,7 @@ def count(say: Say, folder: Path) -> None:
     faults = Faults()
     fresh(folder)
     with mount(faults), Posix(faults, folder):
-        Day(lambda: opener(folder, "full")).run(lambda _: None)
+        Day(lambda: opener(folder, "full"), folder).run(lambda _: None)
     say(faults.calls)
 
 

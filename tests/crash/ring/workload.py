@@ -15,8 +15,11 @@ import holdfast
 from holdfast.model import State
 from holdfast.retention import Retention
 from holdfast.store import Session, Store
+from tests.crash.ring.rooms import room
 
 Look = dict[str, Any]
+
+EXPORTED = 20  # the step that writes the bundle
 
 
 def text(seed: int, size: int) -> str:
@@ -27,8 +30,9 @@ def text(seed: int, size: int) -> str:
 class Day:
     """The steps, on one store; Sessions are kept between them, as a program would."""
 
-    def __init__(self, open_store: Callable[[], Store]) -> None:
+    def __init__(self, open_store: Callable[[], Store], folder: Path) -> None:
         self._open = open_store
+        self._bundle = bundle_in(folder)
         self.store = open_store()
         self._sessions: dict[str, Session] = {}
         self.steps: list[Callable[[], object]] = [
@@ -51,6 +55,8 @@ class Day:
             lambda: self.grow("alpha", 5),
             lambda: self.of("alpha").prune(Retention(keep_last=2, keep_labelled=False)),
             lambda: self.grow("alpha", 6),
+            lambda: self.store.export(self._bundle, session="alpha", overwrite=True),
+            lambda: self.store.import_(self._bundle, rename="delta"),
             self.reopen,
         ]
 
@@ -106,11 +112,21 @@ def looks() -> list[Look]:
     """How a store looks after each step when nothing goes wrong."""
     store = holdfast.open("memory://")
     close, store.close = store.close, lambda: None  # type: ignore[method-assign]
-    day = Day(lambda: store)
     seen: list[Look] = []
-    day.run(lambda _: seen.append(look(store)))
+    with room() as folder:
+        Day(lambda: store, folder).run(lambda _: seen.append(look(store)))
     close()
     return seen
+
+
+def judge_bundle(folder: Path, expected: list[Look], step: int) -> None:
+    """What was exported is there whole or not at all, and there if that was acknowledged."""
+    there = bundle_in(folder).exists()
+    assert there or step < EXPORTED, "the export was acknowledged and is gone"
+    if there:
+        with holdfast.open("memory://") as store:
+            store.import_(bundle_in(folder))
+            assert look(store) == {"alpha": expected[EXPORTED]["alpha"]}
 
 
 class Verdict(NamedTuple):
@@ -152,3 +168,8 @@ def go_on(store: Store, turns: int = 5) -> None:
 def path_in(folder: Path) -> Path:
     """Where the store of a ring lies."""
     return folder / "store.db"
+
+
+def bundle_in(folder: Path) -> Path:
+    """Where the export of a ring lies."""
+    return folder / "alpha.holdfast"
