@@ -253,8 +253,12 @@ class AsyncStore:
     async def delete(self, session_id: str) -> None:
         await self._crew.run(self._store.delete, session_id)
 
-    async def verify(self, session: str | None = None, *, repair: bool = False) -> VerifyReport:
-        return await self._crew.run(self._store.verify, session, repair=repair)
+    async def verify(
+        self, session: str | None = None, *, repair: bool = False, progress: Progress | None = None
+    ) -> VerifyReport:
+        """Read everything again. `progress` is called on the event loop that opened the store."""
+        told = self._on_loop(progress)
+        return await self._crew.run(self._store.verify, session, repair=repair, progress=told)
 
     async def export(
         self,

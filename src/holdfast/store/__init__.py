@@ -9,16 +9,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast.backend import Backend
-from holdfast.errors import ClosedError, CorruptionError, InvalidInputError, NotFoundError
+from holdfast.errors import ClosedError, InvalidInputError
 from holdfast.lineage import check_name
-from holdfast.model import ImportReport, Problem, PruneReport, SessionInfo, Status, StoreStats, VerifyReport
+from holdfast.model import ImportReport, PruneReport, SessionInfo, Status, StoreStats, VerifyReport
 from holdfast.retention import Retention
-from holdfast.store.checking import check_session
 from holdfast.store.fields import to_info
 from holdfast.store.session import Session
 from holdfast.upkeep import exporting, importing
 from holdfast.upkeep.progress import Progress
 from holdfast.upkeep.pruning import prune
+from holdfast.upkeep.verifying import verify
 
 EVENTS = ("checkpoint", "call", "in_doubt", "fenced", "crash_loop")
 
@@ -85,27 +85,17 @@ class Store:
         self._refuse_closed()
         self.backend.delete_session(check_name(session_id, "a session id"))
 
-    def verify(self, session: str | None = None, *, repair: bool = False) -> VerifyReport:
+    def verify(
+        self, session: str | None = None, *, repair: bool = False, progress: Progress | None = None
+    ) -> VerifyReport:
         """Read everything again and compare it with its digests.
 
         `repair` first removes what is provably useless (orphans, names that lead nowhere); never a readable checkpoint.
         """
         self._refuse_closed()
-        repaired = tuple(self.backend.repair()) if repair else ()
-        if session is not None and self.backend.find_session(check_name(session, "a session id")) is None:
-            message = f"there is no session {session!r}"
-            raise NotFoundError(message, hint="store.sessions() lists those there are")
-        problems: list[Problem] = [] if session is not None else list(self.backend.check())
-        checked = 0
-        try:
-            for id_ in [session] if session is not None else [info.id for info in self.sessions()]:
-                for found in check_session(self.backend, id_):
-                    checked += found is None or bool(found.checkpoints)
-                    if found is not None:
-                        problems.append(found)
-        except CorruptionError as error:
-            problems.append(Problem(what=str(error), cost="what lies behind it was not checked"))
-        return VerifyReport(problems=tuple(problems), checked=checked, repaired=repaired)
+        if session is not None:
+            check_name(session, "a session id")
+        return verify(self.backend, session=session, repair=repair, progress=progress)
 
     def prune(
         self,

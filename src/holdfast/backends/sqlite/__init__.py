@@ -58,6 +58,7 @@ class SqliteBackend:
             raise
         self._mutex = threading.Lock()
         self._busy: set[_Seat] = set()
+        self._marks = moving.Marks()
         self._closed = False
         self._pid = os.getpid()
         _open_backends.add(self)
@@ -144,7 +145,7 @@ class SqliteBackend:
         return self._read(lambda connection: reads.ids(connection, session))
 
     def history(self, session: str, *, after: int, limit: int) -> Sequence[Kept]:
-        return self._read(lambda connection: moving.history(connection, session, after, limit))
+        return self._read(lambda connection: moving.history(connection, self._marks, session, after, limit))
 
     def blobs(self, digests: Collection[bytes], *, salvage: bool = False) -> Mapping[bytes, bytes]:
         return self._read(lambda connection: reads.blobs(connection, digests, salvage=salvage))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,11 +15,25 @@ from holdfast.backends.sqlite.reads import find_sid, join, one, open_at, pack_id
 from holdfast.backends.sqlite.writes import fit, put_blobs
 from holdfast.errors import AlreadyExistsError, CorruptionError, InvalidInputError
 
-_PAGE = (
+_KEPT = (
     "SELECT c.link, c.id, c.sequence, c.lost_parent_id, c.lost_parent_digest, p.id, p.digest, c.state_digest, "
-    "c.digest, c.fields, c.cid, c.place, c.size, c.delta, c.whole, p.state_digest FROM checkpoints c "
-    "LEFT JOIN checkpoints p ON p.cid = c.link WHERE c.sid = ? AND c.sequence > ? ORDER BY c.sequence LIMIT ?"
+    "c.digest, c.fields, c.cid, c.place, c.size, c.delta, c.whole, p.state_digest"
 )
+# Along the table, passing over the rows of others; or, where those would be most of it, the session's own picked by
+# its index, their numbers sorted and not their records. Within a session cids rise as sequences do.
+_PAGE_ALONG = (
+    f"{_KEPT} FROM checkpoints c LEFT JOIN checkpoints p ON p.cid = c.link "
+    "WHERE +c.sid = ?1 AND c.cid > ?2 ORDER BY c.cid LIMIT ?3"
+)
+_PAGE_PICKED = (
+    f"{_KEPT} FROM (SELECT cid FROM checkpoints WHERE sid = ?1 AND cid > ?2 ORDER BY cid LIMIT ?3) k "
+    "CROSS JOIN checkpoints c ON c.cid = k.cid LEFT JOIN checkpoints p ON p.cid = c.link ORDER BY k.cid"
+)
+_SESSION = "SELECT sid, checkpoints FROM sessions WHERE id = ?"
+_LAST_CID = "SELECT coalesce(max(cid), 0) FROM checkpoints"
+_IS_AT = "SELECT 1 FROM checkpoints WHERE cid = ? AND sid = ? AND sequence = ?"
+_CID_UP_TO = "SELECT coalesce(max(cid), 0) FROM checkpoints WHERE sid = ? AND sequence <= ?"
+_OTHERS_AT_MOST = 4  # rows of others passed over for each row of the session
 _ROW_COLUMNS = 10
 _NEW_SESSION = (
     "INSERT INTO sessions(id, sequence, checkpoints, branches, logical, epoch, touched, created_us, updated_us, agent, "
@@ -56,11 +71,42 @@ class _Prefixes:
             self._known.popitem(last=False)
 
 
-def history(connection: apsw.Connection, session: str, after: int, limit: int) -> list[Kept]:
+class Marks:
+    """Where the last pages ended, so that the next one need not be searched for. A hint: it is checked before use."""
+
+    def __init__(self) -> None:
+        self._marks: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    def find(self, connection: apsw.Connection, session: str, sid: int, after: int) -> int:
+        """The cid behind which the page begins that comes after a sequence."""
+        if after <= 0:
+            return 0
+        sequence, cid = self._marks.get(session, (0, 0))
+        if sequence == after and connection.execute(_IS_AT, (cid, sid, after)).fetchone() is not None:
+            return cid
+        return int(one(connection, _CID_UP_TO, (sid, after))[0])
+
+    def note(self, session: str, sequence: int, cid: int) -> None:
+        self._marks[session] = sequence, cid
+        if len(self._marks) > _TIPS:
+            with contextlib.suppress(KeyError):  # another thread was first
+                self._marks.popitem(last=False)
+
+
+def history(connection: apsw.Connection, marks: Marks, session: str, after: int, limit: int) -> list[Kept]:
     """A page of a session's checkpoints with their records, oldest first."""
-    sid = sid_of(connection, session)
+    found = connection.execute(_SESSION, (session,)).fetchone()
+    sid, count = (sid_of(connection, session), 0) if found is None else found
+    start = marks.find(connection, session, sid, after)
+    (last,) = one(connection, _LAST_CID)
+    sql = _PAGE_ALONG if last - start <= _OTHERS_AT_MOST * count else _PAGE_PICKED
+    rows = connection.execute(sql, (sid, start, limit)).fetchall()
     prefixes = _Prefixes(connection)
-    return [_kept(connection, found, prefixes) for found in connection.execute(_PAGE, (sid, after, limit)).fetchall()]
+    page = [_kept(connection, row, prefixes) for row in rows]
+    if page:
+        cid: Any = rows[-1][_ROW_COLUMNS]
+        marks.note(session, page[-1].row.sequence, cid)
+    return page
 
 
 def _kept(connection: apsw.Connection, found: Any, prefixes: _Prefixes) -> Kept:

@@ -6,9 +6,11 @@ import time
 
 import apsw
 
-from holdfast.backends.sqlite.reads import one
+from holdfast import packing
+from holdfast.backends.sqlite.reads import one, unpack_id
 from holdfast.backends.sqlite.schema import BUSY_TIMEOUT_MS
-from holdfast.model import Problem
+from holdfast.errors import CorruptionError
+from holdfast.model import Problem, SessionId
 
 _ORPHAN_BLOBS = "SELECT count(*) FROM blobs b WHERE NOT EXISTS(SELECT 1 FROM blob_refs r WHERE r.bid = b.bid)"
 _DANGLING_REFS = (
@@ -37,6 +39,10 @@ _COUNT_ANEW = (
     "UPDATE sessions SET checkpoints = (SELECT count(*) FROM checkpoints c WHERE c.sid = ?1), "
     "branches = (SELECT count(*) FROM names n WHERE n.sid = ?1 AND NOT n.tag), "
     "logical = (SELECT coalesce(sum(size), 0) FROM checkpoints c WHERE c.sid = ?1) WHERE sid = ?1"
+)
+_ROLLS = (
+    "SELECT s.id, c.id, c.roll, c.state_digest, b.state_digest FROM checkpoints c "
+    "LEFT JOIN checkpoints b ON b.cid = c.base LEFT JOIN sessions s ON s.sid = c.sid WHERE c.roll IS NOT NULL"
 )
 _VACUUM_PAGES = 256
 _MISCOUNTED = (
@@ -111,6 +117,25 @@ def check(connection: apsw.Connection) -> list[Problem]:
         for _, session, name, _, _ in connection.execute(_DANGLING_NAMES):
             what = f"session {session!r}: {name!r} points at a checkpoint that is not there"
             problems.append(Problem(what=what, remedy="verify(repair=True) points it at the newest before that"))
+        problems += _broken_rolls(connection)
     except apsw.Error as error:
         problems.append(Problem(what=f"pages cannot be read: {error}", remedy="copy what is intact with export"))
+    return problems
+
+
+def _broken_rolls(connection: apsw.Connection) -> list[Problem]:
+    """Merged deltas that do not open. Each delta is also kept by itself, so nothing is lost with them."""
+    problems = []
+    for session, id_, roll, state, base in connection.execute(_ROLLS):
+        try:
+            if base is None:
+                message = "its beginning is missing"
+                raise CorruptionError(message)
+            packing.open_roll(roll, base=base, state=state)
+        except CorruptionError as error:
+            what = f"checkpoint {unpack_id(id_)[:12]}: its merged deltas cannot be read: {error.args[0]}"
+            cost = "nothing is lost: the single deltas are read instead"
+            where = None if session is None else SessionId(session)
+            remedy = "copy the session with export while it is whole"
+            problems.append(Problem(what=what, session_id=where, cost=cost, remedy=remedy))
     return problems
