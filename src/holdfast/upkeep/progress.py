@@ -6,4 +6,4 @@ from collections.abc import Callable
 
 # Called now and then with how much is done and, if that is known, how much there is in all. It may be called while a
 # transaction is open, so it must not use the store; what it raises ends the work, and nothing is left half done.
-Progress = Callable[[int, int | None], None]
+Progress = Callable[[int, int | None], object]

@@ -7,6 +7,7 @@ Subclass BackendContract in a test file, give it `make` and `reopen`, and as man
 from holdfast.testing.contract.damage import DamageContract
 from holdfast.testing.contract.deleting import DeletingContract
 from holdfast.testing.contract.hooks import Hooks, What
+from holdfast.testing.contract.moving import MovingContract
 from holdfast.testing.contract.naming import NamingContract
 from holdfast.testing.contract.racing import RacingContract
 from holdfast.testing.contract.reading import ReadingContract
@@ -14,7 +15,7 @@ from holdfast.testing.contract.writing import WritingContract
 
 
 class BackendContract(
-    WritingContract, NamingContract, ReadingContract, RacingContract, DeletingContract, DamageContract
+    WritingContract, NamingContract, ReadingContract, RacingContract, DeletingContract, MovingContract, DamageContract
 ):
     """All of it. See the module's text."""
 
