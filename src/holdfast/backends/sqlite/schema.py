@@ -16,7 +16,6 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import apsw
 import apsw.sqlite_extra
@@ -35,6 +34,8 @@ from holdfast.errors import (
 
 APPLICATION_ID = 0x486F6C64  # "Hold"
 BUSY_TIMEOUT_MS = 15_000
+_HEADER_BYTES = 100
+_APPLICATION_ID_AT = slice(68, 72)  # of the header
 _RESERVED_BYTES = 8  # what the checksum VFS keeps at the end of each page
 
 SCHEMA = """
@@ -195,18 +196,21 @@ def _inspect(path: Path) -> bool:
 
 
 def _peek(path: Path) -> None:
-    # Through SQLite, and immutable: closing a descriptor of our own would drop the locks of every other connection
-    # of this process to the file, and an ordinary read would leave -wal and -shm beside a stranger's database.
+    # The first hundred bytes, through SQLite's own files: closing a descriptor of ours would drop the locks that other
+    # connections of this process hold on the file. Not through a connection: an ordinary one would leave -wal and -shm
+    # beside a stranger's database, an immutable one would take a store that others are writing to for a damaged one.
     with translated(f"opening {path}"):
-        look = apsw.Connection(
-            f"file:{quote(str(path.absolute()))}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-        )
+        file = apsw.VFSFile("unix", str(path.absolute()), [apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_MAIN_DB, 0])
         try:
-            if look.pragma("application_id") != APPLICATION_ID:
-                message = f"{path} is a SQLite database, but not a Holdfast store"
-                raise FormatError(message, hint="give the path of a store or of a new file")
+            header = file.xRead(_HEADER_BYTES, 0)
         finally:
-            look.close()
+            file.xClose()
+    if not header.startswith(b"SQLite format 3\0"):
+        message = f"{path} is not a Holdfast store"
+        raise FormatError(message, hint="give the path of a store or of a new file")
+    if header[_APPLICATION_ID_AT] != APPLICATION_ID.to_bytes(4, "big"):
+        message = f"{path} is a SQLite database, but not a Holdfast store"
+        raise FormatError(message, hint="give the path of a store or of a new file")
 
 
 def _make(path: Path) -> None:
