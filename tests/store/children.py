@@ -37,6 +37,17 @@ def finish(child: subprocess.Popen[str], timeout_s: float = 60) -> list[str]:
     return out.splitlines()
 
 
+def finish_all(children: list[subprocess.Popen[str]]) -> list[list[str]]:
+    """What several programs said; if one fails, the others are not left running."""
+    try:
+        return [finish(child) for child in children]
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+                child.communicate()
+
+
 def run(program: str, *arguments: object) -> list[str]:
     """Run a program to its end."""
     return finish(start(program, *arguments))

@@ -23,7 +23,7 @@ from holdfast import (
     UnsupportedError,
 )
 from holdfast.backends.sqlite import mounts, schema
-from tests.store.children import finish, start
+from tests.store.children import finish, finish_all, start
 
 
 def fingerprints(folder: Path) -> dict[str, str]:
@@ -416,7 +416,7 @@ def test_processes_that_make_the_same_store_at_once_all_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
     workers = 4
-    for number in range(10):
+    for number in range(8):
         folder = tmp_path / str(number)
         folder.mkdir()
         monkeypatch.chdir(folder)
@@ -425,8 +425,7 @@ def test_processes_that_make_the_same_store_at_once_all_get_it(
             assert child.stdin is not None
             child.stdin.write("go\n")
             child.stdin.flush()
-        for child in children:
-            assert finish(child) == ["done"]
+        assert finish_all(children) == [["done"]] * workers
         with holdfast.open("store.db" if named else None) as store:
             assert {info.id for info in store.sessions()} == {f"s{child}" for child in range(workers)}
             assert store.verify().ok
@@ -460,6 +459,26 @@ def test_a_store_whose_making_is_killed_anywhere_is_there_whole_or_not_at_all(pa
             assert store.verify().ok
         assert fingerprints(path.parent).keys() == {"store.db"}
         path.unlink()
+
+
+WRITE = """
+import os, sys, holdfast
+with holdfast.open(sys.argv[1]) as store:
+    session = store.session("s")
+    for number in range(400):
+        session.commit({"n": number, "noise": os.urandom(20_000)})
+"""
+
+
+def test_a_store_that_others_are_writing_to_is_never_taken_for_a_damaged_one(path: Path) -> None:
+    made(path, 1)
+    child = start(WRITE, path)
+    try:
+        while child.poll() is None:
+            with holdfast.open(path) as store:
+                store.session("s").load()
+    finally:
+        finish(child)
 
 
 def test_a_link_to_a_store_that_is_not_there_yet_stays_a_link(tmp_path: Path) -> None:

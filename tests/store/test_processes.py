@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import ClosedError, Store
-from tests.store.children import finish, start
+from tests.store.children import finish, finish_all, start
 
 COMMIT = """
 import sys, holdfast
@@ -43,7 +43,7 @@ def test_two_processes_on_one_session_lose_nobodys_checkpoint(path: Path) -> Non
             assert child.stdin is not None
             child.stdin.write("go\n")
             child.stdin.flush()
-        said = [finish(child) for child in children]
+        said = finish_all(children)
         session = store.session("s")
         turns = session.load()["turns"]
         for name, lines in zip(("a", "b"), said, strict=True):
@@ -66,8 +66,7 @@ with holdfast.open(path) as store:
 
 def test_processes_with_a_session_each_share_one_store(path: Path) -> None:
     names = [f"p{number}" for number in range(4)]
-    for child in [start(SESSIONS, path, name, 40) for name in names]:
-        finish(child)
+    finish_all([start(SESSIONS, path, name, 40) for name in names])
     with holdfast.open(path) as store:
         for name in names:
             session = store.session(name)

@@ -389,9 +389,13 @@ class Session:
         found = self._backend.find_branch(self.id, branch)
         if found is not None:
             return found.head_id
-        if self._backend.find_session(self.id) is not None and self._backend.ids(self.id):
+        if self._backend.find_session(self.id) is None or not self._backend.ids(self.id):
+            return None
+        # Another writer may have made session and branch between the two looks.
+        found = self._backend.find_branch(self.id, branch)
+        if found is None:
             raise self._no_branch(branch)
-        return None
+        return found.head_id
 
     def _go_back(self, target: Row, branch: str, trigger: str) -> Checkpoint:
         check_name(branch, "a branch name")

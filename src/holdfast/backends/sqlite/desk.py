@@ -93,7 +93,11 @@ class Desk:
             try:
                 self._leave(ticket)
             except BaseException:
-                self._leave(ticket)
+                try:
+                    self._leave(ticket)
+                except BaseException:  # three strikes within microseconds are taken for impossible
+                    self._leave(ticket)
+                    raise
                 raise
         return ticket.outcome()
 

@@ -36,6 +36,7 @@ from holdfast.errors import (
 APPLICATION_ID = 0x486F6C64  # "Hold"
 BUSY_TIMEOUT_MS = 15_000
 _HEADER_BYTES = 100
+_APPLICATION_ID_AT = slice(68, 72)  # of the header
 _RESERVED_BYTES = 8  # what the checksum VFS keeps at the end of each page
 
 SCHEMA = """
@@ -199,9 +200,10 @@ def _inspect(path: Path) -> bool:
 
 
 def _peek(path: Path) -> None:
-    # The header alone. Whatever else is in the file may be half of a log that was being moved into it when its process
-    # was killed; the log has the rest. Through SQLite's own file, because closing a descriptor of ours would drop the
-    # locks of every other connection of this process, and because nothing may be left beside a stranger's database.
+    # The header alone: whatever else is in the file may be half of a log that was being moved into it when its process
+    # was killed, and the log has the rest. Through SQLite's own file, because closing a descriptor of ours would drop
+    # the locks of every other connection of this process, and because an ordinary connection would leave -wal and -shm
+    # beside a stranger's database.
     with translated(f"opening {path}"):
         file = apsw.VFSFile("", str(path.absolute()), [apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_MAIN_DB, 0])
         try:
@@ -211,7 +213,7 @@ def _peek(path: Path) -> None:
     if not header.startswith(b"SQLite format 3\0"):
         message = f"{path} is not a Holdfast store"
         raise FormatError(message, hint="give the path of a store or of a new file")
-    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+    if header[_APPLICATION_ID_AT] != APPLICATION_ID.to_bytes(4, "big"):
         message = f"{path} is a SQLite database, but not a Holdfast store"
         raise FormatError(message, hint="give the path of a store or of a new file")
 
