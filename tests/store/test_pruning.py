@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,14 +20,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def grow(session: Session, steps: int, **fields: str) -> list[Checkpoint]:
+def grow(session: Session, steps: int) -> list[Checkpoint]:
     head = session.head()
     messages = [] if head is None else list(head.state["messages"])
     made = []
     for _ in range(steps):
         number = len(messages)
         messages.append({"role": "user", "content": f"{number}: " + " ".join(str(number * n) for n in range(60))})
-        made.append(session.commit({"messages": messages}, **fields))
+        made.append(session.commit({"messages": messages}))
     return made
 
 
@@ -128,7 +129,7 @@ def test_finished_sessions_go_as_a_whole_unless_somebody_tagged_them(
     "wrong",
     [{}, {"keep_last": 0}, {"keep_last": -1}, {"keep_last": 1.5}, {"keep_days": -1}, {"keep_days": float("nan")}],
 )
-def test_a_retention_that_would_forget_everything_is_refused(wrong: dict[str, int]) -> None:
+def test_a_retention_that_would_forget_everything_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
         Retention(**wrong)
 

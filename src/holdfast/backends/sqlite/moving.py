@@ -99,8 +99,14 @@ def history(connection: apsw.Connection, marks: Marks, session: str, after: int,
     sid, count = (sid_of(connection, session), 0) if found is None else found
     start = marks.find(connection, session, sid, after)
     (last,) = one(connection, _LAST_CID)
-    sql = _PAGE_ALONG if last - start <= _OTHERS_AT_MOST * count else _PAGE_PICKED
-    rows = connection.execute(sql, (sid, start, limit)).fetchall()
+    along = last - start <= _OTHERS_AT_MOST * count
+    try:
+        rows = connection.execute(_PAGE_ALONG if along else _PAGE_PICKED, (sid, start, limit)).fetchall()
+    except apsw.Error:
+        if not along:
+            raise
+        # The damaged page may hold rows of others only.
+        rows = connection.execute(_PAGE_PICKED, (sid, start, limit)).fetchall()
     prefixes = _Prefixes(connection)
     page = [_kept(connection, row, prefixes) for row in rows]
     if page:
