@@ -49,6 +49,8 @@ class Journal:
         self._disk = disk
         self._file = file
         self._identity = self._stat_identity()
+        self._name = str(path)
+        self._size = 0
         self._tail = b""
 
     def _stat_identity(self) -> tuple[int, int]:
@@ -74,7 +76,7 @@ class Journal:
         return journal
 
     def _read(self, limit: int | None) -> None:
-        size = self._disk.stat(self._file).st_size
+        size = self._size = self._disk.stat(self._file).st_size
         data = self._disk.read(self._file, size if limit is None else min(size, limit), 0)
         begin = data.find(b"\n", 0, FIRST_BYTES) + 1
         first = open_first(data[:begin])
@@ -93,11 +95,12 @@ class Journal:
         if self.held:
             return True
         try:
-            found = self._disk.stat(self.path)
+            found = self._disk.stat(self._name)
         except FileNotFoundError:
             return False
         if (found.st_dev, found.st_ino) != self._identity:
             return False
+        self._size = found.st_size
         index = self.index
         seen = self._disk.read(self._file, TAIL_BYTES + 1, index.end - TAIL_BYTES)
         if seen[:TAIL_BYTES] != self._tail or index.torn:
@@ -168,10 +171,11 @@ class Journal:
         """
         index = self.index
         data, at = b"".join(lines), index.end
-        if index.torn:
+        torn = index.torn
+        if torn:
             self._disk.truncate(self._file, at)
             index.torn = False
-        size = self._disk.stat(self._file).st_size
+        size = at if torn else self._size
         text = data if not index.mend else b"\n" + data
         start = at - index.mend
         self.writing = True
@@ -199,6 +203,7 @@ class Journal:
         room = min(max(start // 2, _MIN_ROOM_BYTES), _MAX_ROOM_BYTES)
         try:
             self._disk.write(self._file, text + b" " * room, start)
+            self._size = start + len(text) + room
             self.room_made = True
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
