@@ -49,6 +49,7 @@ class Journal:
         self._disk = disk
         self._file = file
         self._identity = self._stat_identity()
+        self._limited = False  # what lies behind the end is what a failed write left
         self._name = str(path)
         self._size = 0
         self._tail = b""
@@ -77,6 +78,7 @@ class Journal:
 
     def _read(self, limit: int | None) -> None:
         size = self._size = self._disk.stat(self._file).st_size
+        self._limited = limit is not None
         data = self._disk.read(self._file, size if limit is None else min(size, limit), 0)
         begin = data.find(b"\n", 0, FIRST_BYTES) + 1
         first = open_first(data[:begin])
@@ -105,7 +107,7 @@ class Journal:
         seen = self._disk.read(self._file, TAIL_BYTES + 1, index.end - TAIL_BYTES)
         if seen[:TAIL_BYTES] != self._tail or index.torn:
             return False
-        if seen[TAIL_BYTES:].strip(b" \0"):
+        if not self._limited and seen[TAIL_BYTES:].strip(b" \0"):
             size = max(found.st_size - index.end, _TAIL_READ_BYTES)
             known = len(index.damage)
             index.feed(self._disk.read(self._file, size, index.end))
@@ -120,6 +122,7 @@ class Journal:
     def cut(self, size: int) -> None:
         """Take back what a failed write left; under the store's lock."""
         self._disk.truncate(self._file, size)
+        self._limited, self._size = False, size
 
     def close(self) -> None:
         """Let the file go."""
