@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.scenarios import append, growth, reads, sharing, threads
+from bench.scenarios import append, files, growth, reads, sharing, threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,4 +26,5 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "fork": reads.fork,
     "log": reads.listings,
     "threads": threads.threads,
+    "files": files.files,
 }

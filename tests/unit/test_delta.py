@@ -387,3 +387,10 @@ def test_a_large_value_is_one_set_of_pieces_wherever_it_stands() -> None:
     assert set(pieces) == set(again)
     assert first.size_bytes + second.size_bytes < 3000
     assert isinstance(first, Record)
+
+
+def test_two_lists_that_were_emptied_do_not_become_one() -> None:
+    record, _ = whole({"a": [], "b": []}, {"a", "b"})
+    state = rebuild([record], {}).state
+    state["a"].append("mine")
+    assert state["b"] == []

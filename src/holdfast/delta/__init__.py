@@ -1,20 +1,17 @@
 """What changed between two states, as splices; and how a chain of them gives a state back.
 
 `advance` compares a new state with what is known of the last one and writes a Record; `whole` writes a Record that
-needs no other; `rebuild` turns a chain of Records into a state; a `Followed` goes along it step by step and knows the
-digest at each. Nothing relies on object identity: what is known is
+needs no other; `rebuild` turns a chain of Records into a state. Nothing relies on object identity: what is known is
 a private copy, compared by value and exact type. Pure: no I/O, no clock.
 """
 
 from holdfast.delta.advance import Known, advance, know, whole
-from holdfast.delta.follow import Followed, stand_on
 from holdfast.delta.record import LARGE_BYTES, LOST, PIECE_BYTES, Rebuilt, Record, merge, rebuild, refs_of
 
 __all__ = [
     "LARGE_BYTES",
     "LOST",
     "PIECE_BYTES",
-    "Followed",
     "Known",
     "Rebuilt",
     "Record",
@@ -23,6 +20,5 @@ __all__ = [
     "merge",
     "rebuild",
     "refs_of",
-    "stand_on",
     "whole",
 ]

@@ -8,7 +8,7 @@ are kept once per store by their digest; `refs` names the pieces a record needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -201,38 +201,17 @@ def rebuild(records: Sequence[Record], pieces: Mapping[bytes, bytes], *, salvage
     return Rebuilt(state, frozenset(touched))
 
 
-def apply(state: State, record: Record, pieces: Mapping[bytes, bytes]) -> Iterator[list[Any]]:
-    """Do one record to a state, in place; each op is given when it is done. What does not fit is a CorruptionError.
-
-    After an error the state is neither the old one nor the new one.
-    """
-    try:
-        ops = _ops_decoder.decode(record.ops)
-        if min([_count(op) for op in ops], default=0) < 0:
-            message = "a stored delta announces less than no values"
-            raise CorruptionError(message)
-        values = _read_all([record], ops, _reader(pieces, salvage=False))
-        for op in ops:
-            _STEPS[op[0]](state, op, values)
-            yield op
-    except _MISFITS as error:
-        message = "a stored delta does not fit the state before it"
-        raise CorruptionError(message) from error
-
-
 _MISFITS = (msgspec.DecodeError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
 
 LOST = b"\xc1"  # never used in msgpack: the body of a record that could not be read
 
 
-def _count(op: list[Any]) -> int:
-    """How many values an op takes."""
-    code = op[0]
-    return 1 if code in (SET, PATCH) else 2 * op[2] if code == MANY else op[-1] if code in (SPLICE, LIST) else 0
-
-
 def _counts(ops: list[list[Any]]) -> int:
-    return sum([_count(op) for op in ops])
+    total = 0
+    for op in ops:
+        code = op[0]
+        total += 1 if code in (SET, PATCH) else 2 * op[2] if code == MANY else op[-1] if code in (SPLICE, LIST) else 0
+    return total
 
 
 def _read_all(records: Sequence[Record], ops: list[list[Any]], read: Callable[[bytes], Any]) -> _Values:

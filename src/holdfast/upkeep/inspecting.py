@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.backend import Kept, Moved, Row
 from holdfast.codec import encode_canonical
-from holdfast.delta import Followed, stand_on
+from holdfast.delta.replay import Replay, stand_on
 from holdfast.errors import CorruptionError, HoldfastError
 from holdfast.lineage import check_name
 from holdfast.model import MAX_STATE_BYTES
@@ -130,7 +130,7 @@ class Inspector:
         self._seen: dict[str, _Seen] = {}
         self._sequence = 0
         self._tips = bundle.Tips()
-        self._states: dict[str, Followed] = {}
+        self._states: dict[str, Replay] = {}
         self._check_line()
 
     def show(self, arrival: bundle.Arrival) -> None:
@@ -220,7 +220,7 @@ class Inspector:
         before = None if row.link_id is None else self._states.pop(row.link_id, None)
         if let_go is not None:
             self._states.pop(let_go, None)
-        state: Followed | None = None
+        state: Replay | None = None
         if kept.delta is not None:
             state = before if at_hand and before is not None else self._base(arrival)
             state.follow(kept.delta, self._source.pieces(kept.delta.refs))
@@ -233,7 +233,7 @@ class Inspector:
             raise CorruptionError("it has neither a delta nor a whole copy")
         self._states[row.id] = state
 
-    def _base(self, arrival: bundle.Arrival) -> Followed:
+    def _base(self, arrival: bundle.Arrival) -> Replay:
         base, link = arrival.base, arrival.kept.row.link_id
         if link is None:
             raise CorruptionError("it is a delta on nothing")
@@ -250,7 +250,7 @@ def complete(row: Row, link_digest: bytes) -> Row:
     return msgspec.structs.replace(row, parent_digest=link_digest) if row.parent_id == row.link_id else row
 
 
-def _compare(state: Followed, row: Row) -> None:
+def _compare(state: Replay, row: Row) -> None:
     if state.digest != row.state_digest:
         raise CorruptionError("its state does not match its digest")
     if state.size_bytes > MAX_STATE_BYTES:

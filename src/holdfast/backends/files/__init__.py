@@ -16,7 +16,7 @@ from pathlib import Path
 
 from holdfast.backend import BranchRow, Chain, Commit, Deletion, Kept, Moved, Names, Row, SessionRow, Sizes
 from holdfast.backends.files import anew, reads, upkeep, writes
-from holdfast.backends.files.disk import Disk, translated
+from holdfast.backends.files.disk import Disk, translate, translated
 from holdfast.backends.files.folder import Folder
 from holdfast.backends.files.journal import Journal
 from holdfast.backends.files.shelf import Shelf, Summary
@@ -241,24 +241,38 @@ class FilesBackend:
 
     @contextlib.contextmanager
     def _writing(self, session: str, *, damaged: bool = False) -> Iterator[Journal | None]:
-        with self._exclusive():
-            with self._lock:
-                journal = self._shelf.find_damaged(session) if damaged else self._shelf.find(session)
-                if journal is not None:
-                    self._shelf.take_back(journal)
-                    journal.held = True
+        # What `_exclusive` does, in one piece: each nested `with` would cost a commit its microseconds.
+        self._refuse_use()
+        folder, journal = self._folder, None
+        with self._writer:
+            self._refuse_use()
             try:
-                if journal is not None and not journal.settled:
-                    # Whoever made the file may have been killed before its name was on the disk.
-                    self._folder.sync_sessions()
-                    journal.settled = True
-                yield journal
-            finally:
-                if journal is not None:
-                    with self._lock:
-                        if journal.writing:  # begun and not brought to its end: to be read again
-                            self._shelf.drop(journal.path)
-                        journal.held = False
+                folder.lock()
+                try:
+                    journal = self._hold(session, damaged=damaged)
+                    yield journal
+                finally:
+                    if journal is not None:
+                        with self._lock:
+                            if journal.writing:  # begun and not brought to its end: to be read again
+                                self._shelf.drop(journal.path)
+                            journal.held = False
+                    folder.unlock()
+            except OSError as error:
+                raise translate(error, f"writing to session {session!r}") from error
+
+    def _hold(self, session: str, *, damaged: bool) -> Journal | None:
+        with self._lock:
+            journal = self._shelf.find_damaged(session) if damaged else self._shelf.find(session)
+            if journal is None:
+                return None
+            self._shelf.take_back(journal)
+            if not journal.settled:
+                # Whoever made the file may have been killed before its name was on the disk.
+                self._folder.sync_sessions()
+                journal.settled = True
+            journal.held = True
+        return journal
 
     @contextlib.contextmanager
     def _changing(self, session: str, *, damaged: bool = False) -> Iterator[Journal]:

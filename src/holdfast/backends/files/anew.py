@@ -8,7 +8,7 @@ beside it neither hides it nor makes it worse.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,17 +16,19 @@ import msgspec
 
 from holdfast.backend import FORMAT_VERSION, Kept, Moved, Rewrite, Totals
 from holdfast.backends.files.folder import Folder
-from holdfast.backends.files.index import Entry, Index
+from holdfast.backends.files.index import Entry, Index, Span
 from holdfast.backends.files.journal import Journal
 from holdfast.backends.files.lines import (
     About,
+    Rest,
     Snapshot,
     checkpoint_lines,
     first_line,
     joined,
     open_line,
     record_rest,
-    rest_of,
+    record_rest_of,
+    row_rest_of,
     session_lines,
     snapshot_lines,
 )
@@ -92,27 +94,36 @@ def rest(journal: Journal, names: Snapshot) -> Iterator[list[bytes]]:
 
 
 def _copied(journal: Journal, entry: Entry, n: int) -> list[bytes]:
-    spans = [span for span in (entry.delta, entry.whole) if span is not None]
-    return _numbered(n, entry.about, [journal.line(span) if span.size else b"\n" for span in (*spans, entry.own)])
-
-
-def _numbered(n: int, about: About, raws: list[bytes]) -> list[bytes]:
-    """Lines as they stand in a journal, or what a fresh one holds (it begins with a comma), under new numbers."""
-    fresh = [raw[:1] == b"," for raw in raws]
-    whole = [new or open_line(raw) is not None for raw, new in zip(raws, fresh, strict=True)]
-    rests = [raw if new else rest_of(raw) if ok else b"" for raw, new, ok in zip(raws, fresh, whole, strict=True)]
-    lines = joined(n, about, rests[:-1], rests[-1])
-    return [line if ok else raw for line, raw, ok in zip(lines, raws, whole, strict=True)]
+    return _numbered(journal, n, entry.about, [span for span in (entry.delta, entry.whole) if span is not None], entry)
 
 
 def _rewritten(journal: Journal, entry: Entry, n: int, rewrite: Rewrite, link: str | None) -> list[bytes]:
     kind, record = chosen(journal, entry, rewrite)
-    if record is not None:
-        raw = record_rest(record)
-    else:
-        raw = journal.line(entry.whole) if entry.whole is not None and entry.whole.size else b"\n"
     about = msgspec.structs.replace(entry.about, link=link, records=(kind,))
-    return _numbered(n, about, [raw, journal.line(entry.own) if entry.own.size else b"\n"])
+    return _numbered(journal, n, about, [entry.whole if record is None else record], entry)
+
+
+def _numbered(
+    journal: Journal, n: int, about: About, records: Sequence[Span | Record | None], entry: Entry
+) -> list[bytes]:
+    """The lines of a checkpoint under new numbers: records as they stand in the journal, or fresh ones."""
+    rests: list[Rest] = []
+    damaged: dict[int, bytes] = {}
+    for at, record in enumerate(records):
+        raw = b"\n"
+        if isinstance(record, Record):
+            rests.append(record_rest(record))
+            continue
+        if record is not None and record.size:
+            raw = journal.line(record)
+        whole = open_line(raw) is not None
+        rests.append(record_rest_of(raw) if whole else (b"", b""))
+        damaged |= {} if whole else {at: raw}
+    raw = journal.line(entry.own) if entry.own.size else b"\n"
+    whole = open_line(raw) is not None
+    damaged |= {} if whole else {len(rests): raw}
+    lines = joined(n, about, rests, row_rest_of(raw) if whole else b"")
+    return [damaged.get(at, line) for at, line in enumerate(lines)]
 
 
 def chosen(journal: Journal, entry: Entry, rewrite: Rewrite) -> tuple[str, Record | None]:
@@ -198,7 +209,7 @@ def adopted(moved: Moved, history: Iterable[Kept], numbers: Iterator[int]) -> It
             status=totals.status,
             link=row.link_id,
         )
-        lines = checkpoint_lines(n, about, list(records.values()), row)
+        lines = checkpoint_lines(n, about, list(records.values()), row, ours=False)
         yield lines
         n += len(lines)
     branches = {branch.name: (branch.head_id, branch.undo_id) for branch in moved.names.branches}

@@ -39,7 +39,7 @@ class Disk:
 
     # looking
 
-    def open(self, path: Path) -> int:
+    def open(self, path: str | Path) -> int:
         """A descriptor of a file that is there; never of what a link points at."""
         return os.open(path, _READ)
 
@@ -58,7 +58,7 @@ class Disk:
             os.lseek(file, at, os.SEEK_SET)
             return os.read(file, size)
 
-    def stat(self, place: int | Path) -> os.stat_result:
+    def stat(self, place: int | str | Path) -> os.stat_result:
         """What the file system knows about a file."""
         return os.stat(place)  # noqa: PTH116 - descriptors too
 
@@ -146,10 +146,14 @@ def translated(doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        text = f"{doing}: {error.strerror or error}"
-        if error.errno in _FULL:
-            raise UnavailableError(text, hint="the disk is full: free some space and try again") from error
-        if error.errno in _FORBIDDEN:
-            hint = "check that the store's folder can be written"
-            raise UnavailableError(text, hint=hint, retryable=False) from error
-        raise UnavailableError(text, hint="the storage failed; nothing was recorded") from error
+        raise translate(error, doing) from error
+
+
+def translate(error: OSError, doing: str) -> UnavailableError:
+    """The Holdfast error for one of the system's."""
+    text = f"{doing}: {error.strerror or error}"
+    if error.errno in _FULL:
+        return UnavailableError(text, hint="the disk is full: free some space and try again")
+    if error.errno in _FORBIDDEN:
+        return UnavailableError(text, hint="check that the store's folder can be written", retryable=False)
+    return UnavailableError(text, hint="the storage failed; nothing was recorded")

@@ -62,6 +62,7 @@ class Folder:
         self.durable = durable
         self._synced_blobs: set[bytes] = set()
         self._counted = False
+        self._meta, self._counter_file = str(path / META), -1
         self._meta_seen: tuple[int, int, int] | None = None
         _inspect(path)
         with translated(f"opening {path}"):
@@ -104,7 +105,7 @@ class Folder:
             self.disk.sync_folder(self.path.parent)
 
     def _check_meta(self) -> None:
-        found = self.disk.stat(self.path / META)
+        found = self.disk.stat(self._meta)
         seen = found.st_ino, found.st_size, found.st_mtime_ns
         if seen == self._meta_seen:
             return
@@ -123,31 +124,46 @@ class Folder:
         self._meta_seen = seen
 
     def close(self) -> None:
-        """Let the lock file go."""
-        file, self._lock_file = self._lock_file, -1
-        if file >= 0:
-            self.disk.close(file)
+        """Let the files go."""
+        for file in (self._lock_file, self._counter_file):
+            if file >= 0:
+                self.disk.close(file)
+        self._lock_file = self._counter_file = -1
 
     # the lock
 
     @contextlib.contextmanager
     def locked(self, *, check: bool = True) -> Iterator[None]:
-        """Nobody else writes meanwhile, in no process. Who waits too long is told so."""
-        deadline, wait_s = None, _LOCK_WAITS_S[0]
+        """Nobody else writes meanwhile, in no process."""
+        self.lock(check=check)
+        try:
+            yield
+        finally:
+            self.unlock()
+
+    def lock(self, *, check: bool = True) -> None:
+        """Wait until nobody else writes; who waits too long is told so."""
+        if not _try_lock(self._lock_file):
+            self._wait()
+        if check:
+            try:
+                self._check_meta()
+            except BaseException:
+                self.unlock()
+                raise
+
+    def _wait(self) -> None:
+        deadline, wait_s = time.monotonic() + _LOCK_PATIENCE_S, _LOCK_WAITS_S[0]
         while not _try_lock(self._lock_file):
-            now = time.monotonic()
-            deadline = deadline or now + _LOCK_PATIENCE_S
-            if now > deadline:
+            if time.monotonic() > deadline:
                 message = f"{self.path}: another process has been writing for {_LOCK_PATIENCE_S:.0f} seconds"
                 raise UnavailableError(message, hint="try again")
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, _LOCK_WAITS_S[1])
-        try:
-            if check:
-                self._check_meta()
-            yield
-        finally:
-            _unlock(self._lock_file)
+
+    def unlock(self) -> None:
+        """Let others write."""
+        _unlock(self._lock_file)
 
     # the counter
 
@@ -157,29 +173,30 @@ class Folder:
         The counter itself is not synced at each commit. What is synced is a number beyond all that were given, and a
         process begins from there: after a power loss too, no number is given twice.
         """
-        path, counted, self._counted = self.path / COUNTER, self._counted, False
-        try:
-            file = self.disk.open(path)
-        except FileNotFoundError:
-            file = self.disk.create(path)
-            if self.durable:
-                self.disk.sync_folder(self.path)
-        try:
-            found = _read_counter(self.disk.read(file, _COUNTER_BYTES, 0))
-            last, beyond = found if found is not None else (largest(), 0)
-            if not counted:
-                last = max(last, beyond)
-            if last + count > beyond or not counted:
-                beyond = last + count + _COUNTER_STEP
-                self.disk.write(file, _counter(last + count, beyond), 0)
-                if self.durable:
-                    self.disk.sync(file)
-            else:
-                self.disk.write(file, _counter(last + count, beyond), 0)
-        finally:
-            self.disk.close(file)
+        counted, self._counted = self._counted, False
+        file = self._open_counter()
+        found = _read_counter(self.disk.read(file, _COUNTER_BYTES, 0))
+        last, beyond = found if found is not None else (largest(), 0)
+        if not counted:
+            last = max(last, beyond)
+        far = last + count <= beyond and counted
+        beyond = beyond if far else last + count + _COUNTER_STEP
+        self.disk.write(file, _counter(last + count, beyond), 0)
+        if self.durable and not far:
+            self.disk.sync(file)
         self._counted = True
         return last + 1
+
+    def _open_counter(self) -> int:
+        if self._counter_file < 0:
+            try:
+                self._counter_file = self.disk.open(self.path / COUNTER)
+            except FileNotFoundError:
+                self._counter_file = self.disk.create(self.path / COUNTER)
+            # Whoever made it may have been killed before its name was on the disk.
+            if self.durable:
+                self.disk.sync_folder(self.path)
+        return self._counter_file
 
     # files as a whole
 

@@ -49,6 +49,9 @@ class Journal:
         self._disk = disk
         self._file = file
         self._identity = self._stat_identity()
+        self._limited = False  # what lies behind the end is what a failed write left
+        self._name = str(path)
+        self._size = 0
         self._tail = b""
 
     def _stat_identity(self) -> tuple[int, int]:
@@ -74,7 +77,8 @@ class Journal:
         return journal
 
     def _read(self, limit: int | None) -> None:
-        size = self._disk.stat(self._file).st_size
+        size = self._size = self._disk.stat(self._file).st_size
+        self._limited = limit is not None
         data = self._disk.read(self._file, size if limit is None else min(size, limit), 0)
         begin = data.find(b"\n", 0, FIRST_BYTES) + 1
         first = open_first(data[:begin])
@@ -93,16 +97,17 @@ class Journal:
         if self.held:
             return True
         try:
-            found = self._disk.stat(self.path)
+            found = self._disk.stat(self._name)
         except FileNotFoundError:
             return False
         if (found.st_dev, found.st_ino) != self._identity:
             return False
+        self._size = found.st_size
         index = self.index
         seen = self._disk.read(self._file, TAIL_BYTES + 1, index.end - TAIL_BYTES)
         if seen[:TAIL_BYTES] != self._tail or index.torn:
             return False
-        if seen[TAIL_BYTES:].strip(b" \0"):
+        if not self._limited and seen[TAIL_BYTES:].strip(b" \0"):
             size = max(found.st_size - index.end, _TAIL_READ_BYTES)
             known = len(index.damage)
             index.feed(self._disk.read(self._file, size, index.end))
@@ -117,6 +122,7 @@ class Journal:
     def cut(self, size: int) -> None:
         """Take back what a failed write left; under the store's lock."""
         self._disk.truncate(self._file, size)
+        self._limited, self._size = False, size
 
     def close(self) -> None:
         """Let the file go."""
@@ -168,10 +174,11 @@ class Journal:
         """
         index = self.index
         data, at = b"".join(lines), index.end
-        if index.torn:
+        torn = index.torn
+        if torn:
             self._disk.truncate(self._file, at)
             index.torn = False
-        size = self._disk.stat(self._file).st_size
+        size = at if torn else self._size
         text = data if not index.mend else b"\n" + data
         start = at - index.mend
         self.writing = True
@@ -199,6 +206,7 @@ class Journal:
         room = min(max(start // 2, _MIN_ROOM_BYTES), _MAX_ROOM_BYTES)
         try:
             self._disk.write(self._file, text + b" " * room, start)
+            self._size = start + len(text) + room
             self.room_made = True
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):

@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import Any
 
 import msgspec
 
@@ -167,29 +166,33 @@ def _twice(n: int, what: str, held: bytes) -> list[bytes]:
     return [seal(b'{"n":%d,"part":[%d,2],"what":"%b",%b' % (n + at, at + 1, what.encode(), held)) for at in range(2)]
 
 
-def checkpoint_lines(n: int, about: About, records: Sequence[Record], row: Row) -> list[bytes]:
-    """The lines of one checkpoint: its records, then itself."""
-    return joined(n, about, [record_rest(record) for record in records], row_rest(row))
+def checkpoint_lines(n: int, about: About, records: Sequence[Record], row: Row, *, ours: bool = True) -> list[bytes]:
+    """The lines of one checkpoint: its records (`ours`, or from elsewhere), then itself."""
+    return joined(n, about, [record_rest(record, ours=ours) for record in records], row_rest(row))
 
 
-def joined(n: int, about: About, rests: Sequence[bytes], own: bytes) -> list[bytes]:
+def joined(n: int, about: About, rests: Sequence[Rest], own: bytes) -> list[bytes]:
     """The lines of one checkpoint, from what each holds beside `about`."""
-    shared, count, lines = _to_json(about), len(rests) + 1, []
-    for at, (what, rest) in enumerate(zip((*about.records, "checkpoint"), (*rests, own), strict=True)):
-        text = b'{"n":%d,"part":[%d,%d],"what":"%b","about":%b' % (n + at, at + 1, count, what.encode(), shared)
-        if rest.startswith(_OPS):
-            shape, mark, values = rest.partition(_SHAPE)
-            check = b"%08x" % zlib.crc32(text + shape)
-            rest = shape + mark + check + values[len(check) :]  # noqa: PLW2901 - over where it now stands
-        lines.append(seal(text + rest))
+    shared, count = _to_json(about), len(rests) + 1
+    lines: list[bytes] = []
+    for at, (what, rest) in enumerate(zip(about.records, rests, strict=True)):
+        head = b'{"n":%d,"part":[%d,%d],"what":"%b","about":%b' % (n + at, at + 1, count, what.encode(), shared)
+        text = head + rest[0]
+        lines.append(seal(b'%b%b%08x"%b' % (text, _SHAPE, zlib.crc32(text), rest[1])))
+    head = b'{"n":%d,"part":[%d,%d],"what":"checkpoint","about":' % (n + count - 1, count, count)
+    lines.append(seal(head + shared + own))
     return lines
 
 
-def record_rest(record: Record) -> bytes:
-    """What a record's line holds beside `about`; the check of its shape comes with the numbers."""
+# What a record's line holds beside `about`: its shape, and its values. Between them comes a check of all before.
+Rest = tuple[bytes, bytes]
+
+
+def record_rest(record: Record, *, ours: bool = True) -> Rest:
+    """A record as its line holds it."""
     ops, count = write_ops(record.ops)
     refs = _to_json([ref.hex() for ref in record.refs]) if record.refs else b"[]"
-    return b'%b%b,"refs":%b%b00000000",%b' % (_OPS, ops, refs, _SHAPE, write_values(record.body, count))
+    return b'%b%b,"refs":%b' % (_OPS, ops, refs), b"," + write_values(record.body, count, ours=ours)
 
 
 def row_rest(row: Row) -> bytes:
@@ -197,21 +200,20 @@ def row_rest(row: Row) -> bytes:
     parent = _to_json(row.parent_id), _to_json(None if row.parent_digest is None else row.parent_digest.hex())
     state = row.state_digest.hex().encode()
     return b'%b%b,"parent_digest":%b,"state":"%b","fields":%b,"shown":%b' % (
-        (_PARENT, *parent, state, _to_json(row.fields), _to_json(_shown(row.fields)))
+        (_PARENT, *parent, state, _to_json(row.fields), _shown(row.fields))
     )
 
 
-def _shown(fields: bytes) -> dict[str, Any]:
+def _shown(fields: bytes) -> bytes:
     """A copy of the fields for the eye; what is read again is the bytes."""
     try:
         found = _unpack(fields)
-        shown = {name: found[letter] for letter, name in _SHOWN.items() if letter in found}
+        shown = {_SHOWN[letter]: value for letter, value in found.items() if letter in _SHOWN}
         if "created" in shown:
             shown["created"] = (_EPOCH + timedelta(microseconds=shown["created"])).isoformat()
-        _to_json(shown)
+        return _to_json(shown)
     except (msgspec.MsgspecError, TypeError, ValueError, ArithmeticError, AttributeError):
-        return {}
-    return shown
+        return b"{}"
 
 
 # reading
@@ -242,12 +244,21 @@ def _text(raw: bytes) -> bytes | None:
     return text if whole else None
 
 
-def rest_of(raw: bytes) -> bytes:
-    """What a whole line of a checkpoint holds beside `about`, as it was written."""
+def record_rest_of(raw: bytes) -> Rest:
+    """What the whole line of a record holds beside `about`, as it was written."""
+    # A quote inside a text is escaped, so neither mark can be found inside one.
+    shape, _, values = _rest(raw, _OPS).partition(_SHAPE)
+    return shape, values[9:]
+
+
+def row_rest_of(raw: bytes) -> bytes:
+    """What the whole line of a checkpoint holds beside `about`, as it was written."""
+    return _rest(raw, _PARENT)
+
+
+def _rest(raw: bytes, mark: bytes) -> bytes:
     text = raw[: len(raw) - TAIL_BYTES - len(_SUM)]
-    # A quote inside a text is escaped, so this cannot be found inside one.
-    at = min([at for at in (text.find(_OPS), text.find(_PARENT)) if at >= 0], default=len(text))
-    return text[at:]
+    return text[text.index(mark) :]
 
 
 def to_record(line: Line) -> Record:

@@ -19,6 +19,7 @@ from holdfast.backends.files.journal import Journal
 from holdfast.errors import CorruptionError
 
 _OPEN_JOURNALS = 64
+_KNOWN_PLACES = 10_000
 _TICK_NS = 100_000_000
 # What looks damaged may be a line that another process is writing this moment, page by page.
 _SECOND_LOOKS_S = (0.001, 0.01, 0.05)
@@ -46,10 +47,11 @@ class Shelf:
         self._summaries: dict[str, Summary] = {}
         self._cuts: dict[str, int] = {}
         self._roomy: set[str] = set()
+        self._places: dict[str, Path] = {}
 
     def find(self, session: str) -> Journal | None:
         """A session's journal as it is now, or None."""
-        journal = self._at(self._folder.journal(session))
+        journal = self._at(self._place(session))
         if journal is not None and journal.index.id != session:
             message = f"the journal of session {session!r} does not say whose it is: its first lines are damaged"
             raise CorruptionError(message, hint="its file can be read by eye; store.delete(id) removes it")
@@ -57,7 +59,15 @@ class Shelf:
 
     def find_damaged(self, session: str) -> Journal | None:
         """The same, whatever its first lines say."""
-        return self._at(self._folder.journal(session))
+        return self._at(self._place(session))
+
+    def _place(self, session: str) -> Path:
+        path = self._places.get(session)
+        if path is None:
+            if len(self._places) >= _KNOWN_PLACES:
+                self._places.clear()
+            path = self._places[session] = self._folder.journal(session)
+        return path
 
     def _at(self, path: Path) -> Journal | None:
         name = path.name
