@@ -72,6 +72,7 @@ def suffer(say: Say, place: Place, expected: list[Look], error: int, calls: list
     faults = Faults()
     with beneath(place, faults):
         for number in calls:
+            faults.lift()
             place.clear()
             faults.reset(fail_from=number, fail_until=None if lasting else number + 1, error=error)
             try:
@@ -95,6 +96,7 @@ def forget_syncs(say: Say, place: Place, expected: list[Look], syncs: list[int],
     faults = Faults()
     with beneath(place, faults):
         for number in syncs:
+            faults.lift()
             place.clear()
             faults.reset(fail_from=number, fail_until=number + 1, only="sync", record=True, deaf=deaf)
             Sufferer(place, faults, expected, again=False).live()
