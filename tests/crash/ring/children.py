@@ -12,12 +12,17 @@ from tests.crash.ring.rooms import Place
 from tests.crash.ring.workload import Day, Look, go_on, judge, judge_bundle, shorten
 
 
-@contextmanager
-def beneath(place: Place, faults: Faults) -> Iterator[None]:
-    """Everything that is written in a place meets the switch; the log is so short that it is begun anew every hour."""
+def shorten_log() -> None:
+    """So that it is moved into the store, and begun anew, many times in a day."""
     wal.WAL_BYTES = 48 * 1024
     desk._CHECKPOINT_PAGES = 8
     desk._RESTART_PAGES = 24
+
+
+@contextmanager
+def beneath(place: Place, faults: Faults) -> Iterator[None]:
+    """Everything that is written in a place meets the switch."""
+    shorten_log()
     place.clear()
     with mount(faults), Posix(faults, place.folder):
         yield
