@@ -7,15 +7,16 @@ from typing import NamedTuple
 
 import pytest
 
-import holdfast
 from holdfast.errors import CorruptionError, HoldfastError
+from holdfast.store import Store
 from tests.crash.ring.nursery import Nursery
-from tests.crash.ring.rooms import room
+from tests.crash.ring.rooms import Place, room
 from tests.crash.ring.rot import NAMES, PAGE_BYTES, Damage, image, leave, read_all, step_of
-from tests.crash.ring.workload import Look, go_on, look, path_in
+from tests.crash.ring.workload import Look, go_on, look, look_at
 
 STORE, LOG, NOTE = "store.db", "store.db-wal", "store.db-tail"
 FLIPS = 400
+SHARES = 8
 
 
 class Left(NamedTuple):
@@ -27,10 +28,10 @@ class Left(NamedTuple):
         return self.looks[-1]
 
 
-def left(folder: Path, *, cut: bool) -> Left:
+def left(folder: Path, kind: str = "sqlite", *, cut: bool) -> Left:
     with Nursery() as nursery:
-        said = nursery.do(leave, folder / "original", cut)
-    return Left(Damage(folder / "original", folder / "damaged"), said)
+        said = nursery.do(leave, Place(folder / "original", kind), cut)
+    return Left(Damage(Place(folder / "original", kind)), said)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def spread(size: int, count: int) -> list[int]:
     return sorted({*range(16, 100, 3), *(min(size - 1, at + chosen.randrange(step)) for at in range(0, size, step))})
 
 
-def refused(place: Path, truth: Look, what: str) -> int:
+def refused(place: Place, truth: Look, what: str) -> int:
     try:
         return read_all(place, truth).refused
     except AssertionError as error:
@@ -73,8 +74,9 @@ def test_a_flipped_bit_in_a_store_is_never_a_wrong_value_nor_a_session_that_seem
 
 
 @pytest.mark.exhaustive
-def test_no_byte_of_a_store_can_be_found_whose_damage_is_taken_for_truth(closed: Left) -> None:
-    for at in range(closed.damage.size(STORE)):
+@pytest.mark.parametrize("share", range(SHARES))
+def test_no_byte_of_a_store_can_be_found_whose_damage_is_taken_for_truth(closed: Left, share: int) -> None:
+    for at in range(share, closed.damage.size(STORE), SHARES):
         refused(closed.damage.flip(STORE, at, (at * 7) % 8), closed.truth, f"byte {at}")
 
 
@@ -83,13 +85,14 @@ def test_a_flipped_bit_in_the_log_never_takes_back_what_was_acknowledged_without
     for at in places:
         place = cut.damage.flip(LOG, at, at % 8)
         with pytest.raises(CorruptionError):
-            holdfast.open(path_in(place))
-        assert (place / LOG).stat().st_size, "the evidence is gone"
+            place.open()
+        assert (place.folder / LOG).stat().st_size, "the evidence is gone"
 
 
 @pytest.mark.exhaustive
-def test_no_byte_of_the_log_can_be_found_whose_damage_is_taken_for_truth(cut: Left) -> None:
-    for at in range(cut.damage.size(LOG)):
+@pytest.mark.parametrize("share", range(SHARES))
+def test_no_byte_of_the_log_can_be_found_whose_damage_is_taken_for_truth(cut: Left, share: int) -> None:
+    for at in range(share, cut.damage.size(LOG), SHARES):
         refused(cut.damage.flip(LOG, at, (at * 7) % 8), cut.truth, f"byte {at} of the log")
 
 
@@ -104,9 +107,9 @@ def test_whoever_is_told_of_a_damaged_log_can_go_on_without_the_newest_checkpoin
     for at in spread(cut.damage.size(LOG), 12)[-10:]:
         place = cut.damage.flip(LOG, at, 3)
         with pytest.raises(CorruptionError, match=f"delete {NOTE} to go on"):
-            holdfast.open(path_in(place))
-        (place / NOTE).unlink()
-        with holdfast.open(path_in(place)) as store:
+            place.open()
+        (place.folder / NOTE).unlink()
+        with place.open() as store:
             newest.append(step_of(look(store), cut.looks))
             go_on(store)
     assert len(set(newest)) > 5  # damage further back costs more
@@ -115,15 +118,15 @@ def test_whoever_is_told_of_a_damaged_log_can_go_on_without_the_newest_checkpoin
 def test_a_damaged_head_of_the_log_can_be_left_behind_too(cut: Left) -> None:
     place = cut.damage.flip(LOG, 17, 0)
     with pytest.raises(CorruptionError, match="or delete it"):
-        holdfast.open(path_in(place))
-    (place / LOG).unlink()
-    with holdfast.open(path_in(place)) as store:
+        place.open()
+    (place.folder / LOG).unlink()
+    with place.open() as store:
         assert step_of(look(store), cut.looks) < len(cut.looks) - 1
         go_on(store)
 
 
 def test_a_deleted_log_takes_back_the_newest_checkpoints_and_nothing_else(cut: Left) -> None:
-    with holdfast.open(path_in(cut.damage.drop(LOG))) as store:
+    with cut.damage.drop(LOG).open() as store:
         found = step_of(look(store), cut.looks)
         assert 0 < found < len(cut.looks) - 1
         assert store.verify().ok
@@ -153,8 +156,8 @@ def test_a_page_of_zeros_is_an_error_where_it_matters(closed: Left, cut: Left) -
 def test_a_log_whose_store_is_gone_or_empty_is_not_thrown_away(cut: Left) -> None:
     for place in (cut.damage.drop(STORE), cut.damage.cut(STORE, 0)):
         with pytest.raises(CorruptionError, match="its log"):
-            holdfast.open(path_in(place))
-        assert (place / LOG).stat().st_size
+            place.open()
+        assert (place.folder / LOG).stat().st_size
 
 
 def test_damage_in_what_one_session_has_for_itself_leaves_the_others_readable(closed: Left) -> None:
@@ -167,10 +170,50 @@ def test_damage_in_what_one_session_has_for_itself_leaves_the_others_readable(cl
 
 def test_a_session_whose_page_is_damaged_can_go_on_from_its_newest_intact_checkpoint(closed: Left) -> None:
     place = closed.damage.flip(STORE, closed.damage.find(image()[8_000:8_400]), 1)
-    with holdfast.open(path_in(place)) as store:
+    with place.open() as store:
         session = store.session("two")
         with pytest.raises(HoldfastError):
             session.load()
         intact = session.newest_intact()
         assert intact is not None
         assert session.load(intact) == closed.truth["two"]["states"][intact.sequence]
+
+
+@pytest.fixture(scope="module")
+def journals() -> Iterator[Left]:
+    with room() as folder:
+        yield left(folder, "files", cut=False)
+
+
+def test_a_flipped_bit_in_a_folder_of_journals_is_never_a_wrong_value_nor_a_missing_session(journals: Left) -> None:
+    noticed = 0
+    for name in journals.damage.names():
+        size = journals.damage.size(name)
+        places = sorted({*range(0, size, max(1, size // 10)), size - 1})
+        what = f"byte {{}} of {name}"
+        noticed += sum(
+            refused(journals.damage.flip(name, at, at % 7), journals.truth, what.format(at)) > 0 for at in places
+        )
+    assert noticed > 20
+
+
+def test_a_journal_cut_off_or_gone_is_an_error_or_takes_back_the_newest_checkpoints_of_its_session_only(
+    journals: Left,
+) -> None:
+    for name in (each for each in journals.damage.names() if each.endswith(".jsonl")):
+        for length in range(1, journals.damage.size(name), 499):
+            with journals.damage.cut(name, length).open() as store:
+                touched = [each for each in NAMES if not same_or_refused(store, each, journals)]
+            assert len(touched) <= 1
+
+
+def same_or_refused(store: Store, name: str, journals: Left) -> bool:
+    """False for a session that looks as it did earlier; AssertionError for one that never looked like this."""
+    try:
+        found = look_at(store, name)
+    except HoldfastError:
+        return True
+    if found == journals.truth[name]:
+        return True
+    assert any(found == known.get(name) for known in journals.looks), "this session was never like this"
+    return False

@@ -4,15 +4,18 @@ import copy
 from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
+from hashlib import sha256
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.codec import LARGE, Ext, encode_tagged
 from holdfast.delta import Known, Record, advance, know, rebuild, whole
+from holdfast.delta.record import SET
 from holdfast.digest import state_digest
-from holdfast.errors import InvalidInputError
+from holdfast.errors import CorruptionError, InvalidInputError
 from holdfast.model import MAX_DEPTH
 from tests.unit.values import exactly, states
 
@@ -394,3 +397,19 @@ def test_two_lists_that_were_emptied_do_not_become_one() -> None:
     state = rebuild([record], {}).state
     state["a"].append("mine")
     assert state["b"] == []
+
+
+def test_a_few_bytes_that_name_a_large_value_again_and_again_are_not_made_into_gigabytes() -> None:
+    piece = bytes(8 * 1024 * 1024)
+    name = sha256(piece).digest()
+    large = Ext(LARGE, b"\1" + name)
+    record = Record(encode_tagged([[SET, [], "a"]]), encode_tagged([large] * 1_000), (name,))
+    with pytest.raises(CorruptionError, match="larger than a state may be"):
+        rebuild([record], {name: piece})
+    pieces: dict[bytes, bytes] = {}
+    content = encode_tagged([1, 2])
+    for _ in range(100):  # each holds the one before twice
+        pieces[sha256(content).digest()] = content
+        content = encode_tagged([Ext(LARGE, b"\3" + sha256(content).digest())] * 2)
+    with pytest.raises(CorruptionError):
+        rebuild([Record(encode_tagged([[SET, [], "a"]]), content, tuple(pieces))], pieces)

@@ -27,11 +27,13 @@ from holdfast.codec import (
     untag,
 )
 from holdfast.errors import CorruptionError
-from holdfast.model import Damaged, State
+from holdfast.model import MAX_STATE_BYTES, Damaged, State
 
 LARGE_BYTES = 4096
 PIECE_BYTES = 32 * 1024  # the first piece of a large value; each further one is twice as long
 _MAX_PIECE_BYTES = 8 * 1024 * 1024
+_MAX_LARGE_BYTES = 2 * MAX_STATE_BYTES
+_LARGE_COST = 1024  # what is nested in itself takes time, however short it is
 
 # The first number of an op, and what follows it. Values come from the body in the order of the ops.
 SET = 0  # path, key            one value: container[key] = value
@@ -177,7 +179,8 @@ def rebuild(records: Sequence[Record], pieces: Mapping[bytes, bytes], *, salvage
     """
     state: State = {}
     touched: set[str] = set()
-    read = _reader(pieces, salvage=salvage)
+    # A whole copy alone is one state. A chain is more than that: its deltas may have replaced large values many times.
+    read = _reader(pieces, salvage=salvage, limit=_MAX_LARGE_BYTES if len(records) == 1 else None)
     try:
         chapters = [(record, _ops_decoder.decode(record.ops)) for record in records]
         if not salvage:
@@ -266,8 +269,25 @@ class _Values:
         return self._values[at : at + count]
 
 
-def _reader(pieces: Mapping[bytes, bytes], *, salvage: bool) -> Callable[[bytes], Any]:
+def _reader(
+    pieces: Mapping[bytes, bytes], *, salvage: bool, limit: int | None = _MAX_LARGE_BYTES
+) -> Callable[[bytes], Any]:
+    spent = 0
+
     def large(data: bytes) -> Any:
+        value = find(data)
+        # A few bytes can name the same eight megabytes a thousand times over: that is no state that anybody committed.
+        spend(len(value) if isinstance(value, str | bytes) else 0)
+        return value
+
+    def spend(size: int) -> None:
+        nonlocal spent
+        spent += size + _LARGE_COST
+        if limit is not None and spent > limit:
+            message = "the large values of a record are larger than a state may be"
+            raise CorruptionError(message)
+
+    def find(data: bytes) -> Any:
         # The same prompt often stands in many messages: made once. Text and bytes do not change, so it can be shared.
         value = made.get(data)
         if value is None:
@@ -286,6 +306,7 @@ def _reader(pieces: Mapping[bytes, bytes], *, salvage: bool) -> Callable[[bytes]
             message = f"a piece of a large value is missing: {missing.args[0].hex()[:12]}"
             raise CorruptionError(message) from None
         if kind == _ENCODED:
+            spend(len(content))
             return read(content)
         if kind == _BYTES:
             return content

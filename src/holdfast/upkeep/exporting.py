@@ -18,7 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from holdfast import __version__
 from holdfast.backend import Backend, Kept, Moved, Names, SessionRow
 from holdfast.delta import Record, rebuild, whole
 from holdfast.digest import checkpoint_digest
@@ -43,7 +42,7 @@ _BLOB_BYTES = 4 * 1024 * 1024
 _BLOBS_AT_ONCE = 8  # 8 MiB each at most
 _SESSIONS_PAGE = 1000
 _MODE = 0o600
-_MADE_BY = f"holdfast {__version__}"
+_MADE_BY = "holdfast"
 
 
 def export(

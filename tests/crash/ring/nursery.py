@@ -107,6 +107,7 @@ def _live(function: Callable[..., None], arguments: tuple[object, ...], writer: 
 
 def main() -> None:
     """Bear children as they are asked for, until nobody asks."""
+    import holdfast.backends.files
     import holdfast.backends.memory
     import holdfast.backends.sqlite  # noqa: F401
     import tests.crash.ring.children  # noqa: F401 - warm

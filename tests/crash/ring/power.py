@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import holdfast
 from holdfast.testing.faults import Call, Crash, Timeline
-from tests.crash.ring.workload import Look, bundle_in, go_on, judge, judge_bundle, path_in
+from tests.crash.ring.rooms import Place
+from tests.crash.ring.workload import Look, go_on, judge, judge_bundle, look_at
 
 
 class Tally(NamedTuple):
@@ -45,12 +45,12 @@ def crashes(trace: Sequence[Call], count: int, *, seed: int, share: int = 0, sha
         assert len(seen) > before, f"there are only {before} different states"
 
 
-def survive(crash: Crash, place: Path, expected: list[Look], *, may_lose: bool, more: bool) -> tuple[bool, bool]:
+def survive(crash: Crash, place: Place, expected: list[Look], *, may_lose: bool, more: bool) -> tuple[bool, bool]:
     """Open one state. Whether the newest acknowledged steps were lost, and whether one is there that was not yet."""
-    crash.put(place)
-    if not may_lose or bundle_in(place).exists():
-        judge_bundle(place, expected, crash.marks)
-    with holdfast.open(path_in(place)) as store:
+    crash.put(place.folder)
+    if not may_lose or place.bundle.exists():
+        judge_bundle(place.bundle, expected, crash.marks)
+    with place.open() as store:
         verdict = judge(store, expected)
         least, most = crash.marks, crash.marks + 1
         kept = {least, most} & set(verdict.steps)
@@ -62,7 +62,24 @@ def survive(crash: Crash, place: Path, expected: list[Look], *, may_lose: bool, 
     return not kept, least not in verdict.steps and bool(kept)
 
 
-def survive_all(found: Iterator[Crash], place: Path, expected: list[Look], *, may_lose: bool = False) -> Tally:
+def survive_in_part(crash: Crash, place: Place, expected: list[Look]) -> bool:
+    """Open one state of a store that promised nothing: each session as it once was, or an error.
+
+    True if all could be read.
+    """
+    crash.put(place.folder)
+    try:
+        with place.open() as store:
+            for name in [info.id for info in store.sessions()]:
+                found = look_at(store, name)
+                known = any(found == looked.get(name) for looked in expected)
+                assert known, f"{crash!r}: session {name!r} was never like this"
+    except holdfast.HoldfastError:
+        return False
+    return True
+
+
+def survive_all(found: Iterator[Crash], place: Place, expected: list[Look], *, may_lose: bool = False) -> Tally:
     """Open them all."""
     states = lost = ahead = 0
     for crash in found:
@@ -73,3 +90,25 @@ def survive_all(found: Iterator[Crash], place: Path, expected: list[Look], *, ma
             raise AssertionError(message) from error
         states, lost, ahead = states + 1, lost + was_lost, ahead + was_ahead
     return Tally(states, lost, ahead)
+
+
+def forgotten_in(
+    traces: list[tuple[int, list[Call]]], place: Place, expected: list[Look], cuts: int, chances: int
+) -> int:
+    """A sync failed once and the system forgot what it should have kept, as Linux does; later the power is cut."""
+    states = 0
+    for number, trace in traces:
+        chosen = random.Random(number)
+        wanted = _cuts_after_failure(trace, cuts, chosen)
+        for moment in Timeline(trace):
+            if moment.number in wanted:
+                nothing = moment.crash(lambda *_: False, names=(), how="nothing that was not synced")
+                found = [nothing, *(moment.chance(chosen) for _ in range(chances))]
+                states += survive_all(iter(found), place, expected).states
+    return states
+
+
+def _cuts_after_failure(trace: list[Call], count: int, chosen: random.Random) -> list[int]:
+    failed = next(number for number, call in enumerate(trace) if call.verb == "failed_sync")
+    marks = [number for number, call in enumerate(trace) if call.verb == "mark" and number > failed]
+    return chosen.sample(marks, min(count, len(marks)))

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
+
+import holdfast
+from holdfast.store import Store
 
 _MEMORY = Path("/dev/shm")
+KINDS = ("sqlite", "files")
 
 
 @contextmanager
@@ -17,3 +23,30 @@ def room() -> Iterator[Path]:
     quick = _MEMORY if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="holdfast-ring-", dir=quick) as folder:
         yield Path(folder)
+
+
+class Place(NamedTuple):
+    """A folder with a store of one kind in it, and what was exported from it."""
+
+    folder: Path
+    kind: str = "sqlite"
+
+    @property
+    def path(self) -> Path:
+        """Where the store lies."""
+        return self.folder / ("store.db" if self.kind == "sqlite" else "store")
+
+    @property
+    def bundle(self) -> Path:
+        """Where the export lies."""
+        return self.folder / "alpha.holdfast"
+
+    def open(self, durability: str = "full") -> Store:
+        """The store, made if there is none."""
+        url = str(self.path) if self.kind == "sqlite" else f"file:{self.path}"
+        return holdfast.open(url, durability=durability)
+
+    def clear(self) -> None:
+        """Nothing is left in the folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)

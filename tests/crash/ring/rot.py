@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import holdfast
 from holdfast.errors import HoldfastError
 from holdfast.store import Session, Store
-from tests.crash.ring.children import opener
 from tests.crash.ring.nursery import Say
-from tests.crash.ring.workload import Look, look, path_in, text
+from tests.crash.ring.rooms import Place
+from tests.crash.ring.workload import Look, look, text
 
 PAGE_BYTES = 4096
 NAMES = ("one", "two", "three")
@@ -34,14 +31,14 @@ def step_of(found: Look, looks: list[Look]) -> int:
     return steps[0]
 
 
-def leave(say: Say, folder: Path, cut: bool) -> None:
+def leave(say: Say, place: Place, cut: bool) -> None:
     """Write the sessions; with `cut`, half of it stays in the log because nobody closes the store. Says each look."""
-    folder.mkdir(parents=True)
-    store = opener(folder, "full")
+    place.folder.mkdir(parents=True)
+    store = place.open()
     for turn in range(6):
         if cut and turn == 3:
             store.close()
-            store = opener(folder, "full")
+            store = place.open()
         for name in NAMES:
             session = store.session(name)
             state = session.load() if session.head() else {"messages": []}
@@ -68,10 +65,10 @@ class Read(NamedTuple):
     refused: int
 
 
-def read_all(folder: Path, truth: Look) -> Read:
+def read_all(place: Place, truth: Look) -> Read:
     """Read everything in every way: a true value or an error of ours, and nothing else."""
     try:
-        store = holdfast.open(path_in(folder))
+        store = place.open()
     except HoldfastError:
         return Read(set(), 1)
     with store:
@@ -131,9 +128,17 @@ def head(session: Session, branch: str) -> int | None:
 class Damage:
     """Copies of a store to be damaged, one at a time."""
 
-    def __init__(self, original: Path, place: Path) -> None:
-        self._place = place
-        self._files = {file.name: file.read_bytes() for file in original.iterdir() if not file.name.endswith("-shm")}
+    def __init__(self, original: Place) -> None:
+        self._place = original._replace(folder=original.folder.with_name("damaged"))
+        self._files = {
+            str(file.relative_to(original.folder)): file.read_bytes()
+            for file in original.folder.rglob("*")
+            if file.is_file() and not file.name.endswith("-shm")
+        }
+
+    def names(self) -> list[str]:
+        """All files with something in them."""
+        return sorted(name for name, data in self._files.items() if data)
 
     def size(self, name: str) -> int:
         """How long a file is, without the zeros that the log was grown by."""
@@ -143,35 +148,35 @@ class Damage:
         """Where bytes lie in the store."""
         return self._files["store.db"].index(data)
 
-    def copy(self) -> Path:
+    def copy(self) -> Place:
         """An undamaged copy."""
-        shutil.rmtree(self._place, ignore_errors=True)
-        self._place.mkdir(parents=True)
+        self._place.clear()
         for name, data in self._files.items():
-            (self._place / name).write_bytes(data)
+            (self._place.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (self._place.folder / name).write_bytes(data)
         return self._place
 
-    def write(self, name: str, at: int, data: bytes) -> Path:
+    def write(self, name: str, at: int, data: bytes) -> Place:
         """A copy with other bytes at a place."""
         place = self.copy()
-        with (place / name).open("r+b") as file:
+        with (place.folder / name).open("r+b") as file:
             file.seek(at)
             file.write(data)
         return place
 
-    def flip(self, name: str, at: int, bit: int) -> Path:
+    def flip(self, name: str, at: int, bit: int) -> Place:
         """A copy with one bit flipped."""
         return self.write(name, at, bytes([self._files[name][at] ^ 1 << bit]))
 
-    def cut(self, name: str, size: int) -> Path:
+    def cut(self, name: str, size: int) -> Place:
         """A copy with a file cut off."""
         place = self.copy()
-        with (place / name).open("r+b") as file:
+        with (place.folder / name).open("r+b") as file:
             file.truncate(size)
         return place
 
-    def drop(self, name: str) -> Path:
+    def drop(self, name: str) -> Place:
         """A copy without a file."""
         place = self.copy()
-        (place / name).unlink()
+        (place.folder / name).unlink()
         return place

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from holdfast.errors import UnavailableError
-from holdfast.testing.faults import Faults, Posix, mount
-from tests.crash.ring.children import fresh, opener, small_log
+from holdfast.testing.faults import Faults
+from tests.crash.ring.children import beneath
 from tests.crash.ring.nursery import Say
+from tests.crash.ring.rooms import Place
 from tests.crash.ring.workload import Day, Look, judge, judge_bundle, look
 
 LATE_ERRORS = 1  # what could not be moved from the log is reported once more, by the next write
@@ -16,8 +15,8 @@ LATE_ERRORS = 1  # what could not be moved from the log is reported once more, b
 class Sufferer:
     """One day with one fault. `again`: the store is opened anew once the disk is well."""
 
-    def __init__(self, folder: Path, faults: Faults, expected: list[Look], *, again: bool) -> None:
-        self.folder, self.faults, self.expected, self.again = folder, faults, expected, again
+    def __init__(self, place: Place, faults: Faults, expected: list[Look], *, again: bool) -> None:
+        self.place, self.faults, self.expected, self.again = place, faults, expected, again
         self.day: Day | None = None
         self.done = 0
         self.errors = 0
@@ -37,15 +36,15 @@ class Sufferer:
 
     def _work(self) -> None:
         if self.day is None:
-            self.day = Day(lambda: opener(self.folder, "full"), self.folder)
+            self.day = Day(self.place.open, self.place.bundle)
             self.faults.mark(0)
         while self.done < len(self.day.steps):
             self.day.steps[self.done]()
             self.done += 1
             self.faults.mark(self.done)
         self.day.store.close()
-        judge_bundle(self.folder, self.expected, self.done)
-        with opener(self.folder, "full") as store:
+        judge_bundle(self.place.bundle, self.expected, self.done)
+        with self.place.open() as store:
             assert self.done in judge(store, self.expected).steps
 
     def _recover(self) -> None:
@@ -68,40 +67,38 @@ class Sufferer:
         assert seen in allowed, f"{when} the store does not look as after step {self.done} or the next"
 
 
-def suffer(say: Say, folder: Path, expected: list[Look], error: int, calls: list[int], lasting: bool) -> None:
+def suffer(say: Say, place: Place, expected: list[Look], error: int, calls: list[int], lasting: bool) -> None:
     """A day for each of these calls. Says where each went wrong; nothing if none did."""
-    small_log()
     faults = Faults()
-    with mount(faults), Posix(faults, folder):
+    with beneath(place, faults):
         for number in calls:
-            fresh(folder)
+            faults.lift()
+            place.clear()
             faults.reset(fail_from=number, fail_until=None if lasting else number + 1, error=error)
             try:
-                Sufferer(folder, faults, expected, again=number % 2 == 0).live()
+                Sufferer(place, faults, expected, again=number % 2 == 0).live()
             except Exception as wrong:
                 message = f"call {number} failed with {error}, {'lasting' if lasting else 'once'}"
                 raise AssertionError(message) from wrong
             say((number, faults.struck))
 
 
-def count(say: Say, folder: Path) -> None:
+def count(say: Say, place: Place) -> None:
     """How many storage calls a day has."""
-    small_log()
     faults = Faults()
-    fresh(folder)
-    with mount(faults), Posix(faults, folder):
-        Day(lambda: opener(folder, "full"), folder).run(lambda _: None)
+    with beneath(place, faults):
+        Day(place.open, place.bundle).run(lambda _: None)
     say(faults.calls)
 
 
-def forget_syncs(say: Say, folder: Path, expected: list[Look], syncs: list[int]) -> None:
+def forget_syncs(say: Say, place: Place, expected: list[Look], syncs: list[int], deaf: bool = False) -> None:
     """A day for each sync that fails, once, with its trace."""
-    small_log()
     faults = Faults()
-    with mount(faults), Posix(faults, folder):
+    with beneath(place, faults):
         for number in syncs:
-            fresh(folder)
-            faults.reset(fail_from=number, fail_until=number + 1, only="sync", record=True)
-            Sufferer(folder, faults, expected, again=False).live()
+            faults.lift()
+            place.clear()
+            faults.reset(fail_from=number, fail_until=number + 1, only="sync", record=True, deaf=deaf)
+            Sufferer(place, faults, expected, again=False).live()
             if faults.struck:
                 say((number, faults.trace))

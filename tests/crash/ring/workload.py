@@ -30,9 +30,9 @@ def text(seed: int, size: int) -> str:
 class Day:
     """The steps, on one store; Sessions are kept between them, as a program would."""
 
-    def __init__(self, open_store: Callable[[], Store], folder: Path) -> None:
+    def __init__(self, open_store: Callable[[], Store], bundle: Path) -> None:
         self._open = open_store
-        self._bundle = bundle_in(folder)
+        self._bundle = bundle
         self.store = open_store()
         self._sessions: dict[str, Session] = {}
         self.steps: list[Callable[[], object]] = [
@@ -114,18 +114,18 @@ def looks() -> list[Look]:
     close, store.close = store.close, lambda: None  # type: ignore[method-assign]
     seen: list[Look] = []
     with room() as folder:
-        Day(lambda: store, folder).run(lambda _: seen.append(look(store)))
+        Day(lambda: store, folder / "bundle").run(lambda _: seen.append(look(store)))
     close()
     return seen
 
 
-def judge_bundle(folder: Path, expected: list[Look], step: int) -> None:
+def judge_bundle(bundle: Path, expected: list[Look], step: int) -> None:
     """What was exported is there whole or not at all, and there if that was acknowledged."""
-    there = bundle_in(folder).exists()
+    there = bundle.exists()
     assert there or step < EXPORTED, "the export was acknowledged and is gone"
     if there:
         with holdfast.open("memory://") as store:
-            store.import_(bundle_in(folder))
+            store.import_(bundle)
             assert look(store) == {"alpha": expected[EXPORTED]["alpha"]}
 
 
@@ -142,7 +142,7 @@ def judge(store: Store, expected: list[Look]) -> Verdict:
     report = store.verify()
     assert report.ok, report.problems
     steps = tuple(number for number, wanted in enumerate(expected) if wanted == found)
-    assert steps, f"this is no state that was ever written: {shorten(found)}"
+    assert steps, f"this is no state that was ever written: {'; '.join(shorten(found))}"
     return Verdict(steps, found)
 
 
@@ -163,13 +163,3 @@ def go_on(store: Store, turns: int = 5) -> None:
             assert store.session(name).load() == state
     report = store.verify()
     assert report.ok, report.problems
-
-
-def path_in(folder: Path) -> Path:
-    """Where the store of a ring lies."""
-    return folder / "store.db"
-
-
-def bundle_in(folder: Path) -> Path:
-    """Where the export of a ring lies."""
-    return folder / "alpha.holdfast"

@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 
 from holdfast.backend import BranchRow, Chain, Commit, Deletion, Kept, Moved, Names, Row, SessionRow, Sizes
 from holdfast.backends.files import anew, reads, upkeep, writes
@@ -239,31 +240,13 @@ class FilesBackend:
             with self._folder.locked():
                 yield
 
-    @contextlib.contextmanager
-    def _writing(self, session: str, *, damaged: bool = False) -> Iterator[Journal | None]:
-        # What `_exclusive` does, in one piece: each nested `with` would cost a commit its microseconds.
+    def _writing(self, session: str, *, damaged: bool = False) -> _Writing:
         self._refuse_use()
-        folder, journal = self._folder, None
-        with self._writer:
-            self._refuse_use()
-            try:
-                folder.lock()
-                try:
-                    journal = self._hold(session, damaged=damaged)
-                    yield journal
-                finally:
-                    if journal is not None:
-                        with self._lock:
-                            if journal.writing:  # begun and not brought to its end: to be read again
-                                self._shelf.drop(journal.path)
-                            journal.held = False
-                    folder.unlock()
-            except OSError as error:
-                raise translate(error, f"writing to session {session!r}") from error
+        return _Writing(self, session, damaged=damaged)
 
     def _hold(self, session: str, *, damaged: bool) -> Journal | None:
         with self._lock:
-            journal = self._shelf.find_damaged(session) if damaged else self._shelf.find(session)
+            journal = self._shelf.find_damaged(session) if damaged else self._shelf.find(session, locked=True)
             if journal is None:
                 return None
             self._shelf.take_back(journal)
@@ -273,6 +256,12 @@ class FilesBackend:
                 journal.settled = True
             journal.held = True
         return journal
+
+    def _let_go(self, journal: Journal) -> None:
+        with self._lock:
+            if journal.writing:  # begun and not brought to its end: to be read again
+                self._shelf.drop(journal.path)
+            journal.held = False
 
     @contextlib.contextmanager
     def _changing(self, session: str, *, damaged: bool = False) -> Iterator[Journal]:
@@ -311,6 +300,51 @@ class FilesBackend:
         if self._closed:
             message = "the store is closed"
             raise ClosedError(message, hint="open it again")
+
+
+class _Writing:
+    """The right to write, and the journal to write to. A class, because a commit would notice a generator's price."""
+
+    __slots__ = ("_backend", "_damaged", "_journal", "_session")
+
+    def __init__(self, backend: FilesBackend, session: str, *, damaged: bool) -> None:
+        self._backend, self._session, self._damaged = backend, session, damaged
+        self._journal: Journal | None = None
+
+    def __enter__(self) -> Journal | None:
+        backend = self._backend
+        backend._writer.acquire()  # noqa: SLF001 - the backend's own room
+        try:
+            backend._refuse_use()  # noqa: SLF001
+            backend._folder.lock()  # noqa: SLF001
+            try:
+                self._journal = backend._hold(self._session, damaged=self._damaged)  # noqa: SLF001
+            except BaseException:
+                backend._folder.unlock()  # noqa: SLF001
+                raise
+        except BaseException as error:
+            backend._writer.release()  # noqa: SLF001
+            if isinstance(error, OSError):
+                raise translate(error, self._doing) from error
+            raise
+        return self._journal
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        backend = self._backend
+        try:
+            if self._journal is not None:
+                backend._let_go(self._journal)  # noqa: SLF001
+            backend._folder.unlock()  # noqa: SLF001
+        finally:
+            backend._writer.release()  # noqa: SLF001
+        if isinstance(error, OSError):
+            raise translate(error, self._doing) from error
+
+    @property
+    def _doing(self) -> str:
+        return f"writing to session {self._session!r}"
 
 
 def _row_of(summary: Summary) -> SessionRow:

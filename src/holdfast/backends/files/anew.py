@@ -246,6 +246,7 @@ def write_aside(folder: Folder, transactions: Iterable[list[bytes]], *, slow: bo
 
 def put_in_place(folder: Folder, aside: Path, path: Path) -> None:
     """The file aside becomes the journal."""
+    folder.announce()
     try:
         folder.disk.rename(aside, path)
     except BaseException:

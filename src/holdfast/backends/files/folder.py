@@ -62,6 +62,7 @@ class Folder:
         self.durable = durable
         self._synced_blobs: set[bytes] = set()
         self._counted = False
+        self.generation = 0  # rises when files may have been replaced, removed or cut off by anybody
         self._meta, self._counter_file = str(path / META), -1
         self._meta_seen: tuple[int, int, int] | None = None
         _inspect(path)
@@ -109,6 +110,7 @@ class Folder:
         seen = found.st_ino, found.st_size, found.st_mtime_ns
         if seen == self._meta_seen:
             return
+        self.generation += 1
         try:
             meta = msgspec.json.decode((self.path / META).read_bytes(), type=Meta)
         except msgspec.MsgspecError as error:
@@ -164,6 +166,15 @@ class Folder:
     def unlock(self) -> None:
         """Let others write."""
         _unlock(self._lock_file)
+
+    def announce(self) -> None:
+        """Before files are replaced, removed or cut off: every process is to look at them again before it writes.
+
+        The time of holdfast.json is the sign: whoever takes the lock looks at it anyway.
+        """
+        found = self.disk.stat(self._meta)
+        self.disk.touch(self._meta, max(time.time_ns(), found.st_mtime_ns + 1))
+        self._check_meta()
 
     # the counter
 
@@ -248,6 +259,7 @@ class Folder:
 
     def remove_journal(self, path: Path) -> None:
         """Remove a journal."""
+        self.announce()
         self.disk.unlink(path)
         self.sync_sessions()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holdfast.backend import BranchRow, Names, SessionRow, TagRow, Totals
-from holdfast.backends.files.lines import About, Line, is_torn, open_line, salvage, without_blanks
+from holdfast.backends.files.lines import About, Line, Snapshot, is_torn, open_line, salvage, without_blanks
 from holdfast.errors import CorruptionError, NotFoundError
 
 
@@ -51,7 +51,6 @@ class Index:
     born: int = 0
     sequence: int = 0
     epoch: int = 0
-    totals: Totals | None = None
     checkpoints: int = 0
     branch_count: int = 0
     logical_bytes: int = 0
@@ -69,6 +68,7 @@ class Index:
     counted_at: int = 0
     settled_at: int = 0
     named_at: dict[str, int] = field(default_factory=dict)
+    _latest: About | Snapshot | None = None
     _children: dict[str, list[str]] | None = None
 
     # reading a journal
@@ -174,7 +174,7 @@ class Index:
             self.branches[about.branch] = BranchRow(about.branch, about.id, about.undo)
             self.named_at[about.branch] = self.lines
         self.counted_at = self.lines
-        self.sequence, self.totals = about.sequence, about.totals
+        self.sequence, self._latest = about.sequence, about
         self.checkpoints, self.branch_count = about.checkpoints, about.branches
         self.logical_bytes = about.logical_bytes
         self._children = None
@@ -186,7 +186,7 @@ class Index:
             names = line.names
             self.branches = {name: BranchRow(name, head, undo) for name, (head, undo) in names.branches.items()}
             self.tags = dict(names.tags)
-            self.sequence, self.epoch, self.totals = names.sequence, names.epoch, names.totals
+            self.sequence, self.epoch, self._latest = names.sequence, names.epoch, names
             self.checkpoints, self.branch_count = names.checkpoints, len(names.branches)
             self.logical_bytes = names.logical_bytes
             self.settled_at = self.counted_at = self.lines
@@ -205,12 +205,18 @@ class Index:
 
     # answers
 
+    @property
+    def totals(self) -> Totals | None:
+        """What the newest line that says it says of the session."""
+        return None if self._latest is None else self._latest.totals
+
     def session_row(self) -> SessionRow:
         """The session's line, or a CorruptionError if the lines that say it are lost."""
-        if self.id is None or self.totals is None or self.counted_at < self.unknown_at:
+        totals = self.totals
+        if self.id is None or totals is None or self.counted_at < self.unknown_at:
             raise self._lost("how it stands")
         counts = self.branch_count, self.checkpoints
-        return SessionRow(self.id, self.totals, *counts, self.created_us, self.touched())
+        return SessionRow(self.id, totals, *counts, self.created_us, self.touched())
 
     def touched(self) -> int:
         """The number of its newest checkpoint; sessions without one come last, each with a number of its own."""

@@ -52,6 +52,7 @@ class Journal:
         self._limited = False  # what lies behind the end is what a failed write left
         self._name = str(path)
         self._size = 0
+        self._generation = -1
         self._tail = b""
 
     def _stat_identity(self) -> tuple[int, int]:
@@ -92,23 +93,27 @@ class Journal:
         self.index.feed(data[begin:], surely=0 if first is None else int(first.lines))
         self._remember_tail()
 
-    def refresh(self) -> bool:
-        """Take in what others have appended; False if the file is not the one it was and must be opened anew."""
+    def refresh(self, generation: int = -1) -> bool:
+        """Take in what others have appended; False if the file is not the one it was and must be opened anew.
+
+        In a `generation` in which the file was looked at already, nobody has put another in its place.
+        """
         if self.held:
             return True
-        try:
-            found = self._disk.stat(self._name)
-        except FileNotFoundError:
-            return False
-        if (found.st_dev, found.st_ino) != self._identity:
-            return False
-        self._size = found.st_size
+        if generation < 0 or generation != self._generation:
+            try:
+                found = self._disk.stat(self._name)
+            except FileNotFoundError:
+                return False
+            if (found.st_dev, found.st_ino) != self._identity:
+                return False
+            self._size, self._generation = found.st_size, generation
         index = self.index
         seen = self._disk.read(self._file, TAIL_BYTES + 1, index.end - TAIL_BYTES)
         if seen[:TAIL_BYTES] != self._tail or index.torn:
             return False
         if not self._limited and seen[TAIL_BYTES:].strip(b" \0"):
-            size = max(found.st_size - index.end, _TAIL_READ_BYTES)
+            size = max(self._disk.stat(self._file).st_size - index.end, _TAIL_READ_BYTES)
             known = len(index.damage)
             index.feed(self._disk.read(self._file, size, index.end))
             self._remember_tail()

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 
@@ -190,30 +191,40 @@ Rest = tuple[bytes, bytes]
 
 def record_rest(record: Record, *, ours: bool = True) -> Rest:
     """A record as its line holds it."""
-    ops, count = write_ops(record.ops)
+    ops, count = write_ops(record.ops, ours=ours)
     refs = _to_json([ref.hex() for ref in record.refs]) if record.refs else b"[]"
     return b'%b%b,"refs":%b' % (_OPS, ops, refs), b"," + write_values(record.body, count, ours=ours)
 
 
 def row_rest(row: Row) -> bytes:
     """What a checkpoint's own line holds beside `about`: parent, state, fields, and a copy of those for the eye."""
-    parent = _to_json(row.parent_id), _to_json(None if row.parent_digest is None else row.parent_digest.hex())
-    state = row.state_digest.hex().encode()
-    return b'%b%b,"parent_digest":%b,"state":"%b","fields":%b,"shown":%b' % (
-        (_PARENT, *parent, state, _to_json(row.fields), _shown(row.fields))
-    )
+    digest = None if row.parent_digest is None else row.parent_digest.hex()
+    own = _Own(row.parent_id, digest, row.state_digest.hex(), row.fields, _shown(row.fields))
+    return b"," + _to_json(own)[1:-1]
 
 
-def _shown(fields: bytes) -> bytes:
+class _Own(msgspec.Struct, frozen=True, gc=False):
+    """The members of a checkpoint's own line, in their order; `parent` comes first, see `row_rest_of`."""
+
+    parent: str | None
+    parent_digest: str | None
+    state: str
+    fields: bytes
+    shown: dict[str, Any]
+
+
+def _shown(fields: bytes) -> dict[str, Any]:
     """A copy of the fields for the eye; what is read again is the bytes."""
     try:
         found = _unpack(fields)
         shown = {_SHOWN[letter]: value for letter, value in found.items() if letter in _SHOWN}
         if "created" in shown:
             shown["created"] = (_EPOCH + timedelta(microseconds=shown["created"])).isoformat()
-        return _to_json(shown)
+        if not all([value is None or type(value) in (str, int) for value in shown.values()]):
+            return {}
+        return shown
     except (msgspec.MsgspecError, TypeError, ValueError, ArithmeticError, AttributeError):
-        return b"{}"
+        return {}
 
 
 # reading

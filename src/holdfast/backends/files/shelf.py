@@ -49,9 +49,9 @@ class Shelf:
         self._roomy: set[str] = set()
         self._places: dict[str, Path] = {}
 
-    def find(self, session: str) -> Journal | None:
-        """A session's journal as it is now, or None."""
-        journal = self._at(self._place(session))
+    def find(self, session: str, *, locked: bool = False) -> Journal | None:
+        """A session's journal as it is now, or None. `locked`: the store's lock is held."""
+        journal = self._at(self._place(session), generation=self._folder.generation if locked else -1)
         if journal is not None and journal.index.id != session:
             message = f"the journal of session {session!r} does not say whose it is: its first lines are damaged"
             raise CorruptionError(message, hint="its file can be read by eye; store.delete(id) removes it")
@@ -69,12 +69,12 @@ class Shelf:
             path = self._places[session] = self._folder.journal(session)
         return path
 
-    def _at(self, path: Path) -> Journal | None:
+    def _at(self, path: Path, generation: int = -1) -> Journal | None:
         name = path.name
         journal = self._open.pop(name, None)
         if journal is not None:
             try:
-                current = journal.refresh()
+                current = journal.refresh(generation)
             except BaseException:
                 journal.close()
                 raise
@@ -161,6 +161,7 @@ class Shelf:
 
     def tidy(self) -> None:
         """Give back the room behind the journals that this process has written to; with the store's lock held."""
+        self._folder.announce()
         roomy = self._roomy | {name for name, journal in self._open.items() if journal.room_made}
         for path in self._folder.journals():
             if path.name in roomy and path.name not in self._cuts:

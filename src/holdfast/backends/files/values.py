@@ -8,7 +8,6 @@ bit for bit; otherwise what JSON cannot hold is tagged (`{"$bytes": …}`, `{"$e
 from __future__ import annotations
 
 import math
-import re
 from base64 import b64decode, b64encode
 from typing import Any
 
@@ -27,18 +26,18 @@ _from_json = msgspec.json.Decoder().decode
 _UNFIT = (msgspec.MsgspecError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
 # The first bytes of floats, bytes and extensions in msgpack. Inside a text they begin letters of some alphabets: then
 # the closer look finds nothing wrong.
-_DOUBTFUL = re.compile(rb"[\xc4-\xcb\xd4-\xd8]").search
+_DOUBTFUL = bytes([*range(0xC4, 0xCC), *range(0xD4, 0xD9)])
 _SHORT, _MEDIUM = 16, 65_536  # up to which counts the header of an array has one byte, and three
 
 
-def write_ops(ops: bytes) -> tuple[bytes, int]:
+def write_ops(ops: bytes, *, ours: bool) -> tuple[bytes, int]:
     """Ops as JSON, and how many values they take from the body (-1 if that cannot be told)."""
     try:
         value = _unpack(ops)
         count = _count(value)
         try:
             text = _to_json(value)
-            if _pack(_from_json(text)) == ops:
+            if (ours and _is_plain(ops)) or _pack(_from_json(text)) == ops:
                 return text, count
         except _UNFIT:
             pass
@@ -71,7 +70,7 @@ def write_values(body: bytes, count: int, *, ours: bool) -> bytes:
         values = _unpack(array_header(count) + body)
         try:
             text = _to_json(values)
-            if ours and not _DOUBTFUL(body):
+            if ours and _is_plain(body):
                 return b'"values":' + text
             if _body(_pack(_from_json(text)), count) == body:
                 return b'"values":' + text
@@ -98,6 +97,10 @@ def read_values(values: bytes, tagged: bytes, base64: bytes) -> bytes:
     except _UNFIT as error:
         message = "a line of the journal is whole, but its values do not decode"
         raise CorruptionError(message) from error
+
+
+def _is_plain(data: bytes) -> bool:
+    return len(data.translate(None, _DOUBTFUL)) == len(data)  # five times faster than looking with `re`
 
 
 def _count(ops: list[Any]) -> int:

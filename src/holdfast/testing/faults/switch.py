@@ -30,7 +30,7 @@ class Faults:
     `kill_at` ends the process before that call; `tear_at` lets it write the first sectors and then ends the process.
     `fail_from` raises OSError with `error` from that call on, up to and without `fail_until`: EIO for everything,
     ENOSPC for what needs room. `only` counts and strikes calls of one verb. `lie` says yes to every sync and does
-    none. `record` keeps every call in `trace`.
+    none, `deaf` says yes to those that fail. `record` keeps every call in `trace`.
     """
 
     def __init__(self, **wanted: Any) -> None:
@@ -46,13 +46,14 @@ class Faults:
         error: int = errno.EIO,
         only: Verb | None = None,
         lie: bool = False,
+        deaf: bool = False,
         record: bool = False,
     ) -> None:
         """Begin anew with these faults, as when it was made."""
         self.kill_at, self.tear_at = kill_at, tear_at
         self.fail_from, self.fail_until, self.error = fail_from, fail_until, error
         self.only = only
-        self.lie, self.record = lie, record
+        self.lie, self.deaf, self.record = lie, deaf, record
         self.calls = 0
         self.struck = 0
         self.trace: list[Call] = []
@@ -77,6 +78,8 @@ class Faults:
                 self.struck += 1
                 if self.record and call.verb == "sync":
                     self.trace.append(call._replace(verb="failed_sync"))
+                if self.deaf and call.verb == "sync":
+                    return
                 raise OSError(self.error, os.strerror(self.error), call.file)
         if self.lie and call.verb in ("sync", "sync_folder"):
             return
