@@ -34,6 +34,7 @@ from holdfast.model import (
     Checkpoint,
     ImportReport,
     Outcome,
+    PruneReport,
     SessionId,
     SessionInfo,
     State,
@@ -42,6 +43,7 @@ from holdfast.model import (
     Usage,
     VerifyReport,
 )
+from holdfast.retention import Retention
 from holdfast.store import Session, Store
 from holdfast.store.session import Ref
 from holdfast.upkeep.progress import Progress
@@ -291,6 +293,18 @@ class AsyncStore:
 
         return None if progress is None else tell
 
+    async def prune(
+        self,
+        retention: Retention,
+        *,
+        session: str | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> PruneReport:
+        """Forget what a retention allows. `progress` is called on the event loop that opened the store."""
+        told = self._on_loop(progress)
+        return await self._crew.run(self._store.prune, retention, session=session, dry_run=dry_run, progress=told)
+
     async def stats(self) -> StoreStats:
         return await self._crew.run(self._store.stats)
 
@@ -380,6 +394,9 @@ class AsyncSession:
 
     async def untag(self, name: str) -> None:
         await self._turns.run(self._session.untag, name)
+
+    async def prune(self, retention: Retention, *, dry_run: bool = False) -> PruneReport:
+        return await self._turns.run(self._session.prune, retention, dry_run=dry_run)
 
     async def delete(self, ref: Ref) -> None:
         await self._turns.run(self._session.delete, ref)

@@ -62,6 +62,7 @@ def test_odd_names_are_kept_apart_and_never_touch_a_path(tmp_path: Path, monkeyp
     monkeypatch.chdir(home)
     with holdfast.open("store.db") as store:
         store.session("plain").commit({})
+        store.delete("plain")
         before = everything_under(tmp_path)
         for name in ODD:
             session = store.session(name, agent=name)

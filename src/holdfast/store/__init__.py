@@ -103,7 +103,7 @@ class Store:
         *,
         session: str | None = None,
         dry_run: bool = False,
-        progress: Callable[[int, int | None], None] | None = None,
+        progress: Progress | None = None,
     ) -> PruneReport:
         """Forget what a retention allows; with `dry_run`, say exactly what that would be."""
         self._refuse_closed()

@@ -9,7 +9,7 @@ branch or tag was set on a checkpoint meanwhile) is made again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from holdfast.backend import Backend, Deletion, Rewrite, Row
 from holdfast.delta import advance, know, rebuild, whole
@@ -18,8 +18,7 @@ from holdfast.model import CheckpointId, PruneReport, SessionId, State, Status
 from holdfast.retention import Point, Retention, is_over, to_drop
 from holdfast.store.fields import read_fields
 from holdfast.store.reading import read_chain
-
-Progress = Callable[[int, int | None], None]
+from holdfast.upkeep.progress import Progress
 
 _TRIES = 20
 _PAGE_ROWS = 1000

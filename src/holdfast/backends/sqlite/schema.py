@@ -168,9 +168,10 @@ def prepare(path: Path, *, durability: str) -> apsw.Connection:
         try:
             check_format(connection)
             wal.refuse_lost_commits(connection, path)
-        except BaseException:
-            # Closing would move what is left of a damaged log into the store, and delete it.
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        except BaseException as error:
+            if isinstance(error, CorruptionError):
+                # Closing would move what is left of a damaged log into the store, and delete it.
+                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.close()
             raise
     return connection

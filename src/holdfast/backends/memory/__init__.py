@@ -11,7 +11,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from holdfast.backend import (
     GROUP_DELTAS,
@@ -27,62 +26,23 @@ from holdfast.backend import (
     SessionRow,
     Sizes,
     TagRow,
-    Totals,
     next_prefix,
 )
-from holdfast.delta import Record
-from holdfast.digest import checkpoint_digest
-from holdfast.errors import (
-    AlreadyExistsError,
-    ClosedError,
-    ConflictError,
-    CorruptionError,
-    InvalidInputError,
-    NotFoundError,
+from holdfast.backends.memory.drawers import (
+    Drawer,
+    Entry,
+    Stand,
+    anchor_of,
+    arrive,
+    entry_of,
+    line_of,
+    new_entry,
+    refuse_pinned,
+    refuse_taken,
+    row_of,
 )
+from holdfast.errors import AlreadyExistsError, ClosedError, ConflictError, CorruptionError, NotFoundError
 from holdfast.model import Problem
-
-
-@dataclass(slots=True)
-class _Kept:
-    """A checkpoint: what never changes, as a Row, and what a deletion beside it may change."""
-
-    row: Row
-    link: str | None
-    place: int
-    number: int  # rises with every commit to the store
-    size_bytes: int
-    delta: Record | None
-    whole: Record | None
-
-    def refs(self) -> set[bytes]:
-        return {ref for record in (self.delta, self.whole) if record is not None for ref in record.refs}
-
-    def size(self) -> int:
-        return sum(record.size_bytes for record in (self.delta, self.whole) if record is not None)
-
-
-@dataclass(slots=True)
-class _Branch:
-    head: str
-    undo: str | None = None
-
-
-@dataclass(slots=True)
-class _Session:
-    id: str
-    totals: Totals
-    created_us: int
-    born: int  # the number of its first checkpoint
-    sequence: int = 0
-    epoch: int = 0
-    branches: dict[str, _Branch] = field(default_factory=dict)
-    tags: dict[str, str] = field(default_factory=dict)
-    checkpoints: dict[str, _Kept] = field(default_factory=dict)  # in the order of their sequence
-
-    def touched(self) -> int:
-        newest = next(reversed(self.checkpoints.values()), None)
-        return -self.born if newest is None else newest.number
 
 
 class MemoryBackend:
@@ -95,7 +55,7 @@ class MemoryBackend:
         self._pid = os.getpid()
         self._closed = False
         self._commits = 0
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, Drawer] = {}
         self._blobs: dict[bytes, bytes] = {}
         self._needed_by: dict[bytes, set[tuple[str, str]]] = {}
 
@@ -108,32 +68,32 @@ class MemoryBackend:
             head_id = None if branch is None else branch.head
             if head_id != commit.expect:
                 return self._settle_conflict(known, commit, head_id)
-            session = known or _Session(commit.session, commit.totals, commit.totals.at_us, born=self._commits + 1)
+            session = known or Drawer(commit.session, commit.totals, commit.totals.at_us, born=self._commits + 1)
             if branch is None:
-                _refuse_taken(session, commit.branch)
+                refuse_taken(session, commit.branch)
             if commit.id in session.checkpoints:
                 message = f"session {commit.session!r}: there is already a checkpoint {commit.id[:12]}"
                 raise ConflictError(message, hint="load again and decide")
             if commit.undo_to is not None:
-                _kept(session, commit.undo_to)
-            parent = None if head_id is None else _kept(session, head_id)
-            kept = _new_checkpoint(commit, parent, sequence=session.sequence + 1, number=self._commits + 1)
+                entry_of(session, commit.undo_to)
+            parent = None if head_id is None else entry_of(session, head_id)
+            kept = new_entry(commit, parent, sequence=session.sequence + 1, number=self._commits + 1)
             self._refuse_missing(kept.refs(), commit.blobs)
 
             self._put_blobs(session, kept, commit.blobs)
             session.checkpoints[commit.id] = kept
             undo = commit.undo_to if commit.undo_to is not None else branch.undo if branch is not None else None
-            session.branches[commit.branch] = _Branch(commit.id, undo)
+            session.branches[commit.branch] = Stand(commit.id, undo)
             session.sequence += 1
             session.totals = commit.totals
             self._commits += 1
             self._sessions[commit.session] = session
             return kept.row
 
-    def _settle_conflict(self, session: _Session | None, commit: Commit, head_id: str | None) -> Row:
+    def _settle_conflict(self, session: Drawer | None, commit: Commit, head_id: str | None) -> Row:
         # The same id is already here: an earlier try of this very commit did go through.
         if session is not None and commit.id in session.checkpoints:
-            return _row(session.checkpoints[commit.id])
+            return row_of(session.checkpoints[commit.id])
         where = "does not exist" if head_id is None else f"stands at {head_id[:12]}"
         wanted = "expected not to exist" if commit.expect is None else f"expected at {commit.expect[:12]}"
         message = f"session {commit.session!r}: branch {commit.branch!r} {where}, {wanted}"
@@ -142,9 +102,9 @@ class MemoryBackend:
     def fork(self, session: str, *, id_: str, branch: str) -> None:
         with self._held():
             found = self._session(session)
-            _kept(found, id_)
-            _refuse_taken(found, branch)
-            found.branches[branch] = _Branch(id_)
+            entry_of(found, id_)
+            refuse_taken(found, branch)
+            found.branches[branch] = Stand(id_)
 
     def delete_branch(self, session: str, *, branch: str) -> None:
         with self._held():
@@ -155,8 +115,8 @@ class MemoryBackend:
     def tag(self, session: str, *, id_: str, name: str) -> None:
         with self._held():
             found = self._session(session)
-            _kept(found, id_)
-            _refuse_taken(found, name)
+            entry_of(found, id_)
+            refuse_taken(found, name)
             found.tags[name] = id_
 
     def untag(self, session: str, *, name: str) -> None:
@@ -168,12 +128,12 @@ class MemoryBackend:
     def delete_checkpoints(self, deletion: Deletion) -> None:
         with self._held():
             session = self._session(deletion.session)
-            gone = {id_: _kept(session, id_) for id_ in deletion.ids}
-            orphans = {rewrite.id: _kept(session, rewrite.id) for rewrite in deletion.rewrites}
+            gone = {id_: entry_of(session, id_) for id_ in deletion.ids}
+            orphans = {rewrite.id: entry_of(session, rewrite.id) for rewrite in deletion.rewrites}
             if set(orphans) != {id_ for id_, kept in session.checkpoints.items() if kept.link in gone} - set(gone):
                 message = f"session {session.id!r}: other checkpoints lean on those to be deleted than a moment ago"
                 raise ConflictError(message, hint="try again")
-            _refuse_pinned(session, gone)
+            refuse_pinned(session, gone)
             for rewrite in deletion.rewrites:
                 self._refuse_unfit(session, orphans[rewrite.id], rewrite, gone)
 
@@ -181,26 +141,26 @@ class MemoryBackend:
                 orphan = orphans[rewrite.id]
                 before = orphan.refs()
                 delta = None if orphan.whole is not None or rewrite.whole is not None else rewrite.delta
-                orphan.link, orphan.delta, orphan.whole = _anchor(orphan, gone), delta, orphan.whole or rewrite.whole
+                orphan.link, orphan.delta, orphan.whole = anchor_of(orphan, gone), delta, orphan.whole or rewrite.whole
                 orphan.place = orphan.place if delta is None else 1
                 self._put_blobs(session, orphan, rewrite.blobs)
                 self._drop_blobs(session, orphan, before - orphan.refs())
             for branch in session.branches.values():
-                branch.head = (_anchor(gone[branch.head], gone) or "") if branch.head in gone else branch.head
+                branch.head = (anchor_of(gone[branch.head], gone) or "") if branch.head in gone else branch.head
                 branch.undo = None if branch.undo in gone else branch.undo
             for id_, kept in gone.items():
                 del session.checkpoints[id_]
                 self._drop_blobs(session, kept, kept.refs())
             session.epoch += 1
 
-    def _refuse_unfit(self, session: _Session, orphan: _Kept, rewrite: Rewrite, gone: Mapping[str, _Kept]) -> None:
+    def _refuse_unfit(self, session: Drawer, orphan: Entry, rewrite: Rewrite, gone: Mapping[str, Entry]) -> None:
         if orphan.whole is not None:
             return
         record = rewrite.whole or rewrite.delta
         if record is None:
             message = f"checkpoint {rewrite.id[:12]} has no whole copy yet"
             raise ConflictError(message, hint="try again")
-        anchor = _anchor(orphan, gone)
+        anchor = anchor_of(orphan, gone)
         stands = anchor is not None and session.checkpoints[anchor].row.state_digest == rewrite.base_digest
         if rewrite.whole is None and not stands:
             message = f"checkpoint {rewrite.id[:12]} would stand on another state than a moment ago"
@@ -222,7 +182,7 @@ class MemoryBackend:
         contents = {digest: content for _, blobs in arrived for digest, content in blobs.items()}
         with self._held():
             self._refuse_known(moved.line.id)
-            session = _arrive(moved, [kept for kept, _ in arrived], born=self._commits + 1)
+            session = arrive(moved, [kept for kept, _ in arrived], born=self._commits + 1)
             for kept in session.checkpoints.values():
                 self._refuse_missing(kept.refs(), contents)
 
@@ -241,7 +201,7 @@ class MemoryBackend:
     def find_session(self, session: str) -> SessionRow | None:
         with self._held():
             found = self._sessions.get(session)
-            return None if found is None else _session_row(found)
+            return None if found is None else line_of(found)
 
     def sessions(
         self, *, before: int | None, limit: int, status: str | None, agent: str | None
@@ -254,8 +214,8 @@ class MemoryBackend:
                 and status in (None, session.totals.status)
                 and agent in (None, session.totals.agent)
             ]
-            found.sort(key=_Session.touched, reverse=True)
-            return [_session_row(session) for session in found[:limit]]
+            found.sort(key=Drawer.touched, reverse=True)
+            return [line_of(session) for session in found[:limit]]
 
     def names(self, session: str) -> Names:
         with self._held():
@@ -275,7 +235,7 @@ class MemoryBackend:
         with self._held():
             known = self._sessions.get(session)
             found = None if known is None else known.checkpoints.get(id_)
-            return None if found is None else _row(found)
+            return None if found is None else row_of(found)
 
     def find_ids(self, session: str, prefix: str, *, limit: int) -> Sequence[str]:
         with self._held():
@@ -287,19 +247,19 @@ class MemoryBackend:
     def line(self, session: str, id_: str, *, limit: int) -> Sequence[Row]:
         with self._held():
             found = self._session(session)
-            kept: _Kept | None = _kept(found, id_)
+            kept: Entry | None = entry_of(found, id_)
             rows: list[Row] = []
             while kept is not None and len(rows) < limit:
-                rows.append(_row(kept))
-                kept = None if kept.link is None else _kept(found, kept.link)
+                rows.append(row_of(kept))
+                kept = None if kept.link is None else entry_of(found, kept.link)
             return rows
 
     def chain(self, session: str, id_: str, *, salvage: bool = False) -> Chain:  # noqa: ARG002 - nothing is lost here
         with self._held():
             found = self._session(session)
-            links = [_kept(found, id_)]
+            links = [entry_of(found, id_)]
             while links[-1].whole is None and links[-1].link is not None:
-                links.append(_kept(found, links[-1].link))
+                links.append(entry_of(found, links[-1].link))
             links.reverse()
             if links[0].whole is None:
                 message = "the whole copy at the beginning of a chain is missing"
@@ -314,7 +274,7 @@ class MemoryBackend:
                 prefix = next_prefix(place, prefix, kept.delta.body)
                 records.append(kept.delta)
             return Chain(
-                row=_row(links[-1]),
+                row=row_of(links[-1]),
                 records=tuple(records),
                 singles=len(records) - 1,
                 roll_base=links[0].row.id,
@@ -327,7 +287,7 @@ class MemoryBackend:
     def children(self, session: str, id_: str) -> Sequence[str]:
         with self._held():
             found = self._session(session)
-            _kept(found, id_)
+            entry_of(found, id_)
             return [child for child, kept in found.checkpoints.items() if kept.link == id_]
 
     def ids(self, session: str) -> Sequence[str]:
@@ -338,7 +298,7 @@ class MemoryBackend:
     def history(self, session: str, *, after: int, limit: int) -> Sequence[Kept]:
         with self._held():
             kept = [kept for kept in self._session(session).checkpoints.values() if kept.row.sequence > after]
-            return [Kept(_row(found), found.size_bytes, found.delta, found.whole) for found in kept[:limit]]
+            return [Kept(row_of(found), found.size_bytes, found.delta, found.whole) for found in kept[:limit]]
 
     def blobs(self, digests: Collection[bytes], *, salvage: bool = False) -> Mapping[bytes, bytes]:
         with self._held():
@@ -399,7 +359,7 @@ class MemoryBackend:
                 raise ClosedError(message, hint="open it again")
             yield
 
-    def _session(self, id_: str) -> _Session:
+    def _session(self, id_: str) -> Drawer:
         found = self._sessions.get(id_)
         if found is None:
             message = f"there is no session {id_!r}"
@@ -412,104 +372,14 @@ class MemoryBackend:
                 message = f"blob {digest.hex()[:12]} is needed and not here"
                 raise CorruptionError(message, hint="run verify")
 
-    def _put_blobs(self, session: _Session, kept: _Kept, contents: Mapping[bytes, bytes]) -> None:
+    def _put_blobs(self, session: Drawer, kept: Entry, contents: Mapping[bytes, bytes]) -> None:
         for digest in kept.refs():
             if digest not in self._blobs:
                 self._blobs[digest] = contents[digest]
             self._needed_by.setdefault(digest, set()).add((session.id, kept.row.id))
 
-    def _drop_blobs(self, session: _Session, kept: _Kept, digests: set[bytes]) -> None:
+    def _drop_blobs(self, session: Drawer, kept: Entry, digests: set[bytes]) -> None:
         for digest in digests:
             self._needed_by[digest].discard((session.id, kept.row.id))
             if not self._needed_by[digest]:
                 del self._needed_by[digest], self._blobs[digest]
-
-
-def _new_checkpoint(commit: Commit, parent: _Kept | None, *, sequence: int, number: int) -> _Kept:
-    parent_id, parent_digest = (None, None) if parent is None else (parent.row.id, parent.row.digest)
-    digest = checkpoint_digest(
-        id_=commit.id, parent=parent_digest, state=commit.state_digest, sequence=sequence, fields=commit.fields
-    )
-    return _Kept(
-        row=Row(commit.id, sequence, parent_id, parent_digest, parent_id, commit.state_digest, digest, commit.fields),
-        link=parent_id,
-        place=0 if parent is None else 1 if parent.whole is not None else parent.place + 1,
-        number=number,
-        size_bytes=commit.size_bytes,
-        delta=None if parent is None else commit.delta,
-        whole=commit.whole,
-    )
-
-
-def _arrive(moved: Moved, history: Sequence[Kept], *, born: int) -> _Session:
-    """A session as it came from elsewhere; CorruptionError if something it refers to did not come."""
-    line = moved.line
-    session = _Session(line.id, line.totals, line.created_us, born=born, sequence=moved.sequence)
-    for number, kept in enumerate(history, born):
-        row = kept.row
-        link = None if row.link_id is None else _arrived(session, row.link_id)
-        place = 0 if link is None else 1 if link.whole is not None else link.place + 1
-        delta = None if link is None else kept.delta
-        if delta is None and kept.whole is None:
-            message = f"checkpoint {row.id[:12]} comes without a record"
-            raise InvalidInputError(message, hint="the history is not complete")
-        session.checkpoints[row.id] = _Kept(row, row.link_id, place, number, kept.size_bytes, delta, kept.whole)
-    for branch in moved.names.branches:
-        undo = None if branch.undo_id is None else _arrived(session, branch.undo_id).row.id
-        session.branches[branch.name] = _Branch(_arrived(session, branch.head_id).row.id, undo)
-    for tag in moved.names.tags:
-        session.tags[tag.name] = _arrived(session, tag.id).row.id
-    return session
-
-
-def _arrived(session: _Session, id_: str) -> _Kept:
-    found = session.checkpoints.get(id_)
-    if found is None:
-        message = f"checkpoint {id_[:12]} is referred to before it comes, or never comes"
-        raise CorruptionError(message, hint="the history is not complete")
-    return found
-
-
-def _anchor(kept: _Kept, gone: Mapping[str, _Kept]) -> str | None:
-    """The nearest ancestor that stays."""
-    link = kept.link
-    while link is not None and link in gone:
-        link = gone[link].link
-    return link
-
-
-def _kept(session: _Session, id_: str | None) -> _Kept:
-    found = None if id_ is None else session.checkpoints.get(id_)
-    if found is None:
-        message = f"there is no checkpoint {id_!r}"
-        raise NotFoundError(message, hint="session.log() lists those there are")
-    return found
-
-
-def _row(kept: _Kept) -> Row:
-    row = kept.row
-    return Row(
-        row.id, row.sequence, row.parent_id, row.parent_digest, kept.link, row.state_digest, row.digest, row.fields
-    )
-
-
-def _session_row(session: _Session) -> SessionRow:
-    counts = len(session.branches), len(session.checkpoints)
-    return SessionRow(session.id, session.totals, *counts, session.created_us, session.touched())
-
-
-def _refuse_taken(session: _Session, name: str) -> None:
-    if name in session.branches or name in session.tags:
-        message = f"there is already a branch or tag named {name!r}"
-        raise AlreadyExistsError(message, hint="branches and tags share their names: choose another")
-
-
-def _refuse_pinned(session: _Session, gone: Mapping[str, _Kept]) -> None:
-    for name, id_ in session.tags.items():
-        if id_ in gone:
-            message = f"the checkpoint is tagged {name!r}"
-            raise InvalidInputError(message, hint="untag it first")
-    for name, branch in session.branches.items():
-        if branch.head in gone and _anchor(gone[branch.head], gone) is None:
-            message = f"branch {name!r} has no other checkpoint to stand on"
-            raise InvalidInputError(message, hint="delete the branch or the whole session instead")
