@@ -169,7 +169,7 @@ def prepare(path: Path, *, durability: str) -> apsw.Connection:
             check_format(connection)
             wal.refuse_lost_commits(connection, path)
         except BaseException as error:
-            if isinstance(error, CorruptionError):
+            if isinstance(error, CorruptionError | apsw.Error):
                 # Closing would move what is left of a damaged log into the store, and delete it.
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.close()
