@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.scenarios import append, files, growth, reads, sharing, threads
+from bench.scenarios import append, files, growth, reads, sharing, threads, upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,4 +27,6 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "log": reads.listings,
     "threads": threads.threads,
     "files": files.files,
+    "verify": upkeep.verify,
+    "prune": upkeep.prune,
 }

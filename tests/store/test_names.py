@@ -61,7 +61,7 @@ def test_odd_names_are_kept_apart_and_never_touch_a_path(tmp_path: Path, monkeyp
     home.mkdir(parents=True)
     monkeypatch.chdir(home)
     with holdfast.open("store.db") as store:
-        store.session("plain").commit({})
+        store.session("plain").commit({})  # the first commit makes what lies beside a store
         store.delete("plain")
         before = everything_under(tmp_path)
         for name in ODD:

@@ -168,8 +168,9 @@ class _Dict:
             return self.digest
         children, count = self.children, len(self.children).to_bytes(8, "big")
         for key in self.marked:
-            if key in children:
-                children[key].settle()
+            child = children.get(key)
+            if child is not None:
+                child.settle()
         if len(children) > FLAT_KEYS:
             self.digest = sha256(b"dict\1" + count + self._in_buckets()).digest()
         else:

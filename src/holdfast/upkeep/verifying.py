@@ -299,7 +299,7 @@ class _Tips:
     """The states at the ends of the lines that were followed last."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[Replay, int]] = OrderedDict()
+        self._kept: dict[str, tuple[Replay, int]] = {}  # the one used longest ago first
         self._bytes = 0
 
     def take(self, id_: str) -> Replay | None:
@@ -310,11 +310,11 @@ class _Tips:
         return found[0]
 
     def put(self, id_: str, tip: Replay, size_bytes: int) -> None:
-        self._kept[id_] = tip, size_bytes
+        kept = self._kept
+        kept[id_] = tip, size_bytes
         self._bytes += size_bytes
-        while len(self._kept) > _TIPS or (self._bytes > _TIPS_BYTES and len(self._kept) > 1):
-            _, (_, size) = self._kept.popitem(last=False)
-            self._bytes -= size
+        while len(kept) > _TIPS or (self._bytes > _TIPS_BYTES and len(kept) > 1):
+            self.take(next(iter(kept)))
 
 
 class _Pieces:

@@ -59,7 +59,7 @@ class _Prefixes:
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
-        self._known: OrderedDict[int, bytes] = OrderedDict()
+        self._known: dict[int, bytes] = {}  # the oldest first
 
     def behind(self, cid: int) -> bytes:
         found = self._known.get(cid)
@@ -68,7 +68,7 @@ class _Prefixes:
     def note(self, cid: int, prefix: bytes) -> None:
         self._known[cid] = prefix
         if len(self._known) > _TIPS:
-            self._known.popitem(last=False)
+            del self._known[next(iter(self._known))]
 
 
 class Marks:

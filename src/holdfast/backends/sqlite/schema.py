@@ -166,12 +166,12 @@ def prepare(path: Path, *, durability: str) -> apsw.Connection:
     with translated(f"opening {path}"):
         connection = connect(path, durability=durability)
         try:
-            check_format(connection)
+            # Closing would move what is left of a damaged log into the store, and delete it.
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             wal.refuse_lost_commits(connection, path)
-        except BaseException as error:
-            if isinstance(error, CorruptionError | apsw.Error):
-                # Closing would move what is left of a damaged log into the store, and delete it.
-                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+            check_format(connection)
+        except BaseException:
             connection.close()
             raise
     return connection

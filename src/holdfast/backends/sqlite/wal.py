@@ -83,7 +83,8 @@ def refuse_lost_commits(connection: apsw.Connection, path: Path) -> None:
     note = _read_note(path)
     if note is None and _header_is_good(path):
         return
-    connection.execute("SELECT 1 FROM meta").fetchall()  # SQLite looks at its log only when something is read
+    # SQLite looks at its log only when something is read.
+    connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
     frames, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
     if _header_is_good(path) and (note is None or frames >= note[1] or note[0] != _salts(path)):
         return
