@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -237,6 +238,9 @@ def test_pages_that_cannot_be_read_are_problems_and_never_an_exception(path: Pat
             continue
         with store:
             assert not store.verify().ok
+            for name in ("a", "b", "c"):
+                with contextlib.suppress(holdfast.NotFoundError):
+                    store.verify(name)
 
 
 def test_a_person_who_waits_is_told_how_far_it_is(store: Store) -> None:

@@ -37,15 +37,7 @@ def verify(
     """Read everything again, or one session; with `repair`, first remove what is provably useless."""
     repaired = tuple(backend.repair()) if repair else ()
     problems: list[Problem] = []
-    if session is None:
-        problems += backend.check()
-        lines = _lines(backend, problems)
-    else:
-        line = backend.find_session(session)
-        if line is None:
-            message = f"there is no session {session!r}"
-            raise NotFoundError(message, hint="store.sessions() lists those there are")
-        lines = [line]
+    lines = _lines(backend, problems) if session is None else _line(backend, session, problems)
     total, done = sum([line.checkpoints for line in lines]), 0
     for line in lines:
         check = _SessionCheck(backend, line.id)
@@ -59,8 +51,26 @@ def verify(
     return VerifyReport(problems=tuple(problems), checked=done, repaired=repaired)
 
 
+def _line(backend: Backend, session: str, problems: list[Problem]) -> list[SessionRow]:
+    """One session, if its line can be read."""
+    try:
+        line = backend.find_session(session)
+    except _UNREADABLE as error:
+        cost = "its checkpoints were not checked"
+        problems.append(_problem(session, _said(error), cost=cost, remedy="verify the whole store"))
+        return []
+    if line is None:
+        message = f"there is no session {session!r}"
+        raise NotFoundError(message, hint="store.sessions() lists those there are")
+    return [line]
+
+
 def _lines(backend: Backend, problems: list[Problem]) -> list[SessionRow]:
-    """All sessions, or as far as the list can be read."""
+    """What lies below the sessions is checked first; then all sessions, or as far as the list can be read."""
+    try:
+        problems += backend.check()
+    except _UNREADABLE as error:
+        problems.append(Problem(what=_said(error), cost="what lies below the sessions was not checked to its end"))
     found: list[SessionRow] = []
     limit = _SESSIONS_PAGE
     while True:
@@ -71,7 +81,7 @@ def _lines(backend: Backend, problems: list[Problem]) -> list[SessionRow]:
             if limit > 1:
                 limit = 1  # as near to the damage as can be
                 continue
-            what = f"the list of sessions cannot be read: {error.args[0]}"
+            what = f"the list of sessions cannot be read: {_said(error)}"
             cost = f"{len(found)} sessions were found before it and checked; those behind it were not"
             problems.append(Problem(what=what, cost=cost, remedy="verify the others by their names"))
             return found
@@ -151,7 +161,7 @@ class _SessionCheck:
             return  # deleted since it was listed
         except _UNREADABLE as error:
             cost = f"{self.checked} checkpoints were checked before; the others could not be listed"
-            self._others.append(_problem(self._session, str(error.args[0]), cost=cost, remedy="run verify again"))
+            self._others.append(_problem(self._session, _said(error), cost=cost, remedy="run verify again"))
 
     def problems(self) -> list[Problem]:
         """What was found, one problem for each damage."""

@@ -98,21 +98,22 @@ def history(connection: apsw.Connection, marks: Marks, session: str, after: int,
     found = connection.execute(_SESSION, (session,)).fetchone()
     sid, count = (sid_of(connection, session), 0) if found is None else found
     start = marks.find(connection, session, sid, after)
-    (last,) = one(connection, _LAST_CID)
-    along = last - start <= _OTHERS_AT_MOST * count
-    try:
-        rows = connection.execute(_PAGE_ALONG if along else _PAGE_PICKED, (sid, start, limit)).fetchall()
-    except apsw.Error:
-        if not along:
-            raise
-        # The damaged page may hold rows of others only.
-        rows = connection.execute(_PAGE_PICKED, (sid, start, limit)).fetchall()
+    rows = _page(connection, count, (sid, start, limit))
     prefixes = _Prefixes(connection)
     page = [_kept(connection, row, prefixes) for row in rows]
     if page:
         cid: Any = rows[-1][_ROW_COLUMNS]
         marks.note(session, page[-1].row.sequence, cid)
     return page
+
+
+def _page(connection: apsw.Connection, count: int, wanted: tuple[int, int, int]) -> list[Any]:
+    (last,) = one(connection, _LAST_CID)
+    if last - wanted[1] <= _OTHERS_AT_MOST * count:
+        # On the way may lie a damaged page of another session, which is nothing to this one.
+        with contextlib.suppress(apsw.Error):
+            return connection.execute(_PAGE_ALONG, wanted).fetchall()
+    return connection.execute(_PAGE_PICKED, wanted).fetchall()
 
 
 def _kept(connection: apsw.Connection, found: Any, prefixes: _Prefixes) -> Kept:
