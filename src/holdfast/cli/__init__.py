@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import keyword
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -20,6 +21,10 @@ from holdfast import HoldfastError, __version__
 # Name, and what `holdfast --help` says about it without loading it.
 COMMANDS = {
     "demo": "Watch a session being kept, forked, compared and restored; really run.",
+    "verify": "Read everything again; say what is damaged and what to do.",
+    "prune": "Forget old checkpoints and give the space back.",
+    "export": "Write sessions into one file.",
+    "import": "Take in the sessions of such a file.",
 }
 
 DONE, FAILED, INTERRUPTED, PIPE_CLOSED = 0, 1, 130, 141  # the last two as a shell reports the signal
@@ -36,7 +41,8 @@ class Commands(click.Group):
         """The command of that name."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        found: click.Command = importlib.import_module(f"holdfast.cli.{cmd_name}").command
+        module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        found: click.Command = importlib.import_module(f"holdfast.cli.{module}").command
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's

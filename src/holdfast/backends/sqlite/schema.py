@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import secrets
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,11 @@ from holdfast.errors import (
     UnavailableError,
     UnsupportedError,
 )
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 APPLICATION_ID = 0x486F6C64  # "Hold"
 BUSY_TIMEOUT_MS = 15_000
@@ -81,13 +86,17 @@ def refuse_unsafe_sqlite(version_text: str) -> None:
         raise UnsupportedError(message, hint="install apsw 3.51.3 or newer: pip install -U apsw")
 
 
+_CHECKSUM_VFS = "cksmvfs"
 _checksums_ready = False
+_registering = threading.Lock()
 
 
 def _load_checksums() -> str:
     """Register SQLite's checksum VFS once per process, without making it everybody's default."""
     global _checksums_ready  # noqa: PLW0603 - a registration is a fact about the process
-    if not _checksums_ready:
+    with _registering:
+        if _checksums_ready:
+            return _CHECKSUM_VFS
         default = str(apsw.vfs_details()[0]["zName"])
         loader = apsw.Connection(":memory:")
         try:
@@ -99,7 +108,7 @@ def _load_checksums() -> str:
             loader.close()
         apsw.set_default_vfs(default)
         _checksums_ready = True
-    return "cksmvfs"
+    return _CHECKSUM_VFS
 
 
 @contextlib.contextmanager
@@ -109,6 +118,9 @@ def translated(doing: str) -> Iterator[None]:
         yield
     except apsw.Error as error:
         raise translate(error, doing) from error
+    except UnicodeDecodeError as error:  # text in a row that is not text
+        message = f"{doing}: a row of the store is damaged ({error.reason})"
+        raise CorruptionError(message, hint="run verify to see what is intact") from error
 
 
 def translate(error: apsw.Error, doing: str) -> HoldfastError:
@@ -225,33 +237,41 @@ def _make(path: Path) -> None:
     So a store is there whole or not at all, whoever is killed on the way. The lock on the folder keeps two makers
     from replacing one another's; it goes with its process.
     """
-    try:
-        folder = os.open(path.parent, os.O_RDONLY)
-    except OSError as error:
-        raise _cannot_make(path, error) from error
     begins = f".{path.name[:200]}.new-"
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: then the last maker wins
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        if not _inspect(path):
-            return  # somebody else was first
-        wal.refuse_log_alone(path)
-        _sweep(path.parent, begins)  # their makers were killed: whoever lives holds the lock
-        new = path.with_name(f"{begins}{secrets.token_hex(4)}")
-        # Made private before SQLite writes to it; -wal and -shm take over the mode.
-        os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        try:
-            with translated(f"making {path}"):
-                _create(new)
-            new.replace(path)
-        except BaseException:
-            _sweep(path.parent, begins)
-            raise
-        os.fsync(folder)
+        with _locked(path.parent):
+            if not _inspect(path):
+                return  # somebody else was first
+            wal.refuse_log_alone(path)
+            _sweep(path.parent, begins)  # their makers were killed: whoever lives holds the lock
+            new = path.with_name(f"{begins}{secrets.token_hex(4)}")
+            # Made private before SQLite writes to it; -wal and -shm take over the mode.
+            os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            try:
+                with translated(f"making {path}"):
+                    _create(new)
+                new.replace(path)
+            except BaseException:
+                _sweep(path.parent, begins)
+                raise
     except OSError as error:
         raise _cannot_make(path, error) from error
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Alone in a folder; what was renamed in it is on disk afterwards."""
+    if fcntl is None:  # Windows can neither open nor lock a folder: then the last maker wins
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: the same
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def _sweep(folder: Path, begins: str) -> None:

@@ -23,6 +23,7 @@ from holdfast.errors import CorruptionError
 
 WAL_BYTES = 1024 * 1024
 
+_BINARY = getattr(os, "O_BINARY", 0)  # Windows would change line ends
 _HEADER_BYTES = 32
 _FRAME_HEADER_BYTES = 24
 _SALTS = slice(16, 24)
@@ -46,10 +47,10 @@ class Tail:
         """Note what is committed. Call it while a read transaction keeps others from beginning the log anew."""
         try:
             if self._note < 0:
-                self._log = os.open(self._log_path, os.O_RDONLY)
-                self._note = os.open(self._note_path, os.O_CREAT | os.O_RDWR, 0o600)
-            body = _MAGIC + os.pread(self._log, 8, 16) + frames.to_bytes(4, "big")
-            os.pwrite(self._note, body + zlib.crc32(body).to_bytes(4, "big"), 0)
+                self._log = os.open(self._log_path, os.O_RDONLY | _BINARY)
+                self._note = os.open(self._note_path, os.O_CREAT | os.O_RDWR | _BINARY, 0o600)
+            body = _MAGIC + _read_at(self._log, 8, 16) + frames.to_bytes(4, "big")
+            _write_at(self._note, body + zlib.crc32(body).to_bytes(4, "big"), 0)
         except OSError:
             pass  # what cannot be noted now is noted next time; the old note promises less, not more
 
@@ -64,6 +65,21 @@ class Tail:
                 Path(self._note_path).unlink()
 
 
+def _read_at(file: int, size: int, at: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(file, size, at)
+    os.lseek(file, at, os.SEEK_SET)
+    return os.read(file, size)
+
+
+def _write_at(file: int, data: bytes, at: int) -> None:
+    if hasattr(os, "pwrite"):
+        os.pwrite(file, data, at)
+    else:
+        os.lseek(file, at, os.SEEK_SET)
+        os.write(file, data)
+
+
 def grow(path: Path) -> None:
     """Give the log its size. Inside a write transaction nobody else appends to it, nor looks beyond its end."""
     # Zeros really written, not only allocated: an allocated block still costs the file system a journal entry.
@@ -73,7 +89,7 @@ def grow(path: Path) -> None:
         try:
             size = os.fstat(log).st_size
             if size < WAL_BYTES:
-                os.pwrite(log, bytes(WAL_BYTES - size), size)
+                _write_at(log, bytes(WAL_BYTES - size), size)
         finally:
             os.close(log)
 
@@ -135,11 +151,11 @@ def _read_header(path: Path) -> bytes:
 def _read(path: str, size: int) -> bytes:
     # SQLite locks the store and its shared memory, never the log: a descriptor of ours takes no lock away.
     try:
-        file = os.open(path, os.O_RDONLY)
+        file = os.open(path, os.O_RDONLY | _BINARY)
     except OSError:
         return b""
     try:
-        return os.pread(file, size, 0)
+        return _read_at(file, size, 0)
     finally:
         os.close(file)
 

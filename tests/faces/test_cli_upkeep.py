@@ -1,0 +1,100 @@
+"""Upkeep from the shell: verify, prune, export, import, and the bar that shows how far they are."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast.cli.bar import Bar
+
+CLI = [sys.executable, "-m", "holdfast"]
+
+
+def run(folder: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    plain = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST")}
+    return subprocess.run(
+        [*CLI, *args], capture_output=True, text=True, check=False, cwd=folder, env=plain | env, timeout=60
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with holdfast.open(tmp_path / "store.db") as store:
+        session = store.session("../s\x1b[31m")
+        for number in range(20):
+            session.commit({"n": number, "text": str(number) * 50})
+    return tmp_path
+
+
+def test_a_sound_store_is_said_to_be_sound(folder: Path) -> None:
+    done = run(folder, "verify", "--store", "store.db")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "20 checkpoints checked, 0 problems" in done.stdout
+    assert run(folder, "verify", "--repair", HOLDFAST_URL="store.db").returncode == 0
+
+
+def test_damage_is_told_by_words_and_by_the_exit_code(folder: Path) -> None:
+    with holdfast.open(folder / "store.db"):
+        connection = apsw.Connection(str(folder / "store.db"), vfs="cksmvfs")
+        connection.execute("UPDATE checkpoints SET fields = zeroblob(10) WHERE sequence = 3")
+        connection.close()
+    done = run(folder, "verify", "--store", "store.db")
+    assert done.returncode == 4
+    assert "1 problem" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_a_dry_run_and_a_real_one_say_the_same(folder: Path) -> None:
+    said = run(folder, "prune", "--keep-last", "5", "--dry-run", "--store", "store.db")
+    done = run(folder, "prune", "--keep-last", "5", "--store", "store.db")
+    assert said.returncode == done.returncode == 0
+    assert said.stdout.splitlines()[0] == done.stdout.splitlines()[0] == "../s\\x1b[31m: 15 checkpoints"
+    assert run(folder, "prune", "--store", "store.db").returncode == 1
+
+
+def test_sessions_go_out_and_come_in(folder: Path) -> None:
+    assert run(folder, "export", "all.holdfast", "--store", "store.db").returncode == 0
+    assert run(folder, "export", "all.holdfast", "--store", "store.db").returncode == 1
+    assert run(folder, "import", "all.holdfast", "--store", "file:other").returncode == 0
+    assert run(folder, "import", "all.holdfast", "--rename", "t", "--store", "other.db").returncode == 0
+    with holdfast.open(folder / "other.db") as store:
+        assert store.session("t").load()["n"] == 19
+    again = run(folder, "import", "all.holdfast", "--rename", "t", "--store", "other.db")
+    assert again.returncode == 1
+    assert "t" in again.stderr
+
+
+def test_a_bar_is_drawn_at_a_terminal_and_only_after_a_second() -> None:
+    code = (
+        "import time; from holdfast.cli.bar import Bar\n"
+        "with Bar('verify') as bar:\n"
+        "    for n in range(16):\n        bar(n, 16); time.sleep(0.1)\n"
+    )
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", code], stderr=theirs, env=os.environ | {"TERM": "xterm"}) as process:
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                chunk = os.read(ours, 4096)
+            except OSError:
+                break
+            if not chunk:
+                break
+            seen += chunk
+        process.wait()
+    os.close(ours)
+    assert b"verify" in seen
+
+
+def test_nothing_is_drawn_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    with Bar("verify") as bar:
+        bar(1, 2)
+    assert capsys.readouterr().err == ""
