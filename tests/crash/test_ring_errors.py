@@ -59,7 +59,7 @@ def test_a_single_failing_call_is_never_taken_for_done(
 def test_no_call_at_all_can_be_found_whose_failure_costs_more(
     nursery: Nursery, place: Place, expected: list[Look], error: str, lasting: bool
 ) -> None:
-    assert ring(nursery, place, expected, ERRORS[error], lasting=lasting, step=1) > 60
+    assert ring(nursery, place, expected, ERRORS[error], lasting=lasting, step=1) > 40
 
 
 def forgotten(nursery: Nursery, place: Place, expected: list[Look], syncs: list[int], cuts: int, chances: int) -> int:

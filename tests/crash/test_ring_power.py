@@ -1,5 +1,6 @@
 """Power loss at any moment: of what was not synced any part may be missing, of what was acknowledged nothing."""
 
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from holdfast.testing.faults import Call, Crash, Faults, Timeline
 from tests.crash.ring.children import record
 from tests.crash.ring.nursery import Nursery
-from tests.crash.ring.power import Tally, crashes, survive_all, survive_in_part
+from tests.crash.ring.power import Tally, crashes, survive, survive_all, survive_in_part
 from tests.crash.ring.rooms import KINDS, Place, room
 from tests.crash.ring.workload import Look, looks
 
@@ -42,6 +43,19 @@ def test_a_power_cut_takes_back_nothing_that_was_acknowledged_and_leaves_nothing
     assert tally.states == STATES[place.kind] // SHARES
     assert tally.lost == 0
     assert tally.ahead > 0  # so the cuts do come in the middle of things
+
+
+def test_a_power_cut_while_a_store_is_made_leaves_one_that_can_be_worked_with(
+    place: Place, expected: list[Look]
+) -> None:
+    with Nursery() as nursery:
+        (trace,) = nursery.do(record, place, Faults(record=True), "full")
+    made = trace.index(Call("mark", "", 0)) + 1
+    chosen = random.Random(11)
+    states = {moment.chance(chosen) for moment in Timeline(trace[:made]) for _ in range(12)}
+    for crash in states:
+        survive(crash, place, expected, may_lose=False, more=True)
+    assert len(states) > 10
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)

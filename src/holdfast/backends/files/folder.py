@@ -100,6 +100,8 @@ class Folder:
     def _make(self) -> None:
         for name in (SESSIONS, BLOBS, TMP):
             self.disk.make_folder(self.path / name)
+        if self.durable:
+            self.disk.sync_folder(self.path)  # whoever finds the file made next finds the folders too
         meta = Meta("files", FORMAT_VERSION, MIN_READER, MIN_WRITER)
         self.put(self.path / META, msgspec.json.encode(meta) + b"\n")
         if self.durable:
