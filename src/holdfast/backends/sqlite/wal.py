@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import time
 import zlib
 from pathlib import Path
 
@@ -29,6 +30,7 @@ _FRAME_HEADER_BYTES = 24
 _SALTS = slice(16, 24)
 _MAGIC = b"HFt1"
 _NOTE_BYTES = 20
+_LOOKS = 200
 _LITTLE_ENDIAN_WORDS, _BIG_ENDIAN_WORDS = 0x377F0682, 0x377F0683
 
 
@@ -101,7 +103,7 @@ def refuse_lost_commits(connection: apsw.Connection, path: Path) -> None:
         return
     # SQLite looks at its log only when something is read.
     connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
-    frames, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+    frames = _frames(connection)
     if _header_is_good(path) and (note is None or frames >= note[1] or note[0] != _salts(path)):
         return
     # It may be that somebody began the log anew at this moment. With the lock in hand nobody does.
@@ -110,6 +112,16 @@ def refuse_lost_commits(connection: apsw.Connection, path: Path) -> None:
         _refuse_damaged(path)
     finally:
         connection.execute("ROLLBACK")
+
+
+def _frames(connection: apsw.Connection) -> int:
+    """How many frames of the log SQLite takes; -1 if others keep moving it, and a closer look must tell."""
+    for _ in range(_LOOKS):
+        try:
+            return connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0]
+        except apsw.BusyError:  # another process is moving its log at this moment: SQLite does not wait for that
+            time.sleep(0.002)
+    return -1
 
 
 def refuse_log_alone(path: Path) -> None:
