@@ -15,10 +15,8 @@ from holdfast.model import ImportReport, PruneReport, SessionInfo, Status, Store
 from holdfast.retention import Retention
 from holdfast.store.fields import to_info
 from holdfast.store.session import Session
-from holdfast.upkeep import exporting, importing
+from holdfast.upkeep import exporting, importing, pruning, verifying
 from holdfast.upkeep.progress import Progress
-from holdfast.upkeep.pruning import prune
-from holdfast.upkeep.verifying import verify
 
 EVENTS = ("checkpoint", "call", "in_doubt", "fenced", "crash_loop")
 
@@ -95,7 +93,7 @@ class Store:
         self._refuse_closed()
         if session is not None:
             check_name(session, "a session id")
-        return verify(self.backend, session=session, repair=repair, progress=progress)
+        return verifying.verify(self.backend, session=session, repair=repair, progress=progress)
 
     def prune(
         self,
@@ -109,7 +107,7 @@ class Store:
         self._refuse_closed()
         if session is not None:
             check_name(session, "a session id")
-        return prune(self.backend, retention, session=session, dry_run=dry_run, progress=progress)
+        return pruning.prune(self.backend, retention, session=session, dry_run=dry_run, progress=progress)
 
     def export(
         self,

@@ -16,7 +16,7 @@ from holdfast.backend import Backend, Deletion, Rewrite, Row
 from holdfast.delta import rebuild, whole
 from holdfast.difference import Diff, difference
 from holdfast.digest import state_digest
-from holdfast.errors import ConflictError, CorruptionError, HoldfastError, InvalidInputError, NotFoundError
+from holdfast.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
 from holdfast.lineage import check_name, parse_steps
 from holdfast.messages import summarise
 from holdfast.model import MIN_PREFIX_CHARS, Branch, Checkpoint, Outcome, PruneReport, SessionId, State, Status, Usage
@@ -440,6 +440,3 @@ def _check_state(state: object) -> None:
         if type(key) is not str:
             message = f"state[{key!r}]: the keys of a state are text, not {type(key).__name__}"
             raise InvalidInputError(message, hint="nest it: dicts inside a state may have other keys")
-
-
-__all__ = ["HoldfastError", "Session"]
