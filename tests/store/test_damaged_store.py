@@ -125,3 +125,28 @@ def test_nothing_intact_is_said_and_not_taken_for_nothing_there(file: Path) -> N
         with pytest.raises(CorruptionError, match="no checkpoint"):
             store.session("s").newest_intact()
         assert store.session("unheard of").newest_intact() is None
+
+
+def test_a_repair_removes_what_nobody_needs_and_nothing_that_can_be_read(file: Path) -> None:
+    with holdfast.open(file) as store:
+        made = history(store.session("s"), 3)
+        store.session("s").commit({"picture": bytes(range(256)) * 40}, branch="main")
+    connection = apsw.Connection(str(file), vfs="cksmvfs")
+    connection.execute("INSERT INTO blobs(digest, data) VALUES(zeroblob(32), x'00')")
+    connection.execute("INSERT INTO blob_refs(cid, bid) VALUES(999, 1)")
+    connection.execute("UPDATE sessions SET checkpoints = 77")
+    connection.close()
+    with holdfast.open(file) as store:
+        assert len(store.verify().problems) == 3
+        report = store.verify(repair=True)
+        assert report.ok
+        assert report.checked == 4
+        assert [what.split(" ", 1)[1] for what in report.repaired[:2]] == [
+            "references that led nowhere",
+            "blobs that no checkpoint needs",
+        ]
+        assert "counted anew" in str(report)
+        assert [info.checkpoints for info in store.sessions()] == [4]
+        assert [len(store.session("s").load(point)["messages"]) for point in made] == [1, 2, 3]
+        assert store.session("s").load() == {"picture": bytes(range(256)) * 40}
+        assert store.verify(repair=True).repaired == ()
