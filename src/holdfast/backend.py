@@ -152,12 +152,15 @@ class Rewrite(msgspec.Struct, frozen=True, gc=False):
 class Deletion(msgspec.Struct, frozen=True, gc=False):
     """Checkpoints to be removed together.
 
-    `rewrites` must name exactly the staying ones that are linked to one of them when the removal happens.
+    `rewrites` must name exactly the staying ones that are linked to one of them when the removal happens. With
+    `spare_names` it is a ConflictError if a branch stands on one of them, or an undo leads there; otherwise branches
+    move back to what stays.
     """
 
     session: str
     ids: tuple[str, ...]
     rewrites: tuple[Rewrite, ...]
+    spare_names: bool = False
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):

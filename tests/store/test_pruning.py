@@ -150,6 +150,28 @@ def test_the_disk_gets_its_space_back(tmp_path: Path) -> None:
     assert (tmp_path / "store.db").stat().st_size <= 2 * (tmp_path / "fresh.db").stat().st_size
 
 
+@pytest.mark.parametrize("verb", ["ids", "names", "line", "chain"])
+def test_what_is_committed_while_a_prune_plans_is_not_pruned(
+    store: Store, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    writer = store.session("s")
+    made = grow(writer, 10)
+    look = getattr(store.backend, verb)
+
+    def and_then_somebody_commits(*args: Any, **kwargs: Any) -> Any:
+        seen = look(*args, **kwargs)
+        monkeypatch.setattr(store.backend, verb, look)
+        made.extend(grow(writer, 5))
+        return seen
+
+    monkeypatch.setattr(store.backend, verb, and_then_somebody_commits)
+    store.prune(Retention(keep_last=2))
+    assert writer.head() == made[-1]
+    assert readable(writer, made[-2:])
+    assert grow(writer, 1)[0].sequence == 16
+    assert store.verify().ok
+
+
 def test_writers_go_on_while_a_store_is_pruned(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "store.db", durability="relaxed") as store:
         grow(store.session("s"), 100)

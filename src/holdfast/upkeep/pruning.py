@@ -9,7 +9,7 @@ branch or tag was set on a checkpoint meanwhile) is made again.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from holdfast.backend import Backend, Deletion, Rewrite, Row
 from holdfast.delta import advance, know, rebuild, whole
@@ -95,8 +95,10 @@ def _is_over(backend: Backend, session: str, retention: Retention, now_us: int) 
 
 def _prune_session(backend: Backend, session: str, retention: Retention, now_us: int, *, dry_run: bool) -> list[str]:
     for _ in range(_TRIES):
+        # Ids before names: what is committed in between is behind one of the heads, what comes later is no candidate.
+        ids = backend.ids(session)
         names = backend.names(session)
-        rows = _rows(backend, session, [branch.head_id for branch in names.branches])
+        rows = _rows(backend, session, ids, [branch.head_id for branch in names.branches])
         points = []
         for row in rows.values():
             fields = read_fields(row)
@@ -108,7 +110,7 @@ def _prune_session(backend: Backend, session: str, retention: Retention, now_us:
             return gone
         try:
             rewrites = _rewrites(backend, session, rows, set(gone))
-            backend.delete_checkpoints(Deletion(session, tuple(gone), rewrites))
+            backend.delete_checkpoints(Deletion(session, tuple(gone), rewrites, spare_names=True))
         except (ConflictError, InvalidInputError, NotFoundError):
             continue  # the session changed under the plan
         return gone
@@ -116,7 +118,7 @@ def _prune_session(backend: Backend, session: str, retention: Retention, now_us:
     raise ConflictError(message, hint="try again")
 
 
-def _rows(backend: Backend, session: str, heads: Collection[str]) -> dict[str, Row]:
+def _rows(backend: Backend, session: str, ids: Iterable[str], heads: Iterable[str]) -> dict[str, Row]:
     """All checkpoints of a session by their ids, oldest first: line by line, then those on no line."""
     found: dict[str, Row] = {}
     for head in heads:
@@ -125,7 +127,7 @@ def _rows(backend: Backend, session: str, heads: Collection[str]) -> dict[str, R
             page = backend.line(session, next_id, limit=_PAGE_ROWS)
             found.update({row.id: row for row in page})
             next_id = page[-1].link_id
-    for id_ in backend.ids(session):
+    for id_ in ids:
         if id_ not in found:
             found[id_] = _row(backend, session, id_)
     return dict(sorted(found.items(), key=lambda item: item[1].sequence))

@@ -162,7 +162,7 @@ def delete_checkpoints(folder: Folder, journal: Journal, deletion: Deletion) -> 
     if set(rewrites) != linked:
         message = f"the checkpoints to delete ({len(gone)}) have other children than a moment ago"
         raise ConflictError(message, hint="try again")
-    _refuse_pinned(index, gone)
+    _refuse_pinned(index, gone, spare_names=deletion.spare_names)
     links = {id_: anew.staying(index, index.entries[id_].about.link, gone) for id_ in rewrites}
     needed: list[tuple[frozenset[bytes], Mapping[bytes, bytes]]] = []
     for rewrite in deletion.rewrites:
@@ -178,12 +178,15 @@ def delete_checkpoints(folder: Folder, journal: Journal, deletion: Deletion) -> 
     return touched
 
 
-def _refuse_pinned(index: Index, gone: set[str]) -> None:
+def _refuse_pinned(index: Index, gone: set[str], *, spare_names: bool) -> None:
     for name, id_ in index.tags.items():
         if id_ in gone:
             message = f"checkpoint {id_[:12]} is tagged {name!r}"
             raise InvalidInputError(message, hint="untag it first")
     for name, branch in index.branches.items():
+        if spare_names and (branch.head_id in gone or branch.undo_id in gone):
+            message = f"branch {name!r} needs a checkpoint that was to be deleted"
+            raise ConflictError(message, hint="try again")
         if anew.staying(index, branch.head_id, gone) is None:
             message = f"branch {name!r} has no other checkpoint to stand on"
             raise InvalidInputError(message, hint="delete the branch or the whole session instead")

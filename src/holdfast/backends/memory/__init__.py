@@ -133,7 +133,7 @@ class MemoryBackend:
             if set(orphans) != {id_ for id_, kept in session.checkpoints.items() if kept.link in gone} - set(gone):
                 message = f"session {session.id!r}: other checkpoints lean on those to be deleted than a moment ago"
                 raise ConflictError(message, hint="try again")
-            refuse_pinned(session, gone)
+            refuse_pinned(session, gone, spare_names=deletion.spare_names)
             for rewrite in deletion.rewrites:
                 self._refuse_unfit(session, orphans[rewrite.id], rewrite, gone)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from holdfast.backend import Commit, Kept, Moved, Row, SessionRow, Totals
 from holdfast.delta import Record
 from holdfast.digest import checkpoint_digest
-from holdfast.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
+from holdfast.errors import AlreadyExistsError, ConflictError, CorruptionError, InvalidInputError, NotFoundError
 
 
 @dataclass(slots=True)
@@ -142,13 +142,16 @@ def refuse_taken(session: Drawer, name: str) -> None:
         raise AlreadyExistsError(message, hint="branches and tags share their names: choose another")
 
 
-def refuse_pinned(session: Drawer, gone: Mapping[str, Entry]) -> None:
+def refuse_pinned(session: Drawer, gone: Mapping[str, Entry], *, spare_names: bool) -> None:
     """InvalidInputError if a tag, or the only place of a branch, would go."""
     for name, id_ in session.tags.items():
         if id_ in gone:
             message = f"the checkpoint is tagged {name!r}"
             raise InvalidInputError(message, hint="untag it first")
     for name, branch in session.branches.items():
+        if spare_names and (branch.head in gone or branch.undo in gone):
+            message = f"branch {name!r} needs a checkpoint that was to be deleted"
+            raise ConflictError(message, hint="try again")
         if branch.head in gone and anchor_of(gone[branch.head], gone) is None:
             message = f"branch {name!r} has no other checkpoint to stand on"
             raise InvalidInputError(message, hint="delete the branch or the whole session instead")

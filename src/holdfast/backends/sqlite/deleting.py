@@ -72,7 +72,7 @@ def delete_checkpoints(connection: apsw.Connection, deletion: Deletion) -> None:
 
     # The deltas behind each orphan in its group were packed against bodies that now go: read them before, pack after.
     repacks = [_rest_of_group(connection, orphan, rewrites[orphan], shapes) for orphan in orphans]
-    _move_names(connection, sid, gone, shapes)
+    _move_names(connection, sid, gone, shapes, spare=deletion.spare_names)
     for owner in _rolls_over(gone, shapes):
         connection.execute(_DROP_ROLL, (owner,))
     for orphan in orphans:
@@ -94,11 +94,14 @@ def _anchor(link: int | None, gone: Collection[int], shapes: _Shapes) -> int | N
     return link
 
 
-def _move_names(connection: apsw.Connection, sid: int, gone: Collection[int], shapes: _Shapes) -> None:
+def _move_names(connection: apsw.Connection, sid: int, gone: Collection[int], shapes: _Shapes, *, spare: bool) -> None:
     for name, tagged, cid, undo in list(connection.execute(_NAMES, (sid,))):
         if cid in gone and tagged:
             message = f"the checkpoint is tagged {name!r}"
             raise InvalidInputError(message, hint="untag it first")
+        if spare and (cid in gone or undo in gone):
+            message = f"branch {name!r} needs a checkpoint that was to be deleted"
+            raise ConflictError(message, hint="try again")
         if cid in gone:
             anchor = _anchor(cid, gone, shapes)
             if anchor is None:

@@ -180,6 +180,19 @@ class DeletingContract(Hooks):
             assert read_back(backend, "a session", id_) == state
         assert backend.chain("a session", child).epoch == 0
 
+    def test_a_deletion_that_spares_names_takes_nothing_that_a_branch_needs(self, backend: Backend) -> None:
+        author = Author(backend)
+        author.grow(4)
+        middle, head = author.rows[2].id, author.rows[3].id
+        with pytest.raises(ConflictError):
+            backend.delete_checkpoints(Deletion("a session", (head,), (), spare_names=True))
+        author.fork(middle, "other")
+        rewrites = (Rewrite(head, *whole(author.states[head])),)
+        with pytest.raises(ConflictError):
+            backend.delete_checkpoints(Deletion("a session", (middle,), rewrites, spare_names=True))
+        assert [branch.head_id for branch in backend.names("a session").branches] == [head, middle]
+        check_states(backend, "a session", author.states)
+
     def test_a_child_that_needs_a_whole_copy_and_is_given_none_is_a_conflict(self, backend: Backend) -> None:
         author = Author(backend)
         author.grow(3)
