@@ -15,19 +15,28 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from holdfast.backend import (
     GROUP_DELTAS,
     BranchRow,
+    CallRow,
     Chain,
     Commit,
     Deletion,
+    Entered,
+    Journaled,
     Kept,
+    Lease,
     Moved,
     Names,
+    Pending,
     Rewrite,
     Row,
+    RunRow,
     SessionRow,
     Sizes,
     TagRow,
+    Totals,
     next_prefix,
 )
+from holdfast.backend import Entry as RunEntry
+from holdfast.backends.memory import running
 from holdfast.backends.memory.drawers import (
     Drawer,
     Entry,
@@ -43,6 +52,7 @@ from holdfast.backends.memory.drawers import (
 )
 from holdfast.errors import AlreadyExistsError, ClosedError, ConflictError, CorruptionError, NotFoundError
 from holdfast.model import Problem
+from holdfast.whereabouts import claim
 
 
 class MemoryBackend:
@@ -66,6 +76,7 @@ class MemoryBackend:
             known = self._sessions.get(commit.session)
             branch = None if known is None else known.branches.get(commit.branch)
             head_id = None if branch is None else branch.head
+            running.refuse_commit(known, commit)
             if head_id != commit.expect:
                 return self._settle_conflict(known, commit, head_id)
             session = known or Drawer(commit.session, commit.totals, commit.totals.at_us, born=self._commits + 1)
@@ -74,13 +85,16 @@ class MemoryBackend:
             if commit.id in session.checkpoints:
                 message = f"session {commit.session!r}: there is already a checkpoint {commit.id[:12]}"
                 raise ConflictError(message, hint="load again and decide")
-            if commit.undo_to is not None:
-                entry_of(session, commit.undo_to)
+            for id_ in (commit.undo_to, commit.take_up):
+                if id_ is not None:
+                    entry_of(session, id_)
             parent = None if head_id is None else entry_of(session, head_id)
             kept = new_entry(commit, parent, sequence=session.sequence + 1, number=self._commits + 1)
             self._refuse_missing(kept.refs(), commit.blobs)
 
             self._put_blobs(session, kept, commit.blobs)
+            after = 0 if parent is None else parent.row.sequence
+            kept.took = running.take_in(session, commit, after=after, sequence=kept.row.sequence)
             session.checkpoints[commit.id] = kept
             undo = commit.undo_to if commit.undo_to is not None else branch.undo if branch is not None else None
             session.branches[commit.branch] = Stand(commit.id, undo)
@@ -108,9 +122,13 @@ class MemoryBackend:
 
     def delete_branch(self, session: str, *, branch: str) -> None:
         with self._held():
-            if self._session(session).branches.pop(branch, None) is None:
+            found = self._session(session)
+            if branch not in found.branches:
                 message = f"there is no branch {branch!r}"
                 raise NotFoundError(message, hint="session.branches() lists those there are")
+            running.refuse_live(found, branch)
+            del found.branches[branch]
+            running.forget_branch(found, branch)
 
     def tag(self, session: str, *, id_: str, name: str) -> None:
         with self._held():
@@ -134,6 +152,7 @@ class MemoryBackend:
                 message = f"session {session.id!r}: other checkpoints lean on those to be deleted than a moment ago"
                 raise ConflictError(message, hint="try again")
             refuse_pinned(session, gone, spare_names=deletion.spare_names)
+            running.refuse_deletion(session, gone)
             for rewrite in deletion.rewrites:
                 self._refuse_unfit(session, orphans[rewrite.id], rewrite, gone)
 
@@ -151,6 +170,8 @@ class MemoryBackend:
             for id_, kept in gone.items():
                 del session.checkpoints[id_]
                 self._drop_blobs(session, kept, kept.refs())
+            took, sequences = {kept.took for kept in gone.values()}, {kept.row.sequence for kept in gone.values()}
+            running.forget_checkpoints(session, took, sequences)
             session.epoch += 1
 
     def _refuse_unfit(self, session: Drawer, orphan: Entry, rewrite: Rewrite, gone: Mapping[str, Entry]) -> None:
@@ -167,9 +188,14 @@ class MemoryBackend:
             raise ConflictError(message, hint="try again")
         self._refuse_missing(set(record.refs), rewrite.blobs)
 
-    def delete_session(self, session: str) -> None:
+    def delete_session(self, session: str, *, touched: int | None = None) -> None:
         with self._held():
             gone = self._session(session)
+            if touched not in (None, gone.touched()):
+                message = f"session {session!r} was written to meanwhile"
+                raise ConflictError(message, hint="look again")
+            for branch in gone.runs:
+                running.refuse_live(gone, branch)
             for kept in gone.checkpoints.values():
                 self._drop_blobs(gone, kept, kept.refs())
             del self._sessions[session]
@@ -190,6 +216,63 @@ class MemoryBackend:
                 self._put_blobs(session, kept, contents)
             self._commits += len(arrived)
             self._sessions[session.id] = session
+
+    # runs
+
+    def enter(self, entry: RunEntry) -> Entered:
+        with self._held():
+            known = self._sessions.get(entry.session)
+            totals = Totals(entry.agent, "in_progress", None, None, b"", entry.at_us)
+            session = known or Drawer(entry.session, totals, entry.at_us, born=self._commits + 1)
+            entered = running.enter(session, entry)
+            self._commits += known is None
+            self._sessions[session.id] = session
+            return entered
+
+    def renew(self, lease: Lease) -> None:
+        with self._held():
+            running.holding(self._sessions.get(lease.session), lease).claim = claim(lease.lease_us)
+
+    def journal(self, lease: Lease, call: CallRow, *, after: int, slot: int | None = None) -> int:
+        with self._held():
+            return running.journal(self._sessions.get(lease.session), lease, call, after=after, slot=slot)
+
+    def leave(self, lease: Lease, *, status: str | None, reason: str | None) -> None:
+        with self._held():
+            running.leave(self._sessions.get(lease.session), lease, status=status, reason=reason)
+
+    def settle(self, session: str, branch: str, *, before: Journaled, after: CallRow) -> None:
+        with self._held():
+            running.settle(self._session(session), branch, before=before, after=after)
+
+    def abandon(self, session: str, branch: str, *, reason: str) -> int:
+        with self._held():
+            return running.abandon(self._session(session), branch, reason=reason)
+
+    def pending(self, session: str, branch: str) -> Pending:
+        with self._held():
+            found = self._sessions.get(session)
+            return Pending(None, ()) if found is None else running.pending(found, branch)
+
+    def calls(self, session: str, id_: str) -> Sequence[Journaled]:
+        with self._held():
+            found = self._session(session)
+            return running.calls_of(found, entry_of(found, id_).took)
+
+    def runs(self, session: str) -> Sequence[RunRow]:
+        with self._held():
+            found = self._sessions.get(session)
+            return [] if found is None else [running.row_of_run(name, one) for name, one in sorted(found.runs.items())]
+
+    def entries(self, session: str) -> Sequence[Journaled]:
+        with self._held():
+            return list(self._session(session).calls.values())
+
+    def crashed(self) -> Sequence[tuple[SessionRow, RunRow]]:
+        with self._held():
+            sessions = sorted(self._sessions.values(), key=Drawer.touched, reverse=True)
+            rows = [(line_of(one), running.row_of_run(*each)) for one in sessions for each in sorted(one.runs.items())]
+            return [(line, row) for line, row in rows if row.entered and not row.live]
 
     def _refuse_known(self, session: str) -> None:
         if session in self._sessions:
@@ -298,7 +381,9 @@ class MemoryBackend:
     def history(self, session: str, *, after: int, limit: int) -> Sequence[Kept]:
         with self._held():
             kept = [kept for kept in self._session(session).checkpoints.values() if kept.row.sequence > after]
-            return [Kept(row_of(found), found.size_bytes, found.delta, found.whole) for found in kept[:limit]]
+            return [
+                Kept(row_of(found), found.size_bytes, found.delta, found.whole, found.took) for found in kept[:limit]
+            ]
 
     def blobs(self, digests: Collection[bytes], *, salvage: bool = False) -> Mapping[bytes, bytes]:
         with self._held():

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.backend import Commit, Kept, Moved, Row, SessionRow, Totals
+from holdfast.backend import Commit, Journaled, Kept, Moved, Row, SessionRow, Totals
+from holdfast.backends.memory.running import Running, Took, arrive_with
 from holdfast.delta import Record
 from holdfast.digest import checkpoint_digest
 from holdfast.errors import AlreadyExistsError, ConflictError, CorruptionError, InvalidInputError, NotFoundError
@@ -22,6 +23,7 @@ class Entry:
     size_bytes: int
     delta: Record | None
     whole: Record | None
+    took: Took | None = None
 
     def refs(self) -> set[bytes]:
         return {ref for record in (self.delta, self.whole) if record is not None for ref in record.refs}
@@ -51,6 +53,10 @@ class Drawer:
     branches: dict[str, Stand] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     checkpoints: dict[str, Entry] = field(default_factory=dict)  # in the order of their sequence
+    runs: dict[str, Running] = field(default_factory=dict)
+    calls: dict[int, Journaled] = field(default_factory=dict)  # by slot, in the order they were begun
+    last_run: int = 0
+    last_slot: int = 0
 
     def touched(self) -> int:
         newest = next(reversed(self.checkpoints.values()), None)
@@ -78,6 +84,7 @@ def arrive(moved: Moved, history: Sequence[Kept], *, born: int) -> Drawer:
     """A session as it came from elsewhere; CorruptionError if something it refers to did not come."""
     line = moved.line
     session = Drawer(line.id, line.totals, line.created_us, born=born, sequence=moved.sequence)
+    runs = arrive_with(session, moved)
     for number, kept in enumerate(history, born):
         row = kept.row
         link = None if row.link_id is None else arrived(session, row.link_id)
@@ -86,7 +93,9 @@ def arrive(moved: Moved, history: Sequence[Kept], *, born: int) -> Drawer:
         if delta is None and kept.whole is None:
             message = f"checkpoint {row.id[:12]} comes without a record"
             raise InvalidInputError(message, hint="the history is not complete")
-        session.checkpoints[row.id] = Entry(row, row.link_id, place, number, kept.size_bytes, delta, kept.whole)
+        took = None if kept.took is None or kept.took[0] not in runs else (runs[kept.took[0]], kept.took[1])
+        entry = Entry(row, row.link_id, place, number, kept.size_bytes, delta, kept.whole, took)
+        session.checkpoints[row.id] = entry
     for branch in moved.names.branches:
         undo = None if branch.undo_id is None else arrived(session, branch.undo_id).row.id
         session.branches[branch.name] = Stand(arrived(session, branch.head_id).row.id, undo)
@@ -132,7 +141,8 @@ def row_of(kept: Entry) -> Row:
 def line_of(session: Drawer) -> SessionRow:
     """A session's line."""
     counts = len(session.branches), len(session.checkpoints)
-    return SessionRow(session.id, session.totals, *counts, session.created_us, session.touched())
+    crashed = any(running.entered and not running.live() for running in session.runs.values())
+    return SessionRow(session.id, session.totals, *counts, session.created_us, session.touched(), crashed)
 
 
 def refuse_taken(session: Drawer, name: str) -> None:
