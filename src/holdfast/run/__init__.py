@@ -24,11 +24,11 @@ from holdfast.codec import Root, decode, encode_stored
 from holdfast.errors import FencedError, HoldfastError, InDoubtError, InvalidInputError
 from holdfast.loops import LoopGuard, Watch
 from holdfast.model import Call, Checkpoint, State, Usage
-from holdfast.run.calling import Calling, Calls, OnDoubt, OnFailed
+from holdfast.run.calling import Calling, Calls, OnDoubt, OnFailed, check_choices
 from holdfast.run.keeping import places
 from holdfast.run.pulse import pulse
 from holdfast.store.fields import Fields, check_text, check_usage, decode_usage, to_call
-from holdfast.strategy import Event, Moment, Strategy
+from holdfast.strategy import Always, Event, Moment, Strategy
 
 if TYPE_CHECKING:
     from holdfast.store.session import Session
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast")
 _enclosing: contextvars.ContextVar[tuple[Run, str] | None] = contextvars.ContextVar("holdfast_call", default=None)
 _REASON_CHARS = 1000
+_MIN_LEASE_S, _MAX_LEASE_S = 0.05, 7 * 86_400
 
 
 class RunEnded(BaseException):  # noqa: N818 - an end, not an error; not an Exception, so that a loop's own net lets it pass
@@ -106,7 +107,8 @@ class Run:
     # entering and leaving
 
     def __enter__(self) -> Self:
-        self.enter()
+        if self._calls is None:
+            self.enter()
         return self
 
     def enter(self, *, expect_token: int | None = None) -> None:
@@ -217,6 +219,17 @@ class Run:
             self.head.resume_hint,
         )
         return same and self.session._is_at_head(self.branch, self.state)  # noqa: SLF001
+
+    def end(self, status: str, reason: str) -> None:
+        """Leave at once with this status, nothing recorded."""
+        calls = self._entered()
+        pulse.discard(calls)
+        self._give_back(calls, status, reason)
+
+    @property
+    def ended(self) -> RunEnded | None:
+        """How `halt` or `fail` ended it, if one did."""
+        return self._end
 
     def _give_back(self, calls: Calls, status: str | None, reason: str | None) -> None:
         calls.closed = True
@@ -457,6 +470,39 @@ class Run:
         store = self.session._store  # noqa: SLF001
         if store._listeners[event]:  # noqa: SLF001
             store._emit(event, self if row is None else to_call(row))  # noqa: SLF001
+
+
+def make(
+    session: Session,
+    *,
+    strategy: Strategy | None,
+    branch: str,
+    input: Any,
+    lease_s: float,
+    on_doubt: OnDoubt,
+    on_failed: OnFailed,
+    loops: LoopGuard | None,
+) -> Run:
+    """A run that is yet to be entered; InvalidInputError for options that cannot be."""
+    if strategy is not None and not isinstance(strategy, Strategy):
+        message = f"strategy must be one like Always() or EveryN(5), not {strategy!r:.80}"
+        raise InvalidInputError(message, hint="strategies can be joined with |")
+    if type(lease_s) not in (int, float) or not _MIN_LEASE_S <= lease_s <= _MAX_LEASE_S:
+        message = f"lease_s must be a number of seconds from {_MIN_LEASE_S} to {_MAX_LEASE_S:,}, not {lease_s!r}"
+        raise InvalidInputError(message)
+    if loops is not None and not isinstance(loops, LoopGuard):
+        raise InvalidInputError(f"loops must be a LoopGuard, not {type(loops).__name__}")
+    check_choices(on_doubt, on_failed)
+    return Run(
+        session,
+        strategy=strategy or Always(),
+        branch=branch,
+        input=input,
+        lease_s=float(lease_s),
+        on_doubt=on_doubt,
+        on_failed=on_failed,
+        loops=loops,
+    )
 
 
 def _read_counters(fields: Fields) -> _Counters:
