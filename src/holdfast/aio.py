@@ -45,7 +45,7 @@ from holdfast.model import (
 )
 from holdfast.retention import Retention
 from holdfast.store import Session, Store
-from holdfast.store.session import Ref
+from holdfast.store.refs import Ref
 from holdfast.upkeep.progress import Progress
 
 _THREADS = 8  # started when first needed; sessions that commit at once share one sync, so a few more than cores pay off

@@ -166,7 +166,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One journaled call of a model or a tool: started, done, failed, in_doubt; or skipped, retry, abandoned by decision.
+    """One journaled call of a model or a tool: started, done, failed, in_doubt; by decision skipped, retry, abandoned.
 
     `args` is None where none were given; `error` is what was raised, as text; `parent` is the call it was made in.
     """

@@ -134,3 +134,6 @@ class Either(Strategy, frozen=True):
 
 def _members(strategy: Strategy) -> tuple[Strategy, ...]:
     return strategy.members if isinstance(strategy, Either) else (strategy,)
+
+
+ALWAYS = Always()

@@ -24,11 +24,13 @@ from holdfast.codec import Root, decode, encode_stored
 from holdfast.errors import FencedError, HoldfastError, InDoubtError, InvalidInputError
 from holdfast.loops import LoopGuard, Watch
 from holdfast.model import Call, Checkpoint, State, Usage
-from holdfast.run.calling import Calling, Calls, OnDoubt, OnFailed, check_choices
+from holdfast.run.calling import Calling, Calls
+from holdfast.run.counters import Counters, encode_counters, read_counters
 from holdfast.run.keeping import places
 from holdfast.run.pulse import pulse
+from holdfast.run.wording import OnDoubt, OnFailed, check_choices
 from holdfast.store.fields import Fields, check_text, check_usage, decode_usage, to_call
-from holdfast.strategy import Always, Event, Moment, Strategy
+from holdfast.strategy import Event, Moment, Strategy
 
 if TYPE_CHECKING:
     from holdfast.store.session import Session
@@ -39,7 +41,7 @@ _REASON_CHARS = 1000
 _MIN_LEASE_S, _MAX_LEASE_S = 0.05, 7 * 86_400
 
 
-class RunEnded(BaseException):  # noqa: N818 - an end, not an error; not an Exception, so that a loop's own net lets it pass
+class RunEnded(BaseException):
     """Raised by `run.halt` and `run.fail`, and swallowed by the `with` of their run."""
 
     def __init__(self, run: Run, status: str, reason: str) -> None:
@@ -47,19 +49,6 @@ class RunEnded(BaseException):  # noqa: N818 - an end, not an error; not an Exce
         self.run = run
         self.status = status
         self.reason = reason
-
-
-class _Counters(msgspec.Struct, frozen=True, array_like=True):
-    """What is recorded with a boundary beside its state: where the run began to count, and what its guard has seen."""
-
-    iteration: int = 0
-    first_iteration: int = 0
-    first_cost: float = 0.0
-    watch: Watch = Watch()
-
-
-_encode_counters = msgspec.msgpack.Encoder().encode
-_decode_counters = msgspec.msgpack.Decoder(_Counters).decode
 
 
 class Run:
@@ -92,7 +81,7 @@ class Run:
         self._strategy = strategy
         self._on_doubt, self._on_failed = on_doubt, on_failed
         self._guard = loops
-        self._counters = _Counters()
+        self._counters = Counters()
         self.watch = Watch()
         self._used = Usage()
         self._recorded_iteration = 0
@@ -151,11 +140,11 @@ class Run:
             self.head, self.state, fields = self.session._stand_at(self.branch, entered.head_id)  # noqa: SLF001
             self.usage = decode_usage(fields.total)
             self.resume_hint = fields.resume_hint
-            self._counters = _read_counters(fields)
+            self._counters = read_counters(fields)
             self.iteration = self._counters.iteration
             calls.stand_at(self.head.sequence)
             if not self.resumed or fields.status == "completed":
-                self._counters = _Counters(self.iteration, self.iteration, self.usage.cost)
+                self._counters = Counters(self.iteration, self.iteration, self.usage.cost)
             elif before is None or before.entered:
                 self.watch = self._counters.watch
             # Whoever starts it again after it had failed or was halted has looked at it: the guard begins anew.
@@ -236,7 +225,7 @@ class Run:
         self.session._backend.leave(calls.lease, status=status, reason=reason)  # noqa: SLF001
 
     def halt(self, reason: str) -> NoReturn:
-        """End the run: halted, for this reason. Nothing is recorded as state; the next run goes on from the last one."""
+        """End the run: halted, for this reason. No state is recorded; the next run goes on from the last boundary."""
         self._stop("halted", reason)
 
     def fail(self, reason: str) -> NoReturn:
@@ -377,7 +366,7 @@ class Run:
         recorded = None
         if not calls.unasked() and self._strategy.due(self._moment(calls, event)):
             recorded = self._record(calls, trigger=event.value)
-        self._watch(calls)
+        self._watch()
         return recorded
 
     def checkpoint(self, label: str | None = None) -> Checkpoint | None:
@@ -414,7 +403,7 @@ class Run:
         counters = msgspec.structs.replace(self._counters, iteration=self.iteration, watch=self.watch)
 
         def fields(parent: Fields | None) -> Fields:
-            return self.session._fields(  # noqa: SLF001
+            return self.session._fields(
                 parent,
                 self.state,
                 branch=self.branch,
@@ -424,7 +413,7 @@ class Run:
                 label=label,
                 used=self._used,
                 resume_hint=self.resume_hint,
-                loop=_encode_counters(counters),
+                loop=encode_counters(counters),
             )
 
         kept = places(self.state, calls.results) if calls.results else {}
@@ -443,12 +432,12 @@ class Run:
         self._recorded_iteration, self._recorded_at = self.iteration, time.monotonic()
         return point
 
-    def _watch(self, calls: Calls) -> None:
-        halt = self.heed(calls)
+    def _watch(self) -> None:
+        halt = self.heed()
         if halt is not None:
             self.halt(halt)
 
-    def heed(self, calls: Calls) -> str | None:
+    def heed(self) -> str | None:
         """Let the guard look at what was seen: `warning` is its word to the loop; the reason to stop is returned."""
         if self._guard is None:
             return None
@@ -475,7 +464,7 @@ class Run:
 def make(
     session: Session,
     *,
-    strategy: Strategy | None,
+    strategy: Strategy,
     branch: str,
     input: Any,
     lease_s: float,
@@ -484,7 +473,7 @@ def make(
     loops: LoopGuard | None,
 ) -> Run:
     """A run that is yet to be entered; InvalidInputError for options that cannot be."""
-    if strategy is not None and not isinstance(strategy, Strategy):
+    if not isinstance(strategy, Strategy):
         message = f"strategy must be one like Always() or EveryN(5), not {strategy!r:.80}"
         raise InvalidInputError(message, hint="strategies can be joined with |")
     if type(lease_s) not in (int, float) or not _MIN_LEASE_S <= lease_s <= _MAX_LEASE_S:
@@ -495,7 +484,7 @@ def make(
     check_choices(on_doubt, on_failed)
     return Run(
         session,
-        strategy=strategy or Always(),
+        strategy=strategy,
         branch=branch,
         input=input,
         lease_s=float(lease_s),
@@ -503,11 +492,3 @@ def make(
         on_failed=on_failed,
         loops=loops,
     )
-
-
-def _read_counters(fields: Fields) -> _Counters:
-    try:
-        counters = _decode_counters(fields.loop) if fields.loop else _Counters(fields.step or 0)
-    except msgspec.DecodeError:
-        return _Counters(fields.step or 0)  # written by another version
-    return counters

@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,7 +19,6 @@ from holdfast.backend import (
     DONE,
     FAILED,
     IN_DOUBT,
-    MAX_ROW_BYTES,
     RETRY,
     SKIPPED,
     STARTED,
@@ -30,34 +28,35 @@ from holdfast.backend import (
     Journaled,
     in_doubt,
 )
-from holdfast.codec import Root, decode, encode_canonical, encode_stored
+from holdfast.codec import Root, decode, encode_stored
 from holdfast.delta import Known, advance, know
-from holdfast.errors import (
-    CallFailedError,
-    ClosedError,
-    FencedError,
-    HoldfastError,
-    InDoubtError,
-    InvalidInputError,
-    MismatchError,
-)
+from holdfast.errors import ClosedError, FencedError, HoldfastError, InDoubtError, InvalidInputError, MismatchError
 from holdfast.lineage import check_name
 from holdfast.loops import text_of
 from holdfast.model import Call
 from holdfast.run.journal import Journal, Slot
 from holdfast.run.keeping import MIN_BYTES
+from holdfast.run.wording import (
+    DIGEST_BYTES,
+    OnDoubt,
+    OnFailed,
+    call_failed,
+    changed,
+    check_choices,
+    digest_of,
+    doubt,
+    not_storable,
+    now_us,
+    refuse_long,
+    shown,
+    text_of_error,
+)
 from holdfast.store.fields import check_text, to_call
 from holdfast.whereabouts import clock_us
 
 if TYPE_CHECKING:
     from holdfast.run import Run, RunEnded
 
-OnDoubt = Literal["ask", "retry", "skip"] | Callable[[Call], Any]
-OnFailed = Literal["raise", "retry"]
-
-_MAX_BYTES = MAX_ROW_BYTES - 64 * 1024  # a call is one row, its name and error included
-_TEXT_CHARS = 4000
-_DIGEST_BYTES = 16
 _UNSTORABLE = "unstorable"
 
 
@@ -81,10 +80,10 @@ class Calling:
         calls, row = self._calls, self._row
         try:
             data = encode_stored(value, (Root("result"),))
-            _refuse_long(data, f"the result of call {row.name!r}")
+            refuse_long(data, f"the result of call {row.name!r}")
         except InvalidInputError as error:
             raise self._unstorable(error) from error
-        now = msgspec.structs.replace(row, status=DONE, result=data, ended_us=_now_us())
+        now = msgspec.structs.replace(row, status=DONE, result=data, ended_us=now_us())
         self._write(now)
         self.result = decode(data)
         self.done = True
@@ -94,23 +93,23 @@ class Calling:
     def _unstorable(self, error: InvalidInputError) -> InvalidInputError:
         row = self._row
         if row.kind == "tool":  # it was done all the same, and must not be done again
-            now = msgspec.structs.replace(row, status=DONE, error=(_UNSTORABLE, error.args[0]), ended_us=_now_us())
+            now = msgspec.structs.replace(row, status=DONE, error=(_UNSTORABLE, error.args[0]), ended_us=now_us())
             self._write(now)
             self.done = True
             self._calls.answered(self._slot, now)
         else:
             self._calls.stopped(self._slot)
-        return _not_storable(row, error.args[0])
+        return not_storable(row, error.args[0])
 
     def give_up(self, error: BaseException) -> None:
-        """`fn` raised. A tool's exception is recorded and comes out as CallFailedError; an interruption leaves doubt."""
+        """`fn` raised: a tool's exception is recorded and becomes CallFailedError; an interruption leaves doubt."""
         self._refuse_done()
         ours = isinstance(error, InDoubtError | FencedError | MismatchError) or self._calls.broken is not None
         if ours or not isinstance(error, Exception):
             self.interrupt()
         elif self._row.kind == "tool":
-            kind, text = type(error).__qualname__, _text_of_error(error)
-            now = msgspec.structs.replace(self._row, status=FAILED, error=(kind, text), ended_us=_now_us())
+            kind, text = type(error).__qualname__, text_of_error(error)
+            now = msgspec.structs.replace(self._row, status=FAILED, error=(kind, text), ended_us=now_us())
             self._write(now)
             self.done = True
             self._calls.failed(self._slot, now)
@@ -169,7 +168,9 @@ class Calls:
             raise self._fenced_error()
         if self.broken is not None:
             message = f"this run has ended: a write failed ({self.broken})"
-            raise ClosedError(message, hint="start it again; it goes on from the last recorded boundary") from self.broken
+            raise ClosedError(
+                message, hint="start it again; it goes on from the last recorded boundary"
+            ) from self.broken
         if self.closed or self.ended is not None:
             raise ClosedError("this run has ended", hint="start it again: store.run(…)")
 
@@ -179,7 +180,9 @@ class Calls:
             names = self._journal.in_flight()
         if names:
             message = f"{what}: {', '.join(map(repr, names))} still in flight"
-            raise InvalidInputError(message, hint="wait for parallel calls before a boundary, and make none inside a call")
+            raise InvalidInputError(
+                message, hint="wait for parallel calls before a boundary, and make none inside a call"
+            )
 
     def unasked(self) -> list[CallRow]:
         """Recorded calls that the loop has not asked for yet."""
@@ -192,7 +195,7 @@ class Calls:
 
     def mismatch(self, unasked: list[CallRow]) -> HoldfastError:
         """The error for a loop that ends without asking for what was recorded."""
-        names = ", ".join([_shown(call) for call in unasked[:8]])
+        names = ", ".join([shown(call) for call in unasked[:8]])
         if any(in_doubt(call, self.lease.token) for call in unasked):
             message = f"the run was to end while calls are in doubt or unasked: {names}"
             return InDoubtError(message, hint="decide with session.resolve(call_id, …), or give up: session.abandon()")
@@ -242,16 +245,16 @@ class Calls:
                 if calling.done:
                     return calling
                 row = msgspec.structs.replace(
-                    recorded.call, status=STARTED, token=self.lease.token, error=None, started_us=_now_us()
+                    recorded.call, status=STARTED, token=self.lease.token, error=None, started_us=now_us()
                 )
                 calling = Calling(self, row, slot, recorded.slot)
             else:
                 self._refuse_doubtful(name, digest, kind)
-                halt = self._run.heed(self)
+                halt = self._run.heed()
                 if halt is not None:
                     self._run.halt(halt)
                 id_ = secrets.token_hex(8)
-                row = CallRow(id_, parent, name, key, nth, kind, data, digest, STARTED, self.lease.token, _now_us())
+                row = CallRow(id_, parent, name, key, nth, kind, data, digest, STARTED, self.lease.token, now_us())
                 calling = Calling(self, row, slot, None)
             self._journal.start(slot, row.id)
         try:
@@ -271,9 +274,9 @@ class Calls:
                 self._known = know(self._run.state)
             else:
                 self._known = advance(self._known, self._run.state)[2]
-            return None, self._known.digest[:_DIGEST_BYTES]
+            return None, self._known.digest[:DIGEST_BYTES]
         data = encode_stored(args, (Root("args"),))
-        _refuse_long(data, "args")
+        refuse_long(data, "args")
         return data, digest_of(args)
 
     def _refuse_doubtful(self, name: str, digest: bytes, kind: str) -> None:
@@ -281,7 +284,7 @@ class Calls:
             return
         for call in self._journal.doubtful(self.lease.token):
             if (call.name, call.args_digest) == (name, digest):
-                raise self._doubt(call)
+                raise doubt(call)
 
     def _find_outcome(
         self, recorded: Journaled, slot: Slot, kind: str, digest: bytes, on_doubt: OnDoubt, on_failed: OnFailed
@@ -289,7 +292,7 @@ class Calls:
         """A recorded call as the loop gets it: done, or (not done) to be made again because somebody said so."""
         call = recorded.call
         if (call.kind, call.args_digest) != (kind, digest):
-            raise _changed(call, kind, digest)
+            raise changed(call, kind, digest)
         if in_doubt(call, self.lease.token):
             recorded = self._look_again(recorded)
             call = recorded.call
@@ -300,7 +303,7 @@ class Calls:
             if on_doubt == "retry":
                 return calling
             if on_doubt == "ask":
-                raise self._doubt(call)
+                raise doubt(call)
             self._journal.start(slot, call.id)
             try:
                 self._decide(calling, call, on_doubt)
@@ -313,7 +316,7 @@ class Calls:
             raise call_failed(call)
         if call.error is not None and call.error[0] == _UNSTORABLE:
             self.answered(slot, call)
-            raise _not_storable(call, call.error[1])
+            raise not_storable(call, call.error[1])
         calling.result = None if call.status == SKIPPED or call.result is None else decode(call.result)
         self.succeeded(slot, call, calling.result)
         return calling
@@ -322,7 +325,7 @@ class Calls:
         if callable(on_doubt):
             calling.finish(on_doubt(to_call(call, status=IN_DOUBT)))
             return
-        now = msgspec.structs.replace(call, status=SKIPPED, ended_us=_now_us())
+        now = msgspec.structs.replace(call, status=SKIPPED, ended_us=now_us())
         calling._write(now)  # noqa: SLF001 - its other half
         calling.done = True
         self.succeeded(calling._slot, now, None)  # noqa: SLF001
@@ -335,14 +338,6 @@ class Calls:
                 self._journal.note(now)
                 return now
         return recorded
-
-    def _doubt(self, call: CallRow) -> InDoubtError:
-        message = f"nobody knows whether {_shown(call)} happened: it was in flight when its run ended"
-        hint = (
-            f"find out, then session.resolve({call.id!r}, 'retry' or 'skip'), or with result=… or failed=…; "
-            "on_doubt= decides beforehand"
-        )
-        return InDoubtError(message, hint=hint)
 
     # what became of it
 
@@ -365,7 +360,7 @@ class Calls:
                     self._run.watch = guard.seen(self._run.watch, said)
                 if row.kind == "tool" or not self._makes_tools:
                     self._run.watch = guard.succeeded(self._run.watch)
-                self._run.heed(self)
+                self._run.heed()
         self._run.tell("call", row)
 
     def failed(self, slot: Slot, row: CallRow | None) -> None:
@@ -380,7 +375,7 @@ class Calls:
             guard = self._run.guard
             if guard is not None:
                 self._run.watch = guard.failed(self._run.watch)
-                self._run.heed(self)
+                self._run.heed()
         if row is not None:
             self._run.tell("call", row)
 
@@ -446,70 +441,7 @@ class Calls:
             self._run.tell("fenced", None)
 
     def _fenced_error(self) -> FencedError:
-        message = f"session {self.lease.session!r}, branch {self.lease.branch!r}: this run has lost its lease to another"
+        message = (
+            f"session {self.lease.session!r}, branch {self.lease.branch!r}: this run has lost its lease to another"
+        )
         return FencedError(message, hint="stop here; the other goes on from what was recorded")
-
-
-def check_choices(on_doubt: object, on_failed: object) -> None:
-    """InvalidInputError for what cannot be done with a call in doubt, or one that failed."""
-    if on_doubt not in ("ask", "retry", "skip") and not callable(on_doubt):
-        message = f"on_doubt must be 'ask', 'retry', 'skip' or a function, not {on_doubt!r}"
-        raise InvalidInputError(message)
-    if on_failed not in ("raise", "retry"):
-        raise InvalidInputError(f"on_failed must be 'raise' or 'retry', not {on_failed!r}")
-
-
-def digest_of(args: Any) -> bytes:
-    """By which the arguments of a call are compared: the order of a dict's keys does not count."""
-    from hashlib import sha256  # noqa: PLC0415
-
-    return sha256(b"args\0" + encode_canonical(args, (Root("args"),))).digest()[:_DIGEST_BYTES]
-
-
-def call_failed(call: CallRow) -> CallFailedError:
-    """The error for a call that failed, as it is recorded."""
-    kind, text = call.error or ("", "")
-    message = f"call {call.name!r} failed: {kind}: {text}"
-    hint = "handle it in the loop; on_failed='retry' makes it again at a resume"
-    return CallFailedError(message, hint=hint, type=kind, text=text)
-
-
-def _not_storable(call: CallRow, why: str) -> InvalidInputError:
-    if call.kind == "tool":
-        message = f"call {call.name!r} was done, and is not made again, but its result cannot be stored: {why}"
-        hint = f"return plain values; what came out can be given with session.resolve({call.id!r}, result=…)"
-        return InvalidInputError(message, hint=hint)
-    message = f"the answer of {call.name!r} cannot be stored: {why}"
-    return InvalidInputError(message, hint="return plain values")
-
-
-def _changed(call: CallRow, kind: str, digest: bytes) -> MismatchError:
-    def args(given: bytes) -> str:
-        return f"args {given.hex()[:8]}"
-
-    was = f"a {call.kind} call with {args(call.args_digest)}"
-    if call.args is not None:
-        was += f" {decode(call.args)!r:.200}"
-    message = f"{_shown(call)} was recorded as {was}, and is now asked for as a {kind} call with {args(digest)}"
-    hint = "the code or what it starts from has changed since: change it back, or session.resolve / session.abandon()"
-    return MismatchError(message, hint=hint)
-
-
-def _shown(call: CallRow) -> str:
-    key = "" if call.key is None else f" key {call.key!r}"
-    return f"call {call.name!r}{key} ({call.id})"
-
-
-def _refuse_long(data: bytes, what: str) -> None:
-    if len(data) > _MAX_BYTES:
-        message = f"{what} has {len(data):,} bytes, more than the limit of {_MAX_BYTES:,}"
-        raise InvalidInputError(message, hint="keep large things outside and store where they are")
-
-
-def _text_of_error(error: BaseException) -> str:
-    text = str(error)[:_TEXT_CHARS]
-    return text.encode("utf-8", "replace").decode()
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

@@ -15,7 +15,8 @@ from holdfast.run.keeping import at_place
 from holdfast.store.fields import check_text, to_call
 
 if TYPE_CHECKING:
-    from holdfast.store.session import Ref, Session
+    from holdfast.store.refs import Ref
+    from holdfast.store.session import Session
 
 
 class Undecided:

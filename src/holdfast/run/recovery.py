@@ -49,9 +49,7 @@ def crashed(store: Store, agent: str | None) -> list[tuple[SessionId, RunRow]]:
     return [(SessionId(line.id), row) for line, row in found if agent is None or line.totals.agent == agent]
 
 
-def take_up(
-    store: Store, session_id: SessionId, row: RunRow, tally: Tally, run_options: dict[str, Any]
-) -> Run | None:
+def take_up(store: Store, session_id: SessionId, row: RunRow, tally: Tally, run_options: dict[str, Any]) -> Run | None:
     """The crashed run, entered; None if somebody else has it, or if it has crashed too often."""
     run = store.session(session_id).run(branch=row.branch, **run_options)
     try:

@@ -16,7 +16,18 @@ from holdfast.backend import CallRow, Row, SessionRow, Totals
 from holdfast.codec import Root, decode, encode_stored
 from holdfast.digest import checkpoint_digest
 from holdfast.errors import CorruptionError, InvalidInputError
-from holdfast.model import Call, Checkpoint, CheckpointId, Outcome, SessionId, SessionInfo, State, StateSource, Status, Usage
+from holdfast.model import (
+    Call,
+    Checkpoint,
+    CheckpointId,
+    Outcome,
+    SessionId,
+    SessionInfo,
+    State,
+    StateSource,
+    Status,
+    Usage,
+)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_USAGE = Usage()

@@ -39,13 +39,13 @@ from holdfast.store.fields import (
 from holdfast.store.reading import read_chain
 from holdfast.store.refs import Ref, Refs
 from holdfast.store.tip import Plan, Tip, blind_tip, tip_of
+from holdfast.strategy import ALWAYS, Strategy
 
 if TYPE_CHECKING:
     from holdfast.loops import LoopGuard
     from holdfast.run import Run
-    from holdfast.run.calling import OnDoubt, OnFailed
+    from holdfast.run.wording import OnDoubt, OnFailed
     from holdfast.store import Store
-    from holdfast.strategy import Strategy
 
 _RACES = 100  # tries of a commit that expects nothing before it gives up and reports the conflict
 _PAGE_ROWS = 100
@@ -293,7 +293,7 @@ class Session:
     def run(
         self,
         *,
-        strategy: Strategy | None = None,
+        strategy: Strategy = ALWAYS,
         branch: str = "main",
         input: Any = None,
         lease_s: float = 30.0,
