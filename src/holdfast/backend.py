@@ -150,7 +150,7 @@ class CallRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Journaled(msgspec.Struct, frozen=True, gc=False):
-    """A call in its place: made by the run with this number while its branch stood at the sequence `after` (0: nowhere).
+    """A call in its place: made by the run of this number while its branch stood at the sequence `after` (0: nowhere).
 
     `slot` is the backend's own name for it.
     """
