@@ -13,7 +13,9 @@
 import pytest
 
 # Before the modules are imported, so that a failing assert of theirs shows its values.
-pytest.register_assert_rewrite("holdfast.testing.author", "holdfast.testing.contract", "holdfast.testing.machine")
+pytest.register_assert_rewrite(
+    *[f"holdfast.testing.{name}" for name in ("author", "contract", "machine", "runner")],
+)
 
 from holdfast.testing.contract import BackendContract  # noqa: E402
 from holdfast.testing.machine import machine_for  # noqa: E402

@@ -72,8 +72,9 @@ class Author:
         keep_delta: bool = True,
         undo_to: str | None = None,
         totals: Totals | None = None,
+        **run: Any,
     ) -> Commit:
-        """A commit of this state on the place where the author stands."""
+        """A commit of this state on the place where the author stands; `run` is what only runs and undos say."""
         delta: Record | None = None
         copy: Record | None = None
         roll: Record | None = None
@@ -107,6 +108,7 @@ class Author:
             size_bytes=known.size_bytes,
             totals=totals or totals_at(NOW_US),
             undo_to=undo_to,
+            **run,
         )
 
     def write(self, commit: Commit, state: State) -> Row:

@@ -102,9 +102,9 @@ def refuse_live(session: Drawer, branch: str) -> None:
 
 
 def holding(session: Drawer | None, lease: Lease) -> Running:
-    """The runs of a branch, if the lease is the newest one's; FencedError otherwise."""
+    """The runs of a branch, if the lease is the newest one's and was not given back; FencedError otherwise."""
     running = None if session is None else session.runs.get(lease.branch)
-    if running is None or (running.run, running.token) != (lease.run, lease.token) or not running.entered:
+    if running is None or (running.run, running.token) != (lease.run, lease.token) or running.claim is None:
         raise fenced(lease.session, lease.branch)
     return running
 
@@ -281,7 +281,10 @@ def arrive_with(session: Drawer, moved: Moved) -> Mapping[int, int]:
     for number in [*[row.run for row in moved.runs], *[journaled.run for journaled in moved.calls]]:
         numbers.setdefault(number, len(numbers) + 1)
     for row in moved.runs:
-        session.runs[row.branch] = Running(numbers[row.run], unfinished=row.unfinished or row.entered, input=row.input)
+        # The token goes on from where it was: a call that was started elsewhere must not look like the next run's own.
+        session.runs[row.branch] = Running(
+            numbers[row.run], row.token, unfinished=row.unfinished or row.entered, input=row.input
+        )
     for slot, journaled in enumerate(moved.calls, 1):
         session.calls[slot] = Journaled(numbers[journaled.run], journaled.after, slot, journaled.call)
     session.last_run, session.last_slot = len(numbers), len(moved.calls)

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.backend import Backend
 
-What = Literal["fields", "delta", "roll", "whole", "blob", "row"]
+What = Literal["fields", "delta", "roll", "whole", "blob", "row", "call", "call's row"]
 
 
 class Hooks:
@@ -31,9 +31,14 @@ class Hooks:
         """Flip a bit in what is kept of a checkpoint, behind the backend's back; False if that cannot be done.
 
         `what` is its fields, its delta, its roll, its whole copy, one blob that it needs, or (removed altogether) its
-        row; `at` says how far into those bytes. What a backend does not keep is False too.
+        row; `at` says how far into those bytes. What a backend does not keep is False too. For "call" and (removed
+        altogether) "call's row", `id_` is that of a call.
         """
         return False
+
+    def opening_code(self, backend: Backend) -> str | None:  # noqa: ARG002
+        """Python statements with which another process opens the same bytes, as `backend`; None if none can."""
+        return None
 
     def raw_text(self, backend: Backend) -> bytes | None:  # noqa: ARG002
         """Every byte that is kept, wherever it is; None if that cannot be had."""
