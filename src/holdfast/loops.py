@@ -27,7 +27,7 @@ MAX_WINDOW = 1000
 
 _SHORT_CHARS = 20  # texts below this are never *nearly* the same: "yes" and "no" are short, too
 _LONG_CHARS = 20_000
-_CALL = "\x1e"  # stands before and after each tool call in a text to compare
+_CALL = "\x01"  # stands before and after each tool call in a text to compare; no white space, as \x1c to \x1f are
 
 # How alike two outputs are. Alike are those that differ in numbers: a warning, never a halt (see _fingerprint).
 _OTHER, _ALIKE, _NEAR, _SAME = range(4)
@@ -202,8 +202,7 @@ def _sketch(text: str) -> str:
         # CRC alone is linear, and its low bits follow those of the text.
         mixed = crc32(data[place : place + _SHINGLE_BYTES]) * 0x9E3779B1 & 0xFFFFFFFF
         bucket = mixed >> 26
-        if mixed < least[bucket]:
-            least[bucket] = mixed
+        least[bucket] = min(least[bucket], mixed)
     return "".join([" " if each >> 32 else _LETTERS[each & 63] for each in least])
 
 

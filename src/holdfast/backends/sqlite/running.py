@@ -201,7 +201,7 @@ def _refuse_live(session: str, running: Running) -> None:
 def renew(connection: apsw.Connection, lease: Lease, *, at_once: bool = True) -> None:
     """FencedError if the lease is lost; otherwise it is written anew, `at_once` or if it has aged."""
     token, kept, entered = connection.execute(_LEASE, (lease.run,)).fetchone() or (None, None, 0)
-    if token != lease.token or not entered:
+    if token != lease.token or not entered or kept is None:
         raise fenced(lease.session, lease.branch)
     old = None if at_once else claim_of(kept)
     if old is None or old.until_us - clock_us() < lease.lease_us - lease.lease_us // _FRESH_SHARE:
@@ -274,7 +274,8 @@ def check_commit(connection: apsw.Connection, new: Commit, standing: Standing | 
     """FencedError for a run that lost its lease; LeaseHeldError or InDoubtError for others where they may not write."""
     lease = new.lease
     if lease is not None:
-        if standing is None or (standing.run, standing.token) != (lease.run, lease.token) or not standing.entered:
+        held_by = None if standing is None or standing.claim is None else (standing.run, standing.token)
+        if held_by != (lease.run, lease.token):
             raise fenced(lease.session, lease.branch)
     elif standing is not None:
         kept = claim_of(standing.claim) if standing.entered else None
@@ -357,8 +358,9 @@ def arrive(connection: apsw.Connection, sid: int, moved: Moved) -> dict[int, int
     for number in [*[row.run for row in moved.runs], *[journaled.run for journaled in moved.calls]]:
         numbers.setdefault(number, following + len(numbers))
     for row in moved.runs:
+        # The token goes on from where it was: a call that was started elsewhere must not look like the next run's own.
         unfinished = row.unfinished or row.entered
-        connection.execute(_NEW_RUN, (numbers[row.run], sid, row.branch, 0, None, 0, unfinished, row.input, 0, b""))
+        connection.execute(_NEW_RUN, (numbers[row.run], sid, row.branch, row.token, None, 0, unfinished, row.input, 0, b""))
     for journaled in moved.calls:
         run = numbers[journaled.run]
         connection.execute(_NEW_CALL, (run, journaled.after, _seal(journaled.call, run)))
