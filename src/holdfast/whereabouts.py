@@ -82,7 +82,7 @@ def is_live(claim: Claim | None) -> bool:
     left_us = claim.until_us - clock_us()
     if not 0 < left_us <= claim.lease_us:  # more than it was ever given: a clock that began anew with another boot
         return False
-    if holder.space != ours.space or holder.pid == ours.pid:
+    if holder.space != ours.space or holder == ours:
         return True
     return _is_running(holder.pid, holder.born)
 
