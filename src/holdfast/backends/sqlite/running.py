@@ -26,6 +26,7 @@ from holdfast.backend import (
     Pending,
     RunRow,
     SessionRow,
+    first_token,
     refuse_in_doubt,
     spot_of,
 )
@@ -52,6 +53,8 @@ _COMPLETE = (
     "UPDATE runs SET claim = NULL, entered = 0, crashes = 0, spot = x'', unfinished = 0, input = NULL WHERE run = ?"
 )
 _LET_GO = "UPDATE runs SET claim = NULL WHERE run = ?"
+# Somebody else writes here: a run that was silent too long, and yet lives, writes no more.
+_FENCE = "UPDATE runs SET token = token + 1 WHERE run = ?"
 # Its number stays taken: checkpoints go on naming it.
 _FORGET_RUN = "UPDATE runs SET branch = NULL, claim = NULL, entered = 0, unfinished = 0, input = NULL WHERE run = ?"
 _NEW_SESSION = (
@@ -183,7 +186,7 @@ def enter(connection: apsw.Connection, entry: Entry) -> Entered:
     lease = encode_claim(claim(entry.lease_us))
     if running is None:
         (run,) = one(connection, _NEXT_RUN)
-        now = Running(run, branch, 1, lease, 1, 1, entry.input, 0, b"")
+        now = Running(run, branch, first_token(), lease, 1, 1, entry.input, 0, b"")
         connection.execute(_NEW_RUN, (run, sid, *now[1:]))
     else:
         now = _entered(running, entry, lease, spot_of(stood, calls))
@@ -249,10 +252,13 @@ def leave(connection: apsw.Connection, lease: Lease, status: str | None, reason:
 def settle(connection: apsw.Connection, session: str, branch: str, before: Journaled, after: CallRow) -> None:
     """Change a pending call from outside; see the port."""
     sid_of(connection, session)
-    if before not in pending(connection, session, branch).calls:
+    found = pending(connection, session, branch)
+    if found.run is None or before not in found.calls:
         message = f"call {before.call.id} is no longer as it was: another has decided it, or a run went on"
         raise ConflictError(message, hint="look again: session.calls(pending=True)")
     connection.execute(_SET_CALL, (_seal(after, before.run), before.slot, before.run))
+    if not found.run.live:
+        connection.execute(_FENCE, (before.run,))
 
 
 def abandon(connection: apsw.Connection, session: str, branch: str, reason: str) -> int:
@@ -311,6 +317,8 @@ def took_by(connection: apsw.Connection, new: Commit, standing: Standing | None)
 def take_in(connection: apsw.Connection, new: Commit, standing: Standing, sid: int, sequence: int) -> None:
     """What a commit does to the journal beside naming what it took in."""
     if new.lease is None:
+        if standing.entered:
+            connection.execute(_FENCE, (standing.run,))
         if new.take_up is not None:
             _take_up(connection, sid, standing.run, cid_of(connection, sid, new.take_up), sequence)
         return
@@ -346,11 +354,12 @@ def forget_branch(connection: apsw.Connection, session: str, sid: int, branch: s
 
 
 def refuse_head_gone(connection: apsw.Connection, session: str, sid: int, branch: str, stood: int) -> None:
-    """LeaseHeldError or InDoubtError if the head of a branch may not go."""
+    """LeaseHeldError or InDoubtError if the head of a branch may not go; who comes back to it is fenced."""
     running = _find(connection, sid, branch)
     if running is not None:
         _refuse_live(session, running)
         refuse_in_doubt(session, branch, _pending(connection, running.run, stood))
+        connection.execute(_FENCE, (running.run,))
 
 
 def forget_checkpoints(
