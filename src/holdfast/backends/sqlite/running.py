@@ -426,7 +426,7 @@ def entries(connection: apsw.Connection, session: str) -> list[Journaled]:
     """The whole journal of a session."""
     sid = sid_of(connection, session)
     found = connection.execute(_ALL_CALLS, (sid,)).fetchall()
-    counts: dict[Took, int] = {}
+    counts: dict[Any, int] = {}
     for run, stood, *_, n in found:
         if n != counts.setdefault((run, stood), 0):
             raise _missing_call()
