@@ -134,6 +134,13 @@ class Calling:
                 self._write(now)
         self._calls.stopped(self._slot)
 
+    def withdraw(self) -> None:
+        """It was begun and then not made at all: it may be made again without asking anybody."""
+        if self._row.kind == "tool":
+            with contextlib.suppress(HoldfastError):
+                self._write(msgspec.structs.replace(self._row, status=RETRY))
+        self._calls.stopped(self._slot)
+
     def _write(self, row: CallRow) -> None:
         self._journal_slot = self._calls.write(row, self._journal_slot)
         self._row = row
@@ -193,9 +200,8 @@ class Calls:
         with self._lock:
             names = ["another boundary"] if self._recording else [repr(name) for name in self._journal.in_flight()]
             if names:
-                message = f"{what}: {', '.join(names)} still in flight"
                 hint = "wait for parallel calls before a boundary, and make none inside a call"
-                raise InvalidInputError(message, hint=hint)
+                raise InvalidInputError(f"{what}: {', '.join(names)} still in flight", hint=hint)
             self._recording = True
         try:
             yield
@@ -257,8 +263,7 @@ class Calls:
         slot = parent, name, key
         with self._lock:
             if self._recording:
-                message = f"call {name!r} cannot begin while a boundary is being recorded"
-                raise InvalidInputError(message, hint="wait for parallel calls before a boundary")
+                raise InvalidInputError(f"call {name!r} cannot begin while a boundary is being recorded")
             data, digest = self._args(args)
             nth, recorded = self._journal.begin(slot)
             if recorded is not None:
@@ -271,7 +276,7 @@ class Calls:
                 calling = Calling(self, row, slot, recorded.slot)
             else:
                 self._refuse_doubtful(name, digest, kind)
-                halt = self._run.heed()
+                halt = self._run._heed()
                 if halt is not None:
                     self._run.halt(halt)
                 id_ = secrets.token_hex(8) if kind == "tool" else self._journal.id_of_model_call((*slot, nth))
@@ -280,7 +285,7 @@ class Calls:
             self._journal.start(slot, row.id)
         try:
             if kind == "tool":
-                calling._write(row)  # noqa: SLF001 - its other half
+                calling._write(row)
             else:
                 self.check_fence()
         except BaseException:
@@ -301,16 +306,14 @@ class Calls:
         return data, digest_of(args)
 
     def _refuse_doubtful(self, name: str, digest: bytes, kind: str) -> None:
-        if kind != "tool":
-            return
-        for call in self._journal.doubtful(self.lease.token):
+        for call in self._journal.doubtful(self.lease.token) if kind == "tool" else ():
             if (call.name, call.args_digest) == (name, digest):
                 raise doubt(call)
 
     def _begun(self, call: CallRow) -> CallRow:
         """A recorded call that this run makes again."""
-        changes = {"status": STARTED, "token": self.lease.token, "started_us": now_us()}
-        return msgspec.structs.replace(call, error=None, ended_us=None, **changes)
+        blank = {"ended_us": None, "result": None, "error": None}
+        return msgspec.structs.replace(call, status=STARTED, token=self.lease.token, started_us=now_us(), **blank)
 
     def _find_outcome(self, recorded: Journaled, slot: Slot, on_doubt: OnDoubt, on_failed: OnFailed) -> Calling:
         """A recorded call as the loop gets it: done, or (not done) to be made again because somebody said so."""
@@ -349,7 +352,7 @@ class Calls:
                 calling.finish(said)
             elif on_doubt == "skip":
                 now = msgspec.structs.replace(call, status=SKIPPED, ended_us=now_us())
-                calling._write(now)  # noqa: SLF001 - its other half
+                calling._write(now)
                 calling.done = True
                 self.succeeded(slot, now, None)
             return calling
@@ -361,8 +364,8 @@ class Calls:
         with self.writing():
             self._backend.renew(self.lease)
             try:
-                ours = self._begun(recorded.call)
-                self._backend.settle(self.lease.session, self.lease.branch, before=recorded, after=ours)
+                now = self._begun(recorded.call)
+                self._backend.settle(self.lease.session, self.lease.branch, before=recorded, after=now)
             except ConflictError:
                 return False
         return True
@@ -390,15 +393,15 @@ class Calls:
                 self._makes_tools = True
             if row.result is not None and len(row.result) >= MIN_BYTES:
                 self.results[row.id] = result, row.result
-            guard = self._run.guard
+            guard = self._run._guard
             if guard is not None:
                 if row.kind == "llm" or not self._asks_models:
                     said = text_of(result) if row.kind == "llm" else f"{row.name} {row.key} {text_of(result)}"
-                    self._run.watch = guard.seen(self._run.watch, said)
+                    self._run._watch = guard.seen(self._run._watch, said)
                 if row.kind == "tool" or not self._makes_tools:
-                    self._run.watch = guard.succeeded(self._run.watch)
-                self._run.heed()
-        self._run.tell("call", row)
+                    self._run._watch = guard.succeeded(self._run._watch)
+                self._run._heed()
+        self._run._tell("call", row)
 
     def failed(self, slot: Slot, row: CallRow | None) -> None:
         """A call failed, now or according to the journal; a model's failure (None) is not recorded."""
@@ -409,12 +412,12 @@ class Calls:
                 self.answered(slot, row)
                 self.tool_calls += 1
                 self._makes_tools = True
-            guard = self._run.guard
+            guard = self._run._guard
             if guard is not None:
-                self._run.watch = guard.failed(self._run.watch)
-                self._run.heed()
+                self._run._watch = guard.failed(self._run._watch)
+                self._run._heed()
         if row is not None:
-            self._run.tell("call", row)
+            self._run._tell("call", row)
 
     def unstorable(self, slot: Slot, row: CallRow) -> None:
         """A tool was done, and what came out cannot be kept."""
@@ -422,7 +425,7 @@ class Calls:
             self.answered(slot, row)
             self.tool_calls += 1
             self._makes_tools = True
-        self._run.tell("call", row)
+        self._run._tell("call", row)
 
     def answered(self, slot: Slot, row: CallRow) -> None:
         """The loop knows the outcome."""
@@ -493,4 +496,4 @@ class Calls:
     def _note_fenced(self) -> None:
         if not self.fenced:
             self.fenced = True
-            self._run.tell("fenced", None)
+            self._run._tell("fenced", None)
