@@ -239,3 +239,21 @@ def test_deciding_takes_as_long_as_it_takes_and_the_lease_is_kept(store: holdfas
             pass
         started.join()
         run.step()
+
+
+def test_a_call_in_doubt_that_was_to_be_retried_and_then_was_not_made_is_still_in_doubt(
+    store: holdfast.Store, world: World
+) -> None:
+    leave_in_doubt(store, world)
+    with cut_off(store, on_doubt="retry") as run:
+        run._begin("pay", args={}).withdraw()  # what a cancelled task does whose function never ran
+    with ends_by(InDoubtError, store.run("t")) as run:
+        run.call("pay", world.do("twice"), args={})
+    assert world.done == ["pay"]
+
+
+def test_a_call_that_was_begun_and_not_made_is_made_without_asking(store: holdfast.Store, world: World) -> None:
+    with cut_off(store) as run:
+        run._begin("pay", args={}).withdraw()
+    with store.run("t") as run:
+        assert run.call("pay", world.do("paid"), args={}) == "paid"

@@ -72,13 +72,14 @@ _UNSTORABLE = "unstorable"
 class Calling:
     """A call that was asked for. `done`: it has an outcome, `result`. Otherwise it may be made now, and `finish`ed."""
 
-    __slots__ = ("_calls", "_journal_slot", "_row", "_slot", "done", "id", "result")
+    __slots__ = ("_calls", "_journal_slot", "_row", "_slot", "_was", "done", "id", "result")
 
     def __init__(self, calls: Calls, row: CallRow, slot: Slot, journal_slot: int | None) -> None:
         self._calls = calls
         self._row = row
         self._slot = slot
         self._journal_slot = journal_slot
+        self._was: CallRow | None = None  # how it was recorded before this run began it
         self.id = row.id
         self.done = False
         self.result: Any = None
@@ -135,10 +136,10 @@ class Calling:
         self._calls.stopped(self._slot)
 
     def withdraw(self) -> None:
-        """It was begun and then not made at all: it may be made again without asking anybody."""
+        """It was begun and then not made at all: it is what it was, or may be made without asking anybody."""
         if self._row.kind == "tool":
             with contextlib.suppress(HoldfastError):
-                self._write(msgspec.structs.replace(self._row, status=RETRY))
+                self._write(self._was or msgspec.structs.replace(self._row, status=RETRY))
         self._calls.stopped(self._slot)
 
     def _write(self, row: CallRow) -> None:
@@ -193,10 +194,8 @@ class Calls:
 
     @contextlib.contextmanager
     def boundary(self, what: str) -> Iterator[None]:
-        """Around a boundary. InvalidInputError if a call is being made; none can begin meanwhile.
-
-        One that did would be taken in before it has an outcome, and no later run would know that it is in doubt.
-        """
+        """Around a boundary. InvalidInputError if a call is being made; none can begin meanwhile."""
+        # One that did would be taken in before it has an outcome, and no later run would know that it is in doubt.
         with self._lock:
             names = ["another boundary"] if self._recording else [repr(name) for name in self._journal.in_flight()]
             if names:
@@ -272,8 +271,9 @@ class Calls:
                 calling = self._find_outcome(recorded, slot, on_doubt, on_failed)
                 if calling.done:
                     return calling
-                row = self._begun(recorded.call)
+                was, row = calling._row, self._begun(calling._row)
                 calling = Calling(self, row, slot, recorded.slot)
+                calling._was = was
             else:
                 self._refuse_doubtful(name, digest, kind)
                 halt = self._run._heed()
