@@ -257,3 +257,16 @@ def test_a_call_that_was_begun_and_not_made_is_made_without_asking(store: holdfa
         run._begin("pay", args={}).withdraw()
     with store.run("t") as run:
         assert run.call("pay", world.do("paid"), args={}) == "paid"
+
+
+def test_what_a_function_asks_to_find_out_belongs_to_the_call_it_decides(store: holdfast.Store, world: World) -> None:
+    leave_in_doubt(store, world)
+    with cut_off(store) as run:
+
+        def find_out(_: holdfast.Call) -> Any:
+            return run.call("bank", world.do("asked the bank"), args={})
+
+        assert run.call("pay", world.do("twice"), args={}, on_doubt=find_out) == "asked the bank"
+    with store.run("t") as run:  # what is decided is not asked about, and that holds nothing up
+        assert run.call("pay", world.do("twice"), args={}) == "asked the bank"
+    assert world.done == ["pay", "asked the bank"]

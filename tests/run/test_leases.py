@@ -1,5 +1,6 @@
 """Leases: one run at a time, kept while a call takes long, lost by who hangs."""
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -114,3 +115,26 @@ def test_what_a_listener_does_at_a_boundary_is_not_part_of_it(store: holdfast.St
     assert len(refused) == 2
     assert world.done == ["paid"]
     assert [call.name for call in store.session("t").calls()] == ["pay"]
+
+
+def test_a_forked_child_neither_makes_calls_nor_gives_its_parents_lease_away(
+    store: holdfast.Store, world: World
+) -> None:
+    if store.backend.name == "memory":
+        pytest.skip("a child has a copy of memory, and nothing it does can be seen")
+    with store.run("t") as run:
+        run.state["n"] = 1
+        run.step()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                with run:
+                    run.call("pay", lambda: os._exit(2), args={})
+            except holdfast.ClosedError:
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert run.call("pay", world.do("paid"), args={}) == "paid"
+    assert store.session("t").checkpoint().status is holdfast.Status.COMPLETED

@@ -342,12 +342,13 @@ class Calls:
         call = recorded.call
         if on_doubt == "ask":
             raise doubt(call)
+        calling = Calling(self, call, slot, recorded.slot)
         self._journal.start(slot, call.id)  # so that the lease is kept while a function finds out
         try:
-            said = on_doubt(to_call(call, status=IN_DOUBT)) if callable(on_doubt) else None
+            with self._run._enclosed(calling):  # what it asks to find out belongs to the call, and is not asked again
+                said = on_doubt(to_call(call, status=IN_DOUBT)) if callable(on_doubt) else None
             if not self._make_ours(recorded):
                 return None
-            calling = Calling(self, call, slot, recorded.slot)
             if callable(on_doubt):
                 calling.finish(said)
             elif on_doubt == "skip":

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import holdfast
+import holdfast.run.recovery
 from holdfast import AfterLlmResponse, AfterToolCall, Always, EveryN, EverySeconds, InDoubtError, Never, Strategy
 from holdfast.testing.faults import Faults, Posix, mount
+from holdfast.upkeep import verifying  # noqa: F401 - loaded once, in the nursery, and not by each of its children
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
 
