@@ -36,6 +36,8 @@ class TestSqlite(BackendContract):
         return SqliteBackend(path_of(backend))
 
     def damage(self, backend: Backend, session: str, id_: str, what: What, *, at: float = 0.5) -> bool:
+        if what in ("call", "call's row"):
+            return False
         with closing(connect(path_of(backend), durability="full")) as connection:
             found: Any = connection.execute(
                 "SELECT c.cid, c.fields, c.delta, c.roll, c.whole FROM checkpoints c JOIN sessions s ON s.sid = c.sid "
