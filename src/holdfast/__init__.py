@@ -33,14 +33,18 @@ if TYPE_CHECKING:
         UnavailableError,
         UnsupportedError,
     )
+    from holdfast.loops import LoopGuard
+    from holdfast.messages import repair_messages
     from holdfast.model import (
         Branch,
+        Call,
         Checkpoint,
         Damaged,
         ImportReport,
         Outcome,
         Problem,
         PruneReport,
+        RecoverReport,
         SessionInfo,
         Status,
         StoreStats,
@@ -49,7 +53,10 @@ if TYPE_CHECKING:
     )
     from holdfast.opening import open
     from holdfast.retention import Retention
+    from holdfast.run import Run, RunEnded
+    from holdfast.run.recovery import recover
     from holdfast.store import Session, Store
+    from holdfast.strategy import AfterLlmResponse, AfterToolCall, Always, Event, EveryN, EverySeconds, Never, Strategy
 
 __version__ = "0.1.0"
 
@@ -72,14 +79,18 @@ _ROOMS = {
         "UnavailableError",
         "UnsupportedError",
     ),
+    "loops": ("LoopGuard",),
+    "messages": ("repair_messages",),
     "model": (
         "Branch",
+        "Call",
         "Checkpoint",
         "Damaged",
         "ImportReport",
         "Outcome",
         "Problem",
         "PruneReport",
+        "RecoverReport",
         "SessionInfo",
         "Status",
         "StoreStats",
@@ -88,7 +99,19 @@ _ROOMS = {
     ),
     "opening": ("open",),
     "retention": ("Retention",),
+    "run": ("Run", "RunEnded"),
+    "run.recovery": ("recover",),
     "store": ("Session", "Store"),
+    "strategy": (
+        "AfterLlmResponse",
+        "AfterToolCall",
+        "Always",
+        "Event",
+        "EveryN",
+        "EverySeconds",
+        "Never",
+        "Strategy",
+    ),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
@@ -109,8 +132,12 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "AfterLlmResponse",
+    "AfterToolCall",
     "AlreadyExistsError",
+    "Always",
     "Branch",
+    "Call",
     "CallFailedError",
     "Checkpoint",
     "ClosedError",
@@ -118,6 +145,9 @@ __all__ = [
     "CorruptionError",
     "Damaged",
     "Diff",
+    "Event",
+    "EveryN",
+    "EverySeconds",
     "FencedError",
     "FormatError",
     "HoldfastError",
@@ -125,20 +155,28 @@ __all__ = [
     "InDoubtError",
     "InvalidInputError",
     "LeaseHeldError",
+    "LoopGuard",
     "MismatchError",
+    "Never",
     "NotFoundError",
     "Outcome",
     "Problem",
     "PruneReport",
+    "RecoverReport",
     "Retention",
+    "Run",
+    "RunEnded",
     "Session",
     "SessionInfo",
     "Status",
     "Store",
     "StoreStats",
+    "Strategy",
     "UnavailableError",
     "UnsupportedError",
     "Usage",
     "VerifyReport",
     "open",
+    "recover",
+    "repair_messages",
 ]

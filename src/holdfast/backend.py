@@ -124,7 +124,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     lease_us: int
 
 
-class CallRow(msgspec.Struct, frozen=True, gc=False):
+class CallRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A journaled call. `parent` is the call it was made in, `nth` how often that was asked before since a boundary.
 
     `args` is None where none were given; `args_digest` is then that of the state. A finished call has a `result`, or
@@ -150,9 +150,9 @@ class CallRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Journaled(msgspec.Struct, frozen=True, gc=False):
-    """A call in its place: made by the run of this number while its branch stood at the sequence `after` (0: nowhere).
+    """A call in its place: made by the run with this number while its branch stood at the sequence `after`.
 
-    `slot` is the backend's own name for it.
+    0 is before the first checkpoint; `slot` is the backend's own name for it.
     """
 
     run: int

@@ -66,9 +66,14 @@ class MismatchError(HoldfastError):
 
 
 class CallFailedError(HoldfastError):
-    """A journaled call raised; its type and text are recorded."""
+    """A journaled call raised; its `type` and `text` are recorded. The original is chained the first time."""
 
     code = "call_failed"
+
+    def __init__(self, message: str, *, hint: str = "", type: str = "", text: str = "") -> None:  # noqa: A002
+        super().__init__(message, hint=hint)
+        self.type = type
+        self.text = text
 
 
 class InvalidInputError(HoldfastError, ValueError):

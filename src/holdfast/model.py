@@ -165,6 +165,50 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     crashed: bool = False
 
 
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One journaled call of a model or a tool: started, done, failed, in_doubt; by decision skipped, retry, abandoned.
+
+    `args` is None where none were given; `error` is what was raised, as text; `parent` is the call it was made in.
+    """
+
+    id: str
+    name: str
+    key: str | None
+    kind: str
+    args: Any
+    status: str
+    result: Any
+    error: str | None
+    started_at: datetime
+    ended_at: datetime | None
+    parent: str | None = None
+
+
+class RecoverReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `recover` did with the crashed sessions: by what became of each, and why where there is a why."""
+
+    completed: tuple[SessionId, ...] = ()
+    failed: Mapping[SessionId, str] = {}
+    in_doubt: Mapping[SessionId, str] = {}
+    halted: Mapping[SessionId, str] = {}
+    skipped: tuple[SessionId, ...] = ()
+
+    @property
+    def handled(self) -> int:
+        """How many the handler was called for."""
+        return len(self.completed) + len(self.failed) + len(self.in_doubt)
+
+    def __str__(self) -> str:
+        """The count, then a line per session that did not come to its end."""
+        head = f"{len(self.completed)} sessions recovered, {len(self.skipped)} left to others"
+        rest = [
+            f"{id_!r} {what}: {why}"
+            for what, why_of in (("failed", self.failed), ("is in doubt", self.in_doubt), ("was halted", self.halted))
+            for id_, why in why_of.items()
+        ]
+        return "\n".join([head, *rest])
+
+
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that `verify` found: what, where, what it costs, what to do."""
 

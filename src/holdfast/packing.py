@@ -96,6 +96,22 @@ def refs_in(data: bytes | None) -> tuple[bytes, ...]:
     return _split(_decode(data[SEAL_BYTES:])[2]) if data else ()
 
 
+def seal_call(content: bytes, *, run: int) -> bytes:
+    """A journaled call as one row."""
+    mode, packed = _pack(content, b"")
+    data = bytes([mode]) + packed
+    return sha256(b"call\0%d\0" % run + data).digest()[:SEAL_BYTES] + data
+
+
+def open_call(data: bytes, *, run: int) -> bytes:
+    """The call in these bytes, or a CorruptionError."""
+    rest = data[SEAL_BYTES:]
+    if not rest or sha256(b"call\0%d\0" % run + rest).digest()[:SEAL_BYTES] != data[:SEAL_BYTES]:
+        message = "a journaled call is damaged, or stands in the place of another"
+        raise CorruptionError(message, hint="run verify to see what is intact")
+    return _unpack(rest[0], rest[1:], b"", None)
+
+
 def seal_blob(content: bytes) -> bytes:
     """A blob as one row; its own digest is its seal."""
     mode, packed = _pack(content, b"")

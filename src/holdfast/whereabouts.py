@@ -21,6 +21,8 @@ import msgspec
 
 from holdfast.errors import FencedError, LeaseHeldError
 
+_STARTED_AT = 19  # among the fields behind the name in /proc/<pid>/stat
+
 
 class Holder(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A process. `born` tells it from a later one with the same number; 0 where that cannot be known."""
@@ -122,7 +124,9 @@ def _born(pid: int) -> int:
     except OSError:
         return 0
     fields = text.rpartition(")")[2].split()
-    return -1 if fields[:1] in (["Z"], ["X"]) else int(fields[19]) if len(fields) > 19 else 0
+    if fields[:1] in (["Z"], ["X"]):
+        return -1
+    return int(fields[_STARTED_AT]) if len(fields) > _STARTED_AT else 0
 
 
 def _space() -> int:

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.backend import Backend
 from holdfast.errors import ClosedError, InvalidInputError
@@ -17,6 +17,9 @@ from holdfast.store.fields import to_info
 from holdfast.store.session import Session
 from holdfast.upkeep import exporting, importing, pruning, verifying
 from holdfast.upkeep.progress import Progress
+
+if TYPE_CHECKING:
+    from holdfast.run import Run
 
 EVENTS = ("checkpoint", "call", "in_doubt", "fenced", "crash_loop")
 
@@ -77,6 +80,15 @@ class Store:
                 return
             left -= len(page)
             before = page[-1].touched
+
+    def run(self, id: str, *, agent: str | None = None, **run_options: Any) -> Run:
+        """A loop that survives, on the session of that id: `session(id, agent=agent).run(…)`."""
+        return self.session(id, agent=agent).run(**run_options)
+
+    def crashed(self) -> list[SessionInfo]:
+        """Sessions where a run was entered and never properly left, and nobody alive holds its lease."""
+        self._refuse_closed()
+        return list({line.id: to_info(line) for line, _ in self.backend.crashed()}.values())
 
     def delete(self, session_id: str) -> None:
         """Delete a whole session; nothing of it is left behind."""

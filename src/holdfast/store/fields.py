@@ -12,11 +12,22 @@ from typing import Any
 
 import msgspec
 
-from holdfast.backend import Row, SessionRow, Totals
+from holdfast.backend import CallRow, Row, SessionRow, Totals
 from holdfast.codec import Root, decode, encode_stored
 from holdfast.digest import checkpoint_digest
 from holdfast.errors import CorruptionError, InvalidInputError
-from holdfast.model import Checkpoint, CheckpointId, Outcome, SessionId, SessionInfo, State, StateSource, Status, Usage
+from holdfast.model import (
+    Call,
+    Checkpoint,
+    CheckpointId,
+    Outcome,
+    SessionId,
+    SessionInfo,
+    State,
+    StateSource,
+    Status,
+    Usage,
+)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_USAGE = Usage()
@@ -42,6 +53,7 @@ class Fields(
         "resume_hint": "h",
         "restored_from": "f",
         "summary": "y",
+        "loop": "w",
     },
 ):
     """Everything about a checkpoint that its digest covers beside its state and its place."""
@@ -60,6 +72,7 @@ class Fields(
     resume_hint: str | None = None
     restored_from: str | None = None
     summary: str = ""
+    loop: bytes = b""  # where a run's counters stood, for the next run
 
 
 encode_fields = msgspec.msgpack.Encoder().encode
@@ -207,6 +220,23 @@ def to_totals(fields: Fields) -> Totals:
     return Totals(fields.agent, fields.status, fields.reason, fields.step, fields.total, fields.at_us)
 
 
+def to_call(row: CallRow, *, status: str | None = None, result: Any = None) -> Call:
+    """A journaled call as people hold it; `result` is given where it stands in the state."""
+    return Call(
+        id=row.id,
+        name=row.name,
+        key=row.key,
+        kind=row.kind,
+        args=None if row.args is None else decode(row.args),
+        status=status or row.status,
+        result=result if row.result is None else decode(row.result),
+        error=None if row.error is None else ": ".join(row.error),
+        started_at=to_datetime(row.started_us),
+        ended_at=None if row.ended_us is None else to_datetime(row.ended_us),
+        parent=row.parent,
+    )
+
+
 def to_info(row: SessionRow) -> SessionInfo:
     """A session's line as people hold it."""
     totals = row.totals
@@ -221,4 +251,5 @@ def to_info(row: SessionRow) -> SessionInfo:
         usage=decode_usage(totals.usage),
         created_at=to_datetime(row.created_us),
         updated_at=to_datetime(totals.at_us),
+        crashed=row.crashed,
     )

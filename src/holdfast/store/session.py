@@ -9,18 +9,21 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backend import Backend, Deletion, Rewrite, Row
-from holdfast.delta import rebuild, whole
+from holdfast import run as running
+from holdfast.backend import Backend, Deletion, Lease, Rewrite, Row
+from holdfast.delta import advance, rebuild, whole
 from holdfast.difference import Diff, difference
 from holdfast.digest import state_digest
 from holdfast.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
-from holdfast.lineage import check_name, parse_steps
+from holdfast.lineage import check_name
 from holdfast.messages import summarise
-from holdfast.model import MIN_PREFIX_CHARS, Branch, Checkpoint, Outcome, PruneReport, SessionId, State, Status, Usage
+from holdfast.model import Branch, Call, Checkpoint, Outcome, PruneReport, SessionId, State, Status, Usage
 from holdfast.retention import Retention
+from holdfast.run import deciding
+from holdfast.run.deciding import UNDECIDED
 from holdfast.store.fields import (
     Fields,
     check_status,
@@ -30,19 +33,22 @@ from holdfast.store.fields import (
     decode_usage,
     encode_metadata,
     encode_usage,
+    read_fields,
     to_checkpoint,
 )
 from holdfast.store.reading import read_chain
+from holdfast.store.refs import Ref, Refs
 from holdfast.store.tip import Plan, Tip, blind_tip, tip_of
+from holdfast.strategy import ALWAYS, Strategy
 
 if TYPE_CHECKING:
+    from holdfast.loops import LoopGuard
+    from holdfast.run import Run
+    from holdfast.run.wording import OnDoubt, OnFailed
     from holdfast.store import Store
-
-Ref = str | Checkpoint
 
 _RACES = 100  # tries of a commit that expects nothing before it gives up and reports the conflict
 _PAGE_ROWS = 100
-_CANDIDATES = 8
 
 
 class Session:
@@ -53,6 +59,7 @@ class Session:
         self._backend = backend
         self.id = SessionId(check_name(id_, "a session id"))
         self.agent = None if agent is None else check_name(agent, "an agent name")
+        self._refs = Refs(backend, self.id)
         self._seen: dict[str, str] = {}
         self._tips: dict[str, Tip] = {}
 
@@ -79,7 +86,6 @@ class Session:
 
         `expect` is the checkpoint the branch must still stand at, by default where this Session last saw it.
         """
-        _check_state(state)
         check_name(branch, "a branch name")
         for name, text in (("label", label), ("resume_hint", resume_hint)):
             check_text(text, name)
@@ -89,42 +95,74 @@ class Session:
 
         def fields(parent: Fields | None) -> Fields:
             now, reason = chosen or ((parent.status, parent.reason) if parent else ("in_progress", None))
-            return Fields(
-                at_us=time.time_ns() // 1000,
+            return self._fields(
+                parent,
+                state,
                 branch=branch,
                 trigger=trigger,
                 status=now,
+                reason=reason,
                 step=step,
                 label=label,
-                reason=reason,
-                agent=self.agent or (parent.agent if parent else None),
-                usage=encode_usage(used),
-                total=_total(parent, used),
+                used=used,
                 metadata=meta,
                 resume_hint=resume_hint,
-                summary=summarise(state),
+                loop=parent.loop if parent else b"",
             )
 
         return self._write(branch, state, fields, expect=None if expect is None else _ref_id(expect))
 
+    def _fields(
+        self,
+        parent: Fields | None,
+        state: State,
+        *,
+        branch: str,
+        trigger: str,
+        status: str,
+        reason: str | None = None,
+        step: int | None,
+        label: str | None,
+        used: Usage,
+        metadata: bytes = b"",
+        resume_hint: str | None,
+        loop: bytes,
+    ) -> Fields:
+        return Fields(
+            at_us=time.time_ns() // 1000,
+            branch=branch,
+            trigger=trigger,
+            status=status,
+            step=step,
+            label=label,
+            reason=reason,
+            agent=self.agent or (parent.agent if parent else None),
+            usage=encode_usage(used),
+            total=_total(parent, used),
+            metadata=metadata,
+            resume_hint=resume_hint,
+            summary=summarise(state),
+            loop=loop,
+        )
+
     def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:
         """Bring a branch back to an earlier state, as a new checkpoint; `undo` takes it back."""
-        target = self._row(ref)
+        target = self._refs.row(ref)
         return self._go_back(target, branch, "restore")
 
     def undo(self, *, branch: str = "main") -> Checkpoint:
         """The branch as it stood before its last restore or undo; so undo twice is redo."""
         found = self._backend.find_branch(self.id, check_name(branch, "a branch name"))
         if found is None:
-            raise self._no_branch(branch)
+            raise self._refs.no_branch(branch)
         if found.undo_id is None:
             message = f"branch {branch!r} has no restore to undo"
             raise NotFoundError(message, hint="session.restore(ref) goes back to any checkpoint")
-        return self._go_back(self._row_by_id(found.undo_id), branch, "undo")
+        return self._go_back(self._refs.row_by_id(found.undo_id), branch, "undo")
 
     def fork(self, ref: Ref, branch: str) -> Branch:
         """A new branch at a checkpoint; nothing is copied."""
-        row = self._row(ref)
+        row = self._refs.row(ref)
         check_name(branch, "a branch name")
         self._backend.fork(self.id, id_=row.id, branch=branch)
         self._seen[branch] = row.id
@@ -142,7 +180,7 @@ class Session:
 
     def tag(self, ref: Ref, name: str) -> None:
         """Give a checkpoint a name that does not move."""
-        self._backend.tag(self.id, id_=self._row(ref).id, name=check_name(name, "a tag"))
+        self._backend.tag(self.id, id_=self._refs.row(ref).id, name=check_name(name, "a tag"))
 
     def untag(self, name: str) -> None:
         """Take a tag away."""
@@ -150,7 +188,7 @@ class Session:
 
     def delete(self, ref: Ref) -> None:
         """Delete one checkpoint; its descendants stay readable, branches on it move to its parent."""
-        row = self._row(ref)
+        row = self._refs.row(ref)
         for _ in range(_RACES):
             rewrites = tuple([self._rewrite(child) for child in self._backend.children(self.id, row.id)])
             try:
@@ -177,7 +215,7 @@ class Session:
 
     def load(self, ref: Ref = "main", *, salvage: bool = False) -> State:
         """The state at a ref, verified. With `salvage`, damaged items are marked instead of being an error."""
-        row, branch = self._resolve(ref)
+        row, branch = self._refs.resolve(ref)
         self._checkpoint(row)
         state = self._read(row.id, salvage=salvage)
         if branch is not None:
@@ -186,19 +224,19 @@ class Session:
 
     def checkpoint(self, ref: Ref = "main") -> Checkpoint:
         """The checkpoint at a ref; NotFoundError if there is none."""
-        return self._checkpoint(self._row(ref))
+        return self._checkpoint(self._refs.row(ref))
 
     def head(self, branch: str = "main") -> Checkpoint | None:
         """Where a branch stands, or None."""
         found = self._backend.find_branch(self.id, check_name(branch, "a branch name"))
-        return None if found is None else self._checkpoint(self._row_by_id(found.head_id))
+        return None if found is None else self._checkpoint(self._refs.row_by_id(found.head_id))
 
     def log(self, ref: Ref = "main", *, limit: int | None = None) -> Iterator[Checkpoint]:
         """Checkpoints from a ref along their parents, newest first; read in pages."""
         if limit is not None and limit < 0:
             message = f"limit must not be negative, and is {limit}"
             raise InvalidInputError(message)
-        return self._log(self._row(ref).id, limit)
+        return self._log(self._refs.row(ref).id, limit)
 
     def _log(self, next_id: str | None, limit: int | None) -> Iterator[Checkpoint]:
         left = limit if limit is not None else 2**62
@@ -212,16 +250,16 @@ class Session:
     def branches(self) -> dict[str, Checkpoint]:
         """All branches and where they stand."""
         names = self._backend.names(self.id)
-        return {branch.name: self._checkpoint(self._row_by_id(branch.head_id)) for branch in names.branches}
+        return {branch.name: self._checkpoint(self._refs.row_by_id(branch.head_id)) for branch in names.branches}
 
     def tags(self) -> dict[str, Checkpoint]:
         """All tags and what they hold."""
         names = self._backend.names(self.id)
-        return {tag.name: self._checkpoint(self._row_by_id(tag.id)) for tag in names.tags}
+        return {tag.name: self._checkpoint(self._refs.row_by_id(tag.id)) for tag in names.tags}
 
     def diff(self, a: Ref, b: Ref) -> Diff:
         """What differs between two states, part by part."""
-        before, after = self._row(a), self._row(b)
+        before, after = self._refs.row(a), self._refs.row(b)
         names = [ref if isinstance(ref, str) else ref.id[:8] for ref in (a, b)]
         return difference(self._state(before), self._state(after), a=names[0], b=names[1])
 
@@ -236,7 +274,7 @@ class Session:
         next_id: str | None = found.head_id
         try:
             while next_id is not None:
-                row = self._row_by_id(next_id)
+                row = self._refs.row_by_id(next_id)
                 if self._is_intact(row):
                     return self._checkpoint(row)
                 next_id = row.link_id
@@ -244,80 +282,58 @@ class Session:
             # The way back is cut: what was committed on this branch before can still be had one by one.
             for id_ in reversed(self._backend.ids(self.id)):
                 with contextlib.suppress(CorruptionError, NotFoundError):
-                    row = self._row_by_id(id_)
+                    row = self._refs.row_by_id(id_)
                     if self._checkpoint(row).branch == branch and self._is_intact(row):
                         return self._checkpoint(row)
         message = f"session {self.id!r}: no checkpoint of branch {branch!r} is intact"
         raise CorruptionError(message, hint="run verify, or load(salvage=True)")
+
+    # runs
+
+    def run(
+        self,
+        *,
+        strategy: Strategy = ALWAYS,
+        branch: str = "main",
+        input: Any = None,
+        lease_s: float = 30.0,
+        on_doubt: OnDoubt = "ask",
+        on_failed: OnFailed = "raise",
+        loops: LoopGuard | None = None,
+    ) -> Run:
+        """A loop that survives: `with session.run() as run`. The same line starts it and resumes it."""
+        check_name(branch, "a branch name")
+        return running.make(
+            self,
+            strategy=strategy,
+            branch=branch,
+            input=input,
+            lease_s=lease_s,
+            on_doubt=on_doubt,
+            on_failed=on_failed,
+            loops=loops,
+        )
+
+    def calls(self, ref: Ref = "main", *, pending: bool = False) -> list[Call]:
+        """The calls that the checkpoint at a ref took in; with `pending`, those on a branch since its head."""
+        return deciding.calls(self, ref, pending=pending)
+
+    def resolve(
+        self, call_id: str, decision: str | None = None, *, result: Any = UNDECIDED, failed: str | None = None
+    ) -> None:
+        """Decide a call in doubt: "retry" it, "skip" it (it gives None), or say its result, or how it failed."""
+        deciding.resolve(self, call_id, decision, result=result, failed=failed)
+
+    def abandon(self, branch: str = "main", *, reason: str) -> None:
+        """Give up what is pending on a branch; the calls stay in history as abandoned."""
+        check_text(reason, "reason", required=True)
+        self._backend.abandon(self.id, check_name(branch, "a branch name"), reason=reason)
 
     def _is_intact(self, row: Row) -> bool:
         try:
             return state_digest(self._state(row)) == row.state_digest
         except CorruptionError:
             return False
-
-    # how a ref becomes a row
-
-    def _row(self, ref: Ref) -> Row:
-        return self._resolve(ref)[0]
-
-    def _resolve(self, ref: Ref) -> tuple[Row, str | None]:
-        """The row a ref names, and the branch if it was one: branch, tag, id, prefix, and only then `~N`."""
-        if isinstance(ref, Checkpoint):
-            if ref.session_id != self.id:
-                message = f"checkpoint {ref.id[:12]} belongs to session {ref.session_id!r}, not {self.id!r}"
-                raise InvalidInputError(message)
-            return self._row_by_id(ref.id), None
-        if not ref or not isinstance(ref, str):
-            message = f"a ref is a Checkpoint or a text like 'main', 'main~3' or an id, not {ref!r}"
-            raise InvalidInputError(message)
-        check_text(ref, "a ref")
-        found = self._find(ref)
-        if found is not None:
-            return found
-        steps = parse_steps(ref)
-        start = self._find(steps.name) if steps is not None else None
-        if steps is None or start is None:
-            raise self._unknown(ref)
-        line = self._backend.line(self.id, start[0].id, limit=steps.steps + 1)
-        if len(line) <= steps.steps:
-            message = f"{ref!r} goes back further than the history: there are {len(line) - 1} checkpoints before it"
-            raise NotFoundError(message)
-        return line[-1], None
-
-    def _find(self, name: str) -> tuple[Row, str | None] | None:
-        branch = self._backend.find_branch(self.id, name)
-        if branch is not None:
-            return self._row_by_id(branch.head_id), name
-        for tag in self._backend.names(self.id).tags:
-            if tag.name == name:
-                return self._row_by_id(tag.id), None
-        row = self._backend.find_row(self.id, name)
-        if row is not None or len(name) < MIN_PREFIX_CHARS:
-            return None if row is None else (row, None)
-        ids = self._backend.find_ids(self.id, name, limit=_CANDIDATES)
-        if len(ids) > 1:
-            message = f"{name!r} could be {', '.join(ids)}"
-            raise InvalidInputError(message, hint="give more characters")
-        return (self._row_by_id(ids[0]), None) if ids else None
-
-    def _row_by_id(self, id_: str) -> Row:
-        row = self._backend.find_row(self.id, id_)
-        if row is None:
-            raise self._unknown(id_)
-        return row
-
-    def _unknown(self, ref: str) -> NotFoundError:
-        names = self._backend.names(self.id)
-        known = [branch.name for branch in names.branches] + [tag.name for tag in names.tags]
-        message = f"session {self.id!r} has nothing called {ref!r}"
-        if not known:
-            return NotFoundError(f"{message}: it has no checkpoints yet", hint="commit a state first")
-        return NotFoundError(message, hint=f"it has {', '.join(known[:_CANDIDATES])}, and ids as session.log() shows")
-
-    def _no_branch(self, branch: str) -> NotFoundError:
-        message = f"session {self.id!r} has no branch {branch!r}"
-        return NotFoundError(message, hint="session.fork(ref, name) makes one")
 
     # how states are read and written
 
@@ -348,11 +364,37 @@ class Session:
                 chain, pieces = read_chain(self._backend, self.id, head_id)
                 tip = tip_of(chain, rebuild(chain.records, pieces))
             except CorruptionError:
-                tip = blind_tip(self._row_by_id(head_id))
+                tip = blind_tip(self._refs.row_by_id(head_id))
         return tip
 
-    def _write(self, branch: str, state: State, fields: Any, *, expect: str | None, undo: bool = False) -> Checkpoint:
+    def _stand_at(self, branch: str, head_id: str) -> tuple[Checkpoint, State, Fields]:
+        """Where a run begins: the head of its branch, the state there, and its fields."""
+        chain, pieces = read_chain(self._backend, self.id, head_id)
+        rebuilt = rebuild(chain.records, pieces)
+        tip = self._tips[branch] = tip_of(chain, rebuilt)
+        self._seen[branch] = head_id
+        return self._checkpoint(tip.row, tip.fields), rebuilt.state, tip.fields
+
+    def _is_at_head(self, branch: str, state: State) -> bool:
+        """True if a state is the one that was last written or read on the branch."""
+        tip = self._tips.get(branch)
+        return tip is not None and tip.known is not None and advance(tip.known, state)[2].digest == tip.known.digest
+
+    def _write(
+        self,
+        branch: str,
+        state: State,
+        fields: Callable[[Fields | None], Fields],
+        *,
+        expect: str | None,
+        undo_of: str | None = None,
+        lease: Lease | None = None,
+        kept: Mapping[str, bytes] | None = None,
+        ends_run: bool = False,
+        keeps_undo: bool = False,
+    ) -> Checkpoint:
         """Commit on the expected head; with nothing expected, on whatever head there is."""
+        _check_state(state)
         wanted = expect if expect is not None else self._seen.get(branch)
         for _ in range(_RACES):
             head_id = wanted if wanted is not None else self._head_id(branch)
@@ -369,7 +411,11 @@ class Session:
                 session=self.id,
                 id_=secrets.token_hex(12),
                 fields=fields(None if tip is None else tip.fields),
-                undo_to=head_id if undo else None,
+                undo_to=head_id if keeps_undo else None,
+                take_up=undo_of,
+                lease=lease,
+                kept=kept or {},
+                ends_run=ends_run,
             )
             try:
                 row = self._backend.commit(plan.commit)
@@ -394,7 +440,7 @@ class Session:
         # Another writer may have made session and branch between the two looks.
         found = self._backend.find_branch(self.id, branch)
         if found is None:
-            raise self._no_branch(branch)
+            raise self._refs.no_branch(branch)
         return found.head_id
 
     def _go_back(self, target: Row, branch: str, trigger: str) -> Checkpoint:
@@ -402,7 +448,7 @@ class Session:
         source = self._checkpoint(target)
         state = self._state(target)
         if self._backend.find_branch(self.id, branch) is None:
-            raise self._no_branch(branch)
+            raise self._refs.no_branch(branch)
 
         def fields(parent: Fields | None) -> Fields:
             return Fields(
@@ -417,9 +463,11 @@ class Session:
                 resume_hint=source.resume_hint,
                 restored_from=target.id,
                 summary=summarise(state),
+                loop=read_fields(target).loop,
             )
 
-        return self._write(branch, state, fields, expect=None, undo=True)
+        undone = target.id if trigger == "undo" else None
+        return self._write(branch, state, fields, expect=None, keeps_undo=True, undo_of=undone)
 
 
 def _total(parent: Fields | None, used: Usage) -> bytes:

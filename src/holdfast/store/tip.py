@@ -8,7 +8,9 @@ costs more than reading their bytes. A state can thus be had in more than one wa
 
 from __future__ import annotations
 
-from holdfast.backend import GROUP_DELTAS, Chain, Commit, Row, next_prefix
+from collections.abc import Mapping
+
+from holdfast.backend import GROUP_DELTAS, Chain, Commit, Lease, Row, next_prefix
 from holdfast.delta import Known, Rebuilt, Record, advance, know, merge, whole
 from holdfast.errors import InvalidInputError
 from holdfast.model import MAX_STATE_BYTES, State
@@ -109,7 +111,18 @@ class Plan:
     __slots__ = ("_fields", "_known", "_tip", "_touched", "commit")
 
     def __init__(
-        self, tip: Tip | None, state: State, *, session: str, id_: str, fields: Fields, undo_to: str | None
+        self,
+        tip: Tip | None,
+        state: State,
+        *,
+        session: str,
+        id_: str,
+        fields: Fields,
+        undo_to: str | None,
+        take_up: str | None,
+        lease: Lease | None,
+        kept: Mapping[str, bytes],
+        ends_run: bool,
     ) -> None:
         delta: Record | None = None
         blobs: dict[bytes, bytes] = {}
@@ -151,6 +164,10 @@ class Plan:
             size_bytes=known.size_bytes,
             totals=to_totals(fields),
             undo_to=undo_to,
+            take_up=take_up,
+            lease=lease,
+            kept_in_state=kept,
+            ends_run=ends_run,
         )
 
     def tip(self, row: Row) -> Tip:

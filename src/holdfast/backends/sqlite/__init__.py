@@ -18,8 +18,26 @@ from typing import TypeVar
 
 import apsw
 
-from holdfast.backend import BranchRow, Chain, Commit, Deletion, Kept, Moved, Names, Row, SessionRow, Sizes
-from holdfast.backends.sqlite import deleting, moving, reads, upkeep, writes
+from holdfast.backend import (
+    BranchRow,
+    CallRow,
+    Chain,
+    Commit,
+    Deletion,
+    Entered,
+    Entry,
+    Journaled,
+    Kept,
+    Lease,
+    Moved,
+    Names,
+    Pending,
+    Row,
+    RunRow,
+    SessionRow,
+    Sizes,
+)
+from holdfast.backends.sqlite import deleting, moving, reads, running, upkeep, writes
 from holdfast.backends.sqlite.desk import Desk
 from holdfast.backends.sqlite.schema import connect, prepare, translated
 from holdfast.errors import ClosedError
@@ -103,12 +121,47 @@ class SqliteBackend:
     def delete_checkpoints(self, deletion: Deletion) -> None:
         self._write(lambda connection: deleting.delete_checkpoints(connection, deletion))
 
-    def delete_session(self, session: str) -> None:
-        self._write(lambda connection: deleting.delete_session(connection, session))
+    def delete_session(self, session: str, *, touched: int | None = None) -> None:
+        self._write(lambda connection: deleting.delete_session(connection, session, touched))
         self.compact()
 
     def adopt(self, moved: Moved, history: Iterable[tuple[Kept, Mapping[bytes, bytes]]]) -> None:
         self._write(lambda connection: moving.adopt(connection, moved, history))
+
+    # runs
+
+    def enter(self, entry: Entry) -> Entered:
+        return self._write(lambda connection: running.enter(connection, entry))
+
+    def renew(self, lease: Lease) -> None:
+        self._write(lambda connection: running.renew(connection, lease))
+
+    def journal(self, lease: Lease, call: CallRow, *, after: int, slot: int | None = None) -> int:
+        return self._write(lambda connection: running.journal(connection, lease, call, after, slot))
+
+    def leave(self, lease: Lease, *, status: str | None, reason: str | None) -> None:
+        self._write(lambda connection: running.leave(connection, lease, status, reason))
+
+    def settle(self, session: str, branch: str, *, before: Journaled, after: CallRow) -> None:
+        self._write(lambda connection: running.settle(connection, session, branch, before, after))
+
+    def abandon(self, session: str, branch: str, *, reason: str) -> int:
+        return self._write(lambda connection: running.abandon(connection, session, branch, reason))
+
+    def pending(self, session: str, branch: str) -> Pending:
+        return self._read(lambda connection: running.pending(connection, session, branch))
+
+    def calls(self, session: str, id_: str) -> Sequence[Journaled]:
+        return self._read(lambda connection: running.calls(connection, session, id_))
+
+    def runs(self, session: str) -> Sequence[RunRow]:
+        return self._read(lambda connection: running.runs(connection, session))
+
+    def entries(self, session: str) -> Sequence[Journaled]:
+        return self._read(lambda connection: running.entries(connection, session))
+
+    def crashed(self) -> Sequence[tuple[SessionRow, RunRow]]:
+        return self._read(running.crashed)
 
     # reads
 

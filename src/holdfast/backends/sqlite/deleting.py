@@ -12,12 +12,16 @@ import apsw
 
 from holdfast import packing
 from holdfast.backend import GROUP_DELTAS, Deletion, Rewrite, next_prefix
+from holdfast.backends.sqlite import running
 from holdfast.backends.sqlite.reads import DELTA, WHOLE, cid_of, half, one, open_at, sid_of, spilled, unpack_id
 from holdfast.backends.sqlite.writes import drop_blobs, fit, put_blobs
 from holdfast.delta import Record
 from holdfast.errors import ConflictError, InvalidInputError
 
-_SHAPE = "SELECT cid, link, place, whole IS NOT NULL, base, size FROM checkpoints WHERE sid = ? ORDER BY cid"
+_SHAPE = (
+    "SELECT cid, link, place, whole IS NOT NULL, base, size, sequence, took_run, took_stood FROM checkpoints "
+    "WHERE sid = ? ORDER BY cid"
+)
 _ONE = "SELECT id, whole IS NOT NULL, state_digest, lost_parent_id, lost_parent_digest FROM checkpoints WHERE cid = ?"
 _PARENT = "SELECT id, digest FROM checkpoints WHERE cid = ?"
 _DIGEST = "SELECT state_digest FROM checkpoints WHERE cid = ?"
@@ -36,6 +40,7 @@ _SHRINK_SESSION = (
     "UPDATE sessions SET checkpoints = checkpoints - ?1, logical = logical - ?2, epoch = epoch + 1, "
     "touched = (SELECT coalesce(max(cid), -?3) FROM checkpoints WHERE sid = ?3) WHERE sid = ?3"
 )
+_TOUCHED = "SELECT touched FROM sessions WHERE sid = ?"
 _SESSION_CIDS = "SELECT cid FROM checkpoints WHERE sid = ?"
 _DELETE_SESSION = (
     "DELETE FROM names WHERE sid = ?",
@@ -53,6 +58,13 @@ class _Shape(NamedTuple):
     complete: int
     base: int | None
     size: int
+    sequence: int
+    took_run: int | None
+    took_stood: int
+
+    @property
+    def took(self) -> tuple[int, int]:
+        return self.took_run or 0, self.took_stood
 
 
 _Shapes = Mapping[int, _Shape]
@@ -70,6 +82,8 @@ def delete_checkpoints(connection: apsw.Connection, deletion: Deletion) -> None:
         message = f"session {deletion.session!r}: other checkpoints lean on those to be deleted than a moment ago"
         raise ConflictError(message, hint="try again")
 
+    for branch, cid in _heads(connection, sid, gone):
+        running.refuse_head_gone(connection, deletion.session, sid, branch, shapes[cid].sequence)
     # The deltas behind each orphan in its group were packed against bodies that now go: read them before, pack after.
     repacks = [_rest_of_group(connection, orphan, rewrites[orphan], shapes) for orphan in orphans]
     _move_names(connection, sid, gone, shapes, spare=deletion.spare_names)
@@ -85,6 +99,15 @@ def delete_checkpoints(connection: apsw.Connection, deletion: Deletion) -> None:
         drop_blobs(connection, cid)
     connection.executemany(_DELETE_CHECKPOINT, [(cid,) for cid in gone])
     connection.execute(_SHRINK_SESSION, (len(gone), sum([shapes[cid].size for cid in gone]), sid))
+    taken = {shape.took for shape in shapes.values() if shape.took_run is not None and shape.cid not in gone}
+    took = {shapes[cid].took for cid in gone if shapes[cid].took_run is not None}
+    running.forget_checkpoints(connection, sid, took, taken, [shapes[cid].sequence for cid in gone])
+
+
+def _heads(connection: apsw.Connection, sid: int, gone: Collection[int]) -> list[tuple[str, int]]:
+    """The branches that stand on a checkpoint which goes."""
+    names = list(connection.execute(_NAMES, (sid,)))
+    return [(name, cid) for name, tagged, cid, _ in names if not tagged and cid in gone]
 
 
 def _anchor(link: int | None, gone: Collection[int], shapes: _Shapes) -> int | None:
@@ -179,9 +202,13 @@ def _rewrite(connection: apsw.Connection, shape: _Shape, rewrite: Rewrite, ancho
     connection.execute(_REBASE, (fit(connection, cid, sealed), cid))
 
 
-def delete_session(connection: apsw.Connection, session: str) -> None:
+def delete_session(connection: apsw.Connection, session: str, touched: int | None) -> None:
     """Remove a session and the blobs that only it needed."""
     sid = sid_of(connection, session)
+    if touched not in (None, one(connection, _TOUCHED, (sid,))[0]):
+        message = f"session {session!r} was written to meanwhile"
+        raise ConflictError(message, hint="look again")
+    running.forget_session(connection, session, sid)
     for (cid,) in list(connection.execute(_SESSION_CIDS, (sid,))):
         drop_blobs(connection, cid)
     for statement in _DELETE_SESSION:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,13 +11,14 @@ import apsw
 
 from holdfast import packing
 from holdfast.backend import GROUP_DELTAS, Kept, Moved, next_prefix
+from holdfast.backends.sqlite import running
 from holdfast.backends.sqlite.reads import find_sid, join, one, open_at, pack_id, row_of, sid_of
 from holdfast.backends.sqlite.writes import fit, put_blobs
 from holdfast.errors import AlreadyExistsError, CorruptionError, InvalidInputError
 
 _KEPT = (
     "SELECT c.link, c.id, c.sequence, c.lost_parent_id, c.lost_parent_digest, p.id, p.digest, c.state_digest, "
-    "c.digest, c.fields, c.cid, c.place, c.size, c.delta, c.whole, p.state_digest"
+    "c.digest, c.fields, c.cid, c.place, c.size, c.delta, c.whole, p.state_digest, c.took_run, c.took_stood"
 )
 # Along the table, passing over the rows of others; or, where those would be most of it, the session's own picked by
 # its index, their numbers sorted and not their records. Within a session cids rise as sequences do.
@@ -41,7 +42,8 @@ _NEW_SESSION = (
 )
 _NEW_CHECKPOINT = (
     "INSERT INTO checkpoints(cid, sid, sequence, id, link, place, size, state_digest, digest, lost_parent_id, "
-    "lost_parent_digest, fields, delta, whole) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "lost_parent_digest, fields, delta, whole, took_run, took_stood, took_calls) "
+    "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _FOUND = "SELECT cid, place, whole IS NOT NULL, state_digest FROM checkpoints WHERE sid = ? AND id = ?"
 _NEXT_CID = "SELECT coalesce(max(cid), 0) + 1 FROM checkpoints"
@@ -69,6 +71,19 @@ class _Prefixes:
         self._known[cid] = prefix
         if len(self._known) > _TIPS:
             del self._known[next(iter(self._known))]
+
+
+class _Calls:
+    """The calls that come with a session: how their runs are numbered here, and how many there are of each."""
+
+    def __init__(self, runs: Mapping[int, int], moved: Moved) -> None:
+        self._runs = runs
+        self._counts = Counter([(journaled.run, journaled.after) for journaled in moved.calls])
+
+    def taken_by(self, kept: Kept) -> tuple[int | None, ...]:
+        """What a checkpoint says of the calls it took in."""
+        count = 0 if kept.took is None else self._counts[kept.took]
+        return (None, None, None) if not count or kept.took is None else (self._runs[kept.took[0]], kept.took[1], count)
 
 
 class Marks:
@@ -119,7 +134,7 @@ def _page(connection: apsw.Connection, count: int, wanted: tuple[int, int, int])
 def _kept(connection: apsw.Connection, found: Any, prefixes: _Prefixes) -> Kept:
     row = row_of(found[:_ROW_COLUMNS])
     link = found[0]
-    cid, place, size, delta, whole, base = found[_ROW_COLUMNS:]
+    cid, place, size, delta, whole, base, took_run, took_stood = found[_ROW_COLUMNS:]
     record, prefix = None, b""
     if delta is not None and link is not None:
         prefix = b"" if (place - 1) % GROUP_DELTAS == 0 else prefixes.behind(link)
@@ -127,7 +142,7 @@ def _kept(connection: apsw.Connection, found: Any, prefixes: _Prefixes) -> Kept:
         prefix = next_prefix(place, prefix, record.body)
     complete = None if whole is None else packing.open_whole(join(connection, whole), state=row.state_digest)
     prefixes.note(cid, b"" if complete is not None else prefix)
-    return Kept(row, size, record, complete)
+    return Kept(row, size, record, complete, None if took_run is None else (took_run, took_stood))
 
 
 def adopt(connection: apsw.Connection, moved: Moved, arriving: Iterable[tuple[Kept, Mapping[bytes, bytes]]]) -> None:
@@ -143,8 +158,9 @@ def adopt(connection: apsw.Connection, moved: Moved, arriving: Iterable[tuple[Ke
     sid = connection.last_insert_rowid()
     (cid,) = one(connection, _NEXT_CID)
     prefixes = _Prefixes(connection)
+    calls = _Calls(running.arrive(connection, sid, moved), moved)
     for kept, blobs in arriving:
-        _write(connection, sid, cid, kept, blobs, prefixes)
+        _write(connection, sid, cid, kept, blobs, prefixes, calls)
         cid += 1
     for branch in moved.names.branches:
         undo = None if branch.undo_id is None else _find(connection, sid, branch.undo_id)[0]
@@ -163,7 +179,13 @@ def _find(connection: apsw.Connection, sid: int, id_: str) -> Any:
 
 
 def _write(
-    connection: apsw.Connection, sid: int, cid: int, kept: Kept, blobs: Mapping[bytes, bytes], prefixes: _Prefixes
+    connection: apsw.Connection,
+    sid: int,
+    cid: int,
+    kept: Kept,
+    blobs: Mapping[bytes, bytes],
+    prefixes: _Prefixes,
+    calls: _Calls,
 ) -> None:
     row = kept.row
     link, place, delta, prefix = None, 0, None, b""
@@ -186,4 +208,6 @@ def _write(
         lost = pack_id(row.parent_id), row.parent_digest
     place_of = cid, sid, row.sequence, pack_id(row.id), link, place, kept.size_bytes
     halves = fit(connection, cid, delta), fit(connection, cid, whole)
-    connection.execute(_NEW_CHECKPOINT, (*place_of, row.state_digest, row.digest, *lost, row.fields, *halves))
+    took = calls.taken_by(kept)
+    digests = row.state_digest, row.digest
+    connection.execute(_NEW_CHECKPOINT, (*place_of, *digests, *lost, row.fields, *halves, *took))

@@ -8,11 +8,13 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import apsw
+import msgspec
 
 from holdfast import packing
 from holdfast.backend import GROUP_DELTAS, BranchRow, Chain, Names, Row, SessionRow, Sizes, TagRow, Totals, next_prefix
 from holdfast.delta import LOST, Record
 from holdfast.errors import CorruptionError, NotFoundError
+from holdfast.whereabouts import Claim, decode_claim, is_live
 
 _ROW = (
     "c.link, c.id, c.sequence, c.lost_parent_id, c.lost_parent_digest, p.id, p.digest, "
@@ -23,10 +25,12 @@ _BY_ID = f"SELECT {_ROW} {_FROM} WHERE c.sid = ? AND c.id = ?"
 _SID = "SELECT sid FROM sessions WHERE id = ?"
 _CID = "SELECT cid FROM checkpoints WHERE sid = ? AND id = ?"
 _SESSION = (
-    "SELECT id, agent, status, reason, last_step, usage, updated_us, branches, checkpoints, created_us, touched "
+    "SELECT sid, id, agent, status, reason, last_step, usage, updated_us, branches, checkpoints, created_us, touched "
     "FROM sessions"
 )
 _SESSION_BY_ID = f"{_SESSION} WHERE id = ?"
+_SESSION_BY_SID = f"{_SESSION} WHERE sid = ?"
+_ENTERED = "SELECT sid, claim FROM runs WHERE entered = 1"
 _SESSIONS = (
     f"{_SESSION} WHERE touched < ?1 AND (?2 IS NULL OR status = ?2) AND (?3 IS NULL OR agent = ?3) "
     "ORDER BY touched DESC LIMIT ?4"
@@ -150,16 +154,17 @@ def row_of(found: Sequence[Any]) -> Row:
     return Row(unpack_id(id_), sequence, link, link_digest, link, state_digest, digest, fields)
 
 
-def _session(found: Sequence[Any]) -> SessionRow:
-    id_, agent, status, reason, last_step, usage, updated_us, branches, checkpoints, created_us, touched = found
+def session_line(found: Sequence[Any], crashed: Collection[int]) -> SessionRow:
+    """A session's line, from its columns and the inner numbers of those with a crashed run."""
+    sid, id_, agent, status, reason, last_step, usage, updated_us, branches, checkpoints, created_us, touched = found
     totals = Totals(agent, status, reason, last_step, usage, updated_us)
-    return SessionRow(id_, totals, branches, checkpoints, created_us, touched)
+    return SessionRow(id_, totals, branches, checkpoints, created_us, touched, sid in crashed)
 
 
 def find_session(connection: apsw.Connection, session: str) -> SessionRow | None:
     """A session's line, or None."""
     found = connection.execute(_SESSION_BY_ID, (session,)).fetchone()
-    return None if found is None else _session(found)
+    return None if found is None else session_line(found, crashed_sids(connection))
 
 
 def sessions(
@@ -167,7 +172,30 @@ def sessions(
 ) -> list[SessionRow]:
     """A page of sessions, the one touched last first."""
     newest = 2**63 - 1 if before is None else before
-    return [_session(found) for found in connection.execute(_SESSIONS, (newest, status, agent, limit))]
+    crashed = crashed_sids(connection)
+    return [session_line(found, crashed) for found in connection.execute(_SESSIONS, (newest, status, agent, limit))]
+
+
+def sessions_by_sid(connection: apsw.Connection, sids: Collection[int]) -> dict[int, SessionRow]:
+    """The lines of some sessions."""
+    found = [connection.execute(_SESSION_BY_SID, (sid,)).fetchone() for sid in sids]
+    return {row[0]: session_line(row, sids) for row in found if row is not None}
+
+
+def crashed_sids(connection: apsw.Connection) -> set[int]:
+    """The sessions with a run that was entered and whose lease nobody alive holds."""
+    return {sid for sid, claim in connection.execute(_ENTERED) if not is_live(claim_of(claim))}
+
+
+def claim_of(data: bytes | None) -> Claim | None:
+    """The lease in these bytes."""
+    if data is None:
+        return None
+    try:
+        return decode_claim(data)
+    except msgspec.DecodeError as error:
+        message = "the lease of a run cannot be read"
+        raise CorruptionError(message, hint="run verify to see what is intact") from error
 
 
 def names(connection: apsw.Connection, session: str) -> Names:

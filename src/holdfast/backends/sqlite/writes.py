@@ -12,13 +12,17 @@ import apsw
 
 from holdfast import packing
 from holdfast.backend import GROUP_DELTAS, MAX_ROW_BYTES, Commit, Row
+from holdfast.backends.sqlite import running
 from holdfast.backends.sqlite.reads import SPILLED, chain, cid_of, find_row, one, pack_id, sid_of, unpack_id
+from holdfast.backends.sqlite.running import Standing
 from holdfast.digest import checkpoint_digest
 from holdfast.errors import AlreadyExistsError, ConflictError, CorruptionError, NotFoundError
 
 _HEAD = (
-    "SELECT s.sid, s.sequence, s.epoch, n.cid, n.tag, c.id, c.digest, c.place, c.whole IS NOT NULL FROM sessions s "
-    "LEFT JOIN names n ON n.sid = s.sid AND n.name = ?2 LEFT JOIN checkpoints c ON c.cid = n.cid WHERE s.id = ?1"
+    "SELECT s.sid, s.sequence, s.epoch, n.cid, n.tag, c.id, c.digest, c.place, c.whole IS NOT NULL, "
+    "r.run, r.token, r.claim, r.entered, coalesce(c.sequence, 0) FROM sessions s "
+    "LEFT JOIN names n ON n.sid = s.sid AND n.name = ?2 LEFT JOIN checkpoints c ON c.cid = n.cid "
+    "LEFT JOIN runs r ON r.sid = s.sid AND r.branch = ?2 WHERE s.id = ?1"
 )
 _NEXT_CID = "SELECT coalesce(max(cid), 0) + 1 FROM checkpoints"
 _NEW_SESSION = (
@@ -32,7 +36,7 @@ _UPDATE_SESSION = (
 )
 _NEW_CHECKPOINT = (
     "INSERT INTO checkpoints(cid, sid, sequence, id, link, place, size, state_digest, digest, fields, delta, whole, "
-    "base, roll) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "base, roll, took_run, took_stood, took_calls) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _NEW_NAME = "INSERT INTO names(sid, name, tag, cid, undo) VALUES(?, ?, ?, ?, ?)"
 _MOVE_BRANCH = "UPDATE names SET cid = ? WHERE sid = ? AND name = ?"
@@ -48,13 +52,14 @@ _DROP_REF = "DELETE FROM blob_refs WHERE cid = ? AND bid = ?"
 _DROP_BLOB = "DELETE FROM blobs WHERE bid = ?1 AND NOT EXISTS(SELECT 1 FROM blob_refs WHERE bid = ?1)"
 
 
-_NOTHING = (None, 0, 0, None, 0, None, None, 0, 0)
+_NOTHING = (None, 0, 0, None, 0, None, None, 0, 0, None, 0, None, 0, 0)
 
 
 def commit(connection: apsw.Connection, new: Commit) -> Row:
     """Write one checkpoint and move its branch, or raise and leave nothing."""
     found = connection.execute(_HEAD, (new.session, new.branch)).fetchone()
-    sid, sequence, epoch, head, tagged, kept_id, parent_digest, place, complete = found or _NOTHING
+    sid, sequence, epoch, head, tagged, kept_id, parent_digest, place, complete, *run = found or _NOTHING
+    standing = None if run[0] is None else Standing(*run)
     if tagged:
         raise _taken(new.branch)
     head_id = None if kept_id is None else unpack_id(kept_id)
@@ -62,7 +67,9 @@ def commit(connection: apsw.Connection, new: Commit) -> Row:
         message = f"session {new.session!r}: branch {new.branch!r} points at a checkpoint that is not there"
         raise CorruptionError(message, hint="run verify")
     if head_id != new.expect:
-        return _settle_conflict(connection, new, head_id)
+        return _settle_conflict(connection, new, head_id, standing)
+    if standing is not None or new.lease is not None:
+        running.check_commit(connection, new, standing)
     (cid,) = one(connection, _NEXT_CID)
     sequence += 1
     place = 0 if head is None else 1 if complete else place + 1
@@ -84,11 +91,17 @@ def commit(connection: apsw.Connection, new: Commit) -> Row:
     else:
         connection.execute(_UPDATE_SESSION, (sid, sequence, head is None, new.size_bytes, cid, *spent))
     digests = new.state_digest, digest
+    took = running.took_by(connection, new, standing)
     halves = fit(connection, cid, delta), fit(connection, cid, whole)
     connection.execute(
         _NEW_CHECKPOINT,
-        (cid, sid, sequence, pack_id(new.id), head, place, new.size_bytes, *digests, new.fields, *halves, base, roll),
+        (
+            *(cid, sid, sequence, pack_id(new.id), head, place, new.size_bytes),
+            *(*digests, new.fields, *halves, base, roll, *took),
+        ),
     )
+    if standing is not None:
+        running.take_in(connection, new, standing, sid, sequence)
     undo = None if new.undo_to is None else cid_of(connection, sid, new.undo_to)
     if head is None:
         connection.execute(_NEW_NAME, (sid, new.branch, 0, cid, undo))
@@ -99,11 +112,12 @@ def commit(connection: apsw.Connection, new: Commit) -> Row:
     return Row(new.id, sequence, head_id, parent_digest, head_id, new.state_digest, digest, new.fields)
 
 
-def _settle_conflict(connection: apsw.Connection, new: Commit, head_id: str | None) -> Row:
+def _settle_conflict(connection: apsw.Connection, new: Commit, head_id: str | None, standing: Standing | None) -> Row:
     # The same id is already here: an earlier try of this very commit did go through.
     done = find_row(connection, new.session, new.id)
     if done is not None:
         return done
+    running.check_commit(connection, new, standing)
     where = "does not exist" if head_id is None else f"stands at {head_id[:12]}"
     wanted = "expected not to exist" if new.expect is None else f"expected at {new.expect[:12]}"
     message = f"session {new.session!r}: branch {new.branch!r} {where}, {wanted}"
@@ -190,6 +204,7 @@ def delete_branch(connection: apsw.Connection, session: str, branch: str) -> Non
         message = f"there is no branch {branch!r}"
         raise NotFoundError(message, hint="session.branches() lists those there are")
     connection.execute(_COUNT_BRANCHES, (-1, sid))
+    running.forget_branch(connection, session, sid, branch)
 
 
 def tag(connection: apsw.Connection, session: str, id_: str, name: str) -> None:

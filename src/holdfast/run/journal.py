@@ -1,0 +1,86 @@
+"""The journal of one run as it is held in memory: which recorded call is being asked for, and which are still unasked.
+
+A call is told by the call it is made in, its name, its key, and how often that was asked since the last recorded
+boundary. Nothing is written here; the run writes, and tells the journal. Whoever calls holds the run's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.backend import CallRow, Journaled, in_doubt
+from holdfast.errors import InvalidInputError
+
+Slot = tuple[str | None, str, str | None]  # the call it is made in, its name, its key
+Ident = tuple[str | None, str, str | None, int]
+
+
+class Journal:
+    """Recorded calls since the last recorded boundary, those asked for, and those in flight."""
+
+    def __init__(self, calls: Iterable[Journaled]) -> None:
+        self._recorded: dict[Ident, Journaled] = {}
+        self._by_id: dict[str, Ident] = {}
+        self._counts: dict[Slot, int] = {}
+        self._asked: set[str] = set()
+        self._in_flight: dict[Slot, str] = {}
+        for journaled in calls:
+            self.note(journaled)
+
+    def note(self, journaled: Journaled) -> None:
+        """A call as it is recorded now."""
+        call = journaled.call
+        ident = call.parent, call.name, call.key, call.nth
+        self._recorded[ident] = journaled
+        self._by_id[call.id] = ident
+
+    def begin(self, slot: Slot) -> tuple[int, Journaled | None]:
+        """How often this was asked before, and the call that is recorded for it, if any.
+
+        InvalidInputError if it could not be told from one in flight.
+        """
+        if slot in self._in_flight:
+            _, name, key = slot
+            which = f"call {name!r} without a key" if key is None else f"call {name!r} with key {key!r}"
+            message = f"{which} is in flight already, and the two could not be told apart"
+            raise InvalidInputError(message, hint="give each of the parallel calls a key of its own")
+        nth = self._counts.get(slot, 0)
+        return nth, self._recorded.get((*slot, nth))
+
+    def start(self, slot: Slot, id_: str) -> None:
+        """A call is being made."""
+        self._in_flight[slot] = id_
+
+    def stop(self, slot: Slot) -> None:
+        """It is no longer, whatever became of it."""
+        self._in_flight.pop(slot, None)
+
+    def answered(self, slot: Slot, id_: str) -> None:
+        """The loop was given the outcome of a call: from now on it has been asked for."""
+        self._asked.add(id_)
+        self._counts[slot] = self._counts.get(slot, 0) + 1
+
+    def in_flight(self) -> list[str]:
+        """The names of the calls being made."""
+        return [name for _, name, _ in self._in_flight]
+
+    def unasked(self) -> list[CallRow]:
+        """Recorded calls that the loop has not asked for. What was made inside another call belongs to that one."""
+        return [journaled.call for journaled in self._recorded.values() if not self._is_asked(journaled.call)]
+
+    def _is_asked(self, call: CallRow) -> bool:
+        if call.id in self._asked:
+            return True
+        outer = None if call.parent is None else self._by_id.get(call.parent)
+        return outer is not None and self._is_asked(self._recorded[outer].call)
+
+    def doubtful(self, token: int) -> list[CallRow]:
+        """Recorded calls of which nobody knows whether they happened."""
+        return [journaled.call for journaled in self._recorded.values() if in_doubt(journaled.call, token)]
+
+    def taken_in(self) -> None:
+        """A boundary was recorded: what was asked for is history."""
+        self._recorded.clear()
+        self._by_id.clear()
+        self._counts.clear()
+        self._asked.clear()

@@ -1,0 +1,100 @@
+"""Going on with what crashed: every session whose run was entered and never properly left, each handled once.
+
+Whoever takes a crashed run's lease first has it; the run must still be the one that was found crashed, so that two
+recoverers never do the same work one after the other. A run that crashes again and again at one spot is halted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backend import RunRow
+from holdfast.errors import ConflictError, InDoubtError, LeaseHeldError, NotFoundError
+from holdfast.model import RecoverReport, SessionId
+from holdfast.run import Run
+
+if TYPE_CHECKING:
+    from holdfast.store import Store
+
+MAX_CRASHES = 5
+
+
+def recover(
+    store: Store, handler: Callable[[Run], Any], *, agent: str | None = None, **run_options: Any
+) -> RecoverReport:
+    """Call `handler(run)` for every crashed session; one that fails does not stop the rest.
+
+    `run_options` are those of `session.run`.
+    """
+    tally = Tally()
+    for session_id, row in crashed(store, agent):
+        run = take_up(store, session_id, row, tally, run_options)
+        if run is None:
+            continue
+        try:
+            with run:
+                handler(run)
+        except Exception as error:  # noqa: BLE001 - it is in the report, and in the session's status
+            tally.failed(session_id, error)
+        else:
+            tally.ended(session_id, run)
+    return tally.report()
+
+
+def crashed(store: Store, agent: str | None) -> list[tuple[SessionId, RunRow]]:
+    """The runs to go on with."""
+    store._refuse_closed()
+    found = store.backend.crashed()
+    return [(SessionId(line.id), row) for line, row in found if agent is None or line.totals.agent == agent]
+
+
+def take_up(store: Store, session_id: SessionId, row: RunRow, tally: Tally, run_options: dict[str, Any]) -> Run | None:
+    """The crashed run, entered; None if somebody else has it, or if it has crashed too often."""
+    run = store.session(session_id).run(branch=row.branch, **run_options)
+    try:
+        run._enter(expect_token=row.token)
+    except (LeaseHeldError, ConflictError, NotFoundError):
+        tally.skipped.append(session_id)
+        return None
+    if run._crashes >= MAX_CRASHES:
+        reason = "crash loop"
+        run._end_with("halted", reason)
+        tally.halted[session_id] = f"{reason}: {run._crashes} crashes at one spot"
+        run._tell("crash_loop", None)
+        return None
+    return run
+
+
+class Tally:
+    """What became of each."""
+
+    def __init__(self) -> None:
+        self.completed: list[SessionId] = []
+        self.failures: dict[SessionId, str] = {}
+        self.in_doubt: dict[SessionId, str] = {}
+        self.halted: dict[SessionId, str] = {}
+        self.skipped: list[SessionId] = []
+
+    def failed(self, session_id: SessionId, error: Exception) -> None:
+        """The handler raised."""
+        where = self.in_doubt if isinstance(error, InDoubtError) else self.failures
+        where[session_id] = f"{type(error).__name__}: {error}"
+
+    def ended(self, session_id: SessionId, run: Run) -> None:
+        """The handler came to its end, or ended the run."""
+        end = run._end
+        if end is None:
+            self.completed.append(session_id)
+        else:
+            (self.halted if end.status == "halted" else self.failures)[session_id] = end.reason
+
+    def report(self) -> RecoverReport:
+        """All of it."""
+        return RecoverReport(
+            completed=tuple(self.completed),
+            failed=self.failures,
+            in_doubt=self.in_doubt,
+            halted=self.halted,
+            skipped=tuple(self.skipped),
+        )
