@@ -274,8 +274,7 @@ class Index:
     def stands_at(self, branch: str) -> int:
         """The sequence of a branch's head, 0 if it has none."""
         found = self.branches.get(branch)
-        entry = None if found is None else self.entries.get(found.head_id)
-        return 0 if entry is None else entry.about.sequence
+        return 0 if found is None else self.entry(found.head_id).about.sequence
 
     def find_entry(self, id_: str) -> Entry | None:
         """A checkpoint; a CorruptionError if it may be among those that are lost."""

@@ -425,8 +425,9 @@ def settled_runs(index: Index, standing: Mapping[str, int]) -> tuple[dict[str, R
     for branch in sorted({*standing, *ledger.states}):
         state = ledger.states.get(branch)
         lost_at = max(index.settled_at, index.named_at.get(branch, 0))
-        moved = branch in index.branches and standing.get(branch) != index.stands_at(branch)
-        broken = state is not None and (state.run, index.stands_at(branch)) in ledger.broken
+        head = index.branches.get(branch)
+        moved = head is not None and head.head_id not in index.entries
+        broken = state is not None and (state.run, standing.get(branch, 0)) in ledger.broken
         doubt = bool(ledger.last_run) and (moved or broken or index.unknown_at > lost_at)
         doubt = doubt or (state is not None and state.doubt)
         if not _is_lost(index, branch) and not moved and state is not None:
