@@ -389,8 +389,11 @@ def test_a_call_whose_line_never_came_to_its_end_was_never_made(tmp_path: Path) 
     run = Runner(backend)
     first = run.call("first")
     before = len(journal_of(tmp_path / "true").read_bytes().rstrip())
+    (claims,) = (tmp_path / "true" / "leases").iterdir()
+    claimed = claims.read_bytes()
     run.start("second")
     true = journal_of(tmp_path / "true").read_bytes().rstrip()
+    claims.write_bytes(claimed)  # as it was while the line was being written
     for length in range(before + 2, len(true) - 2, 23):
         shutil.copytree(tmp_path / "true", tmp_path / "s")
         journal_of(tmp_path / "s").write_bytes(true[:length] + b" " * 900)
@@ -400,4 +403,51 @@ def test_a_call_whose_line_never_came_to_its_end_was_never_made(tmp_path: Path) 
             again.leave(run.lease, status=None, reason=None)
             assert Runner(again).start("second").slot == first.slot + 1
         shutil.rmtree(tmp_path / "s")
+    backend.close()
+
+
+@pytest.mark.parametrize("filler", [b"\0", b" ", b""])
+def test_a_call_at_the_end_that_was_acknowledged_is_missed_when_it_is_gone(tmp_path: Path, filler: bytes) -> None:
+    backend = FilesBackend(tmp_path / "true")  # not closed: whoever had it was killed
+    run = Runner(backend)
+    run.boundary()
+    before = len(journal_of(tmp_path / "true").read_bytes().rstrip())
+    run.call("sent")
+    true = journal_of(tmp_path / "true").read_bytes()
+    for at in (before + 1, before + 300, len(true.rstrip()) - 400):
+        shutil.copytree(tmp_path / "true", tmp_path / "s")
+        journal_of(tmp_path / "s").write_bytes(true[:at] + filler * (len(true) - at))
+        with closing(FilesBackend(tmp_path / "s")) as again:
+            refuses(again, lambda: pending(again), lambda: Runner(again), lambda: again.renew(run.lease))
+            assert list(again.check())
+            assert again.repair()
+            refuses(again, lambda: pending(again), lambda: Runner(again))
+            again.abandon(SESSION, "main", reason="looked")
+            assert Runner(again).entered.calls == ()
+            assert not list(again.check())
+        shutil.rmtree(tmp_path / "s")
+    backend.close()
+
+
+def test_a_witness_of_an_earlier_journal_says_nothing_about_this_one(tmp_path: Path) -> None:
+    backend = FilesBackend(tmp_path / "s")
+    run = Runner(backend)
+    for _ in range(9):
+        run.call()
+        run.boundary()
+    run.leave()
+    for row in run.author.rows[:-1]:
+        delete(backend, SESSION, row.id)
+    with closing(FilesBackend(tmp_path / "s")) as again:
+        assert not list(again.check())
+        assert Runner(again).entered.calls == ()
+    (claims,) = (tmp_path / "s" / "leases").iterdir()
+    kept = claims.read_bytes()
+    with closing(FilesBackend(tmp_path / "s")) as again:
+        again.leave(replace(run.lease, token=run.lease.token + 1), status="completed", reason=None)
+        again.delete_session(SESSION)
+        claims.write_bytes(kept)
+        Author(again).grow(1)
+    with closing(FilesBackend(tmp_path / "s")) as again:
+        assert not list(again.check())
     backend.close()

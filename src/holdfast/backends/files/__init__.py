@@ -56,8 +56,8 @@ class FilesBackend:
     def __init__(self, path: Path, *, durability: str = "full", disk: Disk | None = None) -> None:
         self.path = path
         self._folder = Folder(path, disk or Disk(), durable=durability == "full")
-        self._shelf = Shelf(self._folder)
         self._leases = Leases(self._folder)
+        self._shelf = Shelf(self._folder, self._leases)
         self._runs = running.Runs(self._folder, self._leases, self._applied)
         self._lock = threading.RLock()  # what is known of the journals
         self._writer = threading.Lock()  # taken before the other, never after it

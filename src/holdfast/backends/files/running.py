@@ -1,8 +1,8 @@
 """Runs: their verbs, and what commits and deletions owe them. Each change is called with the store's lock held.
 
-The order is the same everywhere: look and refuse, then the claim (which means nothing without its line), then the line,
-on the disk when the verb returns. What cannot be read for certain is refused: a call that might have been made must
-not be taken for one that was not.
+The order is the same everywhere: look and refuse, then the line, on the disk when the verb returns; the claim comes
+before the line that makes it count, and after those that it witnesses. What cannot be read for certain is refused: a
+call that might have been made must not be taken for one that was not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from holdfast.backend import (
 from holdfast.backends.files.folder import Folder
 from holdfast.backends.files.index import Index
 from holdfast.backends.files.journal import Journal
-from holdfast.backends.files.leases import Leases
+from holdfast.backends.files.leases import NOBODY, Leases, Witness
 from holdfast.backends.files.ledger import Called, Group, ended
 from holdfast.backends.files.lines import GaveUp, RunState, first_line, session_lines
 from holdfast.backends.files.runlines import brief_of, call_lines, input_sum, read_call, run_lines
@@ -193,9 +193,12 @@ class Runs:
         journal.append(lines, sync=self._folder.durable)
         self._applied(lambda: journal.feed(lines))
 
-    def hold(self, lease: Lease) -> None:
-        """Claim a branch anew."""
-        self._leases.put(lease.session, lease.run, lease.token, claim(lease.lease_us))
+    def hold(self, lease: Lease, journal: Journal | None) -> None:
+        """Claim a branch anew, and witness what is on the disk."""
+        witness = NOBODY
+        if journal is not None and self._folder.durable:
+            witness = Witness(journal.index.born, journal.index.epoch, journal.index.lines)
+        self._leases.put(lease.session, lease.run, lease.token, claim(lease.lease_us), witness)
 
     def enter(self, journal: Journal | None, entry: Entry, number: Callable[[], int]) -> Entered:
         """See the port."""
@@ -218,7 +221,7 @@ class Runs:
 
         state, fresh, kept = _entered(index, entry, pending_, before)
         lease = Lease(entry.session, branch, state.run, state.token, entry.lease_us)
-        self.hold(lease)
+        self.hold(lease, journal)  # first: without its line it means nothing
         self._write_entered(journal, entry, state, fresh, number)
         return Entered(
             lease=lease,
@@ -254,7 +257,7 @@ class Runs:
     def renew(self, journal: Journal | None, lease: Lease) -> None:
         """See the port."""
         _holding(journal, lease)
-        self.hold(lease)
+        self.hold(lease, journal)
 
     def journal(
         self, journal: Journal | None, lease: Lease, call: CallRow, *, after: int, slot: int | None = None
@@ -262,9 +265,9 @@ class Runs:
         """See the port."""
         _holding(journal, lease)
         assert journal is not None  # noqa: S101 - nobody holds a lease on a session that is not there
-        self.hold(lease)
         place = journal.index.ledger.last_slot + 1 if slot is None else slot
         self._write_call(journal, lease.run, after, place, call)
+        self.hold(lease, journal)  # last: it says that the line is there
         return place
 
     def _write_call(self, journal: Journal, run: int, after: int, slot: int, call: CallRow) -> None:

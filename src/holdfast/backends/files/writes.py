@@ -70,8 +70,6 @@ def commit(
         count = len(begin) + len(lines)
         folder.put(folder.journal(new.session), b"".join([first_line(count, FORMAT_VERSION), *begin, *lines]))
         return row
-    if new.lease is not None and not new.ends_run:
-        runs.hold(new.lease)
     places = _places(index, new, about)
     lines = checkpoint_lines(index.lines + 1, about, list(records.values()), row, places=places)
     spans = journal.append(lines, sync=folder.durable)
@@ -82,6 +80,8 @@ def commit(
         journal.known(lines, spans[-1].at + spans[-1].size)
 
     applied(tell)
+    if new.lease is not None and not new.ends_run:
+        runs.hold(new.lease, journal)
     return row
 
 
