@@ -7,6 +7,7 @@ call that might have been made must not be taken for one that was not.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
 
@@ -195,10 +196,17 @@ class Runs:
 
     def hold(self, lease: Lease, journal: Journal | None) -> None:
         """Claim a branch anew, and witness what is on the disk."""
-        witness = NOBODY
-        if journal is not None and self._folder.durable:
-            witness = Witness(journal.index.born, journal.index.epoch, journal.index.lines)
-        self._leases.put(lease.session, lease.run, lease.token, claim(lease.lease_us), witness)
+        self._leases.put(lease.session, lease.run, lease.token, claim(lease.lease_us), self._witness(journal))
+
+    def let_go(self, journal: Journal, state: RunState) -> None:
+        """Nobody claims a branch any more; what is on the disk is witnessed, if that can be done."""
+        with contextlib.suppress(OSError):
+            self._leases.put(journal.index.id or "", state.run, state.token, claim(0), self._witness(journal))
+
+    def _witness(self, journal: Journal | None) -> Witness:
+        if journal is None or not self._folder.durable:
+            return NOBODY
+        return Witness(journal.index.born, journal.index.epoch, journal.index.lines)
 
     def enter(self, journal: Journal | None, entry: Entry, number: Callable[[], int]) -> Entered:
         """See the port."""
@@ -223,6 +231,9 @@ class Runs:
         lease = Lease(entry.session, branch, state.run, state.token, entry.lease_us)
         self.hold(lease, journal)  # first: without its line it means nothing
         self._write_entered(journal, entry, state, fresh, number)
+        if journal is not None:
+            with contextlib.suppress(OSError):
+                self.hold(lease, journal)  # again, now that its line is there to be witnessed
         return Entered(
             lease=lease,
             head_id=None if stand is None else stand.head_id,
@@ -287,6 +298,7 @@ class Runs:
             state = ended(state, completed=status == "completed")
         event = "left" if status is None else "ended"
         self._say(journal, lease.branch, event, state, status=status or "", reason=reason if status else None)
+        self.let_go(journal, state)
 
     def _say(
         self,
@@ -323,6 +335,7 @@ class Runs:
         over = RunState(known.run, known.token + (_TOKENS_BEYOND if lost else 0))
         gave_up = GaveUp(after, reason)
         self._say(journal, branch, "abandoned", over, status="halted", reason=reason, gave_up=gave_up)
+        self.let_go(journal, over)
         return len(given_up)
 
     # what others owe to a run

@@ -80,8 +80,11 @@ def commit(
         journal.known(lines, spans[-1].at + spans[-1].size)
 
     applied(tell)
-    if new.lease is not None and not new.ends_run:
-        runs.hold(new.lease, journal)
+    if new.lease is not None:
+        if new.ends_run:
+            runs.let_go(journal, index.ledger.states[new.branch])
+        else:
+            runs.hold(new.lease, journal)
     return row
 
 
