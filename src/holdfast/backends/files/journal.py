@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holdfast.backend import FORMAT_VERSION, Row
 from holdfast.backends.files.disk import Disk
-from holdfast.backends.files.index import Entry, Index, Span
+from holdfast.backends.files.index import Entry, Index
+from holdfast.backends.files.ledger import Span
 from holdfast.backends.files.lines import (
     FIRST_BYTES,
     TAIL_BYTES,
@@ -156,6 +157,10 @@ class Journal:
             message = f"session {self.index.id!r}: checkpoint {link[:12]} is lost; {entry.about.id[:12]} was made on it"
             raise CorruptionError(message, hint="run verify to see what is intact")
         return to_row(self._open(entry.own, entry, "checkpoint"), link)
+
+    def places(self, entry: Entry) -> Mapping[str, bytes]:
+        """Where in its state a checkpoint keeps results of the calls it took in, by call; verified."""
+        return self._open(entry.own, entry, "checkpoint").places
 
     def record(self, entry: Entry, what: str) -> Record:
         """A checkpoint's delta or whole copy, verified."""

@@ -16,6 +16,7 @@ from holdfast.backend import SessionRow
 from holdfast.backends.files.folder import Folder
 from holdfast.backends.files.index import Index
 from holdfast.backends.files.journal import Journal
+from holdfast.backends.files.lines import RunState
 from holdfast.errors import CorruptionError
 
 _OPEN_JOURNALS = 64
@@ -34,6 +35,8 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
     largest: int
     refs: frozenset[bytes]
     refs_known: bool
+    runs: dict[str, RunState]  # those that were entered and have not ended
+    runs_known: bool
     seen: tuple[int, int, int, int]
     young: bool
 
@@ -188,6 +191,8 @@ def _summarise(index: Index, seen: tuple[int, int, int, int], *, young: bool) ->
         largest=max([entry.about.number for entry in index.entries.values()], default=index.born),
         refs=frozenset([ref for entry in index.entries.values() for ref in entry.refs]),
         refs_known=index.refs_known,
+        runs={branch: state for branch, state in index.ledger.states.items() if state.entered},
+        runs_known=not index.ledger.last_run or index.unknown_at <= index.settled_at,
         seen=seen,
         young=young,
     )
