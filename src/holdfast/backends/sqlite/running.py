@@ -7,6 +7,8 @@ by their run and the sequence they were made after. So calls need not be touched
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
@@ -71,12 +73,14 @@ _NEW_CALL = (
     "VALUES(?1, ?2, (SELECT coalesce(max(n) + 1, 0) FROM calls WHERE run = ?1 AND stood = ?2), ?3)"
 )
 _SET_CALL = "UPDATE calls SET body = ? WHERE call = ? AND run = ?"
+_SET_PLACE = "UPDATE calls SET n = ? WHERE call = ?"
 _MOVE_CALLS = "UPDATE calls SET stood = ?3 WHERE run = ?1 AND stood = ?2"
 _CALLS = "SELECT run, stood, call, body, n FROM calls WHERE run = ? AND stood = ? ORDER BY n"
 _ALL_CALLS = (
     "SELECT run, stood, call, body, n FROM calls WHERE run IN (SELECT run FROM runs WHERE sid = ?) ORDER BY call"
 )
 _TOOK = "SELECT took_run, took_stood, took_calls FROM checkpoints WHERE cid = ?"
+_ALL_TAKEN = "SELECT took_run, took_stood, took_calls FROM checkpoints WHERE sid = ? AND took_run IS NOT NULL"
 _COUNT = "SELECT coalesce(max(n) + 1, 0) FROM calls WHERE run = ? AND stood = ?"
 _IS_TAKEN = "SELECT 1 FROM checkpoints WHERE sid = ? AND took_run = ? AND took_stood = ?"
 _SEQUENCE = "SELECT sequence FROM checkpoints WHERE cid = ?"
@@ -87,6 +91,8 @@ _DROP_SESSION = (
     "DELETE FROM runs WHERE sid = ?",
 )
 _ENTERED_RUNS = f"{_RUN.replace('SELECT run', 'SELECT sid, run', 1)} WHERE entered = 1"
+
+LOST_CALL = "(damaged)"  # the name of a call that was given up and could not be read
 
 _FRESH_SHARE = 20  # a lease is written anew once this part of it has passed
 
@@ -256,20 +262,47 @@ def settle(connection: apsw.Connection, session: str, branch: str, before: Journ
 
 
 def abandon(connection: apsw.Connection, session: str, branch: str, reason: str) -> int:
-    """Give up what is pending; see the port."""
+    """Give up what is pending; see the port. Works where calls are damaged, too: it is the way to go on there."""
     sid = sid_of(connection, session)
     running = _find(connection, sid, branch)
     if running is None:
         return 0
     _refuse_live(session, running)
-    given_up = _pending(connection, running.run, _stands(connection, sid, branch)[1])
-    for journaled in given_up:
-        call = msgspec.structs.replace(journaled.call, status=ABANDONED, error=("abandoned", reason))
-        connection.execute(_SET_CALL, (_seal(call, running.run), journaled.slot, running.run))
+    _, stood = _stands(connection, sid, branch)
+    found: list[Any] = connection.execute(_CALLS, (running.run, stood)).fetchall()
+    missing: int = found[-1][-1] + 1 - len(found) if found else 0
+    given_up = missing
+    for n, row in enumerate(found):
+        call = _given_up(row, reason)
+        if call is not None:
+            connection.execute(_SET_CALL, (_seal(call, running.run), row[2], running.run))
+            given_up += 1
+        if missing:  # closed up, so that those that are left are not taken for damaged
+            connection.execute(_SET_PLACE, (n, row[2]))
+    for n in range(len(found), len(found) + missing):
+        body = _seal(_lost_call(n, reason, "it is missing"), running.run)
+        connection.execute(_NEW_CALL, (running.run, stood, body))
     if running.unfinished or given_up:
         connection.execute(_STATUS, (running.run, "halted", reason))
         connection.execute(_COMPLETE, (running.run,))
-    return len(given_up)
+    return given_up
+
+
+def _given_up(row: Any, reason: str) -> CallRow | None:
+    """A pending call as it is once it was given up; None if it was before."""
+    try:
+        call = _journaled(row).call
+    except CorruptionError as error:
+        return _lost_call(row[-1], reason, error.args[0])
+    over = msgspec.structs.replace(call, status=ABANDONED, error=("abandoned", reason))
+    return None if call.status == ABANDONED else over
+
+
+def _lost_call(n: int, reason: str, why: str) -> CallRow:
+    """Stands where a call was that could not be read when it was given up, and says so."""
+    now_us = time.time_ns() // 1000
+    row = CallRow(secrets.token_hex(8), None, LOST_CALL, None, n, "tool", None, bytes(16), ABANDONED, 0, now_us)
+    return msgspec.structs.replace(row, error=("abandoned", f"{reason} (what was recorded is damaged: {why})"))
 
 
 # what other writes do to the journal
@@ -431,6 +464,9 @@ def entries(connection: apsw.Connection, session: str) -> list[Journaled]:
         if n != counts.setdefault((run, stood), 0):
             raise _missing_call()
         counts[run, stood] += 1
+    for run, stood, count in connection.execute(_ALL_TAKEN, (sid,)):
+        if counts.get((run, stood), 0) != count:
+            raise _missing_call()
     return [_journaled(row) for row in found]
 
 
