@@ -27,7 +27,7 @@ from holdfast.backend import (
     spot_of,
 )
 from holdfast.errors import ConflictError, NotFoundError
-from holdfast.whereabouts import Claim, claim, fenced, held, is_live
+from holdfast.whereabouts import Claim, claim, fenced, held, is_live, token_after
 
 if TYPE_CHECKING:
     from holdfast.backends.memory.drawers import Drawer
@@ -134,7 +134,7 @@ def enter(session: Drawer, entry: Entry) -> Entered:
         running.crashes, running.spot = running.crashes + 1 if spot == running.spot else 1, spot
     if not running.unfinished or running.input is None:
         running.input = entry.input
-    running.token += 1
+    running.token = token_after(running.token)
     running.claim, running.entered, running.unfinished = claim(entry.lease_us), True, True
     session.totals = msgspec.structs.replace(
         session.totals, agent=entry.agent or session.totals.agent, status="in_progress", reason=None

@@ -33,7 +33,7 @@ from holdfast.backend import (
 )
 from holdfast.backends.sqlite.reads import cid_of, claim_of, find_sid, one, sessions_by_sid, sid_of, unpack_id
 from holdfast.errors import ConflictError, CorruptionError, NotFoundError
-from holdfast.whereabouts import claim, clock_us, encode_claim, fenced, held, is_live
+from holdfast.whereabouts import claim, clock_us, encode_claim, fenced, held, is_live, token_after
 
 _RUN = "SELECT run, branch, token, claim, entered, unfinished, input, crashes, spot FROM runs"
 _ONE_RUN = f"{_RUN} WHERE sid = ? AND branch = ?"
@@ -189,7 +189,7 @@ def enter(connection: apsw.Connection, entry: Entry) -> Entered:
     lease = encode_claim(claim(entry.lease_us))
     if running is None:
         (run,) = one(connection, _NEXT_RUN)
-        now = Running(run, branch, 1, lease, 1, 1, entry.input, 0, b"")
+        now = Running(run, branch, token_after(0), lease, 1, 1, entry.input, 0, b"")
         connection.execute(_NEW_RUN, (run, sid, *now[1:]))
     else:
         now = _entered(running, entry, lease, spot_of(stood, calls))
@@ -209,7 +209,7 @@ def _entered(running: Running, entry: Entry, lease: bytes, spot: bytes) -> Runni
     if running.entered and running.claim is not None:
         crashes, last_spot = crashes + 1 if spot == last_spot else 1, spot
     kept = running.input if running.unfinished and running.input is not None else entry.input
-    return Running(running.run, running.branch, running.token + 1, lease, 1, 1, kept, crashes, last_spot)
+    return Running(running.run, running.branch, token_after(running.token), lease, 1, 1, kept, crashes, last_spot)
 
 
 def _refuse_live(session: str, running: Running) -> None:

@@ -383,8 +383,9 @@ class LeasingContract(Hooks):
             session = f"session {number}"
             if number % 3:
                 Author(backend, session).grow(1)
+            before = 0
             if number % 3 == 2:
-                Runner(backend, session, lease_us=1)
+                before = Runner(backend, session, lease_us=1).lease.token
                 time.sleep(0.001)
 
             def enter(me: int, session: str = session) -> None:
@@ -394,7 +395,7 @@ class LeasingContract(Hooks):
             assert answers.count(None) == 1
             (row,) = backend.runs(session)
             assert row.live
-            assert row.token == 1 + (number % 3 == 2)
+            assert row.token == before + 1 if before else row.token > 0
             if number % 3 != 2:
                 assert row.input == bytes([0xCC, answers.index(None)])
         if other is not backend:
@@ -420,6 +421,26 @@ class LeasingContract(Hooks):
                 act()
         assert backend.find_session(SESSION) is None
         assert Runner(backend).entered.before is None
+
+    @pytest.mark.parametrize("session", [SESSION, "another session"])
+    def test_a_run_of_a_deleted_session_is_not_taken_for_one_of_a_later(self, backend: Backend, session: str) -> None:
+        old = Runner(backend, lease_us=SHORT_US)
+        begun = old.start()
+        expire()
+        backend.delete_session(SESSION)
+        new = Runner(backend, session)
+        kept = new.call()
+        for act in (
+            lambda: backend.renew(old.lease),
+            old.start,
+            lambda: old.finish(begun),
+            old.boundary,
+            old.leave,
+        ):
+            with pytest.raises(FencedError):
+                act()
+        assert backend.entries(session) == [kept]
+        new.boundary()
 
     def test_a_session_that_was_touched_since_somebody_looked_is_not_deleted(self, backend: Backend) -> None:
         author = Author(backend)
