@@ -7,7 +7,6 @@ Holdfast's own errors. Ids are made before the write, so that a retry after an u
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Protocol
@@ -120,7 +119,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     """What a run shows with each of its writes. A later run on the branch has a larger token.
 
     So has the branch once somebody else has written where a run was silent for longer than its lease: that run may yet
-    wake, and what it did on a head that moved no later run would know of. Tokens begin anywhere (see `first_token`).
+    wake, and what it did on a head that moved no later run would know of. Tokens begin anywhere (see `token_after`).
     """
 
     session: str
@@ -224,15 +223,6 @@ STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED = (
     "retry",
     "abandoned",
 )
-
-
-def first_token() -> int:
-    """The token of a branch's first run.
-
-    Not 1: the numbers of runs are given again once a session was deleted, and a run that slept through that would hold
-    a lease on whatever came after.
-    """
-    return secrets.randbits(48) + 1
 
 
 def in_doubt(call: CallRow, live_token: int | None) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import secrets
 import socket
 import sys
 import time
@@ -21,6 +22,7 @@ import msgspec
 
 from holdfast.errors import FencedError, LeaseHeldError
 
+_TOKEN_BITS = 40
 _STARTED_AT = 19  # among the fields behind the name in /proc/<pid>/stat
 
 
@@ -59,6 +61,15 @@ def clock_us() -> int:
 def claim(lease_us: int) -> Claim:
     """A lease for this process from now on."""
     return Claim(here(), lease_us, clock_us() + lease_us, time.time_ns() // 1000 + lease_us)
+
+
+def token_after(token: int) -> int:
+    """The token of the run after the one with this token, 0 if there was none.
+
+    The first is drawn at random: where a session was deleted and its numbers are given out again, a run of the old one
+    that wakes up late must not be taken for one of the new.
+    """
+    return token + 1 if token else 1 + secrets.randbits(_TOKEN_BITS)
 
 
 def here() -> Holder:

@@ -90,10 +90,11 @@ class Journal:
         return [journaled.call for journaled in self._recorded.values() if not self._is_asked(journaled.call)]
 
     def _is_asked(self, call: CallRow) -> bool:
-        if call.id in self._asked:
-            return True
-        outer = None if call.parent is None else self._by_id.get(call.parent)
-        return outer is not None and self._is_asked(self._recorded[outer].call)
+        at: CallRow | None = call
+        while at is not None and at.id not in self._asked:
+            outer = None if at.parent is None else self._by_id.get(at.parent)
+            at = None if outer is None else self._recorded[outer].call
+        return at is not None
 
     def doubtful(self, token: int) -> list[CallRow]:
         """Recorded calls of which nobody knows whether they happened."""

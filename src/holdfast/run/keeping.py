@@ -84,8 +84,16 @@ def at_place(state: State, place: bytes) -> Any:
     value: Any = state
     try:
         for step in _decode(place):
-            value = value[step]
-    except (msgspec.DecodeError, LookupError, TypeError) as error:
+            value = _below_it(value, step)
+    except (msgspec.DecodeError, LookupError) as error:
         message = "a journaled result is said to stand in the state, and does not"
         raise CorruptionError(message, hint="run verify to see what is intact") from error
     return value
+
+
+def _below_it(value: Any, step: str | int) -> Any:
+    if type(value) is dict:
+        return value[step]
+    if type(value) is list and isinstance(step, int) and step >= 0:
+        return value[step]
+    raise LookupError(step)

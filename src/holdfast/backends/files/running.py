@@ -35,7 +35,7 @@ from holdfast.backends.files.ledger import Called, Group, ended
 from holdfast.backends.files.lines import GaveUp, RunState, first_line, session_lines
 from holdfast.backends.files.runlines import brief_of, call_lines, input_sum, read_call, run_lines
 from holdfast.errors import ConflictError, CorruptionError, NotFoundError
-from holdfast.whereabouts import Claim, claim, fenced, held, is_live
+from holdfast.whereabouts import Claim, claim, fenced, held, is_live, token_after
 
 # After lost lines a run may have been entered that nobody knows of: the next token is beyond any it could have had.
 _TOKENS_BEYOND = 1000
@@ -381,7 +381,7 @@ def _entered(
         kept = entry.input
     state = RunState(
         run=known.run,
-        token=known.token + 1,
+        token=token_after(known.token),
         entered=True,
         unfinished=True,
         crashes=crashes,

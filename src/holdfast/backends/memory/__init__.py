@@ -216,7 +216,7 @@ class MemoryBackend:
 
             for kept in session.checkpoints.values():
                 self._put_blobs(session, kept, contents)
-            self._commits += len(arrived)
+            self._commits += max(1, len(arrived))
             self._sessions[session.id] = session
 
     # runs

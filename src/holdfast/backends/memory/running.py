@@ -23,12 +23,11 @@ from holdfast.backend import (
     Moved,
     Pending,
     RunRow,
-    first_token,
     refuse_in_doubt,
     spot_of,
 )
 from holdfast.errors import ConflictError, NotFoundError
-from holdfast.whereabouts import Claim, claim, fenced, held, is_live
+from holdfast.whereabouts import Claim, claim, fenced, held, is_live, token_after
 
 if TYPE_CHECKING:
     from holdfast.backends.memory.drawers import Drawer
@@ -133,13 +132,13 @@ def enter(session: Drawer, entry: Entry) -> Entered:
 
     if running is None:
         session.last_run += 1
-        running = session.runs[branch] = Running(session.last_run, first_token() - 1)
+        running = session.runs[branch] = Running(session.last_run)
     if running.entered and running.claim is not None:
         spot = spot_of(after_of(session, branch), calls)
         running.crashes, running.spot = running.crashes + 1 if spot == running.spot else 1, spot
     if not running.unfinished or running.input is None:
         running.input = entry.input
-    running.token += 1
+    running.token = token_after(running.token)
     running.claim, running.entered, running.unfinished = claim(entry.lease_us), True, True
     session.totals = msgspec.structs.replace(
         session.totals, agent=entry.agent or session.totals.agent, status="in_progress", reason=None

@@ -446,6 +446,26 @@ class LeasingContract(Hooks):
         assert backend.find_session(SESSION) is None
         assert Runner(backend).entered.before is None
 
+    @pytest.mark.parametrize("session", [SESSION, "another session"])
+    def test_a_run_of_a_deleted_session_is_not_taken_for_one_of_a_later(self, backend: Backend, session: str) -> None:
+        old = Runner(backend, lease_us=SHORT_US)
+        begun = old.start()
+        expire()
+        backend.delete_session(SESSION)
+        new = Runner(backend, session)
+        kept = new.call()
+        for act in (
+            lambda: backend.renew(old.lease),
+            old.start,
+            lambda: old.finish(begun),
+            old.boundary,
+            old.leave,
+        ):
+            with pytest.raises(FencedError):
+                act()
+        assert backend.entries(session) == [kept]
+        new.boundary()
+
     def test_a_session_that_was_touched_since_somebody_looked_is_not_deleted(self, backend: Backend) -> None:
         author = Author(backend)
         author.grow(2)
