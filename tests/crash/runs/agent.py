@@ -178,7 +178,7 @@ def examine(store: holdfast.Store, outside: Outside) -> Finding:
                 assert call.result == f"result of {name} " * 20
     info = next(info for info in store.sessions() if info.id == SESSION)
     finished = info.status is holdfast.Status.COMPLETED
-    assert info.crashed == (not finished)
+    assert info.crashed == (not finished), f"it is {info.status} {info.reason}, crashed: {info.crashed}"
     assert [each.id for each in store.crashed()] == ([] if finished else [SESSION])
     return Finding(finished, [call.id for call in calls if call.status == "in_doubt"])
 
