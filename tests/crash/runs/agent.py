@@ -22,7 +22,7 @@ from holdfast.upkeep import verifying  # noqa: F401 - loaded once, in the nurser
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
 
-KINDS = ("sqlite",)  # a backend that keeps runs on disk joins by its name: "files"
+KINDS = ("sqlite", "files")
 STEPS = 5
 SESSION = "ticket"
 
