@@ -257,6 +257,13 @@ class SqliteBackend:
             if seat.connection is None:
                 seat.connection = connect(self.path, durability=self._durability)
             yield seat.connection
+        except BaseException:
+            # A statement that was cut off halfway keeps its view of the store for as long as anybody keeps the error,
+            # and who came next would be shown that old view.
+            if seat.connection is not None:
+                seat.connection.close(force=True)
+                seat.connection = None
+            raise
         finally:
             if seat.connection is not None and not self._keep(seat.connection):
                 seat.connection.close()
