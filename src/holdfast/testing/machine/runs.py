@@ -216,6 +216,32 @@ class Runs(Histories):
             made.status = "abandoned"
         history.runs.pop(branch, None)
 
+    @precondition(lambda self: self._branches())
+    @rule(on=_picks, which=_picks)
+    def back_and_forth(self, on: int, which: int) -> None:
+        """What is pending is parked by a restore, and taken up again by its undo."""
+        history, branch = self._history, self._history.branch(on)
+        if history.in_doubt(branch):
+            return
+        self.die(on, done=True)
+        before = _known(history.pending(branch))
+        self.restore(on, which)
+        assert not self._ours().calls(branch, pending=True)
+        self.undo(on)
+        assert _told(self._ours().calls(branch, pending=True)) == before
+
+    @precondition(lambda self: any(branch != "main" for branch in self._history.runs))
+    @rule()
+    def make_anew(self) -> None:
+        """A branch that is made anew, where the old one stood, knows nothing of its calls."""
+        history, session = self._history, self._ours()
+        branch = next(branch for branch in history.runs if branch != "main")
+        head = history.branches[branch]
+        session.delete_branch(branch)
+        history.forget(branch)
+        session.fork(head, branch)
+        history.branches[branch] = head
+
     # upkeep
 
     @precondition(lambda self: self._points() > 6)
