@@ -1,4 +1,4 @@
-"""Deltas are packed in groups: what stays between things that go, all in one group, can still be read by every record."""
+"""Deltas are packed in groups: what stays between things that go, in one group, is whole by every record."""
 
 from pathlib import Path
 
