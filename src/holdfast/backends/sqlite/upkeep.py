@@ -80,8 +80,8 @@ def vacuum_some(connection: apsw.Connection) -> bool:
 def scrub(connection: apsw.Connection) -> None:
     """Write a store anew if that takes no time.
 
-    SQLite zeroes what is deleted, but where rows moved to another page while it grew, copies of them may lie between the
-    rows that are left. Only writing every page anew is sure to leave them behind.
+    SQLite zeroes what is deleted. But where rows moved to another page as it grew, copies of them may lie between the
+    rows that are left, and only writing every page anew is sure to leave those behind.
     """
     (size,) = one(connection, "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
     if size <= _SCRUB_BYTES:
