@@ -37,6 +37,14 @@ class TestSqlite(BackendContract):
 
     def damage(self, backend: Backend, session: str, id_: str, what: What, *, at: float = 0.5) -> bool:
         with closing(connect(path_of(backend), durability="full")) as connection:
+            if what in ("call", "call's row"):
+                slot = next(each.slot for each in backend.entries(session) if each.call.id == id_)
+                body: Any = connection.execute("SELECT body FROM calls WHERE call = ?", (slot,)).fetchone()
+                if what == "call":
+                    connection.execute("UPDATE calls SET body = ? WHERE call = ?", (flipped(body[0], at), slot))
+                else:
+                    connection.execute("DELETE FROM calls WHERE call = ?", (slot,))
+                return True
             found: Any = connection.execute(
                 "SELECT c.cid, c.fields, c.delta, c.roll, c.whole FROM checkpoints c JOIN sessions s ON s.sid = c.sid "
                 "WHERE s.id = ? AND c.id = ?",
@@ -58,6 +66,12 @@ class TestSqlite(BackendContract):
                 return False
             connection.execute(f"UPDATE checkpoints SET {what} = ? WHERE cid = ?", (flipped(kept[what], at), cid))
             return True
+
+    def opening_code(self, backend: Backend) -> str | None:
+        return (
+            "from pathlib import Path; from holdfast.backends.sqlite import SqliteBackend; "
+            f"backend = SqliteBackend(Path({str(path_of(backend))!r}))"
+        )
 
     def raw_text(self, backend: Backend) -> bytes:
         # By another process: closing a descriptor of ours would drop the locks that SQLite holds on the file.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -42,8 +42,8 @@ _NEW_SESSION = (
 )
 _NEW_CHECKPOINT = (
     "INSERT INTO checkpoints(cid, sid, sequence, id, link, place, size, state_digest, digest, lost_parent_id, "
-    "lost_parent_digest, fields, delta, whole, took_run, took_stood) "
-    "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "lost_parent_digest, fields, delta, whole, took_run, took_stood, took_calls) "
+    "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _FOUND = "SELECT cid, place, whole IS NOT NULL, state_digest FROM checkpoints WHERE sid = ? AND id = ?"
 _NEXT_CID = "SELECT coalesce(max(cid), 0) + 1 FROM checkpoints"
@@ -71,6 +71,19 @@ class _Prefixes:
         self._known[cid] = prefix
         if len(self._known) > _TIPS:
             del self._known[next(iter(self._known))]
+
+
+class _Calls:
+    """The calls that come with a session: how their runs are numbered here, and how many there are of each."""
+
+    def __init__(self, runs: Mapping[int, int], moved: Moved) -> None:
+        self._runs = runs
+        self._counts = Counter([(journaled.run, journaled.after) for journaled in moved.calls])
+
+    def taken_by(self, kept: Kept) -> tuple[int | None, ...]:
+        """What a checkpoint says of the calls it took in."""
+        count = 0 if kept.took is None else self._counts[kept.took]
+        return (None, None, None) if not count or kept.took is None else (self._runs[kept.took[0]], kept.took[1], count)
 
 
 class Marks:
@@ -145,9 +158,9 @@ def adopt(connection: apsw.Connection, moved: Moved, arriving: Iterable[tuple[Ke
     sid = connection.last_insert_rowid()
     (cid,) = one(connection, _NEXT_CID)
     prefixes = _Prefixes(connection)
-    runs = running.arrive(connection, sid, moved)
+    calls = _Calls(running.arrive(connection, sid, moved), moved)
     for kept, blobs in arriving:
-        _write(connection, sid, cid, kept, blobs, prefixes, runs)
+        _write(connection, sid, cid, kept, blobs, prefixes, calls)
         cid += 1
     for branch in moved.names.branches:
         undo = None if branch.undo_id is None else _find(connection, sid, branch.undo_id)[0]
@@ -172,7 +185,7 @@ def _write(
     kept: Kept,
     blobs: Mapping[bytes, bytes],
     prefixes: _Prefixes,
-    runs: Mapping[int, int],
+    calls: _Calls,
 ) -> None:
     row = kept.row
     link, place, delta, prefix = None, 0, None, b""
@@ -195,6 +208,6 @@ def _write(
         lost = pack_id(row.parent_id), row.parent_digest
     place_of = cid, sid, row.sequence, pack_id(row.id), link, place, kept.size_bytes
     halves = fit(connection, cid, delta), fit(connection, cid, whole)
-    took = (None, None) if kept.took is None or kept.took[0] not in runs else (runs[kept.took[0]], kept.took[1])
+    took = calls.taken_by(kept)
     digests = row.state_digest, row.digest
     connection.execute(_NEW_CHECKPOINT, (*place_of, *digests, *lost, row.fields, *halves, *took))

@@ -66,12 +66,18 @@ _HEAD = (
     "SELECT n.tag, c.id, c.sequence FROM names n LEFT JOIN checkpoints c ON c.cid = n.cid "
     "WHERE n.sid = ? AND n.name = ?"
 )
-_NEW_CALL = "INSERT INTO calls(run, stood, body) VALUES(?, ?, ?)"
+_NEW_CALL = (
+    "INSERT INTO calls(run, stood, n, body) "
+    "VALUES(?1, ?2, (SELECT coalesce(max(n) + 1, 0) FROM calls WHERE run = ?1 AND stood = ?2), ?3)"
+)
 _SET_CALL = "UPDATE calls SET body = ? WHERE call = ? AND run = ?"
 _MOVE_CALLS = "UPDATE calls SET stood = ?3 WHERE run = ?1 AND stood = ?2"
-_CALLS = "SELECT run, stood, call, body FROM calls WHERE run = ? AND stood = ? ORDER BY call"
-_ALL_CALLS = "SELECT run, stood, call, body FROM calls WHERE run IN (SELECT run FROM runs WHERE sid = ?) ORDER BY call"
-_TOOK = "SELECT took_run, took_stood FROM checkpoints WHERE cid = ?"
+_CALLS = "SELECT run, stood, call, body, n FROM calls WHERE run = ? AND stood = ? ORDER BY n"
+_ALL_CALLS = (
+    "SELECT run, stood, call, body, n FROM calls WHERE run IN (SELECT run FROM runs WHERE sid = ?) ORDER BY call"
+)
+_TOOK = "SELECT took_run, took_stood, took_calls FROM checkpoints WHERE cid = ?"
+_COUNT = "SELECT coalesce(max(n) + 1, 0) FROM calls WHERE run = ? AND stood = ?"
 _IS_TAKEN = "SELECT 1 FROM checkpoints WHERE sid = ? AND took_run = ? AND took_stood = ?"
 _SEQUENCE = "SELECT sequence FROM checkpoints WHERE cid = ?"
 _DROP_CALLS = "DELETE FROM calls WHERE run = ? AND stood = ?"
@@ -117,7 +123,7 @@ def _find(connection: apsw.Connection, sid: int | None, branch: str) -> Running 
 
 
 def _journaled(found: Any) -> Journaled:
-    run, stood, slot, body = found
+    run, stood, slot, body, _ = found
     try:
         return Journaled(run, stood, slot, _decode(packing.open_call(body, run=run)))
     except msgspec.DecodeError as error:
@@ -130,7 +136,15 @@ def _seal(call: CallRow, run: int) -> bytes:
 
 
 def _calls(connection: apsw.Connection, run: int, stood: int) -> list[Journaled]:
-    return [_journaled(found) for found in connection.execute(_CALLS, (run, stood))]
+    found = connection.execute(_CALLS, (run, stood)).fetchall()
+    if [row[-1] for row in found] != list(range(len(found))):
+        raise _missing_call()
+    return [_journaled(row) for row in found]
+
+
+def _missing_call() -> CorruptionError:
+    message = "a journaled call is missing"
+    return CorruptionError(message, hint="run verify to see what is intact")
 
 
 def _pending(connection: apsw.Connection, run: int, stood: int) -> list[Journaled]:
@@ -234,6 +248,7 @@ def leave(connection: apsw.Connection, lease: Lease, status: str | None, reason:
 
 def settle(connection: apsw.Connection, session: str, branch: str, before: Journaled, after: CallRow) -> None:
     """Change a pending call from outside; see the port."""
+    sid_of(connection, session)
     if before not in pending(connection, session, branch).calls:
         message = f"call {before.call.id} is no longer as it was: another has decided it, or a run went on"
         raise ConflictError(message, hint="look again: session.calls(pending=True)")
@@ -282,6 +297,15 @@ def check_commit(connection: apsw.Connection, new: Commit, standing: Standing | 
         if kept is not None and is_live(kept):
             raise held(new.session, new.branch, kept)
         refuse_in_doubt(new.session, new.branch, _pending(connection, standing.run, standing.stood))
+
+
+def took_by(connection: apsw.Connection, new: Commit, standing: Standing | None) -> tuple[int | None, ...]:
+    """The run, the sequence and the number of the calls that a commit takes in; nothing if there are none."""
+    if standing is not None and new.lease is not None:
+        (count,) = one(connection, _COUNT, (standing.run, standing.stood))
+        if count:
+            return standing.run, standing.stood, count
+    return None, None, None
 
 
 def take_in(connection: apsw.Connection, new: Commit, standing: Standing, sid: int, sequence: int) -> None:
@@ -360,7 +384,10 @@ def arrive(connection: apsw.Connection, sid: int, moved: Moved) -> dict[int, int
     for row in moved.runs:
         # The token goes on from where it was: a call that was started elsewhere must not look like the next run's own.
         unfinished = row.unfinished or row.entered
-        connection.execute(_NEW_RUN, (numbers[row.run], sid, row.branch, row.token, None, 0, unfinished, row.input, 0, b""))
+        values = row.branch, row.token, None, 0, unfinished, row.input, 0, b""
+        connection.execute(_NEW_RUN, (numbers[row.run], sid, *values))
+    for number in numbers.keys() - {row.run for row in moved.runs}:  # of branches that are gone
+        connection.execute(_NEW_RUN, (numbers[number], sid, None, 0, None, 0, 0, None, 0, b""))
     for journaled in moved.calls:
         run = numbers[journaled.run]
         connection.execute(_NEW_CALL, (run, journaled.after, _seal(journaled.call, run)))
@@ -382,8 +409,11 @@ def pending(connection: apsw.Connection, session: str, branch: str) -> Pending:
 
 def calls(connection: apsw.Connection, session: str, id_: str) -> list[Journaled]:
     """The calls that a checkpoint took in."""
-    run, stood = one(connection, _TOOK, (cid_of(connection, sid_of(connection, session), id_),))
-    return [] if run is None else _calls(connection, run, stood)
+    run, stood, count = one(connection, _TOOK, (cid_of(connection, sid_of(connection, session), id_),))
+    found = [] if run is None else _calls(connection, run, stood)
+    if len(found) != (count or 0):
+        raise _missing_call()
+    return found
 
 
 def runs(connection: apsw.Connection, session: str) -> list[RunRow]:
@@ -395,7 +425,13 @@ def runs(connection: apsw.Connection, session: str) -> list[RunRow]:
 def entries(connection: apsw.Connection, session: str) -> list[Journaled]:
     """The whole journal of a session."""
     sid = sid_of(connection, session)
-    return [_journaled(found) for found in connection.execute(_ALL_CALLS, (sid,))]
+    found = connection.execute(_ALL_CALLS, (sid,)).fetchall()
+    counts: dict[Took, int] = {}
+    for run, stood, *_, n in found:
+        if n != counts.setdefault((run, stood), 0):
+            raise _missing_call()
+        counts[run, stood] += 1
+    return [_journaled(row) for row in found]
 
 
 def crashed(connection: apsw.Connection) -> list[tuple[SessionRow, RunRow]]:
@@ -404,4 +440,4 @@ def crashed(connection: apsw.Connection) -> list[tuple[SessionRow, RunRow]]:
     dead = [(sid, row) for sid, row in found if not row.live]
     lines = sessions_by_sid(connection, {sid for sid, _ in dead})
     rows = [(lines[sid], row) for sid, row in dead if sid in lines]
-    return sorted(rows, key=lambda pair: pair[0].touched, reverse=True)
+    return sorted(rows, key=lambda pair: (-pair[0].touched, pair[1].branch))

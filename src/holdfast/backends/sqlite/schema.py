@@ -70,10 +70,12 @@ CREATE TABLE runs(
   entered INTEGER NOT NULL, unfinished INTEGER NOT NULL, input BLOB, crashes INTEGER NOT NULL, spot BLOB NOT NULL);
 CREATE UNIQUE INDEX runs_branch ON runs(sid, branch);
 CREATE INDEX runs_entered ON runs(sid) WHERE entered = 1;
-CREATE TABLE calls(call INTEGER PRIMARY KEY, run INTEGER NOT NULL, stood INTEGER NOT NULL, body BLOB NOT NULL);
-CREATE INDEX calls_run ON calls(run, stood);
+CREATE TABLE calls(
+  call INTEGER PRIMARY KEY, run INTEGER NOT NULL, stood INTEGER NOT NULL, n INTEGER NOT NULL, body BLOB NOT NULL);
+CREATE UNIQUE INDEX calls_run ON calls(run, stood, n);
 ALTER TABLE checkpoints ADD COLUMN took_run INTEGER;
 ALTER TABLE checkpoints ADD COLUMN took_stood INTEGER;
+ALTER TABLE checkpoints ADD COLUMN took_calls INTEGER;
 """
 _HAS_RUNS = "SELECT 1 FROM sqlite_schema WHERE name = 'calls_run'"
 

@@ -36,7 +36,7 @@ _UPDATE_SESSION = (
 )
 _NEW_CHECKPOINT = (
     "INSERT INTO checkpoints(cid, sid, sequence, id, link, place, size, state_digest, digest, fields, delta, whole, "
-    "base, roll, took_run, took_stood) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "base, roll, took_run, took_stood, took_calls) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _NEW_NAME = "INSERT INTO names(sid, name, tag, cid, undo) VALUES(?, ?, ?, ?, ?)"
 _MOVE_BRANCH = "UPDATE names SET cid = ? WHERE sid = ? AND name = ?"
@@ -91,7 +91,7 @@ def commit(connection: apsw.Connection, new: Commit) -> Row:
     else:
         connection.execute(_UPDATE_SESSION, (sid, sequence, head is None, new.size_bytes, cid, *spent))
     digests = new.state_digest, digest
-    took = (None, None) if standing is None or new.lease is None else (standing.run, standing.stood)
+    took = running.took_by(connection, new, standing)
     halves = fit(connection, cid, delta), fit(connection, cid, whole)
     connection.execute(
         _NEW_CHECKPOINT,
