@@ -13,13 +13,13 @@ ids; what is not is reported. The source is never changed. docs/formats.md says 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import msgspec
 
-from holdfast.errors import AlreadyExistsError, CorruptionError, FormatError, InvalidInputError
+from holdfast.errors import AlreadyExistsError, ConflictError, CorruptionError, FormatError, InvalidInputError
 from holdfast.formats import ares, ccswarm, continuum, smooth
 from holdfast.formats.arriving import adopt
 from holdfast.formats.dialect import DamagedError
@@ -111,7 +111,11 @@ def _checked(system: str | None) -> str | None:
 
 def _read(source: Source, system: str) -> Reading:
     reading = Reading()
-    _SYSTEMS[system].read(source, reading)
+    try:
+        _SYSTEMS[system].read(source, reading)
+    except DamagedError as error:  # sound when it was first read, and not any more
+        message = f"{source.path} is being written to: {error}"
+        raise ConflictError(message, hint="stop the program that uses it, then import again") from error
     reading.sessions.sort(key=lambda found: max([point.at_us for point in found.points]))
     return reading
 
@@ -137,7 +141,7 @@ def import_(
         raise InvalidInputError(message)
     if rename is not None:
         check_name(rename, "a session id")
-    with Source(path) as source:
+    with Source(path, tell=_looking(progress)) as source:
         name = _checked(system) or _recognised(source)
         reading = _read(source, name)
         if rename is not None and len(reading.sessions) != 1:
@@ -149,6 +153,17 @@ def import_(
         if not reading.sessions and not reading.troubles:
             reading.note(str(source.path), "there is no session here")
         return _Intake(store, name, reading, strict=strict, on_exists=on_exists, progress=progress).run(rename)
+
+
+def _looking(progress: Progress | None) -> Callable[[int], None] | None:
+    """How far the first look is; how much there is to see is not known before its end."""
+    if progress is None:
+        return None
+
+    def tell(done: int) -> None:
+        progress(done, None)
+
+    return tell
 
 
 class _Intake:
@@ -213,11 +228,12 @@ class _Intake:
                         self._renamed[SessionId(found.id)] = SessionId(candidate)
                     return
             missing = {point.id for point in found.points} - set(self._backend.ids(candidate))
-            if len(missing) < len(found.points):
+            if not missing or (len(missing) < len(found.points) and self._on_exists != "rename"):
                 self._skip(found, candidate, len(missing))
                 return
             if self._on_exists != "rename":
-                self._refuse(found, f"there is another session {candidate!r} here; import it under another name")
+                why = f"there is another session {candidate!r} here"
+                self._refuse(found, f"{why}; import it under another name")
                 return
 
     def _adopt(self, found: FoundSession, name: str) -> None:
@@ -237,7 +253,7 @@ class _Intake:
     def _skip(self, found: FoundSession, name: str, missing: int) -> None:
         self._skipped.append(SessionId(name))
         if missing:
-            what = f"session {name!r} was imported before and lacks {missing} of the checkpoints that are there"
+            what = f"session {name!r} was imported before and lacks {missing} of these checkpoints; rename imports all"
             self._reading.note(found.points[-1].where, what)
 
     def _refuse(self, found: FoundSession, why: str) -> None:

@@ -21,6 +21,7 @@ from holdfast.model import Checkpoint, State, Usage
 NAME = "ccswarm"
 _INDEX, _SESSIONS, _FORKS = "index.json", "sessions", "forks.json"
 _BYTE = 256
+_ZSTD, _GZIP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b"
 _HOMES: tuple[Parts, ...] = ((), ("checkpoints",))
 
 
@@ -80,7 +81,7 @@ def _point(source: Source, entry: Entry, top: int) -> tuple[str, Point]:
         raise DamagedError(f"it says that it is {wanted[:200]!r}")
     label = given.maybe_text("label")
     given.value("state")
-    _context(given)
+    context = _context(given)
     told = Given(given.object("metadata"), "metadata.")
     total = Usage(tokens_in=told.maybe_whole("token_count") or 0, tasks_completed=told.whole("tasks_completed", low=0))
     told.whole("state_size_bytes")
@@ -89,6 +90,8 @@ def _point(source: Source, entry: Entry, top: int) -> tuple[str, Point]:
     told.object("extra")
     at_ns = nanoseconds(created)
     metadata: dict[str, Any] = {"id": id_, "created_at": created, "metadata": given.object("metadata")}
+    if context is not None:
+        metadata["context"] = _form(context)
     if given.rest():
         metadata["more"] = given.rest()
     if has_plus(data):
@@ -119,6 +122,11 @@ def _context(given: Given) -> bytes | None:
     if not all([type(number) is int and 0 <= number < _BYTE for number in numbers]):
         raise DamagedError("context is not a list of bytes")
     return bytes(numbers)
+
+
+def _form(context: bytes) -> str:
+    """What the bytes are. `context_compressed` does not say: the original never compresses."""
+    return "zstd" if context.startswith(_ZSTD) else "gzip" if context.startswith(_GZIP) else "plain"
 
 
 def to_state(state: Any, context: bytes | None) -> State:

@@ -44,17 +44,20 @@ _ENDED = {"Running": Status.IN_PROGRESS, "Paused": Status.IN_PROGRESS, "Complete
 
 def recognise(source: Source) -> bool:
     """True if this looks like a folder of Continuum's."""
-    return any(_is_ours(source, entry) for entry in source.walk())
+    home = _home(source)
+    return any(_is_ours(source, entry, entry.parts[len(home) :]) for entry in source.walk(*home))
 
 
-def _is_ours(source: Source, entry: Entry) -> bool:
-    if entry.name == _META and entry.kind == "file":
-        return True
-    if entry.kind != "file" or not entry.name.startswith("cp_") or not entry.name.endswith(".json"):
+def _is_ours(source: Source, entry: Entry, parts: Parts) -> bool:
+    if entry.kind != "file":
         return False
+    if entry.name == _META:
+        return len(parts) <= len(("session", _META))
     if _SDK_FILE.fullmatch(entry.name):
-        return b'"_version"' in source.peek(entry.parts, 1 << 16)
-    return bool(_FILE.fullmatch(entry.name)) and entry.parts[-2:-1] in ((), (_CHECKPOINTS,))
+        return len(parts) <= len(("session", "cp")) and b'"_version"' in source.peek(entry.parts, 1 << 16)
+    if not _FILE.fullmatch(entry.name):
+        return False
+    return len(parts) == 1 or (len(parts) <= len(("session", _CHECKPOINTS, "cp")) and parts[-2] == _CHECKPOINTS)
 
 
 def read(source: Source, reading: Reading) -> None:

@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -51,8 +51,10 @@ class Entry(NamedTuple):
 class Source:
     """A place to read from: a folder, or one file (which is then the only name in it)."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, tell: Callable[[int], None] | None = None) -> None:
         self.path = _usable(path)
+        self._tell = tell
+        self._reads = 0
         self.alone: str | None = None
         self.closing = contextlib.ExitStack()
         self.kept: dict[Parts, Any] = {}  # what a reader holds open until the end
@@ -112,6 +114,9 @@ class Source:
 
     def read(self, parts: Parts, *, limit: int = MAX_FILE_BYTES) -> bytes:
         """The content of a file, or DamagedError if there is none that can be had."""
+        self._reads += 1
+        if self._tell is not None:
+            self._tell(self._reads)
         try:
             with self._file(parts) as file:
                 size = os.fstat(file).st_size
