@@ -144,6 +144,7 @@ def import_(
     with Source(path, tell=_looking(progress)) as source:
         name = _checked(system) or _recognised(source)
         reading = _read(source, name)
+        source.hush()
         if rename is not None and len(reading.sessions) != 1:
             message = f"{source.path} holds {len(reading.sessions)} sessions, and one name is given for all"
             raise InvalidInputError(message, hint="import without it, or a folder with one session")

@@ -132,22 +132,28 @@ def _form(context: bytes) -> str:
 def to_state(state: Any, context: bytes | None) -> State:
     """Ccswarm's state and context as one state: an object is taken as it is where that can be told apart again."""
     beside = {} if context is None else {"context": context}
-    if type(state) is dict:
-        whole = {**state, **beside}
-        if from_state(whole) == (state, context):
-            return whole
-    return {"state": state, **beside}
+    return {"state": state, **beside} if _needs_a_name(state, context) else {**state, **beside}
 
 
 def from_state(state: State) -> tuple[Any, bytes | None]:
     """The same the other way round."""
     context = state.get("context")
-    rest = state
-    if isinstance(context, bytes):
-        rest = {key: value for key, value in state.items() if key != "context"}
-    else:
+    if not isinstance(context, bytes):
         context = None
-    return (rest["state"] if set(rest) == {"state"} else rest), context
+    rest = state if context is None else {key: value for key, value in state.items() if key != "context"}
+    named = set(rest) == {"state"} and _needs_a_name(rest["state"], context)
+    return (rest["state"] if named else rest), context
+
+
+def _needs_a_name(state: Any, context: bytes | None) -> bool:
+    """True where the state cannot be the whole: it is no object, or one that would be taken for something else."""
+    while type(state) is dict:
+        if context is not None and "context" in state:
+            return True
+        if set(state) != {"state"}:
+            return False
+        state = state["state"]
+    return True
 
 
 def _compare_index(source: Source, home: Parts, here: set[str], reading: Reading) -> None:

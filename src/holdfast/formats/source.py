@@ -87,6 +87,10 @@ class Source:
         self.closing.close()
         os.close(self._top)
 
+    def hush(self) -> None:
+        """The first look is over: what is read from now on is not counted."""
+        self._tell = None
+
     def entries(self, *folder: str) -> list[Entry]:
         """What a folder holds, by name; nothing if it is not there or is no folder."""
         if self.alone is not None:

@@ -42,7 +42,7 @@ def read(source: Source, reading: Reading) -> None:
     agents: dict[str, dict[str, Point]] = {}
     for home in _homes(source) or [()]:
         for entry in source.entries(*home):
-            if entry.kind == "file" and database.recognise(source, entry):
+            if entry.kind == "file" and database.is_sqlite(source, entry):
                 _merge(agents, database.read(source, entry, reading))
             elif entry.kind == "file" and entry.name.endswith(".jsonl"):
                 branchable.read(source, entry, reading)

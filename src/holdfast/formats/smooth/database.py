@@ -50,10 +50,17 @@ CREATE INDEX idx_checkpoints_agent
 _INSERT = "INSERT INTO checkpoints VALUES(?, ?, ?, ?, ?, ?)"
 
 
+def is_sqlite(source: Source, entry: Entry) -> bool:
+    """True for a SQLite database of whatever kind."""
+    return source.peek(entry.parts, len(_MAGIC)) == _MAGIC
+
+
 def recognise(source: Source, entry: Entry) -> bool:
-    """True for a SQLite database that is not one of Holdfast's own."""
-    start = source.peek(entry.parts, 1 << 16)
-    return start.startswith(_MAGIC) and b"checkpoints" in start and b"conversation" in start
+    """True for a database that has a table like smooth's, be it only in its log."""
+    if not is_sqlite(source, entry):
+        return False
+    starts = [source.peek((*entry.parts[:-1], entry.name + tail), 1 << 16) for tail in ("", "-wal")]
+    return any(b"checkpoints" in start and b"conversation" in start for start in starts)
 
 
 def read(source: Source, entry: Entry, reading: Reading) -> list[tuple[str, Point]]:

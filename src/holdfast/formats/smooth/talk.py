@@ -117,11 +117,10 @@ def conversation_of(leaving: Leaving, checkpoint: Checkpoint) -> dict[str, Any]:
 def _message(leaving: Leaving, checkpoint: Checkpoint, at: int, message: Any) -> dict[str, Any]:
     told = message if isinstance(message, dict) else {"role": "user", "content": message}
     if {"id", "role", "content", "timestamp"} <= set(told) and told["role"] in _ROLES:
-        return {key: Sorted(value) if key in ("tool_calls", "images") else value for key, value in told.items()} | (
-            {"tool_calls": [_call(call, at, number) for number, call in enumerate(told["tool_calls"])]}
-            if isinstance(told.get("tool_calls"), list)
-            else {}
-        )
+        calls = told.get("tool_calls")
+        if not isinstance(calls, list):
+            return told
+        return {**told, "tool_calls": [_call(call, at, number) for number, call in enumerate(calls)]}
     role = told.get("role")
     if role not in _ROLES:
         leaving.note(f"smooth has no role {str(role)[:40]!r}; such messages were written as the user's")
