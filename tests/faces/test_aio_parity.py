@@ -10,12 +10,21 @@ import pytest
 import holdfast
 from holdfast import aio
 
-TWINS: list[tuple[type, type]] = [(holdfast.Store, aio.AsyncStore), (holdfast.Session, aio.AsyncSession)]
+TWINS: list[tuple[type, type]] = [
+    (holdfast.Store, aio.AsyncStore),
+    (holdfast.Session, aio.AsyncSession),
+    (holdfast.Run, aio.AsyncRun),
+]
 
 # What does no I/O has nothing to await.
-PLAIN = {"session", "on"}
+PLAIN = {"session", "on", "run", "calling", "append", "use", "halt", "fail"}
 
-RENAMED = {"Session": "AsyncSession", "Store": "AsyncStore"}
+RENAMED = {
+    "Session": "AsyncSession",
+    "Store": "AsyncStore",
+    "Run": "AsyncRun",
+    "Iterator[Calling]": "AsyncIterator[AsyncCalling]",
+}
 
 
 def methods(face: type) -> dict[str, Callable[..., Any]]:

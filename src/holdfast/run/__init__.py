@@ -77,12 +77,12 @@ class Run:
         self.usage = Usage()
         self.warning: str | None = None
         self.resume_hint: str | None = None
-        self.crashes = 0
+        self._crashes = 0
         self._strategy = strategy
         self._on_doubt, self._on_failed = on_doubt, on_failed
         self._guard = loops
         self._counters = Counters()
-        self.watch = Watch()
+        self._watch = Watch()
         self._used = Usage()
         self._recorded_iteration = 0
         self._recorded_at = 0.0
@@ -97,14 +97,14 @@ class Run:
 
     def __enter__(self) -> Self:
         if self._calls is None:
-            self.enter()
+            self._enter()
         return self
 
-    def enter(self, *, expect_token: int | None = None) -> None:
+    def _enter(self, *, expect_token: int | None = None) -> None:
         """Take the lease and go to the last recorded boundary. `with` does this."""
         if self._calls is not None:
             raise InvalidInputError("this run was entered before", hint="make another: store.run(…)")
-        session, backend = self.session, self.session._backend  # noqa: SLF001 - the hall's own
+        session, backend = self.session, self.session._backend
         entry = Entry(
             session=session.id,
             branch=self.branch,
@@ -125,19 +125,19 @@ class Run:
         self._calls = calls
         pulse.add(calls)
         for call in self.in_doubt:
-            session._store._emit("in_doubt", call)  # noqa: SLF001
+            session._store._emit("in_doubt", call)
 
     def _go_to(self, entered: Entered, calls: Calls) -> None:
         """The state of the last recorded boundary, and the counters as they stood there."""
         before = entered.before
         self.resumed = before is not None and (before.unfinished or bool(entered.calls))
-        self.crashes = entered.run.crashes
+        self._crashes = entered.run.crashes
         kept = None if entered.run.input is None else decode(entered.run.input)
         if self.input is not None and kept != self.input:
             _log.warning("%r goes on with the input it was begun with, not the one given now", self)
         self.input = kept
         if entered.head_id is not None:
-            self.head, self.state, fields = self.session._stand_at(self.branch, entered.head_id)  # noqa: SLF001
+            self.head, self.state, fields = self.session._stand_at(self.branch, entered.head_id)
             self.usage = decode_usage(fields.total)
             self.resume_hint = fields.resume_hint
             self._counters = read_counters(fields)
@@ -146,16 +146,16 @@ class Run:
             if not self.resumed or fields.status == "completed":
                 self._counters = Counters(self.iteration, self.iteration, self.usage.cost)
             elif before is None or before.entered:
-                self.watch = self._counters.watch
+                self._watch = self._counters.watch
             # Whoever starts it again after it had failed or was halted has looked at it: the guard begins anew.
         self._recorded_iteration, self._recorded_at = self.iteration, time.monotonic()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        return self.leave(error)
+        return self._leave(error)
 
-    def leave(self, error: BaseException | None = None) -> bool:
+    def _leave(self, error: BaseException | None = None) -> bool:
         """End the run as `with` does: normally, or by what was raised. True if that needs to go no further."""
         calls = self._entered()
         pulse.discard(calls)
@@ -207,22 +207,17 @@ class Run:
             Usage(),
             self.head.resume_hint,
         )
-        return same and self.session._is_at_head(self.branch, self.state)  # noqa: SLF001
+        return same and self.session._is_at_head(self.branch, self.state)
 
-    def end(self, status: str, reason: str) -> None:
+    def _end_with(self, status: str, reason: str) -> None:
         """Leave at once with this status, nothing recorded."""
         calls = self._entered()
         pulse.discard(calls)
         self._give_back(calls, status, reason)
 
-    @property
-    def ended(self) -> RunEnded | None:
-        """How `halt` or `fail` ended it, if one did."""
-        return self._end
-
     def _give_back(self, calls: Calls, status: str | None, reason: str | None) -> None:
         calls.closed = True
-        self.session._backend.leave(calls.lease, status=status, reason=reason)  # noqa: SLF001
+        self.session._backend.leave(calls.lease, status=status, reason=reason)
 
     def halt(self, reason: str) -> NoReturn:
         """End the run: halted, for this reason. No state is recorded; the next run goes on from the last boundary."""
@@ -263,10 +258,10 @@ class Run:
         on_failed: OnFailed | None = None,
     ) -> Any:
         """The outcome of `fn()`, journaled: given again after a crash, not made again. See docs/runs.md."""
-        calling = self.begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
+        calling = self._begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
         if calling.done:
             return calling.result
-        with self.enclosed(calling):
+        with self._enclosed(calling):
             try:
                 value = fn()
             except BaseException as error:
@@ -286,8 +281,8 @@ class Run:
         on_failed: OnFailed | None = None,
     ) -> Iterator[Calling]:
         """A call that someone else makes: `if not call.done: call.finish(value)`; then `call.result`."""
-        calling = self.begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
-        with self.enclosed(calling):
+        calling = self._begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
+        with self._enclosed(calling):
             try:
                 yield calling
             except BaseException as error:
@@ -299,7 +294,7 @@ class Run:
             message = f"call {name!r} was left without an outcome, and is in doubt now"
             raise InvalidInputError(message, hint="say what came out: call.finish(value)")
 
-    def begin(
+    def _begin(
         self,
         name: str,
         *,
@@ -322,7 +317,7 @@ class Run:
         )
 
     @contextlib.contextmanager
-    def enclosed(self, calling: Calling) -> Iterator[None]:
+    def _enclosed(self, calling: Calling) -> Iterator[None]:
         """Calls made meanwhile, here and in tasks started here, belong to this one."""
         token = _enclosing.set((self, calling.id))
         try:
@@ -366,7 +361,7 @@ class Run:
         recorded = None
         if not calls.unasked() and self._strategy.due(self._moment(calls, event)):
             recorded = self._record(calls, trigger=event.value)
-        self._watch()
+        self._stop_loops()
         return recorded
 
     def checkpoint(self, label: str | None = None) -> Checkpoint | None:
@@ -400,7 +395,7 @@ class Run:
         ends_run: bool = False,
     ) -> Checkpoint:
         check_text(self.resume_hint, "resume_hint")
-        counters = msgspec.structs.replace(self._counters, iteration=self.iteration, watch=self.watch)
+        counters = msgspec.structs.replace(self._counters, iteration=self.iteration, watch=self._watch)
 
         def fields(parent: Fields | None) -> Fields:
             return self.session._fields(
@@ -418,7 +413,7 @@ class Run:
 
         kept = places(self.state, calls.results) if calls.results else {}
         with calls.writing():
-            point = self.session._write(  # noqa: SLF001
+            point = self.session._write(
                 self.branch,
                 self.state,
                 fields,
@@ -432,33 +427,28 @@ class Run:
         self._recorded_iteration, self._recorded_at = self.iteration, time.monotonic()
         return point
 
-    def _watch(self) -> None:
-        halt = self.heed()
+    def _stop_loops(self) -> None:
+        halt = self._heed()
         if halt is not None:
             self.halt(halt)
 
-    def heed(self) -> str | None:
+    def _heed(self) -> str | None:
         """Let the guard look at what was seen: `warning` is its word to the loop; the reason to stop is returned."""
         if self._guard is None:
             return None
         verdict = self._guard.verdict(
-            self.watch,
+            self._watch,
             iteration=self.iteration - self._counters.first_iteration,
             cost=self.usage.cost - self._counters.first_cost,
         )
         self.warning = verdict.warning
         return verdict.halt
 
-    @property
-    def guard(self) -> LoopGuard | None:
-        """What watches for loops, if anything does."""
-        return self._guard
-
-    def tell(self, event: str, row: CallRow | None) -> None:
+    def _tell(self, event: str, row: CallRow | None) -> None:
         """Let who listens to the store know."""
-        store = self.session._store  # noqa: SLF001
-        if store._listeners[event]:  # noqa: SLF001
-            store._emit(event, self if row is None else to_call(row))  # noqa: SLF001
+        store = self.session._store
+        if store._listeners[event]:
+            store._emit(event, self if row is None else to_call(row))
 
 
 def make(

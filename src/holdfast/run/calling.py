@@ -125,6 +125,13 @@ class Calling:
                 self._write(now)
         self._calls.stopped(self._slot)
 
+    def withdraw(self) -> None:
+        """It was begun and then not made at all: it may be made again without asking anybody."""
+        if self._row.kind == "tool":
+            with contextlib.suppress(HoldfastError):
+                self._write(msgspec.structs.replace(self._row, status=RETRY))
+        self._calls.stopped(self._slot)
+
     def _write(self, row: CallRow) -> None:
         self._journal_slot = self._calls.write(row, self._journal_slot)
         self._row = row
@@ -250,7 +257,7 @@ class Calls:
                 calling = Calling(self, row, slot, recorded.slot)
             else:
                 self._refuse_doubtful(name, digest, kind)
-                halt = self._run.heed()
+                halt = self._run._heed()
                 if halt is not None:
                     self._run.halt(halt)
                 id_ = secrets.token_hex(8)
@@ -259,7 +266,7 @@ class Calls:
             self._journal.start(slot, row.id)
         try:
             if kind == "tool":
-                calling._write(row)  # noqa: SLF001 - its other half
+                calling._write(row)
             else:
                 self.check_fence()
         except BaseException:
@@ -326,9 +333,9 @@ class Calls:
             calling.finish(on_doubt(to_call(call, status=IN_DOUBT)))
             return
         now = msgspec.structs.replace(call, status=SKIPPED, ended_us=now_us())
-        calling._write(now)  # noqa: SLF001 - its other half
+        calling._write(now)
         calling.done = True
-        self.succeeded(calling._slot, now, None)  # noqa: SLF001
+        self.succeeded(calling._slot, now, None)
 
     def _look_again(self, recorded: Journaled) -> Journaled:
         """Somebody may have decided a call since this run was entered."""
@@ -353,15 +360,15 @@ class Calls:
                 self._makes_tools = True
             if row.result is not None and len(row.result) >= MIN_BYTES:
                 self.results[row.id] = result, row.result
-            guard = self._run.guard
+            guard = self._run._guard
             if guard is not None:
                 if row.kind == "llm" or not self._asks_models:
                     said = text_of(result) if row.kind == "llm" else f"{row.name} {row.key} {text_of(result)}"
-                    self._run.watch = guard.seen(self._run.watch, said)
+                    self._run._watch = guard.seen(self._run._watch, said)
                 if row.kind == "tool" or not self._makes_tools:
-                    self._run.watch = guard.succeeded(self._run.watch)
-                self._run.heed()
-        self._run.tell("call", row)
+                    self._run._watch = guard.succeeded(self._run._watch)
+                self._run._heed()
+        self._run._tell("call", row)
 
     def failed(self, slot: Slot, row: CallRow | None) -> None:
         """A call failed, now or according to the journal; a model's failure (None) is not recorded."""
@@ -372,12 +379,12 @@ class Calls:
                 self.answered(slot, row)
                 self.tool_calls += 1
                 self._makes_tools = True
-            guard = self._run.guard
+            guard = self._run._guard
             if guard is not None:
-                self._run.watch = guard.failed(self._run.watch)
-                self._run.heed()
+                self._run._watch = guard.failed(self._run._watch)
+                self._run._heed()
         if row is not None:
-            self._run.tell("call", row)
+            self._run._tell("call", row)
 
     def answered(self, slot: Slot, row: CallRow) -> None:
         """The loop knows the outcome."""
@@ -438,7 +445,7 @@ class Calls:
     def _note_fenced(self) -> None:
         if not self.fenced:
             self.fenced = True
-            self._run.tell("fenced", None)
+            self._run._tell("fenced", None)
 
     def _fenced_error(self) -> FencedError:
         message = (

@@ -31,13 +31,13 @@ UNDECIDED = Undecided()
 
 def calls(session: Session, ref: Ref, *, pending: bool) -> list[Call]:
     """The calls that a checkpoint took in; or those on a branch since its head."""
-    backend = session._backend  # noqa: SLF001 - the hall's own
+    backend = session._backend
     if pending:
         if isinstance(ref, Checkpoint):
             raise InvalidInputError("calls are pending on a branch, not on a checkpoint", hint="give the branch's name")
         found = backend.pending(session.id, ref)
         if found.run is None and ref != "main" and backend.find_branch(session.id, ref) is None:
-            raise session._refs.no_branch(ref)  # noqa: SLF001
+            raise session._refs.no_branch(ref)
         live = found.run.token if found.run is not None and found.run.live else None
         return [to_call(one.call, status=IN_DOUBT if in_doubt(one.call, live) else None) for one in found.calls]
     point = session.checkpoint(ref)
@@ -65,12 +65,12 @@ def resolve(session: Session, call_id: str, decision: str | None, *, result: Any
     else:
         raise InvalidInputError(f"a call can be decided by 'retry' or 'skip', not {decision!r}")
     after: CallRow = msgspec.structs.replace(call, ended_us=now_us, **change)
-    session._backend.settle(session.id, branch, before=before, after=after)  # noqa: SLF001
+    session._backend.settle(session.id, branch, before=before, after=after)
 
 
 def _find(session: Session, call_id: str) -> tuple[str, Journaled]:
     """A call that can be decided, and the branch it is pending on."""
-    backend = session._backend  # noqa: SLF001 - the hall's own
+    backend = session._backend
     if not isinstance(call_id, str):
         raise InvalidInputError(f"a call id is text, not {type(call_id).__name__}")
     known: list[str] = []

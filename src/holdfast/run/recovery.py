@@ -44,7 +44,7 @@ def recover(
 
 def crashed(store: Store, agent: str | None) -> list[tuple[SessionId, RunRow]]:
     """The runs to go on with."""
-    store._refuse_closed()  # noqa: SLF001 - the hall's own
+    store._refuse_closed()
     found = store.backend.crashed()
     return [(SessionId(line.id), row) for line, row in found if agent is None or line.totals.agent == agent]
 
@@ -53,15 +53,15 @@ def take_up(store: Store, session_id: SessionId, row: RunRow, tally: Tally, run_
     """The crashed run, entered; None if somebody else has it, or if it has crashed too often."""
     run = store.session(session_id).run(branch=row.branch, **run_options)
     try:
-        run.enter(expect_token=row.token)
+        run._enter(expect_token=row.token)
     except (LeaseHeldError, ConflictError, NotFoundError):
         tally.skipped.append(session_id)
         return None
-    if run.crashes >= MAX_CRASHES:
+    if run._crashes >= MAX_CRASHES:
         reason = "crash loop"
-        run.end("halted", reason)
-        tally.halted[session_id] = f"{reason}: {run.crashes} crashes at one spot"
-        run.tell("crash_loop", None)
+        run._end_with("halted", reason)
+        tally.halted[session_id] = f"{reason}: {run._crashes} crashes at one spot"
+        run._tell("crash_loop", None)
         return None
     return run
 
@@ -83,7 +83,7 @@ class Tally:
 
     def ended(self, session_id: SessionId, run: Run) -> None:
         """The handler came to its end, or ended the run."""
-        end = run.ended
+        end = run._end
         if end is None:
             self.completed.append(session_id)
         else:

@@ -15,7 +15,6 @@ from holdfast.model import ImportReport, PruneReport, SessionInfo, Status, Store
 from holdfast.retention import Retention
 from holdfast.store.fields import to_info
 from holdfast.store.session import Session
-from holdfast.upkeep import exporting, importing, pruning, verifying
 from holdfast.upkeep.progress import Progress
 
 if TYPE_CHECKING:
@@ -105,6 +104,8 @@ class Store:
         self._refuse_closed()
         if session is not None:
             check_name(session, "a session id")
+        from holdfast.upkeep import verifying
+
         return verifying.verify(self.backend, session=session, repair=repair, progress=progress)
 
     def prune(
@@ -119,6 +120,8 @@ class Store:
         self._refuse_closed()
         if session is not None:
             check_name(session, "a session id")
+        from holdfast.upkeep import pruning
+
         return pruning.prune(self.backend, retention, session=session, dry_run=dry_run, progress=progress)
 
     def export(
@@ -136,6 +139,8 @@ class Store:
         self._refuse_closed()
         if session is not None:
             check_name(session, "a session id")
+        from holdfast.upkeep import exporting
+
         exporting.export(self.backend, path, session=session, overwrite=overwrite, progress=progress)
 
     def import_(
@@ -151,6 +156,8 @@ class Store:
         A session that is here already is refused and with it the whole file, unless `on_exists` is "skip" or "rename".
         """
         self._refuse_closed()
+        from holdfast.upkeep import importing
+
         return importing.import_file(self.backend, path, rename=rename, on_exists=on_exists, progress=progress)
 
     def stats(self) -> StoreStats:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from holdfast import run as running
 from holdfast.backend import Backend, Deletion, Lease, Rewrite, Row
 from holdfast.delta import advance, rebuild, whole
-from holdfast.difference import Diff, difference
 from holdfast.digest import state_digest
 from holdfast.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
 from holdfast.lineage import check_name
@@ -42,6 +41,7 @@ from holdfast.store.tip import Plan, Tip, blind_tip, tip_of
 from holdfast.strategy import ALWAYS, Strategy
 
 if TYPE_CHECKING:
+    from holdfast.difference import Diff
     from holdfast.loops import LoopGuard
     from holdfast.run import Run
     from holdfast.run.wording import OnDoubt, OnFailed
@@ -259,6 +259,8 @@ class Session:
 
     def diff(self, a: Ref, b: Ref) -> Diff:
         """What differs between two states, part by part."""
+        from holdfast.difference import difference
+
         before, after = self._refs.row(a), self._refs.row(b)
         names = [ref if isinstance(ref, str) else ref.id[:8] for ref in (a, b)]
         return difference(self._state(before), self._state(after), a=names[0], b=names[1])

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from holdfast import packing
 from holdfast.backend import (
     ABANDONED,
     CallRow,
@@ -29,6 +28,7 @@ from holdfast.backend import (
     refuse_in_doubt,
     spot_of,
 )
+from holdfast.backends.sqlite.calls import open_journaled, seal
 from holdfast.backends.sqlite.reads import cid_of, claim_of, find_sid, one, sessions_by_sid, sid_of, unpack_id
 from holdfast.errors import ConflictError, CorruptionError, NotFoundError
 from holdfast.whereabouts import claim, clock_us, encode_claim, fenced, held, is_live
@@ -90,9 +90,6 @@ _ENTERED_RUNS = f"{_RUN.replace('SELECT run', 'SELECT sid, run', 1)} WHERE enter
 
 _FRESH_SHARE = 20  # a lease is written anew once this part of it has passed
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(CallRow).decode
-
 Took = tuple[int, int]
 
 
@@ -122,24 +119,11 @@ def _find(connection: apsw.Connection, sid: int | None, branch: str) -> Running 
     return None if found is None else Running(*found)
 
 
-def _journaled(found: Any) -> Journaled:
-    run, stood, slot, body, _ = found
-    try:
-        return Journaled(run, stood, slot, _decode(packing.open_call(body, run=run)))
-    except msgspec.DecodeError as error:
-        message = "a journaled call is sealed but does not decode"
-        raise CorruptionError(message, hint="run verify to see what is intact") from error
-
-
-def _seal(call: CallRow, run: int) -> bytes:
-    return packing.seal_call(_encode(call), run=run)
-
-
 def _calls(connection: apsw.Connection, run: int, stood: int) -> list[Journaled]:
     found = connection.execute(_CALLS, (run, stood)).fetchall()
     if [row[-1] for row in found] != list(range(len(found))):
         raise _missing_call()
-    return [_journaled(row) for row in found]
+    return [open_journaled(row) for row in found]
 
 
 def _missing_call() -> CorruptionError:
@@ -225,7 +209,7 @@ def renew(connection: apsw.Connection, lease: Lease, *, at_once: bool = True) ->
 def journal(connection: apsw.Connection, lease: Lease, call: CallRow, after: int, slot: int | None) -> int:
     """Write down a call, or what became of it; see the port."""
     renew(connection, lease, at_once=False)
-    body = _seal(call, lease.run)
+    body = seal(call, lease.run)
     if slot is None:
         connection.execute(_NEW_CALL, (lease.run, after, body))
         return connection.last_insert_rowid()
@@ -252,7 +236,7 @@ def settle(connection: apsw.Connection, session: str, branch: str, before: Journ
     if before not in pending(connection, session, branch).calls:
         message = f"call {before.call.id} is no longer as it was: another has decided it, or a run went on"
         raise ConflictError(message, hint="look again: session.calls(pending=True)")
-    connection.execute(_SET_CALL, (_seal(after, before.run), before.slot, before.run))
+    connection.execute(_SET_CALL, (seal(after, before.run), before.slot, before.run))
 
 
 def abandon(connection: apsw.Connection, session: str, branch: str, reason: str) -> int:
@@ -265,7 +249,7 @@ def abandon(connection: apsw.Connection, session: str, branch: str, reason: str)
     given_up = _pending(connection, running.run, _stands(connection, sid, branch)[1])
     for journaled in given_up:
         call = msgspec.structs.replace(journaled.call, status=ABANDONED, error=("abandoned", reason))
-        connection.execute(_SET_CALL, (_seal(call, running.run), journaled.slot, running.run))
+        connection.execute(_SET_CALL, (seal(call, running.run), journaled.slot, running.run))
     if running.unfinished or given_up:
         connection.execute(_STATUS, (running.run, "halted", reason))
         connection.execute(_COMPLETE, (running.run,))
@@ -319,7 +303,7 @@ def take_in(connection: apsw.Connection, new: Commit, standing: Standing, sid: i
             place = new.kept_in_state.get(journaled.call.id)
             if place is not None:
                 call = msgspec.structs.replace(journaled.call, result=None, place=place)
-                sealed = _seal(call, standing.run)
+                sealed = seal(call, standing.run)
                 connection.execute(_SET_CALL, (sealed, journaled.slot, standing.run))
     if new.ends_run:
         connection.execute(_COMPLETE, (standing.run,))
@@ -390,7 +374,7 @@ def arrive(connection: apsw.Connection, sid: int, moved: Moved) -> dict[int, int
         connection.execute(_NEW_RUN, (numbers[number], sid, None, 0, None, 0, 0, None, 0, b""))
     for journaled in moved.calls:
         run = numbers[journaled.run]
-        connection.execute(_NEW_CALL, (run, journaled.after, _seal(journaled.call, run)))
+        connection.execute(_NEW_CALL, (run, journaled.after, seal(journaled.call, run)))
     return numbers
 
 
@@ -426,12 +410,12 @@ def entries(connection: apsw.Connection, session: str) -> list[Journaled]:
     """The whole journal of a session."""
     sid = sid_of(connection, session)
     found = connection.execute(_ALL_CALLS, (sid,)).fetchall()
-    counts: dict[Took, int] = {}
+    counts: dict[Any, int] = {}
     for run, stood, *_, n in found:
         if n != counts.setdefault((run, stood), 0):
             raise _missing_call()
         counts[run, stood] += 1
-    return [_journaled(row) for row in found]
+    return [open_journaled(row) for row in found]
 
 
 def crashed(connection: apsw.Connection) -> list[tuple[SessionRow, RunRow]]:

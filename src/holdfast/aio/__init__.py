@@ -12,25 +12,23 @@ owns; nothing is decided here. What does no I/O stays plain (`store.session`, `s
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import contextvars
 import inspect
 import os
-import threading
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from concurrent.futures import Future
 from functools import partial
-from itertools import islice
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Self
 
 from holdfast import opening
+from holdfast.aio.lanes import Crew, Turns
+from holdfast.aio.run import AsyncCalling, AsyncRun, recover
 from holdfast.difference import Diff
-from holdfast.errors import ClosedError, InvalidInputError
+from holdfast.errors import InvalidInputError
+from holdfast.loops import LoopGuard
 from holdfast.model import (
     Branch,
+    Call,
     Checkpoint,
     ImportReport,
     Outcome,
@@ -44,142 +42,12 @@ from holdfast.model import (
     VerifyReport,
 )
 from holdfast.retention import Retention
+from holdfast.run.deciding import UNDECIDED
+from holdfast.run.wording import OnDoubt, OnFailed
 from holdfast.store import Session, Store
 from holdfast.store.refs import Ref
+from holdfast.strategy import ALWAYS, Strategy
 from holdfast.upkeep.progress import Progress
-
-_THREADS = 8  # started when first needed; sessions that commit at once share one sync, so a few more than cores pay off
-_PAGE_ITEMS = 100
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class _Lane(ABC):
-    """A way to have a sync function called in a thread while the event loop goes on."""
-
-    @abstractmethod
-    def submit(self, job: Callable[[], T]) -> Future[T]:
-        """Have a job done; a future that is cancelled before its job has begun takes the job back."""
-
-    async def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `fn` gives, or raises. Cancelling this cancels the waiting, and `fn` only if it has not begun."""
-        here = contextvars.copy_context()
-        return await asyncio.wrap_future(self.submit(partial(here.run, partial(fn, *args, **kwargs))))
-
-    async def pages(self, fn: Callable[P, Iterator[T]], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        """What an iterator gives, fetched a page at a time."""
-        items = await self.run(fn, *args, **kwargs)
-        more = True
-        while more:
-            page, error = await self.run(_page, items)
-            for item in page:
-                yield item
-            if error is not None:
-                raise error
-            more = len(page) == _PAGE_ITEMS
-
-
-def _page(items: Iterator[T]) -> tuple[list[T], Exception | None]:
-    """The next items, and what ended them too early: those before a damaged one are given before it is reported."""
-    page: list[T] = []
-    try:
-        for item in islice(items, _PAGE_ITEMS):
-            page.append(item)  # noqa: PERF402 - a `list` would lose them all at the first error
-    except Exception as error:  # noqa: BLE001 - it is raised again by `pages`
-        return page, error
-    return page, None
-
-
-class _Crew(_Lane):
-    """The threads of one store."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-aio")
-        self._pid = os.getpid()
-        self._dismissed: Future[None] | None = None
-
-    def submit(self, job: Callable[[], T]) -> Future[T]:
-        self.refuse_closed()
-        try:
-            return self._pool.submit(job)
-        except RuntimeError:  # closed by another thread in between, or the interpreter is about to end
-            raise ClosedError("the store is closed", hint="open it again") from None
-
-    def refuse_closed(self) -> None:
-        # A forked child has inherited the pool but none of its threads: a job put there would wait for ever.
-        if self._pid != os.getpid():
-            raise ClosedError("this store was opened by the parent process", hint="open it again in this process")
-        if self._dismissed is not None:
-            raise ClosedError("the store is closed", hint="open it again")
-
-    def dismiss(self, last: Callable[[], object]) -> Future[None]:
-        """Take no more jobs, finish those there are, then do the last one. A second call waits for the first."""
-        if self._dismissed is None:
-            self._dismissed = Future()
-            if self._pid != os.getpid():
-                self._dismissed.set_result(None)
-            else:
-                self._dismissed.set_running_or_notify_cancel()
-                threading.Thread(target=self._leave, args=(self._dismissed, last), name="holdfast-aio-close").start()
-        return self._dismissed
-
-    def _leave(self, dismissed: Future[None], last: Callable[[], object]) -> None:
-        try:
-            self._pool.shutdown()
-            last()
-        except BaseException as error:  # noqa: BLE001 - it is raised again where the closing is awaited
-            dismissed.set_exception(error)
-        else:
-            dismissed.set_result(None)
-
-
-class _Turns(_Lane):
-    """One job at a time, in the order they came.
-
-    Not an asyncio.Lock: that would be let go when the waiting side is cancelled, while the thread is still inside the
-    session, and it would stay taken for ever if the loop ended first. Waiting jobs keep no thread.
-    """
-
-    def __init__(self, crew: _Crew) -> None:
-        self._crew = crew
-        self._mutex = threading.Lock()
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._busy = False
-
-    def submit(self, job: Callable[[], T]) -> Future[T]:
-        self._crew.refuse_closed()
-        ticket: Future[T] = Future()
-        with self._mutex:
-            self._waiting.append(partial(_fulfil, ticket, job))
-            idle, self._busy = not self._busy, True
-        if idle:
-            self._crew.submit(self._work)
-        return ticket
-
-    def _work(self) -> None:
-        while True:
-            with self._mutex:
-                if not self._waiting:
-                    self._busy = False
-                    return
-                turn = self._waiting.popleft()
-            turn()
-            # Back to the end of the crew's queue, so that a session with much to do lets others in between. When the
-            # store is being closed that is refused, and the calls made before the closing are finished here.
-            with contextlib.suppress(ClosedError):
-                self._crew.submit(self._work)
-                return
-
-
-def _fulfil(ticket: Future[T], job: Callable[[], T]) -> None:
-    if ticket.set_running_or_notify_cancel():
-        try:
-            value = job()
-        except BaseException as error:  # noqa: BLE001 - it is raised again where the call is awaited
-            ticket.set_exception(error)
-        else:
-            ticket.set_result(value)
 
 
 class Opening:
@@ -204,7 +72,7 @@ class Opening:
             await self._store.close()
 
     async def _open(self) -> AsyncStore:
-        crew = _Crew()
+        crew = Crew()
         opened = crew.submit(partial(opening.open, self._url, durability=self._durability))
         try:
             return AsyncStore(await asyncio.wrap_future(opened), crew)
@@ -227,7 +95,7 @@ def open(url: str | os.PathLike[str] | None = None, *, durability: str = "full")
 class AsyncStore:
     """Where sessions live, awaited. An async context manager; tasks may share it. Made by `holdfast.aio.open`."""
 
-    def __init__(self, store: Store, crew: _Crew) -> None:
+    def __init__(self, store: Store, crew: Crew) -> None:
         self._store = store
         self._crew = crew
         self._loop = asyncio.get_running_loop()
@@ -251,6 +119,13 @@ class AsyncStore:
         self, *, status: Status | str | None = None, agent: str | None = None, limit: int | None = None
     ) -> AsyncIterator[SessionInfo]:
         return self._crew.pages(self._store.sessions, status=status, agent=agent, limit=limit)
+
+    def run(self, id: str, *, agent: str | None = None, **run_options: Any) -> AsyncRun:
+        """A loop that survives. Does no I/O before `async with`."""
+        return AsyncRun(self._store.run(id, agent=agent, **run_options), self._crew)
+
+    async def crashed(self) -> list[SessionInfo]:
+        return await self._crew.run(self._store.crashed)
 
     async def delete(self, session_id: str) -> None:
         await self._crew.run(self._store.delete, session_id)
@@ -331,9 +206,10 @@ class AsyncSession:
     come does nothing; one that has begun is finished, and the next waits for that.
     """
 
-    def __init__(self, session: Session, crew: _Crew) -> None:
+    def __init__(self, session: Session, crew: Crew) -> None:
         self._session = session
-        self._turns = _Turns(crew)
+        self._crew = crew
+        self._turns = Turns(crew)
 
     def __repr__(self) -> str:
         return f"<Async{repr(self._session)[1:]}"
@@ -428,5 +304,41 @@ class AsyncSession:
     async def newest_intact(self, branch: str = "main") -> Checkpoint | None:
         return await self._turns.run(self._session.newest_intact, branch)
 
+    # runs
 
-__all__ = ["AsyncSession", "AsyncStore", "Opening", "open"]
+    def run(
+        self,
+        *,
+        strategy: Strategy = ALWAYS,
+        branch: str = "main",
+        input: Any = None,
+        lease_s: float = 30.0,
+        on_doubt: OnDoubt = "ask",
+        on_failed: OnFailed = "raise",
+        loops: LoopGuard | None = None,
+    ) -> AsyncRun:
+        """A loop that survives. Does no I/O before `async with`."""
+        run = self._session.run(
+            strategy=strategy,
+            branch=branch,
+            input=input,
+            lease_s=lease_s,
+            on_doubt=on_doubt,
+            on_failed=on_failed,
+            loops=loops,
+        )
+        return AsyncRun(run, self._crew)
+
+    async def calls(self, ref: Ref = "main", *, pending: bool = False) -> list[Call]:
+        return await self._turns.run(self._session.calls, ref, pending=pending)
+
+    async def resolve(
+        self, call_id: str, decision: str | None = None, *, result: Any = UNDECIDED, failed: str | None = None
+    ) -> None:
+        await self._turns.run(self._session.resolve, call_id, decision, result=result, failed=failed)
+
+    async def abandon(self, branch: str = "main", *, reason: str) -> None:
+        await self._turns.run(self._session.abandon, branch, reason=reason)
+
+
+__all__ = ["AsyncCalling", "AsyncRun", "AsyncSession", "AsyncStore", "Opening", "open", "recover"]
