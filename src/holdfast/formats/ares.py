@@ -31,44 +31,48 @@ _MAX_POINTER_BYTES = 4096
 
 def recognise(source: Source) -> bool:
     """True if this looks like a folder of ARES's."""
+    return _home(source) is not None
+
+
+def _home(source: Source) -> Parts | None:
     for home in _HOMES:
-        for entry in source.entries(*home):
-            start = source.peek(entry.parts, 2048) if entry.kind == "file" else b""
-            stem = entry.name.removesuffix(".json").rpartition("_")[2]
-            if entry.name.endswith(_POINTER) and not start.lstrip().startswith(b"{"):
-                return True
-            if entry.name.endswith(".json") and stem.isdigit() and b'"agent_name"' in start:
-                return True
-    return False
+        if any(_is_ours(source, entry) for entry in source.entries(*home)):
+            return home
+    return None
+
+
+def _is_ours(source: Source, entry: Entry) -> bool:
+    """True for a pointer, and for what says that it is a step, by its name and its first lines."""
+    if entry.kind != "file" or not entry.name.endswith(".json"):
+        return False
+    start = source.peek(entry.parts, 4096)
+    if entry.name.endswith(_POINTER) and not start.lstrip().startswith(b"{"):
+        return True
+    return entry.name[:-5].rpartition("_")[2].isdigit() and b'"agent_name"' in start
 
 
 def read(source: Source, reading: Reading) -> None:
     """Every step that is intact."""
-    for home in _HOMES:
-        _read_home(source, home, reading)
-
-
-def _read_home(source: Source, home: Parts, reading: Reading) -> None:
+    home = _home(source) or ()
     sessions: dict[str, list[Point]] = {}
     pointers: dict[str, Entry] = {}
-    for entry in source.entries(*home):
-        name = entry.name
-        if entry.kind == "folder":
-            if home or name != "checkpoints":
-                reading.note(entry.shown, "it is a folder, and was not looked into")
-        elif entry.kind == "link":
+    for entry in source.walk(*home):
+        # A session called `a/b` has its files in a folder; other things in folders are nobody's business.
+        deeper = len(entry.parts) > len(home) + 1
+        name = "/".join(entry.parts[len(home) :])
+        if entry.kind == "link":
             reading.trouble(entry.shown, "it is a link, which is not followed")
+        elif entry.kind != "file" or not name.endswith(".json") or (deeper and not _is_ours(source, entry)):
+            reading.note(entry.shown, "it is not a checkpoint")
         elif name.endswith(_POINTER):
             pointers[normalize("NFC", name.removesuffix(_POINTER))] = entry
-        elif entry.kind == "file" and name.endswith(".json"):
+        else:
             try:
-                session, point = _point(source, entry)
+                session, point = _point(source, entry, name)
             except DamagedError as damage:
                 reading.trouble(entry.shown, damage)
             else:
                 sessions.setdefault(session, []).append(point)
-        else:
-            reading.note(entry.shown, "it is not a checkpoint")
     for session, points in sessions.items():
         pointer = pointers.pop(normalize("NFC", session), None)
         found = arrange(session, points, reading)
@@ -80,12 +84,12 @@ def _read_home(source: Source, home: Parts, reading: Reading) -> None:
         reading.trouble(entry.shown, "it points at a session of which no step is here")
 
 
-def _point(source: Source, entry: Entry) -> tuple[str, Point]:
+def _point(source: Source, entry: Entry, name: str) -> tuple[str, Point]:
     data = source.read(entry.parts)
     given = Given(parse_object(data))
     id_, agent, session = given.text("id"), given.text("agent_name"), given.text("session_id")
     step = given.whole("step", low=0)
-    if not same_name(entry.name, f"{session}_{step}.json"):
+    if not same_name(name, f"{session}_{step}.json"):
         raise DamagedError(f"it says that it is step {step} of session {session[:120]!r}")
     _check_lists(given)
     seconds = given.whole("timestamp")

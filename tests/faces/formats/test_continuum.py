@@ -201,14 +201,15 @@ def test_pending_calls_are_in_doubt_and_a_run_takes_them_up(store: holdfast.Stor
     session.resolve(first.id, result="a\nb\n")
     session.resolve(second.id, "retry")
     asked: list[str] = []
+
+    def bash() -> str:
+        asked.append("ls")
+        return "again"
+
     with store.run("s") as run:
         for key in ("tc_1", "tc_2"):
-            run.append(
-                {
-                    "role": "tool",
-                    "content": run.call("bash", lambda: asked.append("ls") or "again", key=key, args={"command": "ls"}),
-                }
-            )
+            out = run.call("bash", bash, key=key, args={"command": "ls"})
+            run.append({"role": "tool", "tool_call_id": key, "content": out})
     assert asked == ["ls"]
     assert [message["content"] for message in session.load()["messages"][-2:]] == ["a\nb\n", "again"]
 
