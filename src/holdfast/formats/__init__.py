@@ -116,6 +116,8 @@ def _read(source: Source, system: str) -> Reading:
     except DamagedError as error:  # sound when it was first read, and not any more
         message = f"{source.path} is being written to: {error}"
         raise ConflictError(message, hint="stop the program that uses it, then import again") from error
+    for where, why in source.unlisted.items():
+        reading.trouble(where, why)
     reading.sessions.sort(key=lambda found: max([point.at_us for point in found.points]))
     return reading
 
@@ -141,6 +143,7 @@ def import_(
         raise InvalidInputError(message)
     if rename is not None:
         check_name(rename, "a session id")
+    _check_store(store)
     with Source(path, tell=_looking(progress)) as source:
         name = _checked(system) or _recognised(source)
         reading = _read(source, name)
@@ -154,6 +157,12 @@ def import_(
         if not reading.sessions and not reading.troubles:
             reading.note(str(source.path), "there is no session here")
         return _Intake(store, name, reading, strict=strict, on_exists=on_exists, progress=progress).run(rename)
+
+
+def _check_store(store: object) -> None:
+    if not isinstance(store, Store):
+        message = f"a store is needed, not {type(store).__name__}"
+        raise InvalidInputError(message, hint="open it with holdfast.open; of an async one, the same URL will do")
 
 
 def _looking(progress: Progress | None) -> Callable[[int], None] | None:
@@ -289,6 +298,7 @@ def export(
     A session that came from there unchanged gives the same bytes. Nothing is written unless all of it can be. For
     smooth, a path that ends in `.db` is a SQLite store.
     """
+    _check_store(store)
     module = _SYSTEMS[_checked(system) or system]
     database = None
     folder = path

@@ -26,6 +26,7 @@ from holdfast.backend import (
 )
 from holdfast.codec import Root, encode_stored
 from holdfast.digest import checkpoint_digest
+from holdfast.errors import InvalidInputError
 from holdfast.formats.found import MAIN, FoundSession, PendingCall, Point
 from holdfast.lineage import check_name
 from holdfast.messages import summarise
@@ -162,8 +163,9 @@ def _journal(
     asked: dict[tuple[str, str | None], int] = {}
     calls: list[Journaled] = []
     for slot, call in enumerate(found.pending, 1):
-        nth = asked.get((call.name, call.key), 0)
-        asked[call.name, call.key] = nth + 1
+        slot_name = _call_name(call.name), call.key
+        nth = asked.get(slot_name, 0)
+        asked[slot_name] = nth + 1
         made = _call(call, nth=nth, id_=_call_id(name, found.heads[MAIN], slot), at_us=at_us)
         calls.append(Journaled(run=1, after=after, slot=slot, call=made))
     return (run,), tuple(calls)
@@ -174,7 +176,7 @@ def _call(call: PendingCall, *, nth: int, id_: str, at_us: int) -> CallRow:
     return CallRow(
         id=id_,
         parent=None,
-        name=call.name,
+        name=_call_name(call.name),
         key=call.key,
         nth=nth,
         kind="tool",
@@ -184,6 +186,13 @@ def _call(call: PendingCall, *, nth: int, id_: str, at_us: int) -> CallRow:
         token=1,
         started_us=at_us,
     )
+
+
+def _call_name(name: str) -> str:
+    try:
+        return check_name(name, "the name of a call")
+    except InvalidInputError:
+        return "tool"
 
 
 def _call_id(session: str, head: str, slot: int) -> str:

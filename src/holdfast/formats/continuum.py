@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.formats.ccswarm import from_state, to_state
 from holdfast.formats.dialect import (
+    AFTER_LAST_SECOND,
     DamagedError,
     Sorted,
     Writer,
@@ -37,7 +38,6 @@ _SEALS = ("_checksum", "_version")
 _PARTS = {"messages", "tool_calls_pending", "tool_results"}
 _FILE = re.compile(r"cp_(\d{8}_\d{6})_(.+)\.json", re.DOTALL)
 _SDK_FILE = re.compile(r"cp_([0-9a-f]{12})_(\d{1,12})\.json")
-_MAX_SDK_NAME = 1 << 40
 _HOME = "continuum_checkpoints"
 _ENDED = {"Running": Status.IN_PROGRESS, "Paused": Status.IN_PROGRESS, "Completed": Status.COMPLETED}
 
@@ -288,7 +288,7 @@ def _sdk_point(source: Source, entry: Entry, seconds: int) -> tuple[str, Point]:
     return session, Point(
         id=id_,
         order=(seconds * 10**9 + micro * 1000, 0, created, id_),
-        at_us=min(seconds, _MAX_SDK_NAME) * 10**6 + micro,
+        at_us=min(seconds, AFTER_LAST_SECOND - 1) * 10**6 + micro,
         load=_loader(source, entry, sha256(data).digest(), lambda value: to_state(value["state"], None)),
         where=entry.shown,
         metadata={NAME: kept},

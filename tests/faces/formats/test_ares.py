@@ -200,3 +200,9 @@ def test_a_conversation_with_tools_becomes_what_ares_can_hold(store: holdfast.St
         state = other.session("s").load()
     assert state["tool_calls"] == [{"tool_name": "ls", "arguments": "{}", "result": "a", "success": True}]
     assert any("'plan'" in note for note in report.notes)
+
+
+def test_a_call_whose_name_can_be_none_is_in_doubt_all_the_same(store: holdfast.Store, base: Path) -> None:
+    odd = [OPEN | {"tool_name": name, "arguments": "not {json"} for name in ("", "x" * 300)]
+    formats.import_(store, ares(base, [ares_step(0, tool_calls=odd)]), strict=True)
+    assert [(call.name, call.args) for call in store.session("s").calls(pending=True)] == [("tool", "not {json")] * 2
