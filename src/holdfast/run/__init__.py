@@ -96,7 +96,7 @@ class Run:
     # entering and leaving
 
     def __enter__(self) -> Self:
-        if self._calls is None:
+        if self._calls is None or self._calls.closed:  # `recover` has entered those it hands out
             self._enter()
         return self
 
@@ -118,9 +118,12 @@ class Run:
         calls = Calls(self, backend, entered)
         try:
             self._go_to(entered, calls)
-        except BaseException:
+        except BaseException as error:
+            failed = isinstance(error, Exception)
             with contextlib.suppress(HoldfastError):
-                backend.leave(entered.lease, status=None, reason=None)
+                backend.leave(
+                    entered.lease, status="failed" if failed else None, reason=_reason(error) if failed else None
+                )
             raise
         self._calls = calls
         pulse.add(calls)
@@ -170,8 +173,7 @@ class Run:
             elif isinstance(error, InDoubtError) or not isinstance(error, Exception):
                 self._give_back(calls, None, None)
             else:
-                reason = f"{type(error).__name__}: {error}"[:_REASON_CHARS]
-                self._give_back(calls, "failed", reason)
+                self._give_back(calls, "failed", _reason(error))
         except HoldfastError:
             if error is None or ours:
                 raise
@@ -196,7 +198,7 @@ class Run:
         except HoldfastError as error:
             if not calls.broken:
                 doubtful = isinstance(error, InDoubtError)
-                self._give_back(calls, None if doubtful else "failed", None if doubtful else str(error)[:_REASON_CHARS])
+                self._give_back(calls, None if doubtful else "failed", None if doubtful else _reason(error))
             raise
 
     def _is_unchanged(self, calls: Calls) -> bool:
@@ -449,6 +451,11 @@ class Run:
         store = self.session._store
         if store._listeners[event]:
             store._emit(event, self if row is None else to_call(row))
+
+
+def _reason(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}"[:_REASON_CHARS]
+    return text.encode("utf-8", "replace").decode()
 
 
 def make(

@@ -252,7 +252,13 @@ class Calls:
                 if calling.done:
                     return calling
                 row = msgspec.structs.replace(
-                    recorded.call, status=STARTED, token=self.lease.token, error=None, started_us=now_us()
+                    recorded.call,
+                    status=STARTED,
+                    token=self.lease.token,
+                    started_us=now_us(),
+                    ended_us=None,
+                    result=None,
+                    error=None,
                 )
                 calling = Calling(self, row, slot, recorded.slot)
             else:
@@ -429,8 +435,10 @@ class Calls:
                 self._backend.renew(self.lease)
 
     def beat(self) -> None:
-        """Renew while a call takes long; see pulse."""
-        if self.closed or self.fenced or self.broken is not None or not self._journal.in_flight():
+        """Renew while a call takes long; see pulse. Never raises."""
+        with self._lock:
+            idle = not self._journal.in_flight()
+        if idle or self.closed or self.fenced or self.broken is not None:
             return
         if clock_us() - self._renewed_us < self.lease.lease_us // 3:
             return
