@@ -41,7 +41,7 @@ _TIPS = 8  # lines whose last state is kept at hand
 
 def adopt(backend: Backend, found: FoundSession, name: str, tell: Callable[[], None]) -> None:
     """Take a session in under a name; AlreadyExistsError if that is taken."""
-    fields = _fields(found)
+    fields = fields_of(found)
     sequence = {point.id: at for at, point in enumerate(found.points, 1)}
     head = found.heads[MAIN]
     line = SessionRow(
@@ -53,12 +53,12 @@ def adopt(backend: Backend, found: FoundSession, name: str, tell: Callable[[], N
         0,
     )
     names = Names(tuple([BranchRow(branch, id_, None) for branch, id_ in found.heads.items()]), ())
-    runs, calls = _journal(found, name, sequence[head], fields[head].at_us)
+    runs, calls = journal_of(found, name, sequence[head], fields[head].at_us)
     moved = Moved(line, names, len(found.points), runs, calls)
     backend.adopt(moved, _Passage(found, name, fields, tell).history())
 
 
-def _fields(found: FoundSession) -> dict[str, Fields]:
+def fields_of(found: FoundSession) -> dict[str, Fields]:
     """The fields of every point but the summary, which needs its state."""
     totals: dict[str, Usage] = {}
     made: dict[str, Fields] = {}
@@ -88,6 +88,12 @@ def _fields(found: FoundSession) -> dict[str, Fields]:
             resume_hint=point.resume_hint,
         )
     return made
+
+
+def plan_of(session: str, point: Point, fields: Fields, state: State, tip: Tip | None) -> Plan:
+    """What is to be written of a point on top of another."""
+    full = msgspec.structs.replace(fields, summary=summarise(state))
+    return Plan(tip, state, session=session, id_=point.id, fields=full, **_ALONE)
 
 
 class _Passage:
@@ -136,8 +142,7 @@ class _Passage:
         return Kept(row, commit.size_bytes, commit.delta, commit.whole), blobs
 
     def _plan(self, point: Point, state: State, tip: Tip | None) -> Plan:
-        fields = msgspec.structs.replace(self._fields[point.id], summary=summarise(state))
-        return Plan(tip, state, session=self._name, id_=point.id, fields=fields, **_ALONE)
+        return plan_of(self._name, point, self._fields[point.id], state, tip)
 
     def _tip(self, row: Row) -> Tip | None:
         """What the next delta is made against; a state that is no longer at hand is read again."""
@@ -153,7 +158,7 @@ class _Passage:
             del self._tips[next(iter(self._tips))]
 
 
-def _journal(
+def journal_of(
     found: FoundSession, name: str, after: int, at_us: int
 ) -> tuple[tuple[RunRow, ...], tuple[Journaled, ...]]:
     """Calls of which nobody knows whether they happened, as a run that was cut off would have left them."""

@@ -87,6 +87,18 @@ def test_15_steps_of_a_line_given_up_are_on_a_branch_of_their_own(store: holdfas
     assert (base.parent / "to" / "s_3.json").read_bytes() == (base / "s_3.json").read_bytes()
 
 
+def test_15_a_session_begun_anew_under_its_old_name_is_not_taken_for_the_old_one(
+    store: holdfast.Store, base: Path
+) -> None:
+    formats.import_(store, ares(base, [ares_step(step) for step in range(3)]))
+    ares(base, [ares_step(step, timestamp=T0 + 1000 + step) for step in range(2)])
+    report = formats.import_(store, base)
+    assert "2 of its checkpoints are others" in problems(report)
+    assert steps(store.session("s")) == [2, 1, 0]
+    assert dict(formats.import_(store, base, on_exists="rename").renamed) == {"s": "s (2)"}
+    assert formats.import_(store, base, on_exists="rename").skipped == ("s (2)",)
+
+
 def test_15_saving_a_step_again_overwrites_nothing_here(store: holdfast.Store) -> None:
     session = store.session("s")
     first = session.commit({"n": 1}, step=3)

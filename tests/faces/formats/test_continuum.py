@@ -214,6 +214,21 @@ def test_pending_calls_are_in_doubt_and_a_run_takes_them_up(store: holdfast.Stor
     assert [message["content"] for message in session.load()["messages"][-2:]] == ["a\nb\n", "again"]
 
 
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/store.db"])
+def test_a_session_that_went_on_there_decides_what_was_in_doubt_here(url: str, base: Path, tmp_path: Path) -> None:
+    other = CALL | {"id": "tc_2"}
+    with holdfast.open(url.format(tmp_path.as_posix())) as store:
+        formats.import_(store, continuum(base, [continuum_checkpoint(1, tool_calls_pending=[CALL])]))
+        continuum(base, [continuum_checkpoint(2), continuum_checkpoint(3, tool_calls_pending=[other])])
+        report = formats.import_(store, base, strict=True)
+        session = store.session("s")
+        assert (dict(report.extended), iterations(session)) == ({"s": 2}, [3, 2, 1])
+        assert [(call.key, call.status) for call in session.calls(pending=True)] == [("tc_2", "in_doubt")]
+        assert store.crashed() == []
+        assert formats.import_(store, base).skipped == ("s",)
+        assert store.verify().ok
+
+
 def test_a_call_left_in_doubt_here_is_pending_there(store: holdfast.Store, base: Path) -> None:
     def killed() -> None:
         raise KeyboardInterrupt
