@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
-from typing import Any
 
 import msgspec
 
@@ -35,7 +34,6 @@ from holdfast.run.wording import digest_of
 from holdfast.store.fields import Fields, check_step, check_text, encode_metadata, encode_usage, to_totals
 from holdfast.store.tip import Plan, Tip
 
-_ALONE: Any = {"undo_to": None, "take_up": None, "lease": None, "kept": {}, "ends_run": False}
 _TIPS = 8  # lines whose last state is kept at hand
 
 
@@ -93,7 +91,18 @@ def fields_of(found: FoundSession) -> dict[str, Fields]:
 def plan_of(session: str, point: Point, fields: Fields, state: State, tip: Tip | None) -> Plan:
     """What is to be written of a point on top of another."""
     full = msgspec.structs.replace(fields, summary=summarise(state))
-    return Plan(tip, state, session=session, id_=point.id, fields=full, **_ALONE)
+    return Plan(
+        tip,
+        state,
+        session=session,
+        id_=point.id,
+        fields=full,
+        undo_to=None,
+        take_up=None,
+        lease=None,
+        kept={},
+        ends_run=False,
+    )
 
 
 class _Passage:

@@ -211,6 +211,9 @@ def test_pending_calls_are_in_doubt_and_a_run_takes_them_up(store: holdfast.Stor
             out = run.call("bash", bash, key=key, args={"command": "ls"})
             run.append({"role": "tool", "tool_call_id": key, "content": out})
     assert asked == ["ls"]
+    formats.export(store, "s", base.parent / "to", system="continuum")
+    with holdfast.open("memory://") as other:
+        assert formats.import_(other, base.parent / "to", strict=True).in_doubt == 0
     assert [message["content"] for message in session.load()["messages"][-2:]] == ["a\nb\n", "again"]
 
 
@@ -315,3 +318,12 @@ def test_hints_triggers_and_usage_have_their_place(store: holdfast.Store, base: 
         200,
     )
     assert head.metadata["continuum"]["created_at"] == "2026-05-14T10:15:00.000000002Z"
+
+
+def test_figures_that_continuum_could_not_load_are_not_written(store: holdfast.Store, base: Path) -> None:
+    store.session("s").commit({"messages": []}, step=2**40, usage={"tokens_in": 2**70, "cost": float("nan")})
+    formats.export(store, "s", base, system="continuum")
+    with holdfast.open("memory://") as other:
+        formats.import_(other, base, strict=True)
+        point = other.session("s").checkpoint()
+    assert (point.step, point.total_usage.cost) == (2**31 - 1, 0.0)
