@@ -217,7 +217,7 @@ def test_pending_calls_are_in_doubt_and_a_run_takes_them_up(store: holdfast.Stor
     assert [message["content"] for message in session.load()["messages"][-2:]] == ["a\nb\n", "again"]
 
 
-@pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/store.db"])
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/store.db", "file://{}/store"])
 def test_a_session_that_went_on_there_decides_what_was_in_doubt_here(url: str, base: Path, tmp_path: Path) -> None:
     other = CALL | {"id": "tc_2"}
     with holdfast.open(url.format(tmp_path.as_posix())) as store:
