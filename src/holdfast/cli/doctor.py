@@ -198,8 +198,8 @@ def _store(url: str | None, place: Path | None) -> Iterator[Finding]:
             yield Finding(
                 "store", _OK, f"{name_of(url)}: {many(stats.sessions, 'session')}, {size(stats.stored_bytes)}"
             )
-            if store.backend.name == "sqlite" and place is not None:
-                yield _checksums(place)
+            if store.backend.name == "sqlite" and place is not None and (pages := _checksums(place)).verdict != _OK:
+                yield pages
     except holdfast.CorruptionError as error:
         yield Finding("damage", _BAD, f"{error}; run `holdfast verify`")
         return

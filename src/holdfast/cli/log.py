@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.line import Line, json_option
-from holdfast.cli.lookup import ref_argument, session_argument, session_of
+from holdfast.cli.lookup import limit_option, ref_argument, session_argument, session_of
 from holdfast.cli.where import in_store
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _WORTH_TELLING = {"completed": "green", "failed": "red", "halted": "yellow"}
 @click.option("--graph", is_flag=True, help="Draw the branches, where they left, and what a restore brought back.")
 @click.option("--all", "everything", is_flag=True, help="All branches and tags, not only what led to REF.")
 @click.option("--oneline", is_flag=True, help="One line each.")
-@click.option("-n", "limit", metavar="N", type=click.IntRange(min=1), help="At most so many.")
+@limit_option
 @click.option("--calls", is_flag=True, help="The calls that led to each, with arguments and results.")
 @json_option
 @in_store

@@ -81,6 +81,17 @@ def branch_option(help_: str) -> Callable[[Callable[..., Any]], Callable[..., An
     )
 
 
+def limit_option(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`-n N`."""
+    return click.option("-n", "limit", metavar="N", type=int, callback=_at_least_one, help="At most so many.")(run)
+
+
+def _at_least_one(_ctx: click.Context, _param: click.Parameter, value: int | None) -> int | None:
+    if value is not None and value < 1:
+        raise click.BadParameter(f"{value} is not at least 1")
+    return value
+
+
 def _offer_sessions(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     with _quiet_store(ctx) as store:
         if store is not None:

@@ -43,6 +43,7 @@ def command(
 ) -> None:
     """Forget old checkpoints of all sessions, or of one SESSION. Heads, tags, labels and fork points stay."""
     from holdfast.cli.screen import Screen
+    from holdfast.cli.shown import many
 
     retention = holdfast.Retention(keep_last=keep_last, keep_days=keep_days, finished_days=finished)
     given = None if session is None else session_id(store, session)
@@ -61,7 +62,7 @@ def command(
         screen.line(shapes.dump(about))
         return
     for name, ids in report.checkpoints.items():
-        screen.text(f"{name}: {len(ids)} checkpoints")
+        screen.text(f"{name}: {many(len(ids), 'checkpoint')}")
     for name in report.sessions:
         screen.text(f"{name}: the whole session")
     screen.text(str(report))

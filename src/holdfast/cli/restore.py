@@ -87,7 +87,7 @@ def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, tar
 
 
 def _leaving(screen: Screen, session: Session, head: Checkpoint, target: Checkpoint) -> None:
-    from holdfast.cli.shown import cut, many, safe
+    from holdfast.cli.shown import cut, safe
 
     leaving = []
     for point in islice(session.log(head), _LOOKED_AT):
@@ -99,7 +99,10 @@ def _leaving(screen: Screen, session: Session, head: Checkpoint, target: Checkpo
         return
     if not leaving:
         return
-    screen.line(f"{many(len(leaving), 'checkpoint')} no longer behind the head; they stay in the history:")
+    these, stay = (
+        ("this checkpoint", "it stays") if len(leaving) == 1 else (f"these {len(leaving):,} checkpoints", "they stay")
+    )
+    screen.line(f"What {these} did leaves the head; {stay} in the history:")
     for point in leaving[:_LISTED]:
         step = "" if point.step is None else f"step {point.step}  "
         room = screen.width - 12 - len(step)

@@ -10,7 +10,7 @@ import click
 
 from holdfast.cli.bar import Bar
 from holdfast.cli.line import Line, json_option
-from holdfast.cli.lookup import session_id
+from holdfast.cli.lookup import limit_option, session_id
 from holdfast.cli.where import in_store
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--session", metavar="SESSION", help="Only in this one; otherwise in all.")
 @click.option("--role", metavar="ROLE", help="Only what this role said: user, assistant, tool, system.")
 @click.option("--tool", metavar="NAME", help="Only calls of this tool and their results.")
-@click.option("-n", "limit", metavar="N", type=click.IntRange(min=1), help="At most so many.")
+@limit_option
 @json_option
 @in_store
 def command(

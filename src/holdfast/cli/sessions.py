@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.line import Line, json_option
+from holdfast.cli.lookup import limit_option
 from holdfast.cli.where import in_store
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ STYLES = {"completed": "green", "failed": "red", "halted": "yellow", "crashed": 
 )
 @click.option("--agent", metavar="NAME", help="Only those of this agent.")
 @click.option("--crashed", is_flag=True, help="Only those whose run ended without a word.")
-@click.option("-n", "limit", metavar="N", type=click.IntRange(min=1), help="At most so many.")
+@limit_option
 @json_option
 @in_store
 def command(

@@ -22,7 +22,7 @@ _PAGE_ROWS = 500
 @click.option(
     "--top",
     metavar="N",
-    type=click.IntRange(min=0),
+    type=int,
     default=5,
     show_default=True,
     help="So many of the largest sessions; with 0 nothing has to be read.",
@@ -85,7 +85,7 @@ def _tell(screen: Screen, stats: StoreStats, largest: list[tuple[SessionInfo, in
         ("checkpoints", f"{stats.checkpoints:,}"),
         ("as plain copies", size(stats.logical_bytes)),
         ("on disk", size(stats.stored_bytes)),
-        ("ratio", f"{stats.ratio:.1f}x"),
+        ("ratio", f"{stats.ratio:.{1 if stats.ratio >= 1 else 2}f}x"),
     ):
         screen.line((f"{name:<16}", "dim"), text)
     if not largest:

@@ -6,13 +6,14 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.shown import cut, safe, width
+from holdfast.cli.shown import cut, pad, safe, width
 
 if TYPE_CHECKING:
     from holdfast.cli.screen import Screen
 
 _DEPTH = 4
 _ITEMS = 20
+_COLUMN = 16  # up to which names are lined up
 _TEXT_CHARS = 2000
 _INT_BITS = 300
 
@@ -25,8 +26,11 @@ def tree(screen: Screen, state: Mapping[Any, Any], *, full: bool) -> None:
 def _below(screen: Screen, entries: list[tuple[Any, Any]], depth: int, *, full: bool) -> None:
     shown = entries if full else entries[:_ITEMS]
     indent = "  " * depth
-    for key, each in shown:
-        name = cut(safe(key if isinstance(key, str) else f"[{brief(key)}]"), max(12, screen.width // 3))
+    names = [
+        cut(safe(key if isinstance(key, str) else f"[{brief(key)}]"), max(12, screen.width // 3)) for key, _ in shown
+    ]
+    column = min(_COLUMN, max(map(width, names), default=0))
+    for name, (_, each) in zip((pad(name, column) for name in names), shown, strict=True):
         inner = _entries(each)
         room = screen.width - len(indent) - width(name) - 2
         deeper = bool(inner) and (full or depth + 1 < _DEPTH) and not _fits(each, room)

@@ -7,6 +7,7 @@ where a patch might have completed it. A message that is found is told once, at 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from holdfast.upkeep.progress import Progress
 _PAGE_ROWS = 200
 _PAGE_BYTES = 8 * 1024 * 1024
 _KNOWN_BLOBS = 100_000
+_IDS = ("id", "tool_call_id", "call_id", "tool_use_id")  # of messages: nobody said them
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,8 +64,8 @@ def search(
             who, used = _speaker(item, names)
             if (role is not None and who != role) or (tool is not None and tool not in used):
                 continue
-            # A message that moved in its list, after a trim say, is the same message.
-            mark = (path[0], who, *path[2:], string) if item is not None else (*path, string)
+            # A message that moved in its list, after a trim say, is the same message, and is told once.
+            mark = (path[0], _mark_of(item)) if item is not None else (*path, string)
             if mark not in seen:
                 seen.add(mark)
                 name = used[0] if used else None
@@ -155,9 +157,14 @@ def _below(path: tuple[Any, ...], item: Any, value: Any) -> Iterator[tuple[tuple
         if isinstance(each, str):
             yield here, item, each
         elif isinstance(each, dict):
-            todo += [((*here, key), below) for key, below in reversed(list(each.items()))]
+            entries = [(key, below) for key, below in each.items() if item is None or key not in _IDS]
+            todo += [((*here, key), below) for key, below in reversed(entries)]
         elif isinstance(each, list | tuple):
             todo += [((*here, index), below) for index, below in reversed(list(enumerate(each)))]
+
+
+def _mark_of(item: Any) -> bytes:
+    return sha256(repr(item).encode("utf-8", "surrogatepass")).digest()
 
 
 def _speaker(item: Any, names: Mapping[str, str]) -> tuple[str | None, list[str]]:
