@@ -252,6 +252,8 @@ class _Teller:
     def _made(self, point: Checkpoint) -> list[CallRow]:
         from holdfast.cli.standing import made_calls
 
+        if point.trigger in ("manual", "restore", "undo"):
+            return []  # only a run's boundary takes calls in
         return made_calls(self._store, self._session, point)
 
 

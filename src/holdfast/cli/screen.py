@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self
@@ -39,11 +38,10 @@ class Screen:
         self._out: IO[str] = sys.stdout
         self.is_terminal = self._out.isatty()
         self.colour = _wants_colour(terminal=self.is_terminal)
-        found = shutil.get_terminal_size((80, 24))
-        self.width = max(40, min(found.columns, 400))
+        columns, self._height = _size()
+        self.width = max(40, min(columns, 400))
         # Where no width is known, names are not cut: they may be on their way to another program.
         self.cuts_names = self.is_terminal or bool(os.environ.get("COLUMNS"))
-        self._height = found.lines
         self._pager = _pager() if paged and self.is_terminal else None
         self._held: list[str] | None = [] if self._pager else None
         self._paging: subprocess.Popen[str] | None = None
@@ -123,8 +121,20 @@ def _wants_colour(*, terminal: bool) -> bool:
     return terminal and os.environ.get("TERM", "dumb") != "dumb"
 
 
+def _size() -> tuple[int, int]:
+    """Columns and lines: as the environment says, else as the terminal does, else 80 by 24."""
+    found = (80, 24)
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        found = tuple(os.get_terminal_size(sys.__stdout__.fileno()))  # type: ignore[assignment, union-attr]
+    said = [os.environ.get(name, "") for name in ("COLUMNS", "LINES")]
+    chosen = [int(text) if text.isdecimal() and int(text) > 0 else size for text, size in zip(said, found, strict=True)]
+    return chosen[0] or 80, chosen[1] or 24
+
+
 def _pager() -> str | None:
     """The pager to use: PAGER, else less; none where that is `cat`, empty, or not there."""
+    import shutil
+
     asked = os.environ.get("PAGER")
     if asked is None:
         return "less" if shutil.which("less") and os.environ.get("TERM", "dumb") != "dumb" else None

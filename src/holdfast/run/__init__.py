@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,12 +32,19 @@ from holdfast.store.fields import Fields, check_text, check_usage, decode_usage,
 from holdfast.strategy import Event, Moment, Strategy
 
 if TYPE_CHECKING:
+    from logging import Logger
+
     from holdfast.store.session import Session
 
-_log = logging.getLogger("holdfast")
 _enclosing: contextvars.ContextVar[tuple[Run, str] | None] = contextvars.ContextVar("holdfast_call", default=None)
 _REASON_CHARS = 1000
 _MIN_LEASE_S, _MAX_LEASE_S = 0.05, 7 * 86_400
+
+
+def _log() -> Logger:
+    import logging  # noqa: PLC0415 - what is seldom said need not be waited for
+
+    return logging.getLogger("holdfast")
 
 
 class RunEnded(BaseException):
@@ -134,7 +140,7 @@ class Run:
         self._crashes = entered.run.crashes
         kept = None if entered.run.input is None else decode(entered.run.input)
         if self.input is not None and kept != self.input:
-            _log.warning("%r goes on with the input it was begun with, not the one given now", self)
+            _log().warning("%r goes on with the input it was begun with, not the one given now", self)
         self.input = kept
         if entered.head_id is not None:
             self.head, self.state, fields = self.session._stand_at(self.branch, entered.head_id)
@@ -175,7 +181,7 @@ class Run:
         except HoldfastError:
             if error is None or ours:
                 raise
-            _log.warning("%r could not give its lease back", self, exc_info=True)
+            _log().warning("%r could not give its lease back", self, exc_info=True)
         finally:
             calls.closed = True
         return ours
