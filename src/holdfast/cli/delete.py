@@ -88,7 +88,7 @@ def _branch(screen: Screen, session: Session, branch: str, *, yes: bool) -> None
     from holdfast.cli.shown import cut, safe
 
     head = standing_at(session, branch)
-    screen.line(f"The name {safe(branch)} goes; its checkpoints stay and can be had by their ids. It stands at:")
+    screen.line(f"The name {safe(branch)} goes; its checkpoints stay, by their ids. It stands at:")
     screen.line("  ", (head.id[:8], "yellow"), f"  {cut(safe(head.summary), screen.width - 14)}")
     agree(f"Delete branch {safe(branch)}?", yes=yes)
     session.delete_branch(branch)

@@ -95,8 +95,8 @@ def _side_by_side(screen: Screen, diff: Diff, items: tuple[ItemChange, ...]) -> 
             sides = _where_they_differ(sides, [item.index_before, item.index_after], item, half)
         for n in range(max(map(len, sides))):
             left, right = (side[n] if n < len(side) else "" for side in sides)
-            gap = " " * (half - width(left))
-            screen.line((f"  {mark if n == 0 else ' '} ", style), (left, style), gap, " | ", (right, style))
+            middle = " " * (half - width(left)) + (" | " if right else " |")
+            screen.line((f"  {mark if n == 0 else ' '} ", style), (left, style), middle, (right, style))
     if len(items) > _ROWS:
         screen.line((f"    … and {len(items) - _ROWS:,} more (--json has all)", "dim"))
 
@@ -106,7 +106,7 @@ def _cell(text: str, room: int, *, full: bool) -> list[str]:
 
     lines = wrapped(text[: room * 20], room)
     most = _LINES_PER_ITEM if full else _LINES_PER_ITEM // 2
-    return lines if len(lines) <= most else [*lines[: most - 1], cut(lines[most - 1] + " …" * 40, room)]
+    return lines if len(lines) <= most else [*lines[: most - 1], cut(lines[most - 1] + " …", room)]
 
 
 def _where_they_differ(

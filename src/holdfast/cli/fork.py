@@ -24,5 +24,5 @@ def command(store: Store, session: str, ref: str, name: str) -> None:
     """Make a branch NAME of SESSION at REF. A run goes on there with session.run(branch=NAME)."""
     found = session_of(store, session)
     branch = found.fork(ref, name)
-    at = f"{branch.head.id[:8]} {branch.head.summary}".rstrip()
-    click.echo(f"Branch {safe(name)} of {safe(found.id)} stands at {safe(at)}")
+    click.echo(f"Branch {safe(name)} of {safe(found.id)} stands at")
+    click.echo(f"  {branch.head.id[:8]}  {safe(branch.head.summary)}".rstrip())

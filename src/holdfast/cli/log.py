@@ -31,7 +31,7 @@ _WORTH_TELLING = {"completed": "green", "failed": "red", "halted": "yellow"}
         "holdfast log ticket-42",
         "holdfast log ticket-42 --graph --all",
         "holdfast log ticket-42 --oneline",
-        "holdfast log ticket-42 main~1 -n 1 --calls",
+        "holdfast log ticket-42 main~4 -n 1 --calls",
         "holdfast log ticket-43",
     ],
 )

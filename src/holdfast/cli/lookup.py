@@ -63,7 +63,8 @@ def chosen(given: str, found: Sequence[str], *, among: Sequence[str], noun: str)
 
 def session_argument(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """SESSION, by its id or a unique start of it."""
-    return click.argument("session", metavar="SESSION", required=required, shell_complete=_offer_sessions)
+    metavar = "SESSION" if required else "[SESSION]"
+    return click.argument("session", metavar=metavar, required=required, shell_complete=_offer_sessions)
 
 
 def ref_argument(

@@ -164,7 +164,12 @@ def _decide(
         session.resolve(made.id, failed=reason)
     else:
         session.resolve(made.id, decision)
-    said = {"result": "done, with that result", "mark_failed": "failed", "retry": "to be made again", "skip": "skipped"}
+    said = {
+        "result": "done, with that result",
+        "mark_failed": "recorded as failed",
+        "retry": "to be made again",
+        "skip": "skipped",
+    }
     screen.line(f"Decided: {safe(made.name)} ({made.id}) is {said[decision]}.")
     left = sum(len(each.in_doubt) for _, each in _crashed(store, session.id))
     rest = f"{many(left, 'call')} in doubt: holdfast recover" if left else "run the session again to go on"

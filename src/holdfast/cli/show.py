@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     examples=[
         "holdfast show ticket-42",
         "holdfast show ticket-42 asked --state",
-        "holdfast show ticket-42 main~1 --calls",
+        "holdfast show ticket-42 main~4 --calls",
         "holdfast show ticket-42 asked --raw",
     ],
 )

@@ -47,4 +47,5 @@ def command(store: Store, session: str, ref: str, name: str | None, *, delete: s
     else:
         point = found.checkpoint(ref)
         found.tag(point, name)
-        click.echo(f"Tag {safe(name)} of {safe(found.id)} stands at {safe(f'{point.id[:8]} {point.summary}'.rstrip())}")
+        click.echo(f"Tag {safe(name)} of {safe(found.id)} stands at")
+        click.echo(f"  {point.id[:8]}  {safe(point.summary)}".rstrip())

@@ -26,8 +26,8 @@ NOW = BEGIN + timedelta(hours=3, minutes=20)
 class Clock:
     """Time that passes only when it is told to."""
 
-    def __init__(self) -> None:
-        self.at = BEGIN
+    def __init__(self, at: datetime) -> None:
+        self.at = at
 
     def passes(self, **amount: float) -> None:
         self.at += timedelta(**amount)
@@ -37,12 +37,12 @@ class Clock:
 
 
 @contextlib.contextmanager
-def fixed() -> Iterator[Clock]:
+def fixed(at: datetime = BEGIN, seed: str = "") -> Iterator[Clock]:
     """Ids from a counter and a clock that stands: what is made inside is the same every time."""
-    clock, numbers = Clock(), itertools.count()
+    clock, numbers = Clock(at), itertools.count()
 
     def token_hex(size: int = 32) -> str:
-        return hashlib.sha256(str(next(numbers)).encode()).hexdigest()[: 2 * size]
+        return hashlib.sha256(f"{seed}{next(numbers)}".encode()).hexdigest()[: 2 * size]
 
     with mock.patch.object(secrets, "token_hex", token_hex), mock.patch.object(time, "time_ns", clock.ns):
         yield clock
