@@ -99,6 +99,10 @@ def _checkpoint(screen: Screen, store: Store, session: Session, ref: str, *, yes
     from holdfast.cli.shown import cut, many, safe
 
     point = session.checkpoint(ref)
+    for name, at in session.tags().items():
+        if at.id == point.id:
+            message = f"checkpoint {point.id[:8]} is tagged {name!r}"
+            raise holdfast.InvalidInputError(message, hint="take the tag away first: holdfast tag SESSION -d NAME")
     branches = [name for name, head in session.branches().items() if head.id == point.id]
     children = len(store.backend.children(session.id, point.id))
     screen.line("This checkpoint goes, for good:")

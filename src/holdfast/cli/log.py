@@ -199,7 +199,7 @@ class _Teller:
         room = self._screen.width - taken - len(end) - 1
         text = safe(point.summary)
         if room < 0:
-            self._screen.line(*lanes, *begin)
+            self._screen.line(*lanes, *_within(begin, self._screen.width - used))
             return
         self._screen.line(*lanes, *begin, pad(cut(text, room), room), " ", (end, "dim"))
 
@@ -219,7 +219,7 @@ class _Teller:
         beside = f"{drawn.beside} ".ljust(used) if self._graph else ""
         if gap > 1:
             begin += [" " * gap, (end, "dim")]
-        self._screen.line(*lanes, *begin)
+        self._screen.line(*lanes, *_within(begin, self._screen.width - used))
         indent = " " * 10
         room = self._screen.width - len(beside) - len(indent)
         if gap <= 1:
@@ -288,6 +288,19 @@ def _titles(point: Checkpoint) -> list[tuple[str, str]]:
     if style:
         titles.append((point.status.value, style))
     return titles
+
+
+def _within(pieces: list[Piece], room: int) -> list[Piece]:
+    """As much of the pieces as there is room for."""
+    from holdfast.cli.shown import cut
+
+    kept: list[Piece] = []
+    for piece in pieces:
+        text, style = (piece, "") if isinstance(piece, str) else piece
+        if room > 0:
+            kept.append((cut(text, room), style))
+        room -= _width(piece)
+    return kept
 
 
 def _width(piece: Any) -> int:

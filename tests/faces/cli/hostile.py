@@ -1,4 +1,4 @@
-"""A store that means harm, or at least does not care: names like options, escapes in messages, letters of all widths."""
+"""A store that means harm, or does not care: names like options, escapes in messages, letters of all widths."""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ and what it printed is on the page. A test makes the page again and compares.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import inspect
 import re
 import shlex
@@ -60,7 +62,7 @@ All examples are run on one small store, at one moment.
 | `HOLDFAST_URL` | the store, where `--store` is not given |
 | `HOLDFAST_DEBUG` | `1` shows the traceback of a mistake in Holdfast |
 | `NO_COLOR` | if it is set, no colour; `FORCE_COLOR` has it in pipes too |
-| `COLUMNS` | how wide lines may be, otherwise what the terminal says, otherwise 80; where it is not known, names are never cut |
+| `COLUMNS` | how wide lines may be, otherwise as wide as the terminal, otherwise 80 and names are never cut |
 | `PAGER` | what long output goes through |
 """
 
@@ -99,7 +101,7 @@ def _command(name: str) -> str:
         lines += ["", f"`--json`: {how} [{command.shape.strip('*')}](#{command.shape.strip('*')})."]
     for example in command.examples:
         lines += ["", "```console", f"$ {example}"]
-        lines += [] if example in NOT_SHOWN else [printed(example)] if printed(example) else []
+        lines += [] if example in NOT_SHOWN else [printed(example)]
         lines += ["```"]
     return "\n".join(lines) + "\n"
 
@@ -115,6 +117,14 @@ def _words(text: str) -> str:
     return "\n\n".join(out)
 
 
+@functools.cache
+def _made() -> Path:
+    folder = tempfile.TemporaryDirectory(prefix="holdfast-story-")
+    atexit.register(folder.cleanup)
+    story.make(Path(folder.name) / "store.db")
+    return Path(folder.name) / "store.db"
+
+
 def printed(example: str) -> str:
     """What an example prints, made the same for every machine."""
     with tempfile.TemporaryDirectory() as where:
@@ -126,7 +136,7 @@ def run(example: str, where: Path) -> str:
     folder = where / "project"
     (folder / ".holdfast").mkdir(parents=True, mode=0o700)
     if example != "holdfast init":
-        story.make(folder / ".holdfast" / "store.db")
+        story.copy(_made(), folder / ".holdfast" / "store.db")
     if "./checkpoints" in example:
         foreign.ares(folder / "checkpoints", [foreign.ares_step(0), foreign.ares_step(1)])
     words = shlex.split(example)
@@ -153,9 +163,9 @@ def _shapes() -> str:
         "## JSON",
         "",
         "All of it is ASCII. A *time* is text like `2025-06-02T10:37:25Z`. New keys may come; none goes or changes its",
-        "meaning. What JSON has no form for is an object with one key: `$bytes` (base64), `$datetime`, `$date`, `$time`,",
-        "`$timedelta`, `$decimal`, `$uuid`, `$set`, `$float` (not a number, infinite), `$int` (beyond 64 bits), `$dict`",
-        "(pairs, where keys are not text), `$damaged` (what could not be read). Tuples are lists.",
+        "meaning. What JSON has no form for is an object with one key: `$bytes` (base64), `$datetime`, `$date`,",
+        "`$time`, `$timedelta`, `$decimal`, `$uuid`, `$set`, `$float` (not a number, infinite), `$int` (beyond 64",
+        "bits), `$dict` (pairs, where keys are not text), `$damaged` (what could not be read). Tuples are lists.",
         "",
     ]
     for name, keys in SHAPES.items():

@@ -41,7 +41,7 @@ def run(*args: str, folder: Path, columns: int | None = 80, **env: str) -> Done:
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch.dict(os.environ, given, clear=True),
-        mock.patch("holdfast.cli.shown.now", lambda: story.NOW),
+        mock.patch("holdfast.cli.shown.now", return_value=story.NOW),
         mock.patch("sys.stdin", io.StringIO()),
         contextlib.chdir(folder),
         contextlib.redirect_stdout(out),
@@ -69,7 +69,9 @@ def process(*args: str, folder: Path, **env: str) -> Done:
 class Terminal:
     """A person at a terminal: sees what a command writes, and types."""
 
-    def __init__(self, *args: str, folder: Path, columns: int = 80, lines: int = 24, **env: str) -> None:
+    def __init__(
+        self, *args: str, folder: Path, columns: int = 80, lines: int = 24, env: dict[str, str] | None = None
+    ) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self._process = subprocess.Popen(
@@ -78,9 +80,9 @@ class Terminal:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env=plain_environment(**({"TERM": "xterm-256color"} | env)),
+            env=plain_environment(**({"TERM": "xterm-256color"} | (env or {}))),
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - or Ctrl-C would reach nobody
         )
         os.close(theirs)
         self.seen = ""

@@ -47,7 +47,9 @@ def test_no_golden_output_is_left_of_a_command_that_is_gone() -> None:
     assert set(golden.FOLDER.iterdir()) == expected
 
 
-@pytest.mark.parametrize("args", [["show", "long"], ["show", "long", "main~1"], ["log", "long"], ["show", "long", "--state"]])
+@pytest.mark.parametrize(
+    "args", [["show", "long"], ["show", "long", "main~1"], ["log", "long"], ["show", "long", "--state"]]
+)
 def test_a_message_of_a_megabyte_is_folded_and_says_so(args: list[str], tmp_path: Path) -> None:
     hostile.make_long(tmp_path / "store.db")
     done = shell.run(*args, "--store", "store.db", folder=tmp_path)

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
 
 import holdfast
 from holdfast import cli
 from holdfast.cli.shapes import SHAPES, dump, plain
+from holdfast.cli.tree import brief
 from tests.faces.cli import hostile, shell
 from tests.faces.cli.reference import command_of
+from tests.unit.values import values
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 READING = {
@@ -57,7 +60,9 @@ def fits(value: Any, kind: str) -> bool:
 def wrong(found: dict[str, Any], shape: str) -> list[str]:
     keys = SHAPES[shape]
     missing = [f"{shape} has {sorted(found)}, not {sorted(keys)}"] if found.keys() != keys.keys() else []
-    return missing + [f"{shape}.{k}: {found[k]!r}" for k, kind in keys.items() if k in found and not fits(found[k], kind)]
+    return missing + [
+        f"{shape}.{k}: {found[k]!r}" for k, kind in keys.items() if k in found and not fits(found[k], kind)
+    ]
 
 
 def test_every_command_that_reads_can_be_read_by_programs() -> None:
@@ -101,14 +106,17 @@ def test_no_text_in_a_store_gets_out_of_its_json(tmp_path: Path) -> None:
         assert [json.loads(line) for line in done.out.splitlines()]
 
 
-def test_every_value_that_a_state_can_hold_has_a_form_in_json(tmp_path: Path) -> None:
-    from tests.unit.values import VALUES
+@given(values)
+def test_every_value_that_a_state_can_hold_has_a_form_in_json_and_one_for_the_eye(value: Any) -> None:
+    json.loads(dump(plain(value)))
+    shown = brief(value)
+    assert "\n" not in shown
+    assert shown.replace("\u200d", "").isprintable()
 
-    for value in VALUES:
-        json.loads(dump(plain(value)))
+
+def test_a_state_of_odd_keys_is_told_whole(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "store.db") as store:
-        store.session("s").commit({"values": list(VALUES), "$odd": {1: 2}})
+        store.session("s").commit({"$odd": {1: b"x"}, "n": float("nan")})
     done = shell.run("show", "s", "--raw", "--store", "store.db", folder=tmp_path)
-    assert done.code == 0
-    assert json.loads(done.out)["$dict"]
-    assert shell.run("show", "s", "--state", "--full", "--store", "store.db", folder=tmp_path).code == 0
+    odd = {"$dict": [[1, {"$bytes": "eA=="}]]}
+    assert json.loads(done.out) == {"$dict": [["$odd", odd], ["n", {"$float": "nan"}]]}

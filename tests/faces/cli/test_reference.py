@@ -53,7 +53,12 @@ def test_every_shape_is_used_and_every_word_in_one_is_known() -> None:
 
 
 def test_a_command_that_the_pages_show_exists() -> None:
-    for page in (ROOT / "README.md", ROOT / "docs" / "upkeep.md", ROOT / "docs" / "export.md", ROOT / "docs" / "runs.md"):
+    for page in (
+        ROOT / "README.md",
+        ROOT / "docs" / "upkeep.md",
+        ROOT / "docs" / "export.md",
+        ROOT / "docs" / "runs.md",
+    ):
         for line in page.read_text("utf-8").splitlines():
             if line.startswith(("holdfast ", "$ holdfast ")):
                 assert line.removeprefix("$ ").split()[1] in {*cli.COMMANDS, "--help", "--version"}, line
