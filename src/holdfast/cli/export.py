@@ -33,7 +33,8 @@ _ASKED = len(("SYSTEM", "SESSION", "DIR"))
 def command(store: Store, what: tuple[str, ...], *, session: str | None, branch: str, overwrite: bool) -> None:
     """Write sessions with their whole history into FILE; or one SESSION into DIR, as files of another SYSTEM.
 
-    SYSTEM is ccswarm, ares, continuum or smooth (for which DIR may be a new SQLite store, FILE.db).
+    SYSTEM is ccswarm, ares, continuum or smooth (for which DIR may be a new SQLite store, FILE.db). DIR is made if need
+    be.
     """
     from holdfast.cli.screen import Screen
 

@@ -29,7 +29,11 @@ _OURS = b"holdfast-export "
 @click.option("--strict", is_flag=True, help="Take nothing from another system unless all of it is intact.")
 @in_any_store
 def command(store: Store, what: tuple[str, ...], *, rename: str | None, on_exists: str | None, strict: bool) -> None:
-    """Take in the sessions of PATH: an export of Holdfast, or what ccswarm, ares, continuum or smooth wrote."""
+    """Take in the sessions of PATH: an export of Holdfast, or what ccswarm, ares, continuum or smooth wrote.
+
+    Which SYSTEM it is, is seen. All of it is verified first. Of another system, what is damaged is listed and the rest
+    is taken; a second time adds only what is new there.
+    """
     forgotten = len(what) == 1 and what[0] in holdfast.formats.SYSTEMS and not Path(what[0]).exists()
     if forgotten or len(what) > len(("SYSTEM", "PATH")):
         raise click.UsageError("give one PATH, with the name of the system before it or without")

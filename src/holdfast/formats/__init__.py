@@ -19,11 +19,19 @@ from types import ModuleType
 
 import msgspec
 
-from holdfast.errors import AlreadyExistsError, ConflictError, CorruptionError, FormatError, InvalidInputError
+from holdfast.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    CorruptionError,
+    FormatError,
+    InvalidInputError,
+    LeaseHeldError,
+)
 from holdfast.formats import ares, ccswarm, continuum, smooth
 from holdfast.formats.arriving import adopt
 from holdfast.formats.dialect import DamagedError
 from holdfast.formats.found import FoundSession, Reading, Trouble
+from holdfast.formats.growing import compare, extend
 from holdfast.formats.leaving import Leaving
 from holdfast.formats.source import Source
 from holdfast.formats.target import Target
@@ -43,13 +51,14 @@ class FormatReport(msgspec.Struct, frozen=True, kw_only=True):
     """What an import took in, and what it did not.
 
     `problems` are the files (or rows) that could not be taken, each with why; `notes` say what was decided where
-    nothing is missing; `skipped` were here already.
+    nothing is missing; `extended` were here and got so many newer checkpoints; `skipped` were here already.
     """
 
     system: str
     sessions: tuple[SessionId, ...]
     checkpoints: int
     in_doubt: int
+    extended: dict[SessionId, int]
     skipped: tuple[SessionId, ...]
     renamed: dict[SessionId, SessionId]
     problems: tuple[Trouble, ...]
@@ -66,6 +75,7 @@ class FormatReport(msgspec.Struct, frozen=True, kw_only=True):
         if self.in_doubt:
             lines.append(f"{self.in_doubt} calls are in doubt: nobody knows whether they happened")
         lines += [f"{old!r} is now {new!r}" for old, new in self.renamed.items()]
+        lines += [f"{name!r} was here already and got {count} checkpoints" for name, count in self.extended.items()]
         lines += [f"{name!r} was here already and is as it was" for name in self.skipped]
         lines += [f"not taken: {problem}" for problem in self.problems]
         return "\n".join([*lines, *[f"note: {note}" for note in self.notes]])
@@ -116,6 +126,8 @@ def _read(source: Source, system: str) -> Reading:
     except DamagedError as error:  # sound when it was first read, and not any more
         message = f"{source.path} is being written to: {error}"
         raise ConflictError(message, hint="stop the program that uses it, then import again") from error
+    for where, why in source.unlisted.items():
+        reading.trouble(where, why)
     reading.sessions.sort(key=lambda found: max([point.at_us for point in found.points]))
     return reading
 
@@ -132,15 +144,17 @@ def import_(
 ) -> FormatReport:
     """Take in every session found there, each in one transaction.
 
-    With `strict` nothing is taken unless everything can be. A second import of the same place adds nothing. A session
-    here of the same name that is another one is left alone and reported; with `on_exists="rename"` the new one gets a
-    name beside it, with "refuse" nothing at all is imported. `rename` names a single session anew.
+    With `strict` nothing is taken unless everything can be. A second import of the same place adds what is new there,
+    if nobody has gone on here. A session here of the same name that is another one is left alone and reported; with
+    `on_exists="rename"` the new one gets a name beside it, with "refuse" nothing at all is imported. `rename` names a
+    single session anew.
     """
     if on_exists not in ON_EXISTS:
         message = f"on_exists is one of {', '.join(ON_EXISTS)}, not {on_exists!r}"
         raise InvalidInputError(message)
     if rename is not None:
         check_name(rename, "a session id")
+    _check_store(store)
     with Source(path, tell=_looking(progress)) as source:
         name = _checked(system) or _recognised(source)
         reading = _read(source, name)
@@ -154,6 +168,12 @@ def import_(
         if not reading.sessions and not reading.troubles:
             reading.note(str(source.path), "there is no session here")
         return _Intake(store, name, reading, strict=strict, on_exists=on_exists, progress=progress).run(rename)
+
+
+def _check_store(store: object) -> None:
+    if not isinstance(store, Store):
+        message = f"a store is needed, not {type(store).__name__}"
+        raise InvalidInputError(message, hint="open it with holdfast.open; of an async one, the same URL will do")
 
 
 def _looking(progress: Progress | None) -> Callable[[int], None] | None:
@@ -183,6 +203,7 @@ class _Intake:
         self._done = 0
         self._taken: dict[SessionId, FoundSession] = {}
         self._renamed: dict[SessionId, SessionId] = {}
+        self._extended: dict[SessionId, int] = {}
         self._skipped: list[SessionId] = []
 
     def run(self, rename: str | None) -> FormatReport:
@@ -200,8 +221,9 @@ class _Intake:
         return FormatReport(
             system=self._system,
             sessions=tuple(self._taken),
-            checkpoints=sum([len(found.points) for found in self._taken.values()]),
+            checkpoints=sum([len(found.points) for found in self._taken.values()]) + sum(self._extended.values()),
             in_doubt=sum([len(found.pending) for found in self._taken.values()]),
+            extended=self._extended,
             skipped=tuple(self._skipped),
             renamed=self._renamed,
             problems=tuple(self._reading.troubles),
@@ -228,34 +250,44 @@ class _Intake:
                     if candidate != found.id:
                         self._renamed[SessionId(found.id)] = SessionId(candidate)
                     return
-            missing = {point.id for point in found.points} - set(self._backend.ids(candidate))
-            if not missing or (len(missing) < len(found.points) and self._on_exists != "rename"):
-                self._skip(found, candidate, len(missing))
+            missing, changed = compare(self._backend, found, candidate)
+            other = changed or missing == len(found.points)
+            if other and self._on_exists != "rename":
+                why = f"{changed} of its checkpoints are others than those here" if changed else "it is another session"
+                self._refuse(found, f"there is already a session {candidate!r}, and {why}; give it another name")
                 return
-            if self._on_exists != "rename":
-                why = f"there is another session {candidate!r} here"
-                self._refuse(found, f"{why}; import it under another name")
+            if not other and (not missing or self._on_exists != "rename"):
+                self._go_on(found, candidate, missing)
                 return
 
     def _adopt(self, found: FoundSession, name: str) -> None:
         begun = self._done
-
-        def tell() -> None:
-            self._done += 1
-            if self._progress is not None:
-                self._progress(self._done, self._total)
-
         try:
-            adopt(self._backend, found, name, tell)
+            adopt(self._backend, found, name, self._tell)
         except BaseException:
             self._done = begun
             raise
 
-    def _skip(self, found: FoundSession, name: str, missing: int) -> None:
+    def _go_on(self, found: FoundSession, name: str, missing: int) -> None:
+        """A session that was imported before: what is new is added, if it fits behind what is here."""
+        self._done += len(found.points) - missing
+        added = 0
+        try:
+            added = extend(self._backend, found, name, self._tell) if missing else 0
+        except (DamagedError, InvalidInputError, ConflictError, LeaseHeldError) as error:
+            self._reading.trouble(f"session {found.id!r}", f"what is new there was not added: {error}")
+        if added:
+            self._extended[SessionId(name)] = added
+            return
         self._skipped.append(SessionId(name))
         if missing:
             what = f"session {name!r} was imported before and lacks {missing} of these checkpoints; rename imports all"
             self._reading.note(found.points[-1].where, what)
+
+    def _tell(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, self._total)
 
     def _refuse(self, found: FoundSession, why: str) -> None:
         if self._strict:
@@ -289,6 +321,7 @@ def export(
     A session that came from there unchanged gives the same bytes. Nothing is written unless all of it can be. For
     smooth, a path that ends in `.db` is a SQLite store.
     """
+    _check_store(store)
     module = _SYSTEMS[_checked(system) or system]
     database = None
     folder = path

@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Any
 from unicodedata import normalize
 
-from holdfast.formats.dialect import DamagedError, Writer, parse_object
+from holdfast.formats.dialect import AFTER_LAST_SECOND, DamagedError, Writer, parse_object
 from holdfast.formats.found import MAIN, FoundSession, Given, PendingCall, Point, Reading, arrange, free_name
 from holdfast.formats.leaving import Leaving, arguments_of, arguments_text, calls_in, jsonable, micros, own, text_of
 from holdfast.formats.source import Entry, Parts, Source, same_name
@@ -24,7 +24,6 @@ _STATUSES = {"InProgress": Status.IN_PROGRESS, "Completed": Status.COMPLETED}
 _REASONED = {"Failed": Status.FAILED, "Halted": Status.HALTED}
 _PARTS = {"messages", "tool_calls", "partial_results"}
 _HOMES: tuple[Parts, ...] = ((), ("checkpoints",))
-_MAX_SECONDS = 253_402_300_800  # the year 10000
 _MAX_STEP = 2**63
 _MAX_POINTER_BYTES = 4096
 
@@ -112,7 +111,7 @@ def _point(source: Source, entry: Entry, name: str) -> tuple[str, Point]:
     return session, Point(
         id=id_,
         order=(step,),
-        at_us=min(max(seconds, 0), _MAX_SECONDS - 1) * 10**6,
+        at_us=min(max(seconds, 0), AFTER_LAST_SECOND - 1) * 10**6,
         load=load,
         where=entry.shown,
         step=step if step < _MAX_STEP else None,
@@ -158,7 +157,8 @@ def _find_head(source: Source, found: FoundSession, pointer: Entry | None, readi
     except (DamagedError, UnicodeDecodeError) as damage:
         reading.trouble(pointer.shown, damage)
         return
-    named = {point.where.rpartition("/")[2]: point for point in found.points}.get(name)
+    names = {f"{found.id}_{point.metadata[NAME].get('step', point.step)}.json": point for point in found.points}
+    named = {normalize("NFC", one): point for one, point in names.items()}.get(normalize("NFC", name))
     if named is None:
         if "/" in name or "\\" in name:
             reading.trouble(pointer.shown, f"it points at {name[:120]!r}, which was not followed")
@@ -203,17 +203,18 @@ def write(leaving: Leaving, target: Target) -> None:
     steps = _steps(leaving)
     latest = ""
     for checkpoint in leaving.line():
-        latest = f"{stem}_{steps[checkpoint.id]}.json"
-        target.write((*folder, latest), _content(leaving, checkpoint, steps[checkpoint.id]))
+        step = steps[checkpoint.id]
+        latest = f"{leaving.session}_{step}.json"
+        target.write((*folder, f"{stem}_{step}.json"), _content(leaving, checkpoint, step))
     taken = set(steps.values())
     for checkpoint in leaving.others():
         kept = own(checkpoint, NAME)
-        step = kept.get("step", checkpoint.step)
-        if not kept or step is None or step in taken:
+        recorded = kept.get("step", checkpoint.step)
+        if not kept or recorded is None or recorded in taken:
             leaving.note("ARES has no branches: only the branch asked for was written")
             continue
-        taken.add(step)
-        target.write((*folder, f"{stem}_{step}.json"), _content(leaving, checkpoint, step))
+        taken.add(recorded)
+        target.write((*folder, f"{stem}_{recorded}.json"), _content(leaving, checkpoint, recorded))
     target.settle(*folder)
     target.write((*folder, stem + _POINTER), latest.encode())
     target.settle(*folder)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
-from typing import Any
 
 import msgspec
 
@@ -26,6 +25,7 @@ from holdfast.backend import (
 )
 from holdfast.codec import Root, encode_stored
 from holdfast.digest import checkpoint_digest
+from holdfast.errors import InvalidInputError
 from holdfast.formats.found import MAIN, FoundSession, PendingCall, Point
 from holdfast.lineage import check_name
 from holdfast.messages import summarise
@@ -34,13 +34,12 @@ from holdfast.run.wording import digest_of
 from holdfast.store.fields import Fields, check_step, check_text, encode_metadata, encode_usage, to_totals
 from holdfast.store.tip import Plan, Tip
 
-_ALONE: Any = {"undo_to": None, "take_up": None, "lease": None, "kept": {}, "ends_run": False}
 _TIPS = 8  # lines whose last state is kept at hand
 
 
 def adopt(backend: Backend, found: FoundSession, name: str, tell: Callable[[], None]) -> None:
     """Take a session in under a name; AlreadyExistsError if that is taken."""
-    fields = _fields(found)
+    fields = fields_of(found)
     sequence = {point.id: at for at, point in enumerate(found.points, 1)}
     head = found.heads[MAIN]
     line = SessionRow(
@@ -52,12 +51,12 @@ def adopt(backend: Backend, found: FoundSession, name: str, tell: Callable[[], N
         0,
     )
     names = Names(tuple([BranchRow(branch, id_, None) for branch, id_ in found.heads.items()]), ())
-    runs, calls = _journal(found, name, sequence[head], fields[head].at_us)
+    runs, calls = journal_of(found, name, sequence[head], fields[head].at_us)
     moved = Moved(line, names, len(found.points), runs, calls)
     backend.adopt(moved, _Passage(found, name, fields, tell).history())
 
 
-def _fields(found: FoundSession) -> dict[str, Fields]:
+def fields_of(found: FoundSession) -> dict[str, Fields]:
     """The fields of every point but the summary, which needs its state."""
     totals: dict[str, Usage] = {}
     made: dict[str, Fields] = {}
@@ -87,6 +86,23 @@ def _fields(found: FoundSession) -> dict[str, Fields]:
             resume_hint=point.resume_hint,
         )
     return made
+
+
+def plan_of(session: str, point: Point, fields: Fields, state: State, tip: Tip | None) -> Plan:
+    """What is to be written of a point on top of another."""
+    full = msgspec.structs.replace(fields, summary=summarise(state))
+    return Plan(
+        tip,
+        state,
+        session=session,
+        id_=point.id,
+        fields=full,
+        undo_to=None,
+        take_up=None,
+        lease=None,
+        kept={},
+        ends_run=False,
+    )
 
 
 class _Passage:
@@ -135,8 +151,7 @@ class _Passage:
         return Kept(row, commit.size_bytes, commit.delta, commit.whole), blobs
 
     def _plan(self, point: Point, state: State, tip: Tip | None) -> Plan:
-        fields = msgspec.structs.replace(self._fields[point.id], summary=summarise(state))
-        return Plan(tip, state, session=self._name, id_=point.id, fields=fields, **_ALONE)
+        return plan_of(self._name, point, self._fields[point.id], state, tip)
 
     def _tip(self, row: Row) -> Tip | None:
         """What the next delta is made against; a state that is no longer at hand is read again."""
@@ -152,7 +167,7 @@ class _Passage:
             del self._tips[next(iter(self._tips))]
 
 
-def _journal(
+def journal_of(
     found: FoundSession, name: str, after: int, at_us: int
 ) -> tuple[tuple[RunRow, ...], tuple[Journaled, ...]]:
     """Calls of which nobody knows whether they happened, as a run that was cut off would have left them."""
@@ -162,8 +177,9 @@ def _journal(
     asked: dict[tuple[str, str | None], int] = {}
     calls: list[Journaled] = []
     for slot, call in enumerate(found.pending, 1):
-        nth = asked.get((call.name, call.key), 0)
-        asked[call.name, call.key] = nth + 1
+        slot_name = _call_name(call.name), call.key
+        nth = asked.get(slot_name, 0)
+        asked[slot_name] = nth + 1
         made = _call(call, nth=nth, id_=_call_id(name, found.heads[MAIN], slot), at_us=at_us)
         calls.append(Journaled(run=1, after=after, slot=slot, call=made))
     return (run,), tuple(calls)
@@ -174,7 +190,7 @@ def _call(call: PendingCall, *, nth: int, id_: str, at_us: int) -> CallRow:
     return CallRow(
         id=id_,
         parent=None,
-        name=call.name,
+        name=_call_name(call.name),
         key=call.key,
         nth=nth,
         kind="tool",
@@ -184,6 +200,13 @@ def _call(call: PendingCall, *, nth: int, id_: str, at_us: int) -> CallRow:
         token=1,
         started_us=at_us,
     )
+
+
+def _call_name(name: str) -> str:
+    try:
+        return check_name(name, "the name of a call")
+    except InvalidInputError:
+        return "tool"
 
 
 def _call_id(session: str, head: str, slot: int) -> str:

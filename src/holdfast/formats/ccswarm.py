@@ -16,6 +16,7 @@ from holdfast.formats.found import FoundSession, Given, Point, Reading, arrange,
 from holdfast.formats.leaving import Leaving, jsonable, micros, own
 from holdfast.formats.source import Entry, Parts, Source, same_name
 from holdfast.formats.target import Target, safe_parts
+from holdfast.formats.values import from_state, to_state
 from holdfast.model import Checkpoint, State, Usage
 
 NAME = "ccswarm"
@@ -127,33 +128,6 @@ def _context(given: Given) -> bytes | None:
 def _form(context: bytes) -> str:
     """What the bytes are. `context_compressed` does not say: the original never compresses."""
     return "zstd" if context.startswith(_ZSTD) else "gzip" if context.startswith(_GZIP) else "plain"
-
-
-def to_state(state: Any, context: bytes | None) -> State:
-    """Ccswarm's state and context as one state: an object is taken as it is where that can be told apart again."""
-    beside = {} if context is None else {"context": context}
-    return {"state": state, **beside} if _needs_a_name(state, context) else {**state, **beside}
-
-
-def from_state(state: State) -> tuple[Any, bytes | None]:
-    """The same the other way round."""
-    context = state.get("context")
-    if not isinstance(context, bytes):
-        context = None
-    rest = state if context is None else {key: value for key, value in state.items() if key != "context"}
-    named = set(rest) == {"state"} and _needs_a_name(rest["state"], context)
-    return (rest["state"] if named else rest), context
-
-
-def _needs_a_name(state: Any, context: bytes | None) -> bool:
-    """True where the state cannot be the whole: it is no object, or one that would be taken for something else."""
-    while type(state) is dict:
-        if context is not None and "context" in state:
-            return True
-        if set(state) != {"state"}:
-            return False
-        state = state["state"]
-    return True
 
 
 def _compare_index(source: Source, home: Parts, here: set[str], reading: Reading) -> None:

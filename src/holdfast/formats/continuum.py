@@ -12,8 +12,8 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
-from holdfast.formats.ccswarm import from_state, to_state
 from holdfast.formats.dialect import (
+    AFTER_LAST_SECOND,
     DamagedError,
     Sorted,
     Writer,
@@ -27,6 +27,7 @@ from holdfast.formats.found import MAIN, FoundSession, Given, PendingCall, Point
 from holdfast.formats.leaving import Leaving, arguments_of, arguments_text, jsonable, micros, own
 from holdfast.formats.source import Entry, Parts, Source, same_name
 from holdfast.formats.target import Target, safe_parts
+from holdfast.formats.values import from_state, to_state
 from holdfast.model import Checkpoint, State, Status, Usage
 
 NAME = "continuum"
@@ -36,8 +37,8 @@ _VERSION = "1.0"
 _SEALS = ("_checksum", "_version")
 _PARTS = {"messages", "tool_calls_pending", "tool_results"}
 _FILE = re.compile(r"cp_(\d{8}_\d{6})_(.+)\.json", re.DOTALL)
+_MAX_ITERATION, _MAX_TOKENS = 2**31, 2**63 - 1
 _SDK_FILE = re.compile(r"cp_([0-9a-f]{12})_(\d{1,12})\.json")
-_MAX_SDK_NAME = 1 << 40
 _HOME = "continuum_checkpoints"
 _ENDED = {"Running": Status.IN_PROGRESS, "Paused": Status.IN_PROGRESS, "Completed": Status.COMPLETED}
 
@@ -288,7 +289,7 @@ def _sdk_point(source: Source, entry: Entry, seconds: int) -> tuple[str, Point]:
     return session, Point(
         id=id_,
         order=(seconds * 10**9 + micro * 1000, 0, created, id_),
-        at_us=min(seconds, _MAX_SDK_NAME) * 10**6 + micro,
+        at_us=min(seconds, AFTER_LAST_SECOND - 1) * 10**6 + micro,
         load=_loader(source, entry, sha256(data).digest(), lambda value: to_state(value["state"], None)),
         where=entry.shown,
         metadata={NAME: kept},
@@ -343,25 +344,21 @@ def _content(leaving: Leaving, checkpoint: Checkpoint, kept: dict[str, Any]) -> 
     leaving.note_parts(state, _PARTS)
     total = checkpoint.total_usage
     messages = state.get("messages", [])
-    pending = state.get("tool_calls_pending")
-    if pending is None and checkpoint.id == leaving.head.id:
-        pending = [
-            {"id": call.key, "name": call.name, "arguments": arguments_text(call.args)} for call in leaving.pending()
-        ]
     cost = kept.get("cost_estimate", total.cost)
+    step = checkpoint.step if checkpoint.step is not None else checkpoint.sequence
     created = kept.get("created_at") if kept.get("layout") != "sdk" else None
     record: dict[str, Any] = {
         "_version": _VERSION,
         "checkpoint_id": kept.get("id", checkpoint.id),
         # A cost that was not a number is a null, which Continuum writes and then cannot read.
-        "cost_estimate": 0.0 if cost is None else cost,
+        "cost_estimate": cost if cost is not None and cost - cost == 0 else 0.0,
         "created_at": created or time_text(micros(checkpoint.created_at)),
-        "iteration": checkpoint.step if checkpoint.step is not None else checkpoint.sequence,
+        "iteration": min(max(step, -_MAX_ITERATION), _MAX_ITERATION - 1),
         "messages": messages if isinstance(messages, list) else [messages],
         "resume_hint": checkpoint.resume_hint,
         "session_id": leaving.session,
-        "tokens_used": kept.get("tokens_used", total.tokens_in + total.tokens_out),
-        "tool_calls_pending": pending if isinstance(pending, list) else [],
+        "tokens_used": kept.get("tokens_used", min(total.tokens_in + total.tokens_out, _MAX_TOKENS)),
+        "tool_calls_pending": _pending(leaving, checkpoint, state, kept),
         "tool_results": state.get("tool_results"),
         "trigger": checkpoint.trigger,
         **kept.get("more", {}),
@@ -370,3 +367,16 @@ def _content(leaving: Leaving, checkpoint: Checkpoint, kept: dict[str, Any]) -> 
     bare = {key: value for key, value in record.items() if key != "_version"}
     record["_checksum"] = sha256(writer.compact(Sorted(bare))).hexdigest()
     return writer.pretty(Sorted(record))
+
+
+def _pending(leaving: Leaving, checkpoint: Checkpoint, state: State, kept: dict[str, Any]) -> list[Any]:
+    """The calls without an outcome: as it was there; of what was made here, what the state and the journal say."""
+    told = state.get("tool_calls_pending")
+    told = told if isinstance(told, list) else []
+    if kept or (not told and checkpoint.id != leaving.head.id):
+        return told
+    settled = leaving.settled()
+    left = [call for call in told if not (isinstance(call, dict) and call.get("id") in settled)]
+    if left or checkpoint.id != leaving.head.id:
+        return left
+    return [{"id": call.key, "name": call.name, "arguments": arguments_text(call.args)} for call in leaving.pending()]

@@ -23,6 +23,8 @@ _TIME = re.compile(
 )
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _DAY_S = 86_400
+_FIRST_SECOND = (date.min.toordinal() - _EPOCH_DAY) * _DAY_S
+AFTER_LAST_SECOND = (date.max.toordinal() + 1 - _EPOCH_DAY) * _DAY_S
 _MAX_SECOND = 60  # a leap second
 
 
@@ -249,6 +251,8 @@ def nanoseconds(text: str) -> int:
     if found[8] is not None:
         offset = int(found[9]) * 3600 + int(found[10]) * 60
         seconds -= offset if found[8] == "+" else -offset
+    if not _FIRST_SECOND <= seconds < AFTER_LAST_SECOND:  # an offset may lead out of the calendar
+        raise DamagedError(f"{text[:60]!r} is not a time")
     return seconds * 10**9 + int((found[7] or "").ljust(9, "0"))
 
 

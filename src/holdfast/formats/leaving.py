@@ -85,6 +85,11 @@ class Leaving:
             if one.call.status in (STARTED, IN_DOUBT)
         ]
 
+    def settled(self) -> set[str | None]:
+        """The keys of calls that were decided here: a state may still name them as pending."""
+        calls = [one.call for one in self._backend.entries(self.session)]
+        return {call.key for call in calls if call.status not in (STARTED, IN_DOUBT)}
+
     def note(self, what: str) -> None:
         """Something that the other system has no place for."""
         if what not in self.notes:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from holdfast.errors import InvalidInputError, NotFoundError, UnavailableError
+from holdfast.errors import InvalidInputError, NotFoundError, UnavailableError, UnsupportedError
 from holdfast.formats.dialect import DamagedError
 from holdfast.model import MAX_STATE_BYTES
 
@@ -25,10 +25,13 @@ Parts = tuple[str, ...]
 
 MAX_FILE_BYTES = 4 * MAX_STATE_BYTES
 _MAX_FOLDERS_DEEP = 8
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that nobody writes to must not stop us
+# Where a flag is not known, neither is the rest that is needed, and `Source` says so.
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_TOP = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_FOLDER = _TOP | _NO_LINK
+_FILE = os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0)  # a pipe that nobody writes to must not stop us
 
-_COPY = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_COPY = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 class Entry(NamedTuple):
@@ -52,11 +55,13 @@ class Source:
     """A place to read from: a folder, or one file (which is then the only name in it)."""
 
     def __init__(self, path: str | os.PathLike[str], *, tell: Callable[[int], None] | None = None) -> None:
+        refuse_other_systems()
         self.path = _usable(path)
         self._tell = tell
         self._reads = 0
         self.alone: str | None = None
         self.closing = contextlib.ExitStack()
+        self.unlisted: dict[str, str] = {}  # folders that could not be looked into, and why
         self.kept: dict[Parts, Any] = {}  # what a reader holds open until the end
         try:
             kind = self.path.stat().st_mode
@@ -69,7 +74,7 @@ class Source:
             top = self.path.resolve() if self.alone is None else self.path.resolve().parent
             if self.alone is not None:
                 self.alone = self.path.resolve().name
-            self._top = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._top = os.open(top, _TOP)
             self.folder = top
         except FileNotFoundError:
             message = f"there is no {self.path}"
@@ -101,8 +106,8 @@ class Source:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            where = "/".join(folder) or str(self.path)
-            raise UnavailableError(f"{where} cannot be listed: {error.strerror or error}") from error
+            self.unlisted["/".join(folder) or str(self.path)] = f"it cannot be listed: {error.strerror or error}"
+            return []
 
     def walk(self, *folder: str) -> Iterator[Entry]:
         """Everything below a folder but the folders themselves, to a sensible depth."""
@@ -194,6 +199,13 @@ class Source:
             yield held
         finally:
             os.close(held)
+
+
+def refuse_other_systems() -> None:
+    """UnsupportedError where files cannot be opened from the folder they stand in."""
+    if os.open not in os.supports_dir_fd:
+        message = "files of other systems are read and written on POSIX systems only"
+        raise UnsupportedError(message, hint="import them on Linux or macOS, then move them with export and import")
 
 
 def same_name(a: str, b: str) -> bool:

@@ -17,10 +17,13 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.errors import AlreadyExistsError, InvalidInputError, UnavailableError
-from holdfast.formats.source import Parts
+from holdfast.formats.source import Parts, refuse_other_systems
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_TOP = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_FOLDER = _TOP | _NO_LINK
+_OLD = os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0)
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
 _MODE, _FOLDER_MODE = 0o600, 0o700
 _MAX_NAME_BYTES = 255
 
@@ -39,6 +42,7 @@ class Target:
     """A folder to write to, made if it is not there. A rehearsal looks at it, refuses what it must, writes nothing."""
 
     def __init__(self, path: str | os.PathLike[str], *, overwrite: bool, rehearsal: bool = False) -> None:
+        refuse_other_systems()
         self.path = Path(path).expanduser()
         self.overwrite = overwrite
         self.rehearsal = rehearsal
@@ -51,7 +55,7 @@ class Target:
             if rehearsal and not self.path.exists():
                 return
             self.path.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-            self._top = os.open(self.path.resolve(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._top = os.open(self.path.resolve(), _TOP)
 
     def __enter__(self) -> Self:
         return self
@@ -83,7 +87,7 @@ class Target:
         """The content of a file that is there."""
         try:
             with self._folder(parts[:-1], make=False) as held:
-                file = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=held)
+                file = os.open(parts[-1], _OLD, dir_fd=held)
                 with os.fdopen(file, "rb") as reader:
                     return reader.read() if stat.S_ISREG(os.fstat(file).st_mode) else None
         except FileNotFoundError:

@@ -28,6 +28,13 @@ from tests.house.tree import ROOT
 PAGE = ROOT / "docs" / "cli.md"
 # What these print is about the machine; they are run by tests of their own.
 NOT_SHOWN = {"holdfast doctor", "holdfast demo", "holdfast completion fish"}
+SEE = {
+    "verify": "[upkeep.md](upkeep.md)",
+    "prune": "[upkeep.md](upkeep.md)",
+    "recover": "[runs.md](runs.md)",
+    "export": "[export.md](export.md) and [formats.md](formats.md)",
+    "import": "[export.md](export.md) and [formats.md](formats.md)",
+}
 HOME = "/home/you/project"
 
 _HEAD = """# The command line
@@ -99,6 +106,8 @@ def _command(name: str) -> str:
     if command.shape:
         how = "one object a line, each" if command.shape.endswith("*") else "one object,"
         lines += ["", f"`--json`: {how} [{command.shape.strip('*')}](#{command.shape.strip('*')})."]
+    if name in SEE:
+        lines += ["", f"See {SEE[name]}."]
     for example in command.examples:
         lines += ["", "```console", f"$ {example}"]
         lines += [] if example in NOT_SHOWN else [printed(example)]

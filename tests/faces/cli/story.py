@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -81,7 +82,7 @@ def _wants(name: str, **args: Any) -> dict[str, Any]:
 def _work(run: holdfast.Run, clock: Clock, answers: list[dict[str, Any]], results: dict[str, Any]) -> None:
     run.state.setdefault("messages", [_says("user", run.input)])
     for answer in answers:
-        reply = run.call("model", lambda answer=answer: answer, kind="llm")
+        reply = run.call("model", partial(dict, answer), kind="llm")
         clock.passes(seconds=3)
         run.append(reply)
         run.use(tokens_in=420 + 40 * len(run.state["messages"]), tokens_out=35, cost=0.0021)

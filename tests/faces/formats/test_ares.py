@@ -87,6 +87,18 @@ def test_15_steps_of_a_line_given_up_are_on_a_branch_of_their_own(store: holdfas
     assert (base.parent / "to" / "s_3.json").read_bytes() == (base / "s_3.json").read_bytes()
 
 
+def test_15_a_session_begun_anew_under_its_old_name_is_not_taken_for_the_old_one(
+    store: holdfast.Store, base: Path
+) -> None:
+    formats.import_(store, ares(base, [ares_step(step) for step in range(3)]))
+    ares(base, [ares_step(step, timestamp=T0 + 1000 + step) for step in range(2)])
+    report = formats.import_(store, base)
+    assert "2 of its checkpoints are others" in problems(report)
+    assert steps(store.session("s")) == [2, 1, 0]
+    assert dict(formats.import_(store, base, on_exists="rename").renamed) == {"s": "s (2)"}
+    assert formats.import_(store, base, on_exists="rename").skipped == ("s (2)",)
+
+
 def test_15_saving_a_step_again_overwrites_nothing_here(store: holdfast.Store) -> None:
     session = store.session("s")
     first = session.commit({"n": 1}, step=3)
@@ -200,3 +212,9 @@ def test_a_conversation_with_tools_becomes_what_ares_can_hold(store: holdfast.St
         state = other.session("s").load()
     assert state["tool_calls"] == [{"tool_name": "ls", "arguments": "{}", "result": "a", "success": True}]
     assert any("'plan'" in note for note in report.notes)
+
+
+def test_a_call_whose_name_can_be_none_is_in_doubt_all_the_same(store: holdfast.Store, base: Path) -> None:
+    odd = [OPEN | {"tool_name": name, "arguments": "not {json"} for name in ("", "x" * 300)]
+    formats.import_(store, ares(base, [ares_step(0, tool_calls=odd)]), strict=True)
+    assert [(call.name, call.args) for call in store.session("s").calls(pending=True)] == [("tool", "not {json")] * 2

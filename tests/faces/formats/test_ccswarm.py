@@ -216,7 +216,7 @@ def test_a_strict_import_takes_nothing_where_something_is_damaged(store: holdfas
 def test_another_session_of_the_same_name_is_left_alone(store: holdfast.Store, base: Path) -> None:
     store.session("s").commit({"mine": True})
     three(base)
-    assert "another session 's'" in problems(formats.import_(store, base))
+    assert "it is another session" in problems(formats.import_(store, base))
     assert store.session("s").load() == {"mine": True}
     with pytest.raises(holdfast.AlreadyExistsError, match="nothing was imported"):
         formats.import_(store, base, on_exists="refuse")
@@ -226,13 +226,40 @@ def test_another_session_of_the_same_name_is_left_alone(store: holdfast.Store, b
     assert formats.import_(store, base, on_exists="rename").skipped == ("s (2)",)
 
 
-def test_what_was_saved_since_the_first_import_is_told(store: holdfast.Store, base: Path) -> None:
+def test_what_was_saved_since_the_first_import_is_added_by_the_second(store: holdfast.Store, base: Path) -> None:
     formats.import_(store, three(base))
+    before = [point.digest for point in store.session("s").log()]
+    late = [ccswarm_checkpoint(4, parent=uuid(2)), ccswarm_checkpoint(5, parent=uuid(1), label="what-if")]
+    late.append(ccswarm_checkpoint(6, parent=uuid(4)))
+    ccswarm(base, [*[ccswarm_checkpoint(number) for number in range(3)], *late])
+    report = formats.import_(store, base)
+    assert (report.sessions, dict(report.extended), report.checkpoints) == ((), {"s": 3}, 3)
+    session = store.session("s")
+    assert ids(session) == [uuid(number) for number in (6, 4, 2, 1, 0)]
+    assert ids(session, "what-if") == [uuid(number) for number in (5, 1, 0)]
+    assert [point.digest for point in session.log(uuid(2))] == before
+    assert formats.import_(store, base).skipped == ("s",)
+    formats.export(store, "s", base.parent / "to", system="ccswarm")
+    name = f"{uuid(6)}.json"
+    assert (base.parent / "to" / "sessions" / "s" / name).read_bytes() == (base / "sessions" / "s" / name).read_bytes()
+    assert store.verify().ok
+
+
+def test_what_was_saved_since_is_only_told_where_somebody_has_gone_on_here(store: holdfast.Store, base: Path) -> None:
+    formats.import_(store, three(base))
+    mine = store.session("s").commit({"mine": True})
     ccswarm(base, [ccswarm_checkpoint(number) for number in range(5)])
     report = formats.import_(store, base)
-    assert (report.sessions, report.skipped) == ((), ("s",))
-    assert "lacks 2" in str(report)
+    assert (report.sessions, report.skipped, "lacks 2" in str(report)) == ((), ("s",), True)
+    assert store.session("s").checkpoint() == mine
     assert formats.import_(store, base, on_exists="rename").checkpoints == 5
+
+
+def test_what_was_pruned_here_does_not_come_back(store: holdfast.Store, base: Path) -> None:
+    formats.import_(store, three(base))
+    store.session("s").prune(holdfast.Retention(keep_last=1, keep_days=0, keep_labelled=False))
+    formats.import_(store, base)
+    assert ids(store.session("s")) == [uuid(2)]
 
 
 def test_a_context_of_a_megabyte_takes_a_moment_only(store: holdfast.Store, base: Path) -> None:

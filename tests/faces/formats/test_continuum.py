@@ -211,7 +211,25 @@ def test_pending_calls_are_in_doubt_and_a_run_takes_them_up(store: holdfast.Stor
             out = run.call("bash", bash, key=key, args={"command": "ls"})
             run.append({"role": "tool", "tool_call_id": key, "content": out})
     assert asked == ["ls"]
+    formats.export(store, "s", base.parent / "to", system="continuum")
+    with holdfast.open("memory://") as other:
+        assert formats.import_(other, base.parent / "to", strict=True).in_doubt == 0
     assert [message["content"] for message in session.load()["messages"][-2:]] == ["a\nb\n", "again"]
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/store.db", "file://{}/store"])
+def test_a_session_that_went_on_there_decides_what_was_in_doubt_here(url: str, base: Path, tmp_path: Path) -> None:
+    other = CALL | {"id": "tc_2"}
+    with holdfast.open(url.format(tmp_path.as_posix())) as store:
+        formats.import_(store, continuum(base, [continuum_checkpoint(1, tool_calls_pending=[CALL])]))
+        continuum(base, [continuum_checkpoint(2), continuum_checkpoint(3, tool_calls_pending=[other])])
+        report = formats.import_(store, base, strict=True)
+        session = store.session("s")
+        assert (dict(report.extended), iterations(session)) == ({"s": 2}, [3, 2, 1])
+        assert [(call.key, call.status) for call in session.calls(pending=True)] == [("tc_2", "in_doubt")]
+        assert store.crashed() == []
+        assert formats.import_(store, base).skipped == ("s",)
+        assert store.verify().ok
 
 
 def test_a_call_left_in_doubt_here_is_pending_there(store: holdfast.Store, base: Path) -> None:
@@ -300,3 +318,12 @@ def test_hints_triggers_and_usage_have_their_place(store: holdfast.Store, base: 
         200,
     )
     assert head.metadata["continuum"]["created_at"] == "2026-05-14T10:15:00.000000002Z"
+
+
+def test_figures_that_continuum_could_not_load_are_not_written(store: holdfast.Store, base: Path) -> None:
+    store.session("s").commit({"messages": []}, step=2**40, usage={"tokens_in": 2**70, "cost": float("nan")})
+    formats.export(store, "s", base, system="continuum")
+    with holdfast.open("memory://") as other:
+        formats.import_(other, base, strict=True)
+        point = other.session("s").checkpoint()
+    assert (point.step, point.total_usage.cost) == (2**31 - 1, 0.0)

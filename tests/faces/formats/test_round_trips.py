@@ -106,7 +106,7 @@ def make_smooth(base: Path) -> list[str]:
 MAKERS = {"ccswarm": make_ccswarm, "ares": make_ares, "continuum": make_continuum, "smooth": make_smooth}
 
 
-@pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/store.db"])
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/store.db", "file://{}/store"])
 @pytest.mark.parametrize("system", formats.SYSTEMS)
 def test_a_session_that_nobody_touched_goes_back_byte_for_byte(system: str, url: str, tmp_path: Path) -> None:
     sessions = MAKERS[system](tmp_path / "from")

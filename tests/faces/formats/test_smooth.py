@@ -133,6 +133,14 @@ def test_what_is_a_file_and_a_row_is_one_checkpoint_and_the_exact_time_wins(stor
     assert store.session("agent-1").checkpoint(uuid(1)).metadata["smooth"]["created_at"].endswith(".300Z")
 
 
+def test_what_came_as_files_is_known_when_it_comes_as_a_database(store: holdfast.Store, base: Path) -> None:
+    points = [smooth_checkpoint(1, created_at="2026-04-03T18:00:01.300Z")]
+    formats.import_(store, smooth(base / "files", points))
+    smooth_database(base / "c.db", smooth_rows(points, seconds=1_775_239_201)).close()
+    report = formats.import_(store, base / "c.db", strict=True)
+    assert (report.skipped, report.ok) == (("agent-1",), True)
+
+
 @pytest.mark.parametrize(
     ("column", "value"),
     [(3, b"{"), (3, b"[]"), (3, None), (2, "one"), (4, "[]"), (4, '{"a": 1}'), (5, "now"), (2, -1), (1, b"\0")],

@@ -14,10 +14,11 @@ from typing import Any
 import apsw
 
 from holdfast.errors import UnavailableError
-from holdfast.formats.dialect import DamagedError, Writer, parse, parse_object
+from holdfast.formats.dialect import AFTER_LAST_SECOND, DamagedError, Writer, has_plus, parse, parse_object
 from holdfast.formats.found import Point, Reading
 from holdfast.formats.leaving import Leaving, micros, own
 from holdfast.formats.smooth.talk import (
+    HAS_EXPONENT,
     NAME,
     check_conversation,
     conversation_of,
@@ -35,7 +36,6 @@ _COLUMNS = {"id", "agent_id", "iteration", "conversation", "metadata", "created_
 _ROWS = "SELECT rowid, id, agent_id, iteration, conversation, metadata, created_at FROM checkpoints ORDER BY rowid"
 _ROW = "SELECT conversation FROM checkpoints WHERE rowid = ?"
 _TRIES = 5
-_MAX_SECONDS = 253_402_300_800
 _SCHEMA = """CREATE TABLE checkpoints (
             id TEXT PRIMARY KEY,
             agent_id TEXT NOT NULL,
@@ -106,12 +106,14 @@ def _point(source: Source, entry: Entry, row: Any, where: str) -> tuple[str, Poi
         conversation=check_conversation(parse(data)),
         iteration=iteration,
         metadata=parse_object((metadata or "{}").encode()),
-        at_ns=min(max(seconds, 0), _MAX_SECONDS - 1) * 10**9,
+        at_ns=min(max(seconds, 0), AFTER_LAST_SECOND - 1) * 10**9,
         where=where,
         tie=rowid,
         load=load,
     )
     point.metadata[NAME]["seconds"] = seconds
+    if HAS_EXPONENT.search(data):
+        point.metadata[NAME]["plus"] = has_plus(data)
     return agent, point
 
 

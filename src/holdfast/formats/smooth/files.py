@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from hashlib import sha256
+from itertools import islice
 
 from holdfast.formats.dialect import DamagedError, Writer, has_plus, nanoseconds, parse, parse_object, time_text
 from holdfast.formats.found import Given, Point, Reading
 from holdfast.formats.leaving import Leaving, micros, own
 from holdfast.formats.smooth.talk import (
+    HAS_EXPONENT,
     NAME,
     check_conversation,
     conversation_of,
@@ -20,13 +22,13 @@ from holdfast.formats.source import Entry, Source, same_name
 from holdfast.formats.target import Target, safe_parts
 from holdfast.model import State
 
-_LARGE = re.compile(rb"\de[+]?\d")  # perhaps a number with an exponent; smooth writes `1e+16`, and once wrote `1e16`
+_LOOKS = 100  # at files of a folder, to see what it is
 _AGENT = re.compile(rb'"agent_id":\s*("(?:[^"\\]|\\.)*"),\s*"conversation"')
 
 
 def recognise(source: Source, folder: Entry, top: int) -> bool:
     """True if there is a checkpoint below this folder, under the agent that it names itself."""
-    for entry in source.walk(*folder.parts):
+    for entry in islice(source.walk(*folder.parts), _LOOKS):
         if entry.kind == "file" and entry.name.endswith(".json"):
             start = source.peek(entry.parts, 4096)
             named = _AGENT.search(start)
@@ -83,7 +85,7 @@ def _point(source: Source, entry: Entry, top: int) -> tuple[str, Point]:
     )
     kept = point.metadata[NAME]
     kept["created_at"] = created
-    if _LARGE.search(data):
+    if HAS_EXPONENT.search(data):
         kept["plus"] = has_plus(data)
     if given.rest():
         kept["more"] = given.rest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from holdfast.model import Checkpoint, State
 
 NAME = "smooth"
 MAX_CONTEXT_TOKENS = 100_000
+# Perhaps a number with an exponent: smooth writes `1e+16`, and with an older library wrote `1e16`.
+HAS_EXPONENT = re.compile(rb"\de[+]?\d")
 _ROLES = ("system", "user", "assistant", "tool")
 _OPTIONAL = ("tool_call_id", "tool_name", "tool_calls", "reasoning_content", "images")
 _MAX_ITERATION = 2**32

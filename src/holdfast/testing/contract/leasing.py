@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import whereabouts
-from holdfast.backend import Backend, Entry
+from holdfast.backend import DONE, Backend, Deletion, Entry
 from holdfast.errors import ConflictError, FencedError, LeaseHeldError, NotFoundError
 from holdfast.testing.author import NOW_US, Author, check_states
 from holdfast.testing.contract.hooks import Hooks
@@ -139,6 +139,32 @@ class LeasingContract(Hooks):
         assert not backend.blobs(list(draft.blobs), salvage=True)
         new.call()
         new.boundary()
+
+    @pytest.mark.parametrize("how", ["commit", "delete", "settle", "abandon", "delete the session"])
+    def test_a_run_that_slept_while_somebody_else_wrote_on_its_branch_writes_nothing_more(
+        self, backend: Backend, how: str
+    ) -> None:
+        Author(backend).grow(2)
+        run = Runner(backend, lease_us=SHORT_US)
+        begun = run.start() if how == "settle" else run.call()
+        expire()
+        if how == "commit":
+            Author(backend).stand_on(str(run.entered.head_id)).grow(1)
+        elif how == "delete":
+            backend.delete_checkpoints(Deletion(SESSION, (str(run.entered.head_id),), ()))
+        elif how == "settle":
+            backend.settle(SESSION, "main", before=begun, after=replace(begun.call, status=DONE, result=b"\xc0"))
+        elif how == "abandon":
+            backend.abandon(SESSION, "main", reason="it hangs")
+        else:
+            # Numbers may be given anew, to a session of the same name or of another; leases never are.
+            backend.delete_session(SESSION)
+            for session in (SESSION, "another session"):
+                Author(backend, session).grow(2)
+                Runner(backend, session)
+        for act in (lambda: backend.renew(run.lease), run.start, lambda: run.finish(begun), run.leave):
+            with pytest.raises(FencedError):
+                act()
 
     def test_a_lease_that_expired_and_was_not_taken_is_still_held_on_to(self, backend: Backend) -> None:
         run = Runner(backend, lease_us=SHORT_US)
@@ -383,9 +409,8 @@ class LeasingContract(Hooks):
             session = f"session {number}"
             if number % 3:
                 Author(backend, session).grow(1)
-            if number % 3 == 2:
-                Runner(backend, session, lease_us=1)
-                time.sleep(0.001)
+            before = Runner(backend, session, lease_us=1).lease if number % 3 == 2 else None
+            time.sleep(0.001)
 
             def enter(me: int, session: str = session) -> None:
                 openings[me % 2].enter(Entry(session, "main", None, HOUR_US, NOW_US, bytes([0xCC, me])))
@@ -394,7 +419,7 @@ class LeasingContract(Hooks):
             assert answers.count(None) == 1
             (row,) = backend.runs(session)
             assert row.live
-            assert row.token == 1 + (number % 3 == 2)
+            assert before is None or row.token == before.token + 1
             if number % 3 != 2:
                 assert row.input == bytes([0xCC, answers.index(None)])
         if other is not backend:
@@ -420,6 +445,26 @@ class LeasingContract(Hooks):
                 act()
         assert backend.find_session(SESSION) is None
         assert Runner(backend).entered.before is None
+
+    @pytest.mark.parametrize("session", [SESSION, "another session"])
+    def test_a_run_of_a_deleted_session_is_not_taken_for_one_of_a_later(self, backend: Backend, session: str) -> None:
+        old = Runner(backend, lease_us=SHORT_US)
+        begun = old.start()
+        expire()
+        backend.delete_session(SESSION)
+        new = Runner(backend, session)
+        kept = new.call()
+        for act in (
+            lambda: backend.renew(old.lease),
+            old.start,
+            lambda: old.finish(begun),
+            old.boundary,
+            old.leave,
+        ):
+            with pytest.raises(FencedError):
+                act()
+        assert backend.entries(session) == [kept]
+        new.boundary()
 
     def test_a_session_that_was_touched_since_somebody_looked_is_not_deleted(self, backend: Backend) -> None:
         author = Author(backend)
