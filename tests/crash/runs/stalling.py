@@ -14,7 +14,7 @@ from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
 from tests.crash.runs.agent import SESSION, Outside
 
-LEASE_S = 0.2
+LEASE_S = 0.7  # long enough for a busy machine to stop a process before it is over
 WAYS = ("tool", "outcome", "failure", "model", "boundary", "checkpoint", "leave", "raise", "halt")
 
 
@@ -114,7 +114,7 @@ def stall(say: Say, place: Place, way: str) -> None:
         os.waitpid(first, os.WUNTRACED)
         with place.open() as store:
             _refused(store)
-            time.sleep(LEASE_S * 1.5)
+            time.sleep(LEASE_S * 1.2)
             with store.run(SESSION) as run:
                 assert run.state == {"by": "first"}
                 _take_over(store, run, outside, way)
