@@ -62,14 +62,14 @@ def command(
     crashed, or is alive, is marked.
     """
     from holdfast.cli.screen import Screen
-    from holdfast.cli.standing import standings
+    from holdfast.cli.standing import names, standings
 
     found = session_of(store, session)
-    names = _names(found)
-    heads = _heads(found, ref, names, everything=everything)
+    named = names(store, found)
+    heads = _heads(found, ref, named, everything=everything)
     drawn = islice(_drawn(found, heads, graph=graph, everything=everything), limit)
     with Screen(paged=not as_json) as screen:
-        teller = _Teller(screen, store, found, names, graph=graph, oneline=oneline, calls=calls)
+        teller = _Teller(screen, store, found, named, graph=graph, oneline=oneline, calls=calls)
         if as_json:
             for each in drawn:
                 teller.as_json(each.point)
@@ -86,22 +86,13 @@ def command(
             teller.checkpoint(each)
 
 
-def _names(session: Session) -> dict[str, list[tuple[str, Checkpoint, str]]]:
-    """The names of each checkpoint that has some: name, checkpoint, and whether it is a branch or a tag."""
-    names: dict[str, list[tuple[str, Checkpoint, str]]] = {}
-    for kind, found in (("branch", session.branches()), ("tag", session.tags())):
-        for name, point in found.items():
-            names.setdefault(point.id, []).append((name, point, kind))
-    return names
-
-
 def _heads(
-    session: Session, ref: str, names: dict[str, list[tuple[str, Checkpoint, str]]], *, everything: bool
+    session: Session, ref: str, named: dict[str, list[tuple[str, str]]], *, everything: bool
 ) -> list[Checkpoint]:
     if everything:
-        heads = [entry[0][1] for entry in names.values()]
+        heads = [session.checkpoint(id_) for id_ in named]
         return heads + ([session.checkpoint(ref)] if ref else [])
-    if not ref and not names:
+    if not ref and not named:
         return []  # a run was entered and has recorded nothing yet
     return [session.checkpoint(ref or "main")]
 
@@ -122,7 +113,7 @@ class _Teller:
         screen: Screen,
         store: Store,
         session: Session,
-        names: dict[str, list[tuple[str, Checkpoint, str]]],
+        names: dict[str, list[tuple[str, str]]],
         *,
         graph: bool,
         oneline: bool,
@@ -143,7 +134,7 @@ class _Teller:
         made = [
             {"id": each.id, "name": each.name, "kind": each.kind, "status": each.status} for each in self._made(point)
         ]
-        refs = [name for name, _, _ in self._names.get(point.id, ())]
+        refs = [name for name, _ in self._names.get(point.id, ())]
         self._screen.line(shapes.dump({**shapes.checkpoint(point), "refs": refs, "calls": made}))
 
     def run(self, run: Standing, drawn: Drawn | None) -> None:
@@ -245,7 +236,7 @@ class _Teller:
         from holdfast.cli.shown import cut, safe
 
         names = [
-            safe(name) if kind == "branch" else f"tag {safe(name)}" for name, _, kind in self._names.get(point.id, ())
+            safe(name) if kind == "branch" else f"tag {safe(name)}" for name, kind in self._names.get(point.id, ())
         ]
         return [(f"({cut(', '.join(names), 40)})", "bold cyan")] if names else []
 

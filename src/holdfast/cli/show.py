@@ -52,16 +52,18 @@ def command(
 ) -> None:
     """Show the checkpoint at REF (main) of SESSION: its fields, then its messages, or its state where it has none."""
     from holdfast.cli.screen import Screen
+    from holdfast.cli.standing import names
 
     found = session_of(store, session)
     point = found.checkpoint(ref)
+    refs = [name for name, _ in names(store, found).get(point.id, ())]
     with Screen(paged=not (as_json or raw)) as screen:
         if raw or as_json:
-            _as_json(screen, found, point, found.load(point, salvage=salvage), raw=raw)
+            _as_json(screen, found, point, refs, found.load(point, salvage=salvage), raw=raw)
             return
         chosen = messages or as_tree or calls
         if not chosen:
-            _fields(screen, found, point)
+            _fields(screen, found, point, refs)
             screen.line()
         if calls:
             _calls(screen, found, point)
@@ -70,29 +72,29 @@ def command(
             _contents(screen, state, messages=messages, as_tree=as_tree, full=full)
 
 
-def _as_json(screen: Screen, session: Session, point: Checkpoint, state: dict[str, Any], *, raw: bool) -> None:
+def _as_json(
+    screen: Screen, session: Session, point: Checkpoint, refs: list[str], state: dict[str, Any], *, raw: bool
+) -> None:
     from holdfast.cli import shapes
 
     if raw:
         screen.line(shapes.dump(shapes.plain(state)))
         return
-    names = {**session.branches(), **session.tags()}
     shape = {
         **shapes.checkpoint(point),
-        "refs": [name for name, each in names.items() if each.id == point.id],
+        "refs": refs,
         "state": shapes.plain(state),
         "calls": [shapes.call(call) for call in session.calls(point)],
     }
     screen.line(shapes.dump(shape))
 
 
-def _fields(screen: Screen, session: Session, point: Checkpoint) -> None:
+def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]) -> None:
     from holdfast.cli.sessions import STYLES
     from holdfast.cli.shown import age, cut, many, moment, money, safe
 
-    names = [name for name, each in {**session.branches(), **session.tags()}.items() if each.id == point.id]
     screen.line(
-        ("checkpoint ", "yellow"), (point.id, "yellow"), (f"  ({safe(', '.join(names))})" if names else "", "bold cyan")
+        ("checkpoint ", "yellow"), (point.id, "yellow"), (f"  ({safe(', '.join(refs))})" if refs else "", "bold cyan")
     )
     made = session.calls(point)
     used, total = point.usage, point.total_usage

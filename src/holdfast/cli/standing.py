@@ -44,6 +44,17 @@ def standings(store: Store, session: Session) -> list[Standing]:
     return found
 
 
+def names(store: Store, session: Session) -> dict[str, list[tuple[str, str]]]:
+    """By the ids of checkpoints: the names they have, each with whether it is a branch or a tag. Opens none of them."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    kept = store.backend.names(session.id)
+    for branch in kept.branches:
+        found.setdefault(branch.head_id, []).append((branch.name, "branch"))
+    for tag in kept.tags:
+        found.setdefault(tag.id, []).append((tag.name, "tag"))
+    return found
+
+
 def made_calls(store: Store, session: Session, point: Checkpoint) -> list[CallRow]:
     """The calls that a checkpoint took in, without opening its state for their results."""
     return [each.call for each in store.backend.calls(session.id, point.id)]

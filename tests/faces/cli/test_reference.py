@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from holdfast import cli
 from holdfast.cli.shapes import SHAPES
 from tests.faces.cli import reference, shell
-from tests.house.tree import ROOT
+from tests.house.test_docs import blocks
+from tests.house.tree import markdown_files, name_of
 
 
 def test_the_page_about_the_command_line_is_what_the_commands_are_and_print() -> None:
@@ -52,13 +54,11 @@ def test_every_shape_is_used_and_every_word_in_one_is_known() -> None:
     assert SHAPES.keys() <= used
 
 
-def test_a_command_that_the_pages_show_exists() -> None:
-    for page in (
-        ROOT / "README.md",
-        ROOT / "docs" / "upkeep.md",
-        ROOT / "docs" / "export.md",
-        ROOT / "docs" / "runs.md",
-    ):
-        for line in page.read_text("utf-8").splitlines():
-            if line.startswith(("holdfast ", "$ holdfast ")):
-                assert line.removeprefix("$ ").split()[1] in {*cli.COMMANDS, "--help", "--version"}, line
+@pytest.mark.parametrize("page", markdown_files(), ids=name_of)
+def test_what_a_page_shows_at_the_shell_is_what_is_printed(page: Path) -> None:
+    if page == reference.PAGE:
+        return  # made anew above
+    for info, _, body in blocks(page.read_text("utf-8")):
+        shown = re.split(r"^\$ (holdfast .*)\n", body + "\n", flags=re.MULTILINE)[1:] if info == "console" else []
+        for example, said in zip(shown[::2], shown[1::2], strict=True):
+            assert said.rstrip() == reference.printed(example), f"{name_of(page)}: {example}"
