@@ -33,7 +33,13 @@ def listing(screen: Screen, columns: Sequence[Column], rows: Iterable[Sequence[P
     if not first:
         return 0
     used = [n for n in range(len(columns)) if any(_text(row[n]) for row in first)]
-    widths = _fit(screen, [columns[n] for n in used], [[_text(row[n]) for n in used] for row in first])
+    while True:
+        widths = _fit(screen, [columns[n] for n in used], [[_text(row[n]) for n in used] for row in first])
+        firm = [n for n in used if not columns[n].least]
+        if sum(widths) + len(_GAP) * (len(widths) - 1) <= screen.width or len(firm) <= 1:
+            break
+        # A narrow terminal: the widest of what cannot be cut goes, so that every line is still one.
+        used.remove(max(firm, key=lambda n: widths[used.index(n)]))
     titles = [pad(columns[n].title, w, right=columns[n].right) for n, w in zip(used, widths, strict=True)]
     screen.line((_GAP.join(titles).rstrip(), "dim"))
     total = 0

@@ -39,6 +39,16 @@ _IN_WORDS = (
     ("store.export(path) writes one", "`holdfast export FILE` writes one"),
     ("store.verify(repair=True) counts them anew", "`holdfast verify --repair` counts them anew"),
     ("run verify, or load(salvage=True)", "run `holdfast verify`, or `holdfast show SESSION REF --salvage`"),
+    (
+        "carry on from session.newest_intact(), or load(salvage=True)",
+        "`holdfast restore SESSION REF` to an intact one, or `holdfast show SESSION REF --salvage`",
+    ),
+    ("carry on from session.newest_intact()", "`holdfast restore SESSION REF` to an intact one"),
+    ("verify(repair=True)", "`holdfast verify --repair`"),
+    ("look again: session.calls(pending=True)", "look again: `holdfast recover`"),
+    ("run verify to see", "run `holdfast verify` to see"),
+    ("untag it first", "`holdfast tag SESSION -d NAME` first"),
+    ("load the branch again, then decide", "look again, then decide"),
     ("give keep_last=, keep_days= or finished_days=", "give --keep-last, --keep-days or --finished"),
     ("holdfast.open('sqlite:///store.db')", "--store sqlite:///store.db"),
 )
@@ -53,7 +63,11 @@ def code_of(error: HoldfastError) -> int:
 
 def words_of(error: HoldfastError) -> str:
     """What an error says to somebody at a shell."""
-    text = str(error)
+    return in_words(str(error))
+
+
+def in_words(text: str) -> str:
+    """A text of the library, in the words of the command line."""
     for python, shell in _IN_WORDS:
         text = text.replace(python, shell)
     return text

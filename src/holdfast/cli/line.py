@@ -6,7 +6,7 @@ is no option of a command is taken for an argument, and only when nothing has th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -59,7 +59,7 @@ class Line(click.Command):
                 arguments.append(word)
             elif name in flags or name in known:
                 options.append(word)
-                if name in known and not known[name].is_flag and word == name and args:
+                if args and _wants_value(word, known):
                     options.append(args.pop(0))
             else:
                 arguments.append(word)
@@ -72,6 +72,19 @@ class Line(click.Command):
             with formatter.section("Examples"):
                 for example in self.examples:
                     formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+
+
+def _wants_value(word: str, known: Mapping[str, click.Option]) -> bool:
+    """True if the value of an option is the next word; `-yn 5` is `-y -n 5`, and `-n5` has its value."""
+    if word.startswith("--"):
+        return word in known and not known[word].is_flag
+    for place, letter in enumerate(word[1:], 1):
+        option = known.get(f"-{letter}")
+        if option is None:
+            return False
+        if not option.is_flag:
+            return place == len(word) - 1
+    return False
 
 
 def _alike(word: str, known: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -48,10 +49,11 @@ def command(store: Store, session: str, ref: str, *, branch: str, yes: bool) -> 
 
 
 def standing_at(session: Session, branch: str) -> Checkpoint:
-    """The head of a branch that must be there."""
+    """The head of a branch that must be there; what is written to it from here on must find it there still."""
+    with contextlib.suppress(holdfast.CorruptionError):
+        session.load(branch)  # the session has now seen the branch, and refuses to write over what it has not
     head = session.head(branch)
     if head is None:
-        session.checkpoint(branch)  # says what there is instead
         message = f"session {session.id!r} has no branch {branch!r}"
         raise holdfast.NotFoundError(message, hint="`holdfast branches` lists those there are")
     return head
@@ -80,7 +82,12 @@ def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, tar
             (f"  {age(point.created_at)}", "dim"),
         )
     _leaving(screen, session, head, target)
-    diff = session.diff(head, target)
+    try:
+        diff = session.diff(head, target)
+    except holdfast.CorruptionError:
+        target.state  # noqa: B018 - where this one is damaged too there is nothing to go back to
+        screen.line(("The state of the head is damaged, and gives way to one that is whole.", "red"))
+        return
     screen.line("The state changes in:" if diff else "The state does not change.")
     if diff:
         tell_stat(screen, diff)

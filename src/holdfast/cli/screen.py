@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self
 
@@ -35,7 +36,8 @@ class Screen:
     """Standard output. As a context manager with `paged`, what does not fit one screen goes through the pager."""
 
     def __init__(self, *, paged: bool = False) -> None:
-        self._out: IO[str] = sys.stdout
+        # Without a standard output (`>&-`) there is nobody to write to, which is no reason to fail.
+        self._out: IO[str] = sys.stdout if sys.stdout is not None else Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
         self.is_terminal = self._out.isatty()
         self.colour = _wants_colour(terminal=self.is_terminal)
         columns, self._height = _size()

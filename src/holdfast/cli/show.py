@@ -93,8 +93,9 @@ def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]
     from holdfast.cli.sessions import STYLES
     from holdfast.cli.shown import age, cut, many, moment, money, safe
 
+    called = f"({safe(', '.join(refs))})" if refs else ""
     screen.line(
-        ("checkpoint ", "yellow"), (point.id, "yellow"), (f"  ({safe(', '.join(refs))})" if refs else "", "bold cyan")
+        (f"checkpoint {point.id}", "yellow"), *([("  " + cut(called, screen.width - 38), "bold cyan")] if refs else [])
     )
     made = session.calls(point)
     used, total = point.usage, point.total_usage

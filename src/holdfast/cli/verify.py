@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.bar import Bar
-from holdfast.cli.ending import DAMAGED
+from holdfast.cli.ending import DAMAGED, in_words
 from holdfast.cli.line import Line, json_option
 from holdfast.cli.lookup import session_argument, session_id
 from holdfast.cli.where import in_store
@@ -35,7 +35,7 @@ def command(store: Store, session: str | None, *, repair: bool, as_json: bool) -
 
         screen.line(shapes.dump(_shape(report)))
     else:
-        screen.text(str(report))
+        screen.text(in_words(str(report)))
     if not report.ok:
         raise click.exceptions.Exit(DAMAGED)
 
@@ -59,7 +59,7 @@ def _shape(report: VerifyReport) -> dict[str, Any]:
                 "session": problem.session_id,
                 "checkpoints": list(problem.checkpoints),
                 "cost": problem.cost,
-                "remedy": problem.remedy,
+                "remedy": in_words(problem.remedy),
             }
             for problem in report.problems
         ],

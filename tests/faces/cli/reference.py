@@ -23,7 +23,8 @@ from holdfast.cli.line import Line
 from holdfast.cli.shapes import SHAPES
 from tests.faces.cli import shell, story
 from tests.faces.formats import made as foreign
-from tests.house.tree import ROOT
+from tests.house.test_docs import blocks
+from tests.house.tree import ROOT, markdown_files
 
 PAGE = ROOT / "docs" / "cli.md"
 # What these print is about the machine; they are run by tests of their own.
@@ -188,6 +189,26 @@ def _linked(kind: str) -> str:
     return " ".join(f"[{word}](#{word})" if word in SHAPES else word for word in kind.split())
 
 
-if __name__ == "__main__":
+def examples_in(text: str) -> list[tuple[str, str]]:
+    """The commands that a page shows at the shell, and what it says they print."""
+    found = []
+    for info, _, body in blocks(text):
+        pieces = re.split(r"^\$ (holdfast .*)\n", body + "\n", flags=re.MULTILINE)[1:] if info == "console" else []
+        found += [(example, said.rstrip()) for example, said in zip(pieces[::2], pieces[1::2], strict=True)]
+    return found
+
+
+def main() -> int:
+    """Write the page anew, and what other pages show at the shell."""
     PAGE.write_text(page(), "utf-8")
+    for other in markdown_files():
+        text = other.read_text("utf-8")
+        for example, said in [] if other == PAGE else examples_in(text):
+            text = text.replace(f"$ {example}\n{said}", f"$ {example}\n{printed(example)}")
+        other.write_text(text, "utf-8")
     sys.stdout.write(f"written: {PAGE}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import secrets
 import shutil
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -45,13 +45,20 @@ def fixed(at: datetime = BEGIN, seed: str = "") -> Iterator[Clock]:
     def token_hex(size: int = 32) -> str:
         return hashlib.sha256(f"{seed}{next(numbers)}".encode()).hexdigest()[: 2 * size]
 
-    with mock.patch.object(secrets, "token_hex", token_hex), mock.patch.object(time, "time_ns", clock.ns):
+    # Only where checkpoints and calls get their ids: what a backend draws for itself is its own affair.
+    drawn = SimpleNamespace(token_hex=token_hex)
+    with (
+        mock.patch("holdfast.store.session.secrets", drawn),
+        mock.patch("holdfast.run.calling.secrets", drawn),
+        mock.patch("holdfast.run.journal.secrets", drawn),
+        mock.patch.object(time, "time_ns", clock.ns),
+    ):
         yield clock
 
 
-def make(file: Path) -> None:
+def make(where: Path | str) -> None:
     """Write the store."""
-    with fixed() as clock, holdfast.open(file, durability="relaxed") as store:
+    with fixed() as clock, holdfast.open(where, durability="relaxed") as store:
         _nightly(store, clock)
         _ticket(store, clock)
         _crash(store, clock)

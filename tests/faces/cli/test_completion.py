@@ -32,7 +32,7 @@ def test_commands_options_sessions_and_refs_are_offered(folder: Path) -> None:
     assert offered(folder, "re") == ["restore", "recover"]
     assert "--graph" in offered(folder, "log", "--g")
     assert offered(folder, "log", "tick") == ["ticket-43", "ticket-42"]
-    assert {"main", "what-if", "asked", "f5ca38f7"} <= set(offered(folder, "log", "ticket-42", ""))
+    assert {"main", "what-if", "asked", "d4735e3a"} <= set(offered(folder, "log", "ticket-42", ""))
     assert offered(folder, "diff", "ticket-42", "main", "wh") == ["what-if"]
     assert offered(folder, "restore", "ticket-42", "asked", "--branch", "m") == ["main"]
 

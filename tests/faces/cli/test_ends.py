@@ -114,6 +114,28 @@ def test_damage_is_exit_code_4_and_the_rest_stays_readable(folder: Path) -> None
     assert shell.run("show", "ticket-42", "asked", folder=folder).code == 0
 
 
+def test_a_branch_can_be_brought_back_from_a_head_that_is_damaged(folder: Path) -> None:
+    file = folder / ".holdfast" / "store.db"
+    with holdfast.open(file) as store:
+        session = store.session("nightly report/06-01")
+        session.commit({"text": "x" * 2000})
+        head = session.checkpoint("main").id
+    connection = apsw.Connection(str(file), vfs="cksmvfs")
+    connection.execute(
+        "UPDATE checkpoints SET delta = zeroblob(30), whole = zeroblob(30) WHERE sequence = 3 AND sid = 1"
+    )
+    connection.close()
+    assert shell.run("show", "nightly", folder=folder).code == 4
+    told = shell.run("verify", folder=folder)
+    assert told.code == 4
+    assert head[:12] in told.out
+    assert "session." not in told.out, "a remedy for Python at a shell"
+    done = shell.run("restore", "nightly", "main~1", "-y", folder=folder)
+    assert done.code == 0, done
+    assert "is damaged, and gives way" in done.out
+    assert "'write'" in shell.run("show", "nightly", "--state", folder=folder).out
+
+
 def test_a_file_full_of_noise_is_never_a_traceback(folder: Path) -> None:
     file = folder / ".holdfast" / "store.db"
     data = bytearray(file.read_bytes())

@@ -11,11 +11,39 @@ import pytest
 
 import holdfast
 from holdfast.cli.graph import Drawn, draw
-from tests.faces.cli import shell
+from tests.faces.cli import shell, story
 
 
 def ids(done: shell.Done) -> list[str]:
     return [json.loads(line)["id"] for line in done.out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sessions",
+        "log ticket-42 --graph --all",
+        "log ticket-43 --calls",
+        "show ticket-42",
+        "diff ticket-42 main what-if",
+        "branches ticket-42",
+        "recover",
+        "search EUR",
+        "restore ticket-42 asked",
+        "undo ticket-42",
+        "delete ticket-42",
+    ],
+)
+def test_a_store_of_files_reads_like_one_of_sqlite(command: str, folder: Path, files: Path) -> None:
+    theirs = shell.run(*command.split(), "--store", f"file:{files}", folder=folder)
+    assert theirs == shell.run(*command.split(), folder=folder)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files") / "store"
+    story.make(f"file:{folder}")
+    return folder
 
 
 def test_sessions_can_be_chosen_by_status_agent_and_number(folder: Path) -> None:

@@ -61,6 +61,14 @@ def test_what_is_neither_an_option_nor_a_session_is_a_wrong_line(folder: Path) -
     assert "--graph" in shell.run("log", "ticket-42", "main", "--grpah", folder=folder).err
 
 
+@pytest.mark.parametrize("words", [["-n", "2"], ["-n2"], ["--oneline", "-n", "2"]], ids=" ".join)
+def test_options_may_stand_before_and_behind_what_they_are_about(words: list[str], folder: Path) -> None:
+    before = shell.run("log", *words, "ticket-42", folder=folder)
+    behind = shell.run("log", "ticket-42", *words, folder=folder)
+    assert before == behind
+    assert before.code == 0
+
+
 def test_a_start_that_only_one_session_has_is_enough(folder: Path) -> None:
     assert shell.run("log", "night", folder=folder).out == shell.run("log", "nightly report/06-01", folder=folder).out
 
@@ -84,7 +92,7 @@ def test_a_name_that_nobody_has_is_answered_with_one_like_it(folder: Path) -> No
 
 
 def test_refs_are_branches_tags_ids_and_their_parents(folder: Path) -> None:
-    ids = {shell.run("show", "ticket-42", ref, folder=folder).out.split()[1] for ref in ("asked", "4e07", "main~6")}
+    ids = {shell.run("show", "ticket-42", ref, folder=folder).out.split()[1] for ref in ("asked", "d473", "main~6")}
     assert len(ids) == 1
     done = shell.run("show", "ticket-42", "main~99", folder=folder)
     assert done.code == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from holdfast import cli
 from holdfast.cli.shapes import SHAPES
 from tests.faces.cli import reference, shell
-from tests.house.test_docs import blocks
 from tests.house.tree import markdown_files, name_of
 
 
@@ -58,7 +56,5 @@ def test_every_shape_is_used_and_every_word_in_one_is_known() -> None:
 def test_what_a_page_shows_at_the_shell_is_what_is_printed(page: Path) -> None:
     if page == reference.PAGE:
         return  # made anew above
-    for info, _, body in blocks(page.read_text("utf-8")):
-        shown = re.split(r"^\$ (holdfast .*)\n", body + "\n", flags=re.MULTILINE)[1:] if info == "console" else []
-        for example, said in zip(shown[::2], shown[1::2], strict=True):
-            assert said.rstrip() == reference.printed(example), f"{name_of(page)}: {example}"
+    for example, said in reference.examples_in(page.read_text("utf-8")):
+        assert said == reference.printed(example), f"{name_of(page)}: {example}"

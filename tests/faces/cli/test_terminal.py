@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 import holdfast
 from tests.faces.cli import shell
@@ -22,6 +23,16 @@ def test_a_terminal_has_colour_and_a_pipe_has_none(folder: Path) -> None:
         assert ESCAPE not in plain.seen
     assert ESCAPE not in shell.run("sessions", folder=folder).out
     assert ESCAPE in shell.run("sessions", folder=folder, FORCE_COLOR="1").out
+
+
+@pytest.mark.parametrize("columns", [40, 50, 60, 79])
+def test_on_a_narrow_terminal_every_line_is_still_one(columns: int, folder: Path) -> None:
+    commands = ["sessions", "log ticket-42 --graph --all", "log ticket-42 --oneline", "branches ticket-42", "stats"]
+    commands += ["show ticket-42", "show ticket-42 --state", "diff ticket-42 main what-if", "search EUR"]
+    for command in commands:
+        done = shell.run(*command.split(), folder=folder, columns=columns)
+        assert done.code == 0
+        assert [line for line in done.out.splitlines() if cell_len(line) > columns] == [], command
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
@@ -74,7 +85,7 @@ def test_who_leaves_the_pager_has_seen_enough_and_broken_nothing(tmp_path: Path)
 )
 def test_a_question_is_answered_at_the_terminal(answer: str, code: int, changed: bool, folder: Path) -> None:
     terminal = shell.Terminal("restore", "ticket-42", "asked", folder=folder)
-    terminal.until("Restore main to 4e074085? [y/N] ")
+    terminal.until("Restore main to d4735e3a? [y/N] ")
     assert "-5 removed" in terminal.seen
     terminal.types(answer)
     assert terminal.ends() == code
