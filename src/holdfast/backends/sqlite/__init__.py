@@ -124,6 +124,9 @@ class SqliteBackend:
     def delete_session(self, session: str, *, touched: int | None = None) -> None:
         self._write(lambda connection: deleting.delete_session(connection, session, touched))
         self.compact()
+        if touched is None:  # somebody wants it gone, rather than the space it takes
+            self._desk.run(upkeep.scrub, alone=True)
+            self._desk.run(upkeep.empty_log, alone=True)
 
     def adopt(self, moved: Moved, history: Iterable[tuple[Kept, Mapping[bytes, bytes]]]) -> None:
         self._write(lambda connection: moving.adopt(connection, moved, history))
