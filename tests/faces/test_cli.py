@@ -83,7 +83,7 @@ def test_help_does_not_wait_for_the_driver_or_the_terminal_library() -> None:
     code = "import sys; from holdfast.cli import main; main(['--help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
-    assert not loaded & {"apsw", "rich", "sqlite3", "asyncio"}
+    assert not loaded & {"apsw", "asyncio", "json", "msgspec", "rich", "sqlite3", "subprocess"}
 
 
 @pytest.mark.parametrize("args", [["dmeo"], ["demo", "--nonsense"], ["demo", "extra"], []])

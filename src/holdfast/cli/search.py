@@ -55,6 +55,7 @@ def command(
     with Screen(paged=not as_json) as screen, Bar("search") as bar:
         for found in islice(_everywhere(store, text, where, role=role, tool=tool, bar=bar), limit):
             count += 1
+            bar.stop()
             if as_json:
                 from holdfast.cli import shapes
 

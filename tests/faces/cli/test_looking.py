@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -56,6 +58,21 @@ def test_sessions_can_be_chosen_by_status_agent_and_number(folder: Path) -> None
     assert found("--agent", "support") == ["ticket-43", "ticket-42"]
     assert found("--agent", "reports", "--crashed") == []
     assert found("-n", "1") == ["ticket-43"]
+
+
+@pytest.mark.parametrize("command", ["sessions", "log ticket-42 --graph --all"])
+def test_a_first_screen_does_not_wait_for_what_it_does_not_show(command: str, folder: Path) -> None:
+    code = f"import sys; from holdfast.cli import main; main({command.split()!r}); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=shell.plain_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not loaded & {"asyncio", "json", "logging", "rich", "shutil", "socket", "sqlite3", "subprocess", "tempfile"}
 
 
 def test_a_log_begins_where_it_is_told_and_ends_after_as_many_as_it_is_told(folder: Path) -> None:
