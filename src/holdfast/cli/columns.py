@@ -54,9 +54,12 @@ def _line(screen: Screen, columns: Sequence[Column], widths: Sequence[int], cell
     last = len(cells) - 1
     for place, (column, room, cell) in enumerate(zip(columns, widths, cells, strict=True)):
         text, style = (cell, "") if isinstance(cell, str) else cell
-        if not column.is_name or screen.cuts_names:
-            text = cut(text, room)
-        text = text if place == last and not column.right else pad(text, room, right=column.right)
+        if text.isascii() and len(text) <= room:
+            text = text.rjust(room) if column.right else text.ljust(room)  # nearly always, and there may be many
+        else:
+            if not column.is_name or screen.cuts_names:
+                text = cut(text, room)
+            text = pad(text, room, right=column.right)
         if place == last:
             text = text.rstrip()
         pieces += [(text, style), _GAP] if place != last else [(text, style)]

@@ -51,8 +51,10 @@ class Screen:
 
     def line(self, *pieces: Piece) -> None:
         """One line of pieces: a text, or a text and its style."""
-        styled = [piece if isinstance(piece, str) else self._styled(*piece) for piece in pieces]
-        text = "".join(styled)
+        if self.colour:
+            text = "".join([piece if isinstance(piece, str) else self._styled(*piece) for piece in pieces])
+        else:
+            text = "".join([piece if isinstance(piece, str) else piece[0] for piece in pieces])
         if self._held is None:
             self._write(text + "\n")
             return
@@ -68,7 +70,7 @@ class Screen:
             self.line(safe(line))
 
     def _styled(self, text: str, style: str) -> str:
-        if not self.colour or not style or not text:
+        if not style or not text:
             return text
         codes = ";".join([_CODES[word] for word in style.split()])
         return f"\x1b[{codes}m{text}\x1b[0m"
