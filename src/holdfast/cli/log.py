@@ -80,10 +80,12 @@ def command(
             if run.head is None:
                 teller.run(run, None)
         for each in drawn:
+            teller.rows(each.before)
             for run in runs:
                 if run.head is not None and run.head.id == each.point.id:
                     teller.run(run, each)
             teller.checkpoint(each)
+            teller.rows(each.after)
 
 
 def _heads(
@@ -152,16 +154,21 @@ class _Teller:
         if not run.live and run.in_doubt:
             text += " (holdfast recover)"
         mark = "o" if run.live else "x"
-        lanes = ""
-        if self._graph and drawn is not None:
-            lanes = drawn.mark.replace("*", "|" if not drawn.begins else mark)
-        lead = f"{lanes or mark}  " if not self._graph or drawn is None or drawn.begins else f"{lanes} {mark}  "
+        lanes = drawn.mark if self._graph and drawn is not None else "*"
+        # A branch that others left from has no end of its own in the graph: the mark stands beside the lane.
+        beside = drawn is not None and self._graph and not drawn.begins
+        lead = f"{lanes.replace('*', '|')} {mark}  " if beside else f"{lanes.replace('*', mark)}  "
         self._screen.line((lead, style), (cut(safe(text), self._screen.width - len(lead)), style))
+        if beside and lanes.endswith("*"):
+            self._screen.line((f"{lanes.replace('*', '|')}/", "blue"))
+
+    def rows(self, rows: list[str]) -> None:
+        """Where lanes leave and join, if they are drawn."""
+        for row in rows if self._graph else ():
+            self._screen.line((row, "blue"))
 
     def checkpoint(self, drawn: Drawn) -> None:
         """A checkpoint and what happened to make it."""
-        for row in drawn.before:
-            self._screen.line((row, "blue"))
         mark = f"{drawn.mark} " if self._graph else ""
         point = drawn.point
         lanes: list[Piece] = [(mark.partition("*")[0], "blue"), ("*" if mark else "", "bold yellow")]
@@ -172,8 +179,6 @@ class _Teller:
             self._lines(lanes, len(mark), drawn)
         if self._calls:
             self._call_lines(drawn)
-        for row in drawn.after:
-            self._screen.line((row, "blue"))
         if not self._oneline and not self._graph:
             self._screen.line()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -85,16 +86,14 @@ def command(
 def _list(screen: Screen, store: Store, session: str | None, branch: str | None, *, as_json: bool) -> None:
     from holdfast.cli import shapes
 
-    count = 0
-    for found, standing in _crashed(store, session):
-        if branch is not None and standing.branch != branch:
-            continue
-        count += 1
+    crashed = [(found, each) for found, each in _crashed(store, session) if branch is None or each.branch == branch]
+    doubts = Counter(found.id for found, each in crashed for _ in each.in_doubt)
+    for found, standing in crashed:
         if as_json:
             screen.line(shapes.dump(shapes.standing(found.id, standing)))
         else:
-            _tell(screen, found, standing)
-    if not count and not as_json:
+            _tell(screen, found, standing, alone=doubts[found.id] == 1)
+    if not crashed and not as_json:
         screen.line("Nothing crashed, and no call is in doubt.")
 
 
@@ -110,7 +109,7 @@ def _crashed(store: Store, session: str | None) -> Iterator[tuple[Session, Stand
         yield from ((found, each) for each in standings(store, found) if not each.live)
 
 
-def _tell(screen: Screen, session: Session, standing: Standing) -> None:
+def _tell(screen: Screen, session: Session, standing: Standing, *, alone: bool) -> None:
     from holdfast.cli.restore import quoted
     from holdfast.cli.shown import age, cut, many, safe, wrapped
     from holdfast.cli.talk import arguments, call_line
@@ -138,7 +137,8 @@ def _tell(screen: Screen, session: Session, standing: Standing) -> None:
                 for line in wrapped(given, screen.width - 6):
                     screen.line("      ", line)
     if doubtful and not standing.live:
-        screen.line("  Did it happen? Look, then say: ", ("holdfast recover " + quoted(session.id), "cyan"))
+        which = "" if alone else "--call ID "
+        screen.line("  Did it happen? Look, then say: ", (f"holdfast recover {which}{quoted(session.id)}", "cyan"))
         screen.line("    ", ("--result JSON | --retry | --skip | --mark-failed | --abandon", "cyan"))
     elif not standing.live:
         screen.line("  Nothing is in doubt: it goes on with the line of code that started it.")

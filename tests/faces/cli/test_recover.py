@@ -103,6 +103,10 @@ def test_where_several_calls_are_in_doubt_they_are_listed_and_not_guessed(tmp_pa
                 if branch == "main":
                     store.session("s").fork("main", "other")
                 run.call(f"pay-{branch}", cut_off, args={})
+    assert "holdfast recover --call ID s" in shell.run("recover", "--store", "store.db", folder=tmp_path).out
+    graph = shell.run("log", "s", "--graph", "--all", "--store", "store.db", folder=tmp_path).out
+    assert "crashed here: pay-main in doubt" in graph
+    assert "crashed here: pay-other in doubt" in graph
     asked = shell.run("recover", "s", "--retry", "--store", "store.db", folder=tmp_path)
     assert asked.code == 1
     assert "pay-main" in asked.err
