@@ -107,14 +107,49 @@ def _memory() -> Backend:
     return MemoryBackend()
 
 
-def _find_folder() -> Path:
-    """The nearest `.holdfast/`, like git finds `.git`; made here, private to the user, if there is none."""
+def place(url: str | os.PathLike[str] | None = None) -> Path | None:
+    """The file or folder that a URL names; None for one that names neither. Nothing is made.
+
+    Without a URL: the file in the nearest `.holdfast/`, None if there is no such folder here or above.
+    """
+    if url is None:
+        found = _nearest_folder()
+        return None if found is None else found / _FILE
+    if isinstance(url, os.PathLike):
+        return Path(url)
+    scheme, colon, rest = url.partition(":")
+    if colon and scheme == "sqlite":
+        return _sqlite_path(url, rest)
+    if colon and scheme == "file":
+        return _folder_path(url, rest)
+    return Path(url) if url.endswith(".db") and "://" not in url else None
+
+
+def file_system(folder: Path) -> tuple[str | None, bool]:
+    """The type of the file system that holds a folder (None if unknown), and whether other machines serve it."""
+    from holdfast.backends.sqlite import mounts
+
+    kind = mounts.filesystem_of(folder)
+    return kind, mounts.is_network(kind)
+
+
+def _nearest_folder() -> Path | None:
     here = Path.cwd()
     for folder in (here, *here.parents):
         found = folder / _FOLDER
         if found.is_dir():
             _refuse_stranger(found)
             return found
+    return None
+
+
+def _find_folder() -> Path:
+    """The nearest `.holdfast/`, like git finds `.git`; made here, private to the user, if there is none."""
+    return _nearest_folder() or make_folder(Path.cwd())
+
+
+def make_folder(here: Path) -> Path:
+    """A `.holdfast/` in a folder, private to the user; the one that is there already, if it is theirs."""
     made = here / _FOLDER
     try:
         made.mkdir(mode=0o700)
