@@ -1,9 +1,12 @@
-"""What runs inside the server, so that a commit and a journal write are one statement each: one round trip.
+"""What runs inside the server, so that a commit, a journal write and a load are one statement each: one round trip.
 
 Made with the schema and named by a number: a later version adds functions beside these and leaves them to the processes
-that still use them. They look and refuse first, by a verdict that the caller puts into words, then change. All writers
-of a session take its row's lock before anything else, then the row of the branch's run, then blobs in the order of
-their digests; so nobody waits for somebody who waits for him.
+that still use them. The two that write look and refuse first, by a verdict that the caller puts into words, then change:
+one letter and what belongs to it, as bytes, because a single value costs the server less than a row of columns.
+
+All writers of a session take its row's lock before anything else, then the row of the branch's run, then blobs in the
+order of their digests; so nobody waits for somebody who waits for him. Each statement inside sees what was committed
+before it began: what is read after the lock is what the lock protects.
 """
 
 NOW_US = """
@@ -11,51 +14,66 @@ CREATE FUNCTION {schema}.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
 $$SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint$$
 """
 
+# The verdicts.
+OK, DONE, FENCED, HELD, LOOK, CONFLICT, EPOCH, MISSING, TAKEN, LOST, NEWER = (
+    b"k",
+    b"d",
+    b"f",
+    b"h",
+    b"o",
+    b"c",
+    b"e",
+    b"m",
+    b"t",
+    b"l",
+    b"n",
+)
+
+# Plans are kept by the server's sessions and outlive the small tables they were made for: none may rest on a table
+# being small. To a planner that knows nothing of long sessions, a session's number alone seems as good as the whole key:
+# so a checkpoint is looked for by all of its key in a statement of its own, and an id by itself (`sid + 0`).
+_PLANS = "SET enable_seqscan = off"
+
 _SYNC = """
   IF p_relaxed THEN
     PERFORM set_config('synchronous_commit', 'off', true);
   ELSIF current_setting('synchronous_commit') = 'off' THEN
     PERFORM set_config('synchronous_commit', 'on', true);
   END IF;
-  o_number := (SELECT value FROM {schema}.holdfast WHERE key = 'min_writer');
-  IF o_number > p_format THEN
-    o_verdict := 'format';
-    RETURN;
-  END IF;
 """
 
-# The session's row and the branch's head. A row that was just made by another is waited for and then found.
+# A session that another is just making is waited for and then found.
 _FIND_HEAD = """
   LOOP
     SELECT sid, sequence, epoch INTO s FROM {schema}.sessions WHERE id = p_session FOR NO KEY UPDATE;
     EXIT WHEN FOUND;
     IF p_run IS NOT NULL THEN
-      o_verdict := 'fenced';
-      RETURN;
+      RETURN 'f';
     ELSIF p_expect IS NOT NULL THEN
-      o_verdict := 'conflict';
-      RETURN;
+      RETURN 'c';
     ELSIF p_undo IS NOT NULL OR p_take_up IS NOT NULL THEN
-      o_verdict := 'missing';
-      o_about := coalesce(p_undo, p_take_up);
-      RETURN;
+      RETURN 'm'::bytea || coalesce(p_undo, p_take_up);
     END IF;
     INSERT INTO {schema}.sessions(
       touched, created_us, updated_us, logical, sequence, checkpoints, branches, epoch, id, status, usage)
-    VALUES (0, p_at, p_at, 0, 0, 0, 0, 0, p_session, p_status, p_usage) ON CONFLICT (id) DO NOTHING;
+    SELECT 0, p_at, p_at, 0, 0, 0, 0, 0, p_session, p_status, p_usage
+    FROM {schema}.holdfast WHERE key = 'min_writer' AND value <= p_format ON CONFLICT (id) DO NOTHING;
+    IF NOT FOUND AND (SELECT value FROM {schema}.holdfast WHERE key = 'min_writer') > p_format THEN
+      RETURN 'n'::bytea || int8send((SELECT value FROM {schema}.holdfast WHERE key = 'min_writer'));
+    END IF;
   END LOOP;
-  SELECT n.tag, n.undo, c.id, c.digest, c.place, c.sequence, c.whole IS NOT NULL AS complete INTO h
-  FROM {schema}.names n LEFT JOIN {schema}.checkpoints c ON c.sid = n.sid AND c.sequence = n.sequence
-  WHERE n.sid = s.sid AND n.name = p_branch;
-  IF h.tag THEN
-    o_verdict := 'taken';
-    RETURN;
-  ELSIF h.tag IS NOT NULL AND h.id IS NULL THEN
-    o_verdict := 'lost';
-    RETURN;
+  SELECT m.value AS needed, n.tag, n.sequence AS head, n.undo, r.run, r.token, r.until_us, r.holder, r.entered INTO b
+  FROM {schema}.holdfast m LEFT JOIN {schema}.names n ON n.sid = s.sid AND n.name = p_branch
+  LEFT JOIN {schema}.runs r ON r.sid = s.sid AND r.branch = p_branch WHERE m.key = 'min_writer';
+  SELECT id, digest, place, sequence, whole IS NOT NULL AS complete INTO h
+  FROM {schema}.checkpoints WHERE sid = s.sid AND sequence = b.head;
+  IF b.needed > p_format THEN
+    RETURN 'n'::bytea || int8send(b.needed);
+  ELSIF b.tag THEN
+    RETURN 't';
+  ELSIF b.tag IS NOT NULL AND h.id IS NULL THEN
+    RETURN 'l';
   END IF;
-  SELECT run, token, until_us, holder, entered INTO r FROM {schema}.runs
-  WHERE sid = s.sid AND branch = p_branch FOR NO KEY UPDATE;
   v_stood := coalesce(h.sequence, 0);
 """
 
@@ -64,52 +82,38 @@ _REFUSE = """
   IF h.id IS DISTINCT FROM p_expect THEN
     PERFORM 1 FROM {schema}.checkpoints WHERE sid + 0 = s.sid AND id = p_id;
     IF FOUND THEN
-      o_verdict := 'done';
-      RETURN;
+      RETURN 'd';
     END IF;
   END IF;
   IF p_run IS NOT NULL THEN
-    IF r.holder IS NULL OR r.run <> p_run OR r.token <> p_token THEN
-      o_verdict := 'fenced';
-      RETURN;
+    IF b.holder IS NULL OR b.run <> p_run OR b.token <> p_token THEN
+      RETURN 'f';
     END IF;
-  ELSIF r.run IS NOT NULL THEN
-    IF r.entered AND r.holder IS NOT NULL AND r.token IS DISTINCT FROM p_gone AND r.until_us > {schema}.now_us() THEN
-      o_verdict := 'held';
-      o_number := r.until_us;
-      o_token := r.token;
-      o_about := r.holder;
-      RETURN;
+  ELSIF b.run IS NOT NULL THEN
+    IF b.entered AND b.holder IS NOT NULL AND b.token IS DISTINCT FROM p_gone AND b.until_us > {schema}.now_us() THEN
+      RETURN 'h'::bytea || int8send(b.until_us) || int8send(b.token) || b.holder;
     END IF;
-    IF NOT p_looked AND EXISTS (SELECT 1 FROM {schema}.calls WHERE run = r.run AND stood = v_stood) THEN
-      o_verdict := 'look';
-      RETURN;
+    IF NOT p_looked AND EXISTS (SELECT 1 FROM {schema}.calls WHERE run = b.run AND stood = v_stood) THEN
+      RETURN 'o';
     END IF;
   END IF;
   IF h.id IS DISTINCT FROM p_expect THEN
-    o_verdict := 'conflict';
-    o_about := h.id;
-    RETURN;
+    RETURN 'c'::bytea || coalesce(h.id, '');
   ELSIF p_delta IS NOT NULL AND s.epoch <> p_epoch THEN
-    o_verdict := 'epoch';
-    RETURN;
+    RETURN 'e';
   END IF;
   v_place := CASE WHEN h.id IS NULL THEN 0 WHEN h.complete THEN 1 ELSE h.place + 1 END;
-  v_undo := h.undo;
+  v_undo := b.undo;
   IF p_undo IS NOT NULL THEN
-    o_about := p_undo;
     SELECT sequence INTO v_undo FROM {schema}.checkpoints WHERE sid + 0 = s.sid AND id = p_undo;
     IF NOT FOUND THEN
-      o_verdict := 'missing';
-      RETURN;
+      RETURN 'm'::bytea || p_undo;
     END IF;
   END IF;
   IF p_take_up IS NOT NULL THEN
-    o_about := p_take_up;
     SELECT sequence INTO v_left FROM {schema}.checkpoints WHERE sid + 0 = s.sid AND id = p_take_up;
     IF NOT FOUND THEN
-      o_verdict := 'missing';
-      RETURN;
+      RETURN 'm'::bytea || p_take_up;
     END IF;
   END IF;
 """
@@ -121,10 +125,8 @@ _WRITE = """
     INTO v_base, v_roll FROM {schema}.checkpoints WHERE sid + 0 = s.sid AND id = p_roll_base;
   END IF;
   v_sequence := s.sequence + 1;
-  o_parent := h.digest;
-  o_digest := sha256(
+  v_digest := sha256(
     p_head || int8send(v_sequence) || coalesce(h.digest, decode(repeat('00', 32), 'hex')) || p_state || p_fields);
-  o_number := v_sequence;
 
   FOR i IN 1 .. coalesce(array_length(p_refs, 1), 0) LOOP
     LOOP
@@ -144,23 +146,23 @@ _WRITE = """
 
   v_touched := nextval('{schema_text}.touches');
   IF p_run IS NOT NULL THEN
-    SELECT max(n) + 1 INTO v_calls FROM {schema}.calls WHERE run = r.run AND stood = v_stood;
+    SELECT max(n) + 1 INTO v_calls FROM {schema}.calls WHERE run = b.run AND stood = v_stood;
   END IF;
   INSERT INTO {schema}.checkpoints(
     sid, sequence, touched, size, link, base, took_run, took_stood, took_calls, place, id, state_digest, digest, fields,
     delta, roll, whole)
-  VALUES (s.sid, v_sequence, v_touched, p_size, h.sequence, v_base, CASE WHEN v_calls IS NOT NULL THEN r.run END,
-    CASE WHEN v_calls IS NOT NULL THEN v_stood END, v_calls, v_place, p_id, p_state, o_digest, p_fields, p_delta, v_roll,
+  VALUES (s.sid, v_sequence, v_touched, p_size, h.sequence, v_base, CASE WHEN v_calls IS NOT NULL THEN b.run END,
+    CASE WHEN v_calls IS NOT NULL THEN v_stood END, v_calls, v_place, p_id, p_state, v_digest, p_fields, p_delta, v_roll,
     p_whole);
-  IF h.tag IS NULL THEN
+  IF b.tag IS NULL THEN
     INSERT INTO {schema}.names(sid, sequence, undo, tag, name) VALUES (s.sid, v_sequence, v_undo, false, p_branch);
   ELSE
     UPDATE {schema}.names SET sequence = v_sequence, undo = v_undo WHERE sid = s.sid AND name = p_branch;
   END IF;
   UPDATE {schema}.sessions SET
-    sequence = v_sequence, checkpoints = checkpoints + 1, branches = branches + (h.tag IS NULL)::int,
-    logical = logical + p_size, touched = v_touched, updated_us = p_at, agent = p_agent,
-    status = p_status, reason = p_reason, last_step = p_step, usage = p_usage
+    sequence = v_sequence, checkpoints = checkpoints + 1, branches = branches + (b.tag IS NULL)::int,
+    logical = logical + p_size, touched = v_touched, updated_us = p_at, agent = p_agent, status = p_status,
+    reason = p_reason, last_step = p_step, usage = p_usage
   WHERE sid = s.sid;
 """
 
@@ -168,26 +170,22 @@ _TAKE_IN = """
   IF p_run IS NOT NULL THEN
     FOR i IN 1 .. coalesce(array_length(p_marks, 1), 0) LOOP
       UPDATE {schema}.calls SET result = NULL, place = p_places[i]
-      WHERE run = r.run AND stood = v_stood AND mark = p_marks[i];
+      WHERE run = b.run AND stood = v_stood AND mark = p_marks[i];
     END LOOP;
     IF p_ends THEN
-      UPDATE {schema}.runs SET holder = NULL, until_us = NULL, entered = false, crashes = 0, spot = '', unfinished = false,
-        input = NULL WHERE run = r.run;
+      UPDATE {schema}.runs SET holder = NULL, until_us = NULL, entered = false, crashes = 0, spot = '',
+        unfinished = false, input = NULL WHERE run = b.run;
       PERFORM pg_notify('{channel}', '');
-    ELSIF r.until_us < {schema}.now_us() + p_lease - p_lease / 20 THEN
-      UPDATE {schema}.runs SET holder = p_holder, until_us = {schema}.now_us() + p_lease WHERE run = r.run;
+    ELSIF b.until_us < {schema}.now_us() + p_lease - p_lease / 20 THEN
+      UPDATE {schema}.runs SET holder = p_holder, until_us = {schema}.now_us() + p_lease WHERE run = b.run;
     END IF;
-  ELSIF r.run IS NOT NULL AND p_take_up IS NOT NULL AND NOT EXISTS (
-    SELECT 1 FROM {schema}.checkpoints WHERE sid = s.sid AND sequence > v_left AND took_run = r.run AND took_stood = v_left) THEN
-    UPDATE {schema}.calls SET stood = v_sequence WHERE run = r.run AND stood = v_left;
+  ELSIF b.run IS NOT NULL AND p_take_up IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM {schema}.checkpoints
+    WHERE sid = s.sid AND sequence > v_left AND took_run = b.run AND took_stood = v_left) THEN
+    UPDATE {schema}.calls SET stood = v_sequence WHERE run = b.run AND stood = v_left;
   END IF;
-  o_verdict := 'ok';
+  RETURN 'k'::bytea || int8send(v_sequence) || v_digest || coalesce(h.digest, '');
 """
-
-# Plans are kept by the server's sessions and outlive the small tables they were made for: none may rest on a table
-# being small. For the same reason an id is looked for by itself (`sid + 0`): a session's number alone seems as good to a
-# planner that knows nothing of long sessions.
-_PLANS = "SET enable_seqscan = off"
 
 COMMIT = f"""
 CREATE FUNCTION {{schema}}.commit_1(
@@ -195,14 +193,12 @@ CREATE FUNCTION {{schema}}.commit_1(
   p_fields bytea, p_state bytea, p_epoch bigint, p_delta bytea, p_whole bytea, p_roll bytea, p_roll_base bytea,
   p_size bigint, p_refs bytea[], p_contents bytea[], p_at bigint, p_agent bytea, p_status bytea, p_reason bytea,
   p_step bigint, p_usage bytea, p_undo bytea, p_take_up bytea, p_run bigint, p_token bigint, p_lease bigint,
-  p_holder bytea, p_marks bigint[], p_places bytea[], p_ends boolean, p_gone bigint, p_looked boolean,
-  OUT o_verdict text, OUT o_number bigint, OUT o_token bigint, OUT o_parent bytea, OUT o_digest bytea,
-  OUT o_about bytea)
-LANGUAGE plpgsql {_PLANS} AS {{body}}
+  p_holder bytea, p_marks bigint[], p_places bytea[], p_ends boolean, p_gone bigint, p_looked boolean)
+RETURNS bytea LANGUAGE plpgsql {_PLANS} AS {{body}}
 DECLARE
   s record;
+  b record;
   h record;
-  r record;
   v_stood bigint;
   v_place integer;
   v_undo bigint;
@@ -210,6 +206,7 @@ DECLARE
   v_base bigint;
   v_roll bytea;
   v_sequence bigint;
+  v_digest bytea;
   v_bid bigint;
   v_calls integer;
   v_touched bigint;
@@ -220,36 +217,39 @@ BEGIN{_SYNC}{_FIND_HEAD}{_REFUSE}{_WRITE}{_TAKE_IN}END
 JOURNAL = f"""
 CREATE FUNCTION {{schema}}.journal_1(
   p_format integer, p_relaxed boolean, p_run bigint, p_token bigint, p_lease bigint, p_holder bytea, p_stood bigint,
-  p_slot bigint, p_mark bigint, p_body bytea, p_result bytea, p_place bytea, p_again boolean,
-  OUT o_verdict text, OUT o_number bigint)
-LANGUAGE plpgsql {_PLANS} AS {{body}}
+  p_slot bigint, p_mark bigint, p_body bytea, p_result bytea, p_place bytea, p_again boolean)
+RETURNS bytea LANGUAGE plpgsql {_PLANS} AS {{body}}
 DECLARE
   r record;
+  v_slot bigint := p_slot;
+  v_needed bigint;
 BEGIN{_SYNC}
   SELECT token, until_us, holder, entered INTO r FROM {{schema}}.runs WHERE run = p_run FOR NO KEY UPDATE;
   IF NOT FOUND OR r.token <> p_token OR r.holder IS NULL OR NOT r.entered THEN
-    o_verdict := 'fenced';
-    RETURN;
+    RETURN 'f';
+  END IF;
+  SELECT value INTO v_needed FROM {{schema}}.holdfast WHERE key = 'min_writer';
+  IF v_needed > p_format THEN
+    RETURN 'n'::bytea || int8send(v_needed);
   END IF;
   IF r.until_us < {{schema}}.now_us() + p_lease - p_lease / 20 THEN
     UPDATE {{schema}}.runs SET holder = p_holder, until_us = {{schema}}.now_us() + p_lease WHERE run = p_run;
   END IF;
-  o_verdict := 'ok';
-  o_number := p_slot;
   IF p_slot IS NULL AND p_again THEN
-    SELECT slot INTO o_number FROM {{schema}}.calls WHERE run = p_run AND stood = p_stood AND mark = p_mark;
+    SELECT slot INTO v_slot FROM {{schema}}.calls WHERE run = p_run AND stood = p_stood AND mark = p_mark;
   END IF;
-  IF o_number IS NULL THEN
+  IF v_slot IS NULL THEN
     INSERT INTO {{schema}}.calls(run, stood, mark, n, body, result, place)
     VALUES (p_run, p_stood, p_mark,
       (SELECT coalesce(max(n) + 1, 0) FROM {{schema}}.calls WHERE run = p_run AND stood = p_stood),
-      p_body, p_result, p_place) RETURNING slot INTO o_number;
+      p_body, p_result, p_place) RETURNING slot INTO v_slot;
   ELSE
-    UPDATE {{schema}}.calls SET body = p_body, result = p_result, place = p_place WHERE slot = o_number AND run = p_run;
+    UPDATE {{schema}}.calls SET body = p_body, result = p_result, place = p_place WHERE slot = v_slot AND run = p_run;
     IF NOT FOUND THEN
-      o_verdict := 'lost';
+      RETURN 'l';
     END IF;
   END IF;
+  RETURN 'k'::bytea || int8send(v_slot);
 END
 """
 
@@ -266,10 +266,11 @@ DECLARE
   v_next bigint;
 BEGIN
   SELECT s.sid, s.epoch INTO v_sid, o_epoch FROM {{schema}}.sessions s WHERE s.id = p_session;
-  SELECT c.sequence, c.lost_parent_id, c.lost_parent_digest, p.id, p.digest, c.digest, c.fields
-  INTO v_next, o_lost_parent_id, o_lost_parent_digest, o_parent_id, o_parent_digest, o_digest, o_fields
-  FROM {{schema}}.checkpoints c LEFT JOIN {{schema}}.checkpoints p ON p.sid = c.sid AND p.sequence = c.link
-  WHERE c.id = p_id AND c.sid + 0 = v_sid;
+  SELECT c.sequence, c.link, c.lost_parent_id, c.lost_parent_digest, c.digest, c.fields
+  INTO v_next, o_link, o_lost_parent_id, o_lost_parent_digest, o_digest, o_fields
+  FROM {{schema}}.checkpoints c WHERE c.id = p_id AND c.sid + 0 = v_sid;
+  SELECT p.id, p.digest INTO o_parent_id, o_parent_digest
+  FROM {{schema}}.checkpoints p WHERE p.sid = v_sid AND p.sequence = o_link;
   WHILE v_next IS NOT NULL LOOP
     SELECT c.sequence, c.link, c.place, c.state_digest, c.size, c.base,
       CASE WHEN c.base IS NULL AND c.whole IS NULL THEN c.delta END, c.roll, c.whole, c.id
@@ -282,3 +283,39 @@ BEGIN
   END LOOP;
 END
 """
+
+# A checkpoint and its ancestors, with the columns of `reads.ROW`. Each is the parent of the one before it.
+LINE = f"""
+CREATE FUNCTION {{schema}}.line_1(p_session bytea, p_id bytea, p_limit bigint)
+RETURNS TABLE(
+  o_link bigint, o_id bytea, o_sequence bigint, o_lost_parent_id bytea, o_lost_parent_digest bytea, o_parent_id bytea,
+  o_parent_digest bytea, o_state bytea, o_digest bytea, o_fields bytea)
+LANGUAGE plpgsql STABLE {_PLANS} AS {{body}}
+DECLARE
+  c record;
+  v_sid bigint;
+BEGIN
+  SELECT s.sid INTO v_sid FROM {{schema}}.sessions s WHERE s.id = p_session;
+  SELECT k.sequence INTO o_link FROM {{schema}}.checkpoints k WHERE k.id = p_id AND k.sid + 0 = v_sid;
+  FOR i IN 0 .. p_limit LOOP
+    SELECT link, id, sequence, lost_parent_id, lost_parent_digest, state_digest, digest, fields INTO c
+    FROM {{schema}}.checkpoints WHERE sid = v_sid AND sequence = o_link;
+    IF i > 0 THEN
+      o_parent_id := c.id;
+      o_parent_digest := c.digest;
+      RETURN NEXT;
+    END IF;
+    EXIT WHEN c.id IS NULL;
+    o_link := c.link;
+    o_id := c.id;
+    o_sequence := c.sequence;
+    o_lost_parent_id := c.lost_parent_id;
+    o_lost_parent_digest := c.lost_parent_digest;
+    o_state := c.state_digest;
+    o_digest := c.digest;
+    o_fields := c.fields;
+  END LOOP;
+END
+"""
+
+FUNCTIONS = (NOW_US, COMMIT, JOURNAL, CHAIN, LINE)

@@ -18,9 +18,13 @@ ROW = (
     "c.link, c.id, c.sequence, c.lost_parent_id, c.lost_parent_digest, p.id, p.digest, "
     "c.state_digest, c.digest, c.fields"
 )
-PARENT = "LEFT JOIN {schema}.checkpoints p ON p.sid = c.sid AND p.sequence = c.link"
+# In a query of its own (OFFSET 0), so that it is looked for by its whole key; see `functions`.
+PARENT = (
+    "LEFT JOIN LATERAL (SELECT k.id, k.digest, k.state_digest FROM {schema}.checkpoints k "
+    "WHERE k.sid = c.sid AND k.sequence = c.link OFFSET 0) p ON true"
+)
 _BY_ID = (
-    f"SELECT {ROW} FROM {{schema}}.sessions s JOIN {{schema}}.checkpoints c ON c.sid = s.sid {PARENT} "
+    f"SELECT {ROW} FROM {{schema}}.sessions s JOIN {{schema}}.checkpoints c ON c.sid + 0 = s.sid {PARENT} "
     "WHERE s.id = %s AND c.id = %s"
 )
 _SID = "SELECT sid FROM {schema}.sessions WHERE id = %s"
@@ -42,28 +46,21 @@ _SESSIONS = (
 )
 _NAMES = (
     "SELECT n.name, n.tag, c.id, u.id FROM {schema}.sessions s JOIN {schema}.names n ON n.sid = s.sid "
-    "LEFT JOIN {schema}.checkpoints c ON c.sid = n.sid AND c.sequence = n.sequence "
-    "LEFT JOIN {schema}.checkpoints u ON u.sid = n.sid AND u.sequence = n.undo WHERE s.id = %s"
+    "LEFT JOIN LATERAL (SELECT k.id FROM {schema}.checkpoints k WHERE k.sid = n.sid AND k.sequence = n.sequence "
+    "OFFSET 0) c ON true "
+    "LEFT JOIN LATERAL (SELECT k.id FROM {schema}.checkpoints k WHERE k.sid = n.sid AND k.sequence = n.undo OFFSET 0) u "
+    "ON true WHERE s.id = %s"
 )
 _ALL_NAMES = f"{_NAMES} ORDER BY n.name"
 _ONE_NAME = f"{_NAMES} AND n.name = %s"
-_LINE = f"""
-WITH RECURSIVE up(sid, sequence, link, depth) AS (
-  SELECT c.sid, c.sequence, c.link, 1 FROM {{schema}}.sessions s JOIN {{schema}}.checkpoints c ON c.sid = s.sid
-  WHERE s.id = %s AND c.id = %s
-  UNION ALL
-  SELECT c.sid, c.sequence, c.link, up.depth + 1 FROM up
-  JOIN {{schema}}.checkpoints c ON c.sid = up.sid AND c.sequence = up.link WHERE up.depth < %s)
-SELECT {ROW} FROM up JOIN {{schema}}.checkpoints c ON c.sid = up.sid AND c.sequence = up.sequence {PARENT}
-ORDER BY up.depth
-"""
+_LINE = "SELECT * FROM {schema}.line_1(%s, %s, %s)"
 _CHILDREN = "SELECT id FROM {schema}.checkpoints WHERE sid = %s AND sequence > %s AND link = %s ORDER BY sequence"
 _IDS = (
     "SELECT c.id FROM {schema}.sessions s JOIN {schema}.checkpoints c ON c.sid = s.sid WHERE s.id = %s "
     "ORDER BY c.sequence"
 )
 _RANGE = (
-    "SELECT c.id FROM {schema}.sessions s JOIN {schema}.checkpoints c ON c.sid = s.sid "
+    "SELECT c.id FROM {schema}.sessions s JOIN {schema}.checkpoints c ON c.sid + 0 = s.sid "
     "WHERE s.id = %s AND c.id >= %s AND c.id <= %s ORDER BY c.id LIMIT %s"
 )
 _BLOBS = "SELECT digest, data FROM {schema}.blobs WHERE digest = ANY(%s::bytea[])"
@@ -210,7 +207,7 @@ def line(wire: Wire, session: str, id_: str, limit: int) -> list[Row]:
     if not found:
         sid_of(wire, session)
         raise no_checkpoint(id_)
-    return [row_of(row) for row in found[:limit]]
+    return [row_of(row) for row in found]
 
 
 def children(wire: Wire, session: str, id_: str) -> list[str]:

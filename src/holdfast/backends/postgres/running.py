@@ -30,6 +30,7 @@ from holdfast.backend import (
     spot_of,
 )
 from holdfast.backends.postgres.calls import open_journaled, seal
+from holdfast.backends.postgres.functions import FENCED, LOST, NEWER
 from holdfast.backends.postgres.reads import (
     SESSION,
     SESSION_COLUMNS,
@@ -44,7 +45,7 @@ from holdfast.backends.postgres.reads import (
 )
 from holdfast.backends.postgres.schema import channel_of
 from holdfast.backends.postgres.texts import mark_of, pack, pack_or_none, unpack, unpack_id
-from holdfast.backends.postgres.wire import Wire, refuse_newer
+from holdfast.backends.postgres.wire import Wire, newer
 from holdfast.errors import ConflictError, CorruptionError, LeaseHeldError, NotFoundError
 
 _LOCK_SESSION = "SELECT sid, checkpoints FROM {schema}.sessions WHERE id = %s FOR NO KEY UPDATE"
@@ -99,10 +100,10 @@ _FORGET_RUN = (
 _STATUS = "UPDATE {schema}.sessions SET status = %s, reason = %s WHERE sid = %s"
 _NOTIFY = "SELECT pg_notify(%s, '')"
 _HEAD = (
-    "SELECT c.id, c.sequence FROM {schema}.names n JOIN {schema}.checkpoints c "
-    "ON c.sid = n.sid AND c.sequence = n.sequence WHERE n.sid = %s AND n.name = %s AND NOT n.tag"
+    "SELECT c.id, c.sequence FROM {schema}.names n CROSS JOIN LATERAL (SELECT k.id, k.sequence "
+    "FROM {schema}.checkpoints k WHERE k.sid = n.sid AND k.sequence = n.sequence OFFSET 0) c WHERE n.sid = %s AND n.name = %s AND NOT n.tag"
 )
-_JOURNAL = "SELECT * FROM {schema}.journal_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+_JOURNAL = "SELECT {schema}.journal_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 _SET_CALL = "UPDATE {schema}.calls SET body = %s, result = %s, place = %s WHERE slot = %s AND run = %s"
 _CALL = "run, stood, slot, body, result, place, n"
 _CALLS = f"SELECT {_CALL} FROM {{schema}}.calls WHERE run = %s AND stood = %s ORDER BY n"
@@ -280,19 +281,20 @@ def renew(wire: Wire, lease: Lease) -> None:
 def journal(wire: Wire, lease: Lease, call: CallRow, after: int, slot: int | None, *, again: bool) -> int:
     """Write down a call, or what became of it; see the port."""
     sealed = seal(call, lease.run)
-    verdict, number = wire.one(
+    (answer,) = wire.one(
         _JOURNAL,
         *(FORMAT_VERSION, wire.place.relaxed, lease.run, lease.token, lease.lease_us, claim_for(lease)),
         *(after, slot, mark_of(call.id), *sealed, again),
     )
-    if verdict == "fenced":
+    if answer == FENCED:
         raise whereabouts.fenced(lease.session, lease.branch)
-    if verdict == "format":
-        refuse_newer(number, "write")
-    if verdict == "lost":
+    if answer == LOST:
         message = f"call {call.id} is not in the journal any more"
         raise CorruptionError(message, hint="run verify")
-    return int(number)
+    number = int.from_bytes(answer[1:], "big")
+    if answer.startswith(NEWER):
+        raise newer(number, "write")
+    return number
 
 
 def leave(wire: Wire, lease: Lease, status: str | None, reason: str | None, *, again: bool) -> None:

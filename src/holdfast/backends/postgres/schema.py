@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 
 from holdfast.backend import FORMAT_VERSION, MIN_READER, MIN_WRITER
-from holdfast.backends.postgres.functions import CHAIN, COMMIT, JOURNAL, NOW_US
+from holdfast.backends.postgres.functions import FUNCTIONS
 from holdfast.backends.postgres.wire import Place, Wire, refuse_newer
 from holdfast.errors import FormatError, InvalidInputError, UnsupportedError
 
@@ -134,7 +134,7 @@ def _make(wire: Wire) -> None:
     if connection.execute(_HAS_SCHEMA, (place.schema,)).fetchone() is None:
         connection.execute(f"CREATE SCHEMA {place.quoted}".encode())
     connection.execute(SCHEMA.replace("{schema}", place.quoted).encode())
-    for function in (NOW_US, COMMIT, JOURNAL, CHAIN):
+    for function in FUNCTIONS:
         connection.execute(_said(function, place).encode())
     meta = {"format_version": FORMAT_VERSION, "min_reader": MIN_READER, "min_writer": MIN_WRITER, "layout": LAYOUT}
     wire.each(_PUT_META, list(meta.items()))

@@ -139,10 +139,13 @@ class Wire:
 def refuse_newer(needed: int, verb: str) -> None:
     """FormatError when the store asks for a newer Holdfast."""
     if needed > FORMAT_VERSION:
-        message = (
-            f"this store needs a newer Holdfast to {verb} it (format {needed}; this version knows {FORMAT_VERSION})"
-        )
-        raise FormatError(message, hint="upgrade: pip install -U holdfast")
+        raise newer(needed, verb)
+
+
+def newer(needed: int, verb: str) -> FormatError:
+    """The error for a store that is too new for this version."""
+    message = f"this store needs a newer Holdfast to {verb} it (format {needed}; this version knows {FORMAT_VERSION})"
+    return FormatError(message, hint="upgrade: pip install -U holdfast")
 
 
 class Pool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from hashlib import sha256
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -17,19 +16,32 @@ from holdfast.backend import FORMAT_VERSION, MAX_ROW_BYTES, Commit, Lease, Row, 
 from holdfast.backends.postgres import running
 from holdfast.backends.postgres.calls import seal_place
 from holdfast.backends.postgres.chains import SPILLED, prefix_behind
-from holdfast.backends.postgres.reads import claim_of, find_row, no_checkpoint, sequence_of
+from holdfast.backends.postgres.functions import (
+    CONFLICT,
+    DONE,
+    EPOCH,
+    FENCED,
+    HELD,
+    LOOK,
+    LOST,
+    MISSING,
+    NEWER,
+    OK,
+    TAKEN,
+)
+from holdfast.backends.postgres.reads import Claim, claim_of, find_row, no_checkpoint, sequence_of
 from holdfast.backends.postgres.texts import mark_of, pack, pack_id, pack_or_none, unpack_id
-from holdfast.backends.postgres.wire import Wire, refuse_newer
+from holdfast.backends.postgres.wire import Wire, newer
 from holdfast.errors import AlreadyExistsError, ConflictError, CorruptionError, HoldfastError, NotFoundError
 
 _COMMIT = (
-    "SELECT * FROM {schema}.commit_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::bytea[], "
+    "SELECT {schema}.commit_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::bytea[], "
     "%s::bytea[], %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::bigint[], %s::bytea[], %s, %s, %s)"
 )
 LOCK_SESSION = "SELECT sid, epoch FROM {schema}.sessions WHERE id = %s FOR NO KEY UPDATE"
 _FIND_NAME = (
-    "SELECT n.tag, c.id FROM {schema}.names n LEFT JOIN {schema}.checkpoints c "
-    "ON c.sid = n.sid AND c.sequence = n.sequence WHERE n.sid = %s AND n.name = %s"
+    "SELECT n.tag, (SELECT c.id FROM {schema}.checkpoints c WHERE c.sid = n.sid AND c.sequence = n.sequence) "
+    "FROM {schema}.names n WHERE n.sid = %s AND n.name = %s"
 )
 NEW_NAME = "INSERT INTO {schema}.names(sid, sequence, undo, tag, name) VALUES (%s, %s, %s, %s, %s)"
 _COUNT_BRANCHES = "UPDATE {schema}.sessions SET branches = branches + %s WHERE sid = %s"
@@ -91,14 +103,23 @@ def commit(wire: Wire, new: Commit) -> Row:
     """Write one checkpoint and move its branch, or raise and leave nothing."""
     packed = _Packed(new, prefix=new.prefix, with_roll=True)
     answer = _call(wire, new, packed)
-    if answer[0] == "held":
-        claim = claim_of(answer[5])
+    if answer.startswith(HELD):
+        until_us, token, claim = _held(answer)
         if not whereabouts.is_gone(claim.holder):
-            raise running.held_by(new.session, new.branch, claim, answer[1])
-        answer = _call(wire, new, packed, gone=answer[2])
-    if answer[0] in ("look", "epoch"):
+            raise running.held_by(new.session, new.branch, claim, until_us)
+        answer = _call(wire, new, packed, gone=token)
+    if answer in (LOOK, EPOCH):
         return _commit_looking(wire, new)
     return _row(wire, new, answer)
+
+
+def _held(answer: bytes) -> tuple[int, int, Claim]:
+    return number_in(answer), int.from_bytes(answer[9:17], "big"), claim_of(answer[17:])
+
+
+def number_in(answer: bytes) -> int:
+    """The number behind a verdict's letter."""
+    return int.from_bytes(answer[1:9], "big")
 
 
 def _commit_looking(wire: Wire, new: Commit) -> Row:
@@ -120,12 +141,12 @@ def _commit_looking(wire: Wire, new: Commit) -> Row:
         return _row(wire, new, _call(wire, replace(new, epoch=epoch), packed, gone=gone, looked=True))
 
 
-def _call(wire: Wire, new: Commit, packed: _Packed, *, gone: int | None = None, looked: bool = False) -> Any:
+def _call(wire: Wire, new: Commit, packed: _Packed, *, gone: int | None = None, looked: bool = False) -> bytes:
     totals, lease = new.totals, new.lease
     raw = pack(new.id)
     refs = sorted(packed.refs)
     marks = list(new.kept_in_state) if lease is not None else []
-    return wire.one(
+    answer: bytes = wire.one(
         _COMMIT,
         *(FORMAT_VERSION, wire.place.relaxed, pack(new.session), pack(new.branch), pack_id(new.id)),
         b"checkpoint\0" + len(raw).to_bytes(4, "big") + raw,
@@ -139,40 +160,43 @@ def _call(wire: Wire, new: Commit, packed: _Packed, *, gone: int | None = None, 
         [mark_of(call_id) for call_id in marks],
         [seal_place(call_id, new.kept_in_state[call_id], lease.run) for call_id in marks if lease is not None],
         *(new.ends_run, gone, looked),
-    )
+    )[0]
+    return answer
 
 
 def _lease(lease: Lease) -> tuple[int, int, int, bytes]:
     return lease.run, lease.token, lease.lease_us, running.claim_for(lease)
 
 
-def _row(wire: Wire, new: Commit, answer: Any) -> Row:
+def _row(wire: Wire, new: Commit, answer: bytes) -> Row:
     """The row that was written, or that an earlier try has written; or the refusal in words."""
-    verdict, number, _, parent_digest, digest, about = answer
-    if verdict == "ok":
-        return Row(new.id, number, new.expect, parent_digest, new.expect, new.state_digest, digest, new.fields)
-    if verdict == "done":
+    if answer.startswith(OK):
+        digest, parent_digest = answer[9:41], answer[41:] or None
+        sequence = number_in(answer)
+        return Row(new.id, sequence, new.expect, parent_digest, new.expect, new.state_digest, digest, new.fields)
+    if answer == DONE:
         done = find_row(wire, new.session, new.id)
         if done is not None:
             return done
-    raise _refusal(new, verdict, number, about)
+    raise _refusal(new, answer[:1], answer)
 
 
-def _refusal(new: Commit, verdict: str, number: int, about: bytes | None) -> HoldfastError:
+def _refusal(new: Commit, verdict: bytes, answer: bytes) -> HoldfastError:
     where = f"session {new.session!r}: branch {new.branch!r}"
-    if verdict == "fenced" and new.lease is not None:
-        return whereabouts.fenced(new.lease.session, new.lease.branch)
-    if verdict == "held" and about is not None:
-        return running.held_by(new.session, new.branch, claim_of(about), number)
-    if verdict == "taken":
+    if verdict == FENCED:
+        return whereabouts.fenced(new.session, new.branch)
+    if verdict == HELD:
+        until_us, _, claim = _held(answer)
+        return running.held_by(new.session, new.branch, claim, until_us)
+    if verdict == TAKEN:
         return taken(new.branch)
-    if verdict == "lost":
+    if verdict == LOST:
         return CorruptionError(f"{where} points at a checkpoint that is not there", hint="run verify")
-    if verdict == "missing" and about is not None:
-        return no_checkpoint(unpack_id(about))
-    if verdict == "format":
-        refuse_newer(number, "write")
-    stands = "does not exist" if about is None else f"stands at {unpack_id(about)[:12]}"
+    if verdict == MISSING:
+        return no_checkpoint(unpack_id(answer[1:]))
+    if verdict == NEWER:
+        return newer(number_in(answer), "write")
+    stands = f"stands at {unpack_id(answer[1:])[:12]}" if verdict == CONFLICT and answer[1:] else "does not exist"
     wanted = "expected not to exist" if new.expect is None else f"expected at {new.expect[:12]}"
     return ConflictError(f"{where} {stands}, {wanted}", hint="load the branch again, then decide")
 
