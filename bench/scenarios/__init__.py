@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.scenarios import append, files, growth, reads, sharing, threads, upkeep
+from bench.scenarios import append, files, growth, reads, runs, sharing, threads, upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,4 +29,7 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "files": files.files,
     "verify": upkeep.verify,
     "prune": upkeep.prune,
+    "calls": runs.calls,
+    "resume": runs.resume,
+    "journal": runs.journal,
 }

@@ -200,7 +200,8 @@ class RecoverReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """The count, then a line per session that did not come to its end."""
-        head = f"{len(self.completed)} sessions recovered, {len(self.skipped)} left to others"
+        many = "session" if len(self.completed) == 1 else "sessions"
+        head = f"{len(self.completed)} {many} recovered, {len(self.skipped)} left to others"
         rest = [
             f"{id_!r} {what}: {why}"
             for what, why_of in (("failed", self.failed), ("is in doubt", self.in_doubt), ("was halted", self.halted))

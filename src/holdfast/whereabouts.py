@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import secrets
 import socket
 import sys
 import time
@@ -21,6 +22,7 @@ import msgspec
 
 from holdfast.errors import FencedError, LeaseHeldError
 
+_TOKEN_BITS = 40
 _STARTED_AT = 19  # among the fields behind the name in /proc/<pid>/stat
 
 
@@ -61,6 +63,15 @@ def claim(lease_us: int) -> Claim:
     return Claim(here(), lease_us, clock_us() + lease_us, time.time_ns() // 1000 + lease_us)
 
 
+def token_after(token: int) -> int:
+    """The token of the run after the one with this token, 0 if there was none.
+
+    The first is drawn at random: where a session was deleted and its numbers are given out again, a run of the old one
+    that wakes up late must not be taken for one of the new.
+    """
+    return token + 1 if token else 1 + secrets.randbits(_TOKEN_BITS)
+
+
 def here() -> Holder:
     """This process."""
     return _holder(os.getpid())
@@ -82,7 +93,7 @@ def is_live(claim: Claim | None) -> bool:
     left_us = claim.until_us - clock_us()
     if not 0 < left_us <= claim.lease_us:  # more than it was ever given: a clock that began anew with another boot
         return False
-    if holder.space != ours.space or holder.pid == ours.pid:
+    if holder.space != ours.space or holder == ours:
         return True
     return _is_running(holder.pid, holder.born)
 

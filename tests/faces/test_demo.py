@@ -34,7 +34,18 @@ def test_the_demo_tells_its_whole_story_and_leaves_nothing_behind(tmp_path: Path
     done = demo(temporary=tmp_path / "tmp")
     took = time.monotonic() - started
     assert (done.returncode, done.stderr) == (0, "")
-    for word in ("commit", "fork", "diff", "restore", "undo", "verify", "stats"):
+    for word in (
+        "SIGKILL",
+        "crashed",
+        "in_doubt",
+        "resolve",
+        "completed",
+        "fork",
+        "diff",
+        "restore",
+        "verify",
+        "stats",
+    ):
         assert word in done.stdout, f"the demo shows no {word}"
     assert done.stdout.count("ok  ") >= 10
     assert list((tmp_path / "tmp").iterdir()) == []
@@ -60,10 +71,32 @@ def test_a_kept_store_is_private_and_holds_what_the_demo_said(tmp_path: Path) ->
     assert folder.stat().st_mode & 0o777 == 0o700
     with holdfast.open(folder / "store.db") as store:
         session = store.session("ticket-42")
-        assert session.load()["decision"] == "refund"
-        assert session.load("what-if")["decision"] == "voucher"
-        assert [c.step for c in session.log()][-6:] == [6, 5, 4, 3, 2, 1]
+        assert session.load()["last_tool"] == "refund"
+        assert session.load("what-if")["last_tool"] == "voucher"
+        assert [c.step for c in session.log()][-4:] == [3, 3, 2, 1]
+        assert [call.name for call in session.calls("what-if~1")] == ["model"]
         assert store.verify().ok
+    deeds = (folder / "world.txt").read_text().splitlines()
+    assert [deed.split()[0] for deed in deeds if not deed.startswith("model")] == ["look_up", "refund", "voucher"]
+
+
+BROKEN = """
+from holdfast.backends.sqlite import running
+whole = running.journal
+def forgetful(connection, lease, call, after, slot):
+    if {condition}:
+        return slot or 1
+    return whole(connection, lease, call, after, slot)
+running.journal = forgetful
+"""
+
+
+@pytest.mark.parametrize("condition", ["call.kind == 'tool' and call.status == 'started'", "call.kind == 'llm'"])
+def test_a_demo_on_a_journal_that_forgets_does_not_say_ok(tmp_path: Path, condition: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BROKEN.format(condition=condition))
+    done = demo(temporary=tmp_path / "tmp", PYTHONPATH=f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    assert done.returncode != 0
+    assert "completed, nothing pending" not in done.stdout
 
 
 def test_a_second_demo_does_not_write_into_a_kept_store(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
@@ -35,7 +37,7 @@ class AsyncRun:
         return f"<Async{repr(self._run)[1:]}"
 
     async def __aenter__(self) -> Self:
-        await self._crew.finish(self._run.__enter__)
+        await _entered(self._crew, self._run.__enter__)
         return self
 
     async def __aexit__(
@@ -209,6 +211,19 @@ class AsyncCalling:
         return await self._crew.finish(self._calling.finish, value)
 
 
+async def _entered(crew: Crew, enter: Callable[[], Run | None]) -> Run | None:
+    """A run that is entered; if this is cancelled meanwhile it is left again, because nobody else will."""
+    found: list[Run | None] = []
+    try:
+        await crew.finish(lambda: found.append(enter()))
+    except asyncio.CancelledError as error:
+        for run in found:
+            if run is not None:
+                await crew.finish(run._leave, error)
+        raise
+    return found[0]
+
+
 async def recover(
     store: AsyncStore,
     handler: Callable[[AsyncRun], Awaitable[Any]],
@@ -219,7 +234,7 @@ async def recover(
     """Await `handler(run)` for every crashed session; one that fails does not stop the rest."""
     tally, crew = Tally(), store._crew
     for session_id, row in await crew.run(crashed, store._store, agent):
-        run = await crew.finish(take_up, store._store, session_id, row, tally, run_options)
+        run = await _entered(crew, partial(take_up, store._store, session_id, row, tally, run_options))
         if run is None:
             continue
         try:

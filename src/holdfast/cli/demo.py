@@ -1,42 +1,32 @@
-"""`holdfast demo`: the story of a session, really run in a store of its own.
+"""`holdfast demo`: an agent is killed inside a tool and carries on; then its history is forked, compared, verified.
 
-A scripted support agent (no model, no network) answers a ticket; its history is then forked, compared, restored and
-checked. Every line marked `ok` was tested against the store before it was printed, and one that does not hold ends the
-demo with exit code 1. Nothing random is printed (checkpoints go by their steps and labels), so two runs read the same.
+The agent is a script (see agent: no model, no network), its process and the kill are real. Every line marked `ok` was
+tested against the store, or against what the tools did to the world outside, before it was printed; one that does not
+hold ends the demo with exit code 1. Nothing random is printed, so two runs read the same.
 """
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import tempfile
 from contextlib import ExitStack
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 import holdfast
+from holdfast.cli import agent
 
 if TYPE_CHECKING:
     from holdfast.cli.screen import Screen
 
-REFUND_DAYS = 30
-FILE = "store.db"
+FILE, WORLD = "store.db", "world.txt"
 WIDTH = 80
-
-# As long as such things are. It is in every state, and stored once.
-SYSTEM = "You are the support agent of a lamp shop. Be kind, be brief, follow the rules.\n" + "\n".join(
-    f"Rule {n}. For orders of category {n}: ask for the order, look it up before you answer, refund in full within "
-    f"{REFUND_DAYS} days of delivery, offer a voucher afterwards, and never promise what a tool has not confirmed."
-    for n in range(1, 61)
-)
-
-
-class Step(NamedTuple):
-    """What the agent does next: the name of the step and the message it adds."""
-
-    label: str
-    message: dict[str, Any]
+_KILLED = -signal.SIGKILL if hasattr(signal, "SIGKILL") else 1
+_PATIENCE_S = 60
 
 
 @click.command("demo")
@@ -47,9 +37,9 @@ class Step(NamedTuple):
     help="Keep the store in this folder (made if it is missing) instead of removing it at the end.",
 )
 def command(keep: Path | None) -> None:
-    """Run the story of one session: an agent works, and its history is forked, compared, restored, undone, verified.
+    """Run a story: an agent is killed inside a tool, carries on, and its history is forked, compared and verified.
 
-    Everything happens in a temporary folder that is removed at the end. Takes about a second.
+    Everything happens in a temporary folder that is removed at the end. Takes a few seconds.
     """
     from holdfast.cli.screen import Screen
 
@@ -60,10 +50,11 @@ def command(keep: Path | None) -> None:
         else:
             folder = keep
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if (folder / FILE).exists():
-                message = f"{folder / FILE} is there already"
-                raise holdfast.AlreadyExistsError(message, hint="give --keep a new folder; nothing was changed")
-        tell(Story(screen), folder / FILE)
+            for name in (FILE, WORLD):
+                if (folder / name).exists():
+                    message = f"{folder / name} is there already"
+                    raise holdfast.AlreadyExistsError(message, hint="give --keep a new folder; nothing was changed")
+        tell(Story(screen), folder / FILE, agent.World(folder / WORLD))
     if keep is not None:
         screen.line(f"The store is kept: holdfast.open({str(folder / FILE)!r})")
 
@@ -92,13 +83,14 @@ class Story:
             raise click.ClickException(message)
         self.screen.line("   ", ("ok", "green"), f"  {text}")
 
-    def history(self, checkpoints: list[holdfast.Checkpoint]) -> None:
-        """A line per checkpoint, oldest first."""
-        self.screen.line(("   step  label       tokens  last message", "dim"))
-        for each in checkpoints:
+    def history(self, checkpoints: list[holdfast.Checkpoint], calls: list[list[holdfast.Call]]) -> None:
+        """A line per checkpoint, oldest first, with the calls that led to it."""
+        self.screen.line(("   step  status       tokens  calls            last message", "dim"))
+        for each, made in zip(checkpoints, calls, strict=True):
             tokens = each.usage.tokens_in + each.usage.tokens_out
-            row = f"   {each.step or '':>4}  {each.label or each.trigger:<10}  {tokens:>6,}  {each.summary}"
-            self.screen.line(row if len(row) <= WIDTH else row[: WIDTH - 1] + "…")
+            names = ", ".join(call.name for call in made)
+            row = f"   {each.step or '':>4}  {each.status:<11}  {tokens:>6,}  {names:<15}  {each.summary}"
+            self.screen.line((row if len(row) <= WIDTH else row[: WIDTH - 1] + "…").rstrip())
 
     def diff(self, diff: holdfast.Diff) -> None:
         """What differs, as `print(diff)` shows it."""
@@ -108,157 +100,146 @@ class Story:
             self.screen.line("   ", (line, style))
 
 
-def tell(story: Story, file: Path) -> None:
-    """The whole story, in a store that is closed and opened again between its parts."""
-    story.screen.line((f"Holdfast {holdfast.__version__}", "bold"), ": one support ticket, kept step by step.")
-    story.screen.line("The agent is a script; the store is real, and so is each line marked ok.")
+def tell(story: Story, file: Path, world: agent.World) -> None:
+    """The whole story. Each process that works on the ticket is a new one, and so is each look at the store."""
+    story.screen.line((f"Holdfast {holdfast.__version__}", "bold"), ": one support ticket, and a kill.")
+    story.screen.line("The agent is a script; its process, the kill and the store are real.")
+    die(story, file, world)
     with holdfast.open(file) as store:
-        last = work(story, store.session("ticket-42", agent="support"))
+        call = look(story, store, world)
+        decide(story, store, call, world)
+    go_on(story, file, world)
     with holdfast.open(file) as store:
-        session = store.session("ticket-42", agent="support")
-        story.ok("closed and opened again: the same head, the same digest", holds=session.head() == last)
-        fork(story, store, session)
-        go_back(story, session)
-    with holdfast.open(file) as store:
+        what_if(story, store, world)
         check(story, store)
 
 
-def work(story: Story, session: holdfast.Session) -> holdfast.Checkpoint:
-    """An agent answers a ticket; returns the last checkpoint."""
-    story.chapter("An agent works. Every step is a checkpoint, on disk when commit returns.")
-    story.code('session.commit(state, step=1, label="asked", usage=...)')
-    session.commit({"system": SYSTEM, "messages": [QUESTION], "open": True}, step=1, label="asked")
-    last = carry_on(session, "main")
-    log = list(reversed(list(session.log())))
-    story.history(log)
-    linked = all(after.parent_digest == before.digest for before, after in pairwise(log))
-    story.ok(f"{len(log)} checkpoints, each sealed with the digest of the one before it", holds=linked and len(log) > 1)
-    return last
-
-
-def fork(story: Story, store: holdfast.Store, session: holdfast.Session) -> None:
-    """The same agent from the middle, with one message changed."""
-    story.chapter("What if the lamp had come 45 days ago? Fork step 3, change one message.")
-    story.code('session.fork("main~3", "what-if")')
-    before, main = store.stats().checkpoints, session.head()
-    middle = session.fork("main~3", "what-if").head
-    story.ok("the fork copied nothing: no checkpoint was added", holds=store.stats().checkpoints == before)
-    story.code('state = session.load("what-if"); state["messages"][-1]["content"] = ...')
-    state = session.load("what-if")
-    state["messages"][-1]["content"] = state["messages"][-1]["content"].replace("12 days", "45 days")
-    session.commit(state, branch="what-if", step=middle.step, label="changed")
-    carry_on(session, "what-if")
-    branch = [each for each in session.log("what-if") if each.branch == "what-if"]
-    story.history(list(reversed(branch)))
+def die(story: Story, file: Path, world: agent.World) -> None:
+    """A process works on the ticket and is killed inside a tool."""
+    story.chapter("An agent works on a ticket, and is killed inside a tool.")
+    story.code('with store.run("ticket-42", agent="support", input=...) as run: ...')
+    with _process(file, world, "refund") as process:
+        assert process.stdout is not None  # noqa: S101 - it was asked for
+        inside = process.stdout.readline() == b"inside\n"
+        process.kill()
+        process.wait(_PATIENCE_S)
+    story.ok("SIGKILL, after the refund was paid and before the tool could say so", holds=inside)
     story.ok(
-        f"the new branch stands on step {middle.step} of main, and main has not moved",
-        holds=branch[-1].parent_id == middle.id and session.head() == main,
+        "the process is gone; the money is too: " + world.deeds("refund")[0],
+        holds=process.returncode == _KILLED and len(world.deeds("refund")) == 1,
     )
-    story.screen.line()
+
+
+def look(story: Story, store: holdfast.Store, world: agent.World) -> holdfast.Call:
+    """What the store knows of it."""
+    story.chapter("What is known afterwards.")
+    story.code("store.crashed()")
+    crashed = store.crashed()
+    story.ok(
+        f"session {agent.SESSION!r} is listed as crashed",
+        holds=[info.id for info in crashed] == [agent.SESSION],
+    )
+    story.code("session.calls(pending=True)")
+    calls = store.session(agent.SESSION).calls(pending=True)
+    for call in calls:
+        story.screen.line(f"     {call.kind:<5} {call.name:<8} {call.status:<9} {call.args or ''}".rstrip())
+    story.ok(
+        "the model's answer is kept; the refund is in doubt, with its arguments",
+        holds=[(call.name, call.status) for call in calls] == [("model", "done"), ("refund", "in_doubt")],
+    )
+    before, asked = world.deeds(), False
+    try:
+        with store.run(agent.SESSION, agent=agent.AGENT, input=agent.QUESTION) as run:
+            agent.work(run, world)
+    except holdfast.InDoubtError:
+        asked = True
+    holds = asked and world.deeds() == before
+    story.ok("the same line again does nothing behind your back: InDoubtError", holds=holds)
+    return calls[-1]
+
+
+def decide(story: Story, store: holdfast.Store, call: holdfast.Call, world: agent.World) -> None:
+    """Somebody looks whether the refund was paid, and says so."""
+    story.chapter("Somebody looks at the bank account, and decides.")
+    story.code('session.resolve(call.id, result="refund of 49.90 EUR issued")')
+    session = store.session(agent.SESSION)
+    paid = len(world.deeds("refund")) == 1
+    session.resolve(call.id, result="refund of 49.90 EUR issued")
+    now = [each.status for each in session.calls(pending=True)]
+    story.ok("it was paid, so it is recorded as done", holds=paid and now == ["done", "done"])
+
+
+def go_on(story: Story, file: Path, world: agent.World) -> None:
+    """Another process carries on with the same line."""
+    story.chapter("Another process carries on, with the same line of code.")
+    with _process(file, world) as process:
+        process.wait(_PATIENCE_S)
+    with holdfast.open(file) as store:
+        session = store.session(agent.SESSION)
+        log = list(reversed(list(session.log())))
+        story.history(log, [session.calls(each) for each in log])
+        info = next(store.sessions())
+        story.ok(
+            "it resumed and finished: completed, nothing pending, nothing crashed",
+            holds=process.returncode == 0
+            and info.status == holdfast.Status.COMPLETED
+            and not (store.crashed() or session.calls(pending=True)),
+        )
+    counts = [len(world.deeds(tool)) for tool in ("look_up", "refund")]
+    story.ok("nothing was done twice: one look-up, one refund", holds=counts == [1, 1])
+    asked = world.deeds("model")
+    once = len(set(asked)) == len(asked)
+    story.ok(f"no answer was paid for twice: the model was asked {len(asked)} times", holds=once)
+
+
+def what_if(story: Story, store: holdfast.Store, world: agent.World) -> None:
+    """The same agent from the middle, with one message changed."""
+    story.chapter("What if the lamp had come 45 days ago? Fork step 1, change one message.")
+    session = store.session(agent.SESSION, agent=agent.AGENT)
+    first, main, count = session.checkpoint("main~3"), session.head(), store.stats().checkpoints
+    story.code('session.fork("main~3", "what-if")')
+    session.fork(first, "what-if")
+    story.ok("the fork copied nothing: no checkpoint was added", holds=store.stats().checkpoints == count)
+    with session.run(branch="what-if") as run:
+        told = run.state["messages"][-1]
+        told["content"] = told["content"].replace("12 days", "45 days")
+        agent.work(run, world)
+    story.ok(
+        f"its tools were really called: {world.deeds('voucher')[0]}",
+        holds=len(world.deeds("voucher")) == 1 and len(world.deeds("refund")) == 1,
+    )
+    story.ok("and main has not moved", holds=session.head() == main)
     story.code('print(session.diff("main", "what-if"))')
     diff = session.diff("main", "what-if")
     story.diff(diff)
-    differ = {part.part for part in diff.stat()}
-    story.ok("only what the changed message led to differs", holds=differ == {"messages", "decision"})
-
-
-def go_back(story: Story, session: holdfast.Session) -> None:
-    """Restore, and take it back."""
-    story.chapter("Go back. A restore is a new checkpoint, so it can be undone too.")
-    end, early = session.checkpoint(), session.checkpoint("main~4")
-    length = len(list(session.log()))
-    story.code('session.restore("main~4")')
-    restored = session.restore("main~4")
     story.ok(
-        f"main holds the state of step {early.step} again ({len(session.load()['messages'])} messages)",
-        holds=restored.restored_from == early.id and not session.diff(early, "main"),
-    )
-    story.code("session.undo()")
-    session.undo()
-    story.ok(
-        f"main holds the state of step {end.step} again ({len(session.load()['messages'])} messages)",
-        holds=not session.diff(end, "main"),
-    )
-    log = list(session.log())
-    story.ok(
-        f"nothing was lost: {length} checkpoints before, {len(log)} now, the old ones among them",
-        holds=len(log) == length + 2 and log[2] == end,
+        "only what the changed message led to differs",
+        holds={part.part for part in diff.stat()} == {"messages", "last_tool"},
     )
 
 
 def check(story: Story, store: holdfast.Store) -> None:
-    """Everything read again, and how much space it takes."""
-    story.chapter("Check. Everything is read again and compared with its digests.")
+    """Go back and forth, then read everything again."""
+    story.chapter("Go back, and check. A restore can be undone; everything is read again.")
+    session = store.session(agent.SESSION)
+    end = session.checkpoint()
+    story.code('session.restore("main~3"); session.undo()')
+    session.restore("main~3")
+    went_back = bool(session.diff(end, "main"))
+    session.undo()
+    story.ok("main went back to step 1 and forward again", holds=went_back and not session.diff(end, "main"))
     story.code("store.verify(); store.stats()")
     report, stats = store.verify(), store.stats()
     story.ok(f"{report.checked} checkpoints verified, no problems", holds=report.ok)
-    (info,) = store.sessions()
-    story.ok(
-        f"session {info.id!r}: {info.branches} branches, {info.checkpoints} checkpoints, {info.status}",
-        holds=info.checkpoints == report.checked == stats.checkpoints and info.status == holdfast.Status.COMPLETED,
-    )
     story.ok(
         f"{_kb(stats.logical_bytes)} as plain copies, {_kb(stats.stored_bytes)} on disk",
-        holds=stats.stored_bytes < stats.logical_bytes,
+        holds=stats.checkpoints == report.checked and stats.stored_bytes < stats.logical_bytes,
     )
 
 
-def carry_on(session: holdfast.Session, branch: str) -> holdfast.Checkpoint:
-    """Run the agent on a branch to its end, a checkpoint a step; returns the last."""
-    head = session.checkpoint(branch)
-    state = session.load(branch)
-    while (step := decide(state["messages"])) is not None:
-        state["messages"].append(step.message)
-        state["open"] = step.label != "answered"
-        if step.label == "decide":
-            state["decision"] = step.message["tool_calls"][0]["name"]
-        said = step.message["role"] == "assistant"
-        usage = holdfast.Usage(tokens_in=len(str(state)) // 4, tokens_out=len(str(step.message)) // 4)
-        head = session.commit(
-            state,
-            branch=branch,
-            step=(head.step or 0) + 1,
-            label=step.label,
-            usage=usage if said else None,
-            status=None if state["open"] else holdfast.Status.COMPLETED,
-        )
-    return head
-
-
-QUESTION = {"role": "user", "content": "My lamp (order 7) came broken. Refund?"}
-
-
-def decide(messages: list[dict[str, Any]]) -> Step | None:
-    """The agent and its tools, as a script: what follows depends on the messages alone."""
-    last = messages[-1]
-    match last["role"]:
-        case "user":
-            return Step("look up", call("order", "number=7"))
-        case "assistant" if last.get("tool_calls"):
-            name = last["tool_calls"][0]["name"]
-            answers = {
-                "order": Step("order", tool("lamp, 49.90 EUR, delivered 12 days ago")),
-                "refund": Step("refunded", tool("refund of 49.90 EUR issued")),
-                "voucher": Step("vouched", tool("voucher of 10.00 EUR sent")),
-            }
-            return answers[name]
-        case "tool" if "delivered" in last["content"]:
-            days = int(last["content"].split()[-3])
-            in_time = days <= REFUND_DAYS
-            return Step("decide", call("refund", "order=7") if in_time else call("voucher", "order=7, euro=10"))
-        case "tool":
-            return Step("answered", {"role": "assistant", "content": f"Sorry! Done: {last['content']}."})
-    return None
-
-
-def call(name: str, arguments: str) -> dict[str, Any]:
-    """A message in which the agent calls a tool."""
-    return {"role": "assistant", "content": "", "tool_calls": [{"name": name, "arguments": arguments}]}
-
-
-def tool(content: str) -> dict[str, Any]:
-    """A message in which a tool answers."""
-    return {"role": "tool", "content": content}
+def _process(file: Path, world: agent.World, *more: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "holdfast.cli.agent", str(file), str(world.path), *more]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - our own module
 
 
 def _kb(size_bytes: int) -> str:

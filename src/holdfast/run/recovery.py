@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backend import RunRow
-from holdfast.errors import ConflictError, InDoubtError, LeaseHeldError, NotFoundError
+from holdfast.errors import ConflictError, HoldfastError, InDoubtError, LeaseHeldError, NotFoundError
 from holdfast.model import RecoverReport, SessionId
 from holdfast.run import Run
 
@@ -56,6 +56,9 @@ def take_up(store: Store, session_id: SessionId, row: RunRow, tally: Tally, run_
         run._enter(expect_token=row.token)
     except (LeaseHeldError, ConflictError, NotFoundError):
         tally.skipped.append(session_id)
+        return None
+    except HoldfastError as error:  # its state is damaged, say
+        tally.failed(session_id, error)
         return None
     if run._crashes >= MAX_CRASHES:
         reason = "crash loop"

@@ -15,13 +15,34 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from types import TracebackType
 
-from holdfast.backend import BranchRow, Chain, Commit, Deletion, Kept, Moved, Names, Row, SessionRow, Sizes
-from holdfast.backends.files import anew, reads, upkeep, writes
+import msgspec
+
+from holdfast.backend import (
+    BranchRow,
+    CallRow,
+    Chain,
+    Commit,
+    Deletion,
+    Entered,
+    Entry,
+    Journaled,
+    Kept,
+    Lease,
+    Moved,
+    Names,
+    Pending,
+    Row,
+    RunRow,
+    SessionRow,
+    Sizes,
+)
+from holdfast.backends.files import anew, reads, running, upkeep, writes
 from holdfast.backends.files.disk import Disk, translate, translated
 from holdfast.backends.files.folder import Folder
 from holdfast.backends.files.journal import Journal
+from holdfast.backends.files.leases import Leases
 from holdfast.backends.files.shelf import Shelf, Summary
-from holdfast.errors import AlreadyExistsError, ClosedError, CorruptionError, NotFoundError
+from holdfast.errors import AlreadyExistsError, ClosedError, ConflictError, CorruptionError, NotFoundError
 from holdfast.model import Problem
 
 _NUMBERS_AT_ONCE = 1000
@@ -35,7 +56,9 @@ class FilesBackend:
     def __init__(self, path: Path, *, durability: str = "full", disk: Disk | None = None) -> None:
         self.path = path
         self._folder = Folder(path, disk or Disk(), durable=durability == "full")
-        self._shelf = Shelf(self._folder)
+        self._leases = Leases(self._folder)
+        self._shelf = Shelf(self._folder, self._leases)
+        self._runs = running.Runs(self._folder, self._leases, self._applied)
         self._lock = threading.RLock()  # what is known of the journals
         self._writer = threading.Lock()  # taken before the other, never after it
         self._closed = False
@@ -45,13 +68,15 @@ class FilesBackend:
 
     def commit(self, commit: Commit) -> Row:
         with self._writing(commit.session) as journal:
-            return writes.commit(self._folder, journal, commit, self._number, self._applied)
+            return writes.commit(self._folder, self._runs, journal, commit, self._number, self._applied)
 
     def fork(self, session: str, *, id_: str, branch: str) -> None:
         self._name(session, lambda journal: self._give(journal, "fork", branch, id_))
 
     def delete_branch(self, session: str, *, branch: str) -> None:
-        self._name(session, lambda journal: self._give_up(journal, "forget", branch))
+        with self._changing(session) as journal:
+            running.refuse_live(self._leases, session, branch, journal.index.ledger.states.get(branch))
+            self._give_up(journal, "forget", branch)
 
     def tag(self, session: str, *, id_: str, name: str) -> None:
         self._name(session, lambda journal: self._give(journal, "tag", name, id_))
@@ -72,16 +97,22 @@ class FilesBackend:
     def delete_checkpoints(self, deletion: Deletion) -> None:
         with self._changing(deletion.session) as journal:
             known = journal.index.refs_known
-            touched = writes.delete_checkpoints(self._folder, journal, deletion)
+            touched = writes.delete_checkpoints(self._folder, self._runs, journal, deletion)
             with self._lock:
                 self._shelf.drop(journal.path)
                 upkeep.sweep(self._folder, self._shelf, touched if known else None)
 
-    def delete_session(self, session: str) -> None:
+    def delete_session(self, session: str, *, touched: int | None = None) -> None:
         with self._changing(session, damaged=True) as journal:
             index = journal.index
+            if touched not in (None, index.touched()):
+                message = f"session {session!r} was written to meanwhile"
+                raise ConflictError(message, hint="look again")
+            for branch, state in index.ledger.states.items():
+                running.refuse_live(self._leases, session, branch, state)
             refs = frozenset([ref for entry in index.entries.values() for ref in entry.refs])
             with self._lock:
+                self._leases.remove(session)
                 self._folder.remove_journal(journal.path)
                 self._shelf.drop(journal.path)
                 upkeep.sweep(self._folder, self._shelf, refs if index.refs_known else None)
@@ -107,18 +138,73 @@ class FilesBackend:
             if journal is not None:
                 raise _exists(session)
 
+    # runs
+
+    def enter(self, entry: Entry) -> Entered:
+        with self._writing(entry.session) as journal:
+            return self._runs.enter(journal, entry, self._number)
+
+    def renew(self, lease: Lease) -> None:
+        with self._writing(lease.session) as journal:
+            self._runs.renew(journal, lease)
+
+    def journal(self, lease: Lease, call: CallRow, *, after: int, slot: int | None = None) -> int:
+        with self._writing(lease.session) as journal:
+            return self._runs.journal(journal, lease, call, after=after, slot=slot)
+
+    def leave(self, lease: Lease, *, status: str | None, reason: str | None) -> None:
+        with self._writing(lease.session) as journal:
+            self._runs.leave(journal, lease, status=status, reason=reason)
+
+    def settle(self, session: str, branch: str, *, before: Journaled, after: CallRow) -> None:
+        with self._changing(session) as journal:
+            self._runs.settle(journal, branch, before=before, after=after)
+
+    def abandon(self, session: str, branch: str, *, reason: str) -> int:
+        with self._changing(session) as journal:
+            return self._runs.abandon(journal, branch, reason=reason)
+
+    def pending(self, session: str, branch: str) -> Pending:
+        with self._reading(session) as journal:
+            return Pending(None, ()) if journal is None else running.pending(self._leases, journal, branch)
+
+    def calls(self, session: str, id_: str) -> Sequence[Journaled]:
+        with self._looking(session) as journal:
+            return running.calls(journal, id_)
+
+    def runs(self, session: str) -> Sequence[RunRow]:
+        with self._reading(session) as journal:
+            return [] if journal is None else running.runs(self._leases, journal)
+
+    def entries(self, session: str) -> Sequence[Journaled]:
+        with self._looking(session) as journal:
+            return running.entries(journal)
+
+    def crashed(self) -> Sequence[tuple[SessionRow, RunRow]]:
+        found: list[tuple[SessionRow, RunRow]] = []
+        for summary in self._summaries():
+            if not summary.runs_known:
+                raise _lost()
+            row = self._row_of(summary) if summary.runs else None
+            if row is not None and row.crashed:
+                found += [(row, run) for run in self.runs(row.id) if run.entered and not run.live]
+        return sorted(found, key=lambda each: each[0].touched, reverse=True)
+
     # reads
 
     def find_session(self, session: str) -> SessionRow | None:
         with self._reading(session) as journal:
-            return None if journal is None else journal.index.session_row()
+            if journal is None:
+                return None
+            crashed = running.has_crashed(self._leases, session, journal.index.ledger.states.values())
+            return msgspec.structs.replace(journal.index.session_row(), crashed=crashed)
 
     def sessions(
         self, *, before: int | None, limit: int, status: str | None, agent: str | None
     ) -> Sequence[SessionRow]:
         rows = [
             row
-            for row in map(_row_of, self._summaries())
+            for row in map(self._row_of, self._summaries())
             if (before is None or row.touched < before)
             and status in (None, row.totals.status)
             and agent in (None, row.totals.agent)
@@ -182,7 +268,7 @@ class FilesBackend:
 
     def sizes(self) -> Sizes:
         summaries = self._summaries()
-        rows = [_row_of(summary) for summary in summaries]
+        rows = [self._row_of(summary) for summary in summaries]
         return Sizes(
             sessions=len(rows),
             checkpoints=sum([row.checkpoints for row in rows]),
@@ -293,6 +379,12 @@ class FilesBackend:
             self._refuse_use()
             return self._shelf.summaries()
 
+    def _row_of(self, summary: Summary) -> SessionRow:
+        if summary.row is None:
+            raise _lost()
+        crashed = running.has_crashed(self._leases, summary.row.id, summary.runs.values())
+        return msgspec.structs.replace(summary.row, crashed=crashed) if crashed else summary.row
+
     def _refuse_use(self) -> None:
         if self._pid != os.getpid():  # before any lock: in a forked child nobody may be left to release it
             message = "this store was opened by the parent process"
@@ -347,11 +439,9 @@ class _Writing:
         return f"writing to session {self._session!r}"
 
 
-def _row_of(summary: Summary) -> SessionRow:
-    if summary.row is None:
-        message = "a session cannot be listed: lines of its journal are lost"
-        raise CorruptionError(message, hint="run verify to see which one, and what is intact")
-    return summary.row
+def _lost() -> CorruptionError:
+    message = "a session cannot be listed: lines of its journal are lost"
+    return CorruptionError(message, hint="run verify to see which one, and what is intact")
 
 
 def _no_session(session: str) -> NotFoundError:

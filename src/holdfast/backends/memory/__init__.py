@@ -152,7 +152,7 @@ class MemoryBackend:
                 message = f"session {session.id!r}: other checkpoints lean on those to be deleted than a moment ago"
                 raise ConflictError(message, hint="try again")
             refuse_pinned(session, gone, spare_names=deletion.spare_names)
-            running.refuse_deletion(session, gone)
+            stalled = running.refuse_deletion(session, gone)
             for rewrite in deletion.rewrites:
                 self._refuse_unfit(session, orphans[rewrite.id], rewrite, gone)
 
@@ -172,6 +172,8 @@ class MemoryBackend:
                 self._drop_blobs(session, kept, kept.refs())
             took, sequences = {kept.took for kept in gone.values()}, {kept.row.sequence for kept in gone.values()}
             running.forget_checkpoints(session, took, sequences)
+            for one in stalled:
+                one.fence()
             session.epoch += 1
 
     def _refuse_unfit(self, session: Drawer, orphan: Entry, rewrite: Rewrite, gone: Mapping[str, Entry]) -> None:
@@ -214,7 +216,7 @@ class MemoryBackend:
 
             for kept in session.checkpoints.values():
                 self._put_blobs(session, kept, contents)
-            self._commits += len(arrived)
+            self._commits += max(1, len(arrived))
             self._sessions[session.id] = session
 
     # runs
