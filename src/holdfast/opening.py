@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from holdfast.backend import Backend
 from holdfast.errors import InvalidInputError, UnavailableError, UnsupportedError
@@ -91,21 +91,19 @@ def _files(path: Path, durability: str) -> Backend:
 
 def _postgres(url: str, durability: str) -> Backend:
     """`?schema=` is ours; all else is libpq's. The URL is in no message: it may hold a password."""
-    parts = urlsplit(url)
-    if not url.partition(":")[2].startswith("//") or parts.fragment:
-        message = "this is not the URL of a PostgreSQL database"
-        raise InvalidInputError(message, hint="use 'postgresql://user@host/database'")
-    ours = [unquote(word[7:]) for word in parts.query.split("&") if word.startswith("schema=")]
-    theirs = "&".join([word for word in parts.query.split("&") if word and not word.startswith("schema=")])
-    if len(ours) > 1:
-        message = "a store has one schema"
+    address, _, query = url.partition("?")
+    words = [word for word in query.split("&") if word]
+    ours = [unquote(word.removeprefix("schema=")) for word in words if word.startswith("schema=")]
+    if not address.partition(":")[2].startswith("//") or len(ours) > 1:
+        message = "this is not the URL of a PostgreSQL database, or it names several schemas"
         raise InvalidInputError(message, hint="use 'postgresql://user@host/database?schema=name'")
     try:
         from holdfast.backends.postgres import PostgresBackend
     except ImportError as error:
         message = "PostgreSQL needs the driver psycopg, which is not installed"
         raise UnsupportedError(message, hint="pip install 'holdfast[postgres]'") from error
-    conninfo = urlunsplit(parts._replace(query=theirs))
+    theirs = "&".join([word for word in words if not word.startswith("schema=")])
+    conninfo = f"{address}?{theirs}" if theirs else address
     return PostgresBackend(conninfo, schema=ours[0] if ours else "holdfast", durability=durability)
 
 

@@ -105,7 +105,7 @@ def is_gone(holder: Holder) -> bool:
     """
     ours = here()
     near = (holder.host, holder.boot, holder.space) == (ours.host, ours.boot, ours.space)
-    return near and bool(ours.boot) and holder.pid != ours.pid and not _is_running(holder.pid, holder.born)
+    return near and bool(ours.boot) and holder != ours and not _is_running(holder.pid, holder.born)
 
 
 def held(session: str, branch: str, claim: Claim) -> LeaseHeldError:

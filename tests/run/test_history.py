@@ -226,7 +226,6 @@ def test_a_fence_of_an_inner_run_does_not_keep_the_lease_of_the_outer_one(store:
     assert next(iter(store.sessions())).id == "outer"
 
 
-
 def test_a_session_that_moved_brings_its_pending_calls_and_has_not_crashed(
     store: holdfast.Store, world: World, tmp_path: Any
 ) -> None:

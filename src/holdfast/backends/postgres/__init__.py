@@ -32,7 +32,7 @@ from holdfast.backend import (
     SessionRow,
     Sizes,
 )
-from holdfast.backends.postgres import chains, deleting, moving, reads, running, upkeep, writes
+from holdfast.backends.postgres import chains, deleting, journal, moving, reads, running, upkeep, writes
 from holdfast.backends.postgres.schema import check_schema_name, prepare
 from holdfast.backends.postgres.waiting import Listener
 from holdfast.backends.postgres.wire import Job, Place, Pool, Wire
@@ -100,7 +100,7 @@ class PostgresBackend:
         self._write(lambda wire, _: running.renew(wire, lease))
 
     def journal(self, lease: Lease, call: CallRow, *, after: int, slot: int | None = None) -> int:
-        return self._write(lambda wire, again: running.journal(wire, lease, call, after, slot, again=again))
+        return self._write(lambda wire, again: journal.write(wire, lease, call, after, slot, again=again))
 
     def leave(self, lease: Lease, *, status: str | None, reason: str | None) -> None:
         self._write(lambda wire, again: running.leave(wire, lease, status, reason, again=again))
@@ -136,7 +136,7 @@ class PostgresBackend:
         return self._read(lambda wire: running.runs(wire, session))
 
     def entries(self, session: str) -> Sequence[Journaled]:
-        return self._read(lambda wire: running.entries(wire, session))
+        return self._read_moment(lambda wire: journal.entries(wire, session))
 
     def crashed(self) -> Sequence[tuple[SessionRow, RunRow]]:
         return self._read(running.crashed)

@@ -19,7 +19,10 @@ from holdfast.errors import CorruptionError
 
 _LINK = "c.sequence, c.link, c.place, c.state_digest, c.size, c.base"
 _CHAIN = "SELECT * FROM {schema}.chain_1(%s, %s)"
-_KEY = "SELECT s.id, c.id FROM {schema}.sessions s JOIN {schema}.checkpoints c ON c.sid = s.sid WHERE s.sid = %s AND c.sequence = %s"
+_KEY = (
+    "SELECT (SELECT s.id FROM {schema}.sessions s WHERE s.sid = c.sid), c.id FROM {schema}.checkpoints c "
+    "WHERE c.sid = %s AND c.sequence = %s"
+)
 _STEP = f"SELECT {_LINK}, c.delta, c.roll, c.whole, c.id FROM {{schema}}.checkpoints c WHERE sid = %s AND sequence = %s"
 
 SPILLED = b"holdfast:spilled"  # begins a half that is too long for its row: the digests of the blobs it was cut into

@@ -22,7 +22,8 @@ from holdfast.errors import ConflictError, CorruptionError, InvalidInputError
 
 _SHAPE = (
     "SELECT sequence, link, place, whole IS NOT NULL, delta IS NOT NULL, base, size, took_run, took_stood, id, "
-    "state_digest, digest, lost_parent_id, lost_parent_digest FROM {schema}.checkpoints WHERE sid = %s ORDER BY sequence"
+    "state_digest, digest, lost_parent_id, lost_parent_digest FROM {schema}.checkpoints WHERE sid = %s "
+    "ORDER BY sequence"
 )
 _DELTA = "SELECT delta FROM {schema}.checkpoints WHERE sid = %s AND sequence = %s"
 _WHOLE = "SELECT whole FROM {schema}.checkpoints WHERE sid = %s AND sequence = %s"

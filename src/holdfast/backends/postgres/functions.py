@@ -1,8 +1,8 @@
 """What runs inside the server, so that a commit, a journal write and a load are one statement each: one round trip.
 
 Made with the schema and named by a number: a later version adds functions beside these and leaves them to the processes
-that still use them. The two that write look and refuse first, by a verdict that the caller puts into words, then change:
-one letter and what belongs to it, as bytes, because a single value costs the server less than a row of columns.
+that still use them. The two that write look and refuse first, by a verdict that the caller puts into words, and then
+change: one letter and what belongs to it, as bytes, because a single value costs the server less than a row of columns.
 
 All writers of a session take its row's lock before anything else, then the row of the branch's run, then blobs in the
 order of their digests; so nobody waits for somebody who waits for him. Each statement inside sees what was committed
@@ -30,8 +30,8 @@ OK, DONE, FENCED, HELD, LOOK, CONFLICT, EPOCH, MISSING, TAKEN, LOST, NEWER = (
 )
 
 # Plans are kept by the server's sessions and outlive the small tables they were made for: none may rest on a table
-# being small. To a planner that knows nothing of long sessions, a session's number alone seems as good as the whole key:
-# so a checkpoint is looked for by all of its key in a statement of its own, and an id by itself (`sid + 0`).
+# being small. To a planner that knows nothing of long sessions, a session's number alone seems as good as the whole
+# key: so a checkpoint is looked for by all of its key in a statement of its own, and an id by itself (`sid + 0`).
 _PLANS = "SET enable_seqscan = off"
 
 _SYNC = """
@@ -152,8 +152,8 @@ _WRITE = """
     sid, sequence, touched, size, link, base, took_run, took_stood, took_calls, place, id, state_digest, digest, fields,
     delta, roll, whole)
   VALUES (s.sid, v_sequence, v_touched, p_size, h.sequence, v_base, CASE WHEN v_calls IS NOT NULL THEN b.run END,
-    CASE WHEN v_calls IS NOT NULL THEN v_stood END, v_calls, v_place, p_id, p_state, v_digest, p_fields, p_delta, v_roll,
-    p_whole);
+    CASE WHEN v_calls IS NOT NULL THEN v_stood END, v_calls, v_place, p_id, p_state, v_digest, p_fields, p_delta,
+    v_roll, p_whole);
   IF b.tag IS NULL THEN
     INSERT INTO {schema}.names(sid, sequence, undo, tag, name) VALUES (s.sid, v_sequence, v_undo, false, p_branch);
   ELSE
@@ -179,10 +179,16 @@ _TAKE_IN = """
     ELSIF b.until_us < {schema}.now_us() + p_lease - p_lease / 20 THEN
       UPDATE {schema}.runs SET holder = p_holder, until_us = {schema}.now_us() + p_lease WHERE run = b.run;
     END IF;
-  ELSIF b.run IS NOT NULL AND p_take_up IS NOT NULL AND NOT EXISTS (
-    SELECT 1 FROM {schema}.checkpoints
-    WHERE sid = s.sid AND sequence > v_left AND took_run = b.run AND took_stood = v_left) THEN
-    UPDATE {schema}.calls SET stood = v_sequence WHERE run = b.run AND stood = v_left;
+  ELSIF b.run IS NOT NULL THEN
+    IF b.entered THEN
+      -- A run that was silent too long, and yet lives, writes no more.
+      UPDATE {schema}.runs SET token = token + 1 WHERE run = b.run;
+    END IF;
+    IF p_take_up IS NOT NULL AND NOT EXISTS (
+      SELECT 1 FROM {schema}.checkpoints
+      WHERE sid = s.sid AND sequence > v_left AND took_run = b.run AND took_stood = v_left) THEN
+      UPDATE {schema}.calls SET stood = v_sequence WHERE run = b.run AND stood = v_left;
+    END IF;
   END IF;
   RETURN 'k'::bytea || int8send(v_sequence) || v_digest || coalesce(h.digest, '');
 """

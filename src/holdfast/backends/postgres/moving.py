@@ -25,8 +25,8 @@ _PAGE = (
 )
 _ROW_COLUMNS = 10
 _NEW_SESSION = (
-    "INSERT INTO {schema}.sessions(touched, created_us, updated_us, logical, sequence, last_step, checkpoints, branches, "
-    "epoch, id, agent, status, reason, usage) VALUES (0, %s, %s, 0, %s, %s, 0, %s, 0, %s, %s, %s, %s, %s) "
+    "INSERT INTO {schema}.sessions(touched, created_us, updated_us, logical, sequence, last_step, checkpoints, "
+    "branches, epoch, id, agent, status, reason, usage) VALUES (0, %s, %s, 0, %s, %s, 0, %s, 0, %s, %s, %s, %s, %s) "
     "ON CONFLICT (id) DO NOTHING RETURNING sid"
 )
 _IS_THERE = "SELECT 1 FROM {schema}.sessions WHERE sid = ANY(%s::bigint[])"

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast import packing, whereabouts
-from holdfast.backend import BranchRow, Names, Row, SessionRow, Sizes, TagRow, Totals
+from holdfast.backend import BranchRow, Lease, Names, Row, SessionRow, Sizes, TagRow, Totals
 from holdfast.backends.postgres.texts import ids_from, pack, pack_id, pack_or_none, unpack, unpack_id, unpack_or_none
 from holdfast.backends.postgres.wire import Wire
 from holdfast.errors import CorruptionError, NotFoundError
@@ -48,8 +48,8 @@ _NAMES = (
     "SELECT n.name, n.tag, c.id, u.id FROM {schema}.sessions s JOIN {schema}.names n ON n.sid = s.sid "
     "LEFT JOIN LATERAL (SELECT k.id FROM {schema}.checkpoints k WHERE k.sid = n.sid AND k.sequence = n.sequence "
     "OFFSET 0) c ON true "
-    "LEFT JOIN LATERAL (SELECT k.id FROM {schema}.checkpoints k WHERE k.sid = n.sid AND k.sequence = n.undo OFFSET 0) u "
-    "ON true WHERE s.id = %s"
+    "LEFT JOIN LATERAL (SELECT k.id FROM {schema}.checkpoints k WHERE k.sid = n.sid AND k.sequence = n.undo "
+    "OFFSET 0) u ON true WHERE s.id = %s"
 )
 _ALL_NAMES = f"{_NAMES} ORDER BY n.name"
 _ONE_NAME = f"{_NAMES} AND n.name = %s"
@@ -92,6 +92,11 @@ def claim_of(data: bytes) -> Claim:
     except msgspec.DecodeError as error:
         message = "the lease of a run cannot be read"
         raise CorruptionError(message, hint="run verify to see what is intact") from error
+
+
+def claim_for(lease: Lease) -> bytes:
+    """What a run writes when it holds on to its lease; its number and token tell it from every other entering."""
+    return encode_claim(Claim(whereabouts.here(), b"%d %d" % (lease.run, lease.token)))
 
 
 def is_held(data: bytes) -> bool:

@@ -15,8 +15,6 @@ from msgspec.structs import replace
 
 from holdfast import whereabouts
 from holdfast.backend import (
-    ABANDONED,
-    FORMAT_VERSION,
     CallRow,
     Entered,
     Entry,
@@ -29,12 +27,13 @@ from holdfast.backend import (
     refuse_in_doubt,
     spot_of,
 )
-from holdfast.backends.postgres.calls import open_journaled, seal
-from holdfast.backends.postgres.functions import FENCED, LOST, NEWER
+from holdfast.backends.postgres import journal
+from holdfast.backends.postgres.calls import seal
 from holdfast.backends.postgres.reads import (
     SESSION,
     SESSION_COLUMNS,
     Claim,
+    claim_for,
     claim_of,
     encode_claim,
     find_sid,
@@ -45,13 +44,13 @@ from holdfast.backends.postgres.reads import (
 )
 from holdfast.backends.postgres.schema import channel_of
 from holdfast.backends.postgres.texts import mark_of, pack, pack_or_none, unpack, unpack_id
-from holdfast.backends.postgres.wire import Wire, newer
-from holdfast.errors import ConflictError, CorruptionError, LeaseHeldError, NotFoundError
+from holdfast.backends.postgres.wire import Wire
+from holdfast.errors import ConflictError, LeaseHeldError, NotFoundError
 
 _LOCK_SESSION = "SELECT sid, checkpoints FROM {schema}.sessions WHERE id = %s FOR NO KEY UPDATE"
 _NEW_SESSION = (
-    "INSERT INTO {schema}.sessions(touched, created_us, updated_us, logical, sequence, checkpoints, branches, epoch, id, "
-    "agent, status, usage) VALUES (0, %s, %s, 0, 0, 0, 0, 0, %s, %s, 'in_progress', '') ON CONFLICT (id) DO NOTHING"
+    "INSERT INTO {schema}.sessions(touched, created_us, updated_us, logical, sequence, checkpoints, branches, epoch, "
+    "id, agent, status, usage) VALUES (0, %s, %s, 0, 0, 0, 0, 0, %s, %s, 'in_progress', '') ON CONFLICT (id) DO NOTHING"
 )
 _NEVER_TOUCHED = "UPDATE {schema}.sessions SET touched = -sid WHERE sid = %s AND touched = 0"
 _RUN = (
@@ -68,7 +67,7 @@ _CRASHED = (
 _UNTIL = "{schema}.now_us() + %s"
 _NEW_RUN = (
     f"INSERT INTO {{schema}}.runs(sid, branch, token, holder, until_us, entered, unfinished, input, crashes, spot) "
-    f"VALUES (%s, %s, 1, %s, {_UNTIL}, true, true, %s, 0, '') RETURNING run"
+    f"VALUES (%s, %s, %s, %s, {_UNTIL}, true, true, %s, 0, '') RETURNING run"
 )
 _ENTER = (
     f"UPDATE {{schema}}.runs SET token = %s, holder = %s, until_us = {_UNTIL}, entered = true, unfinished = true, "
@@ -91,6 +90,8 @@ _COMPLETE = (
     "UPDATE {schema}.runs SET holder = NULL, until_us = NULL, entered = false, crashes = 0, spot = '', "
     "unfinished = false, input = NULL WHERE run = %s"
 )
+# Somebody else writes here: a run that was silent too long, and yet lives, writes no more.
+_FENCE = "UPDATE {schema}.runs SET token = token + 1 WHERE run = %s"
 _LET_GO = "UPDATE {schema}.runs SET holder = NULL, until_us = NULL WHERE run = %s"
 # Its number stays taken: checkpoints go on naming it.
 _FORGET_RUN = (
@@ -101,14 +102,8 @@ _STATUS = "UPDATE {schema}.sessions SET status = %s, reason = %s WHERE sid = %s"
 _NOTIFY = "SELECT pg_notify(%s, '')"
 _HEAD = (
     "SELECT c.id, c.sequence FROM {schema}.names n CROSS JOIN LATERAL (SELECT k.id, k.sequence "
-    "FROM {schema}.checkpoints k WHERE k.sid = n.sid AND k.sequence = n.sequence OFFSET 0) c WHERE n.sid = %s AND n.name = %s AND NOT n.tag"
-)
-_JOURNAL = "SELECT {schema}.journal_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
-_SET_CALL = "UPDATE {schema}.calls SET body = %s, result = %s, place = %s WHERE slot = %s AND run = %s"
-_CALL = "run, stood, slot, body, result, place, n"
-_CALLS = f"SELECT {_CALL} FROM {{schema}}.calls WHERE run = %s AND stood = %s ORDER BY n"
-_ALL_CALLS = (
-    f"SELECT {_CALL} FROM {{schema}}.calls WHERE run IN (SELECT run FROM {{schema}}.runs WHERE sid = %s) ORDER BY slot"
+    "FROM {schema}.checkpoints k WHERE k.sid = n.sid AND k.sequence = n.sequence OFFSET 0) c "
+    "WHERE n.sid = %s AND n.name = %s AND NOT n.tag"
 )
 _TOOK = "SELECT took_run, took_stood, took_calls FROM {schema}.checkpoints WHERE sid = %s AND sequence = %s"
 _DROP_CALLS = "DELETE FROM {schema}.calls WHERE run = %s AND stood = %s"
@@ -155,11 +150,6 @@ class Running(NamedTuple):
         return RunRow(unpack(self.branch), self.run, self.token, *flags, self.input, self.crashes, self.spot)
 
 
-def claim_for(lease: Lease) -> bytes:
-    """What a run writes when it holds on to its lease; its number and token tell it from every other entering."""
-    return encode_claim(Claim(whereabouts.here(), b"%d %d" % (lease.run, lease.token)))
-
-
 def held_by(session: str, branch: str, claim: Claim, until_us: int) -> LeaseHeldError:
     """The error for who wants to write where a run is alive."""
     return whereabouts.held(session, branch, whereabouts.Claim(claim.holder, 0, 0, until_us))
@@ -177,25 +167,9 @@ def refuse_live(session: str, running: Running) -> None:
         raise held_by(session, unpack(running.branch), claim_of(running.holder), running.until_us or 0)
 
 
-def _calls(wire: Wire, run: int, stood: int) -> list[Journaled]:
-    found = wire.rows(_CALLS, run, stood)
-    if [row[-1] for row in found] != list(range(len(found))):
-        raise _missing_call()
-    return [open_journaled(row[:-1]) for row in found]
-
-
-def _missing_call() -> CorruptionError:
-    message = "a journaled call is missing"
-    return CorruptionError(message, hint="run verify to see what is intact")
-
-
-def _pending(wire: Wire, run: int, stood: int) -> list[Journaled]:
-    return [journaled for journaled in _calls(wire, run, stood) if journaled.call.status != ABANDONED]
-
-
 def pending_on(wire: Wire, sid: int, running: Running) -> list[Journaled]:
     """The calls on a branch since its head that were not given up."""
-    return _pending(wire, running.run, _stands(wire, sid, running.branch)[1])
+    return journal.pending_at(wire, running.run, _stands(wire, sid, running.branch)[1])
 
 
 def _stands(wire: Wire, sid: int, branch: bytes) -> tuple[str | None, int]:
@@ -234,7 +208,7 @@ class Entering:
             if head_id is None and checkpoints:
                 message = f"session {entry.session!r} has no branch {entry.branch!r}"
                 raise NotFoundError(message, hint="session.fork(ref, name) makes one")
-            calls = _pending(wire, running.run, stood) if running is not None else []
+            calls = journal.pending_at(wire, running.run, stood) if running is not None else []
             now = self._take(wire, sid, running, spot_of(stood, calls))
             wire.do(_BEGIN, pack_or_none(entry.agent), sid)
             self._entered = Entered(
@@ -261,13 +235,14 @@ class Entering:
     def _take(self, wire: Wire, sid: int, running: Running | None, spot: bytes) -> Running:
         entry, claim = self._entry, self._claim
         if running is None:
-            (run,) = wire.one(_NEW_RUN, sid, pack(entry.branch), claim, entry.lease_us, entry.input)
-            return Running(run, pack(entry.branch), 1, claim, None, True, True, True, entry.input, 0, b"")
+            token = whereabouts.token_after(0)
+            (run,) = wire.one(_NEW_RUN, sid, pack(entry.branch), token, claim, entry.lease_us, entry.input)
+            return Running(run, pack(entry.branch), token, claim, None, True, True, True, entry.input, 0, b"")
         crashes, last_spot = running.crashes, running.spot
         if running.entered and running.holder is not None:
             crashes, last_spot = crashes + 1 if spot == last_spot else 1, spot
         kept = running.input if running.unfinished and running.input is not None else entry.input
-        token = running.token + 1
+        token = whereabouts.token_after(running.token)
         wire.do(_ENTER, token, claim, entry.lease_us, kept, crashes, last_spot, running.run)
         return Running(running.run, running.branch, token, claim, None, True, True, True, kept, crashes, last_spot)
 
@@ -276,25 +251,6 @@ def renew(wire: Wire, lease: Lease) -> None:
     """Hold on for longer; see the port."""
     if not wire.do(_RENEW, claim_for(lease), lease.lease_us, lease.run, lease.token):
         raise whereabouts.fenced(lease.session, lease.branch)
-
-
-def journal(wire: Wire, lease: Lease, call: CallRow, after: int, slot: int | None, *, again: bool) -> int:
-    """Write down a call, or what became of it; see the port."""
-    sealed = seal(call, lease.run)
-    (answer,) = wire.one(
-        _JOURNAL,
-        *(FORMAT_VERSION, wire.place.relaxed, lease.run, lease.token, lease.lease_us, claim_for(lease)),
-        *(after, slot, mark_of(call.id), *sealed, again),
-    )
-    if answer == FENCED:
-        raise whereabouts.fenced(lease.session, lease.branch)
-    if answer == LOST:
-        message = f"call {call.id} is not in the journal any more"
-        raise CorruptionError(message, hint="run verify")
-    number = int.from_bytes(answer[1:], "big")
-    if answer.startswith(NEWER):
-        raise newer(number, "write")
-    return number
 
 
 def leave(wire: Wire, lease: Lease, status: str | None, reason: str | None, *, again: bool) -> None:
@@ -323,7 +279,9 @@ def settle(wire: Wire, sid: int, branch: str, before: Journaled, after: CallRow,
     if before not in pending_now:
         message = f"call {before.call.id} is no longer as it was: another has decided it, or a run went on"
         raise ConflictError(message, hint="look again: session.calls(pending=True)")
-    wire.do(_SET_CALL, *seal(after, before.run), before.slot, before.run)
+    journal.change(wire, before, after)
+    if running is not None and not running.live():
+        wire.do(_FENCE, running.run)
 
 
 def abandon(wire: Wire, session: str, sid: int, branch: str, reason: str) -> int:
@@ -332,14 +290,11 @@ def abandon(wire: Wire, session: str, sid: int, branch: str, reason: str) -> int
     if running is None:
         return 0
     refuse_live(session, running)
-    given_up = pending_on(wire, sid, running)
-    for journaled in given_up:
-        call = replace(journaled.call, status=ABANDONED, error=("abandoned", reason))
-        wire.do(_SET_CALL, *seal(call, running.run), journaled.slot, running.run)
+    given_up = journal.give_up(wire, running.run, _stands(wire, sid, running.branch)[1], reason)
     if running.unfinished or given_up:
         wire.do(_STATUS, b"halted", pack(reason), sid)
         wire.do(_COMPLETE, running.run)
-    return len(given_up)
+    return given_up
 
 
 # what other writes do to the journal
@@ -356,11 +311,12 @@ def forget_branch(wire: Wire, session: str, sid: int, branch: str) -> None:
 
 
 def refuse_head_gone(wire: Wire, session: str, sid: int, branch: str, stood: int) -> None:
-    """LeaseHeldError or InDoubtError if the head of a branch may not go."""
+    """LeaseHeldError or InDoubtError if the head of a branch may not go; who comes back to it is fenced."""
     running = lock(wire, sid, branch)
     if running is not None:
         refuse_live(session, running)
-        refuse_in_doubt(session, branch, _pending(wire, running.run, stood))
+        refuse_in_doubt(session, branch, journal.pending_at(wire, running.run, stood))
+        wire.do(_FENCE, running.run)
 
 
 def forget_checkpoints(
@@ -419,9 +375,9 @@ def calls(wire: Wire, session: str, id_: str) -> list[Journaled]:
     """The calls that a checkpoint took in."""
     sid = sid_of(wire, session)
     run, stood, count = wire.one(_TOOK, sid, sequence_of(wire, sid, id_))
-    found = [] if run is None else _calls(wire, run, stood)
+    found = [] if run is None else journal.calls_at(wire, run, stood)
     if len(found) != (count or 0):
-        raise _missing_call()
+        raise journal.missing_call()
     return found
 
 
@@ -429,17 +385,6 @@ def runs(wire: Wire, session: str) -> list[RunRow]:
     """The runs of a session."""
     sid = find_sid(wire, session)
     return [] if sid is None else [Running(*found).row() for found in wire.rows(_ALL_RUNS, sid)]
-
-
-def entries(wire: Wire, session: str) -> list[Journaled]:
-    """The whole journal of a session."""
-    found = wire.rows(_ALL_CALLS, sid_of(wire, session))
-    counts: dict[Any, int] = {}
-    for run, stood, *_, n in found:
-        if n != counts.setdefault((run, stood), 0):
-            raise _missing_call()
-        counts[run, stood] += 1
-    return [open_journaled(row[:-1]) for row in found]
 
 
 def crashed(wire: Wire) -> list[tuple[SessionRow, RunRow]]:

@@ -18,20 +18,42 @@ _DANGLING_REFS = (
     "SELECT count(*) FROM {schema}.blob_refs r WHERE NOT EXISTS(SELECT 1 FROM {schema}.blobs b WHERE b.bid = r.bid) "
     "OR NOT EXISTS(SELECT 1 FROM {schema}.checkpoints c WHERE c.sid = r.sid AND c.sequence = r.sequence)"
 )
-_STRAY_CHECKPOINTS = "SELECT count(*) FROM {schema}.checkpoints c WHERE NOT EXISTS(SELECT 1 FROM {schema}.sessions s WHERE s.sid = c.sid)"
+_STRAY_CHECKPOINTS = (
+    "SELECT count(*) FROM {schema}.checkpoints c "
+    "WHERE NOT EXISTS(SELECT 1 FROM {schema}.sessions s WHERE s.sid = c.sid)"
+)
+# A call that a checkpoint took in is never one of these, whatever became of its run.
+_IS_TAKEN = "EXISTS(SELECT 1 FROM {schema}.checkpoints c WHERE c.took_run = k.run AND c.took_stood = k.stood)"
+_STRAY_RUNS = "SELECT count(*) FROM {schema}.runs WHERE sid NOT IN (SELECT sid FROM {schema}.sessions)"
+_STRAY_CALLS = (
+    "SELECT count(*) FROM {schema}.calls k WHERE NOT EXISTS(SELECT 1 FROM {schema}.runs r "
+    f"JOIN {{schema}}.sessions s ON s.sid = r.sid WHERE r.run = k.run) AND NOT {_IS_TAKEN}"
+)
+_LOST_RUNS = (
+    "SELECT DISTINCT c.took_run, c.sid FROM {schema}.checkpoints c JOIN {schema}.sessions s ON s.sid = c.sid "
+    "WHERE c.took_run IS NOT NULL AND NOT EXISTS(SELECT 1 FROM {schema}.runs r WHERE r.run = c.took_run)"
+)
+_KEEP_RUN = (
+    "INSERT INTO {schema}.runs(run, sid, token, entered, unfinished, crashes, spot) OVERRIDING SYSTEM VALUE "
+    "VALUES (%s, %s, 0, false, false, 0, '') ON CONFLICT DO NOTHING"
+)
 _REMOVALS = (
     (
         "DELETE FROM {schema}.checkpoints WHERE sid NOT IN (SELECT sid FROM {schema}.sessions)",
         "checkpoints of no session, which nobody could read",
     ),
     (
-        "DELETE FROM {schema}.blob_refs r WHERE NOT EXISTS(SELECT 1 FROM {schema}.blobs b WHERE b.bid = r.bid) "
-        "OR NOT EXISTS(SELECT 1 FROM {schema}.checkpoints c WHERE c.sid = r.sid AND c.sequence = r.sequence)",
+        _DANGLING_REFS.replace("SELECT count(*)", "DELETE"),
         "references that led nowhere",
     ),
     (
         "DELETE FROM {schema}.blobs WHERE bid NOT IN (SELECT bid FROM {schema}.blob_refs)",
         "blobs that no checkpoint needs",
+    ),
+    ("DELETE FROM {schema}.runs WHERE sid NOT IN (SELECT sid FROM {schema}.sessions)", "runs of no session"),
+    (
+        f"DELETE FROM {{schema}}.calls k WHERE run NOT IN (SELECT run FROM {{schema}}.runs) AND NOT {_IS_TAKEN}",
+        "calls of no run",
     ),
 )
 _DANGLING_NAMES = (
@@ -76,8 +98,8 @@ _MISSING_CALLS = (
 )
 # Nobody may write while orphans are counted and removed: what is one now might be needed a moment later.
 _ALONE = (
-    "LOCK TABLE {schema}.sessions, {schema}.names, {schema}.checkpoints, {schema}.blobs, {schema}.blob_refs "
-    "IN SHARE ROW EXCLUSIVE MODE"
+    "LOCK TABLE {schema}.sessions, {schema}.names, {schema}.checkpoints, {schema}.blobs, {schema}.blob_refs, "
+    "{schema}.runs, {schema}.calls IN SHARE ROW EXCLUSIVE MODE"
 )
 _NO_REMEDY = "give up what is pending with session.abandon, or go on from an older checkpoint"
 _TABLES = ("checkpoints", "blobs", "blob_refs", "calls", "sessions", "names", "runs")
@@ -101,6 +123,9 @@ def repair(wire: Wire) -> list[str]:
             count = wire.do(statement)
             if count:
                 done.append(f"{count} {what}")
+        for run, sid in wire.rows(_LOST_RUNS):
+            wire.do(_KEEP_RUN, run, sid)
+            done.append(f"run {run}, whose calls checkpoints name, is there again")
         for sid, session, name, tagged, at in wire.rows(_DANGLING_NAMES):
             (newest,) = wire.one(_NEWEST_BEFORE, sid, at)
             where = f"session {unpack(session)!r}"
@@ -127,6 +152,8 @@ def check(wire: Wire) -> list[Problem]:
             (_ORPHAN_BLOBS, "blobs that no checkpoint needs"),
             (_DANGLING_REFS, "references between blobs and checkpoints that lead nowhere"),
             (_STRAY_CHECKPOINTS, "checkpoints without a session"),
+            (_STRAY_RUNS, "runs of no session"),
+            (_STRAY_CALLS, "calls of no run"),
         ):
             (count,) = wire.one(statement)
             if count:
@@ -137,6 +164,9 @@ def check(wire: Wire) -> list[Problem]:
         for _, session, name, _, _ in wire.rows(_DANGLING_NAMES):
             what = f"session {unpack(session)!r}: {unpack(name)!r} points at a checkpoint that is not there"
             problems.append(Problem(what=what, remedy="verify(repair=True) points it at the newest before that"))
+        for run, sid in wire.rows(_LOST_RUNS):
+            what = f"run {run} of session number {sid} is not there, and checkpoints name its calls"
+            problems.append(Problem(what=what, cost="its calls are not listed", remedy="verify(repair=True)"))
         problems += _broken_rolls(wire)
         problems += _broken_calls(wire)
     return problems

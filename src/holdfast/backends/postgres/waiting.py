@@ -14,10 +14,9 @@ import time
 import psycopg
 from psycopg import sql
 
+from holdfast.backend import LOOK_S
 from holdfast.backends.postgres.schema import channel_of
 from holdfast.backends.postgres.wire import Pool, Wire
-
-_LOOK_S = 0.5
 
 
 class Listener:
@@ -32,7 +31,7 @@ class Listener:
     def wait(self, seconds: float) -> None:
         """Return when a lease was given back, or after a while in which one may have ended."""
         self._pool.refuse_child()
-        seconds = max(0.0, min(seconds, _LOOK_S))
+        seconds = max(0.0, min(seconds, LOOK_S))
         if not self._turn.acquire(blocking=False):
             time.sleep(seconds)
             return

@@ -19,11 +19,12 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
 from holdfast.backend import FORMAT_VERSION
 from holdfast.backends.postgres.faults import fault_of, translate
-from holdfast.errors import ClosedError, CorruptionError, FormatError, UnavailableError
+from holdfast.errors import ClosedError, CorruptionError, FormatError, InvalidInputError, UnavailableError
 
 CONNECTIONS = 16
 PATIENCE_S = 15.0
@@ -43,8 +44,8 @@ _DEFAULTS = {
 _READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _WRITING = (
     "BEGIN; SELECT set_config('synchronous_commit', CASE WHEN {relaxed} THEN 'off' "
-    "WHEN current_setting('synchronous_commit') = 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true), "
-    "(SELECT value FROM {schema}.holdfast WHERE key = 'min_writer')"
+    "WHEN current_setting('synchronous_commit') = 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, "
+    "true), (SELECT value FROM {schema}.holdfast WHERE key = 'min_writer')"
 )
 
 T = TypeVar("T")
@@ -152,9 +153,7 @@ class Pool:
     """See the module's text."""
 
     def __init__(self, conninfo: str, place: Place) -> None:
-        self._conninfo = psycopg.conninfo.make_conninfo(
-            conninfo, **{key: value for key, value in _DEFAULTS.items() if key not in _given(conninfo)}
-        )
+        self._conninfo = _with_defaults(conninfo)
         self.place = place
         self._changed = threading.Condition(threading.Lock())
         self._idle: list[Wire] = []
@@ -271,5 +270,14 @@ class Pool:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(wire.connection))
 
 
-def _given(conninfo: str) -> set[str]:
-    return {key for key, value in psycopg.conninfo.conninfo_to_dict(conninfo).items() if value is not None}
+def _with_defaults(conninfo: str) -> str:
+    try:
+        given = conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError as error:
+        # What libpq says of a text it cannot read quotes it, password and all: only the name of a word may pass.
+        text = str(error).strip()
+        why = text if text.startswith("invalid URI query parameter") else "libpq cannot read it"
+        message = f"this is not the URL of a PostgreSQL database: {why}"
+        raise InvalidInputError(message, hint="use 'postgresql://user@host/database?schema=name'") from None
+    missing = {key: value for key, value in _DEFAULTS.items() if given.get(key) is None}
+    return make_conninfo(conninfo, **missing)

@@ -29,7 +29,7 @@ from holdfast.backends.postgres.functions import (
     OK,
     TAKEN,
 )
-from holdfast.backends.postgres.reads import Claim, claim_of, find_row, no_checkpoint, sequence_of
+from holdfast.backends.postgres.reads import Claim, claim_for, claim_of, find_row, no_checkpoint, sequence_of
 from holdfast.backends.postgres.texts import mark_of, pack, pack_id, pack_or_none, unpack_id
 from holdfast.backends.postgres.wire import Wire, newer
 from holdfast.errors import AlreadyExistsError, ConflictError, CorruptionError, HoldfastError, NotFoundError
@@ -165,7 +165,7 @@ def _call(wire: Wire, new: Commit, packed: _Packed, *, gone: int | None = None, 
 
 
 def _lease(lease: Lease) -> tuple[int, int, int, bytes]:
-    return lease.run, lease.token, lease.lease_us, running.claim_for(lease)
+    return lease.run, lease.token, lease.lease_us, claim_for(lease)
 
 
 def _row(wire: Wire, new: Commit, answer: bytes) -> Row:
