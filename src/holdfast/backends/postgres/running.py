@@ -42,7 +42,6 @@ from holdfast.backends.postgres.reads import (
     session_line,
     sid_of,
 )
-from holdfast.backends.postgres.schema import channel_of
 from holdfast.backends.postgres.texts import mark_of, pack, pack_or_none, unpack, unpack_id
 from holdfast.backends.postgres.wire import Wire
 from holdfast.errors import ConflictError, LeaseHeldError, NotFoundError
@@ -267,7 +266,7 @@ def leave(wire: Wire, lease: Lease, status: str | None, reason: str | None, *, a
         else:
             wire.do(_COMPLETE if status == "completed" else _END, lease.run)
             wire.do(_STATUS, pack(status), pack_or_none(reason), sid)
-        wire.find(_NOTIFY, channel_of(wire.place.schema))
+        wire.find(_NOTIFY, wire.place.channel)
 
 
 def settle(wire: Wire, sid: int, branch: str, before: Journaled, after: CallRow, *, again: bool) -> None:

@@ -86,11 +86,6 @@ def check_schema_name(name: str) -> str:
     return name
 
 
-def channel_of(schema: str) -> str:
-    """The channel on which the end of a lease is told."""
-    return f"holdfast_{sha256(schema.encode()).hexdigest()[:16]}"
-
-
 def prepare(wire: Wire) -> None:
     """Make the store if there is none; refuse what is not one, and one that is too new."""
     if _is_ready(wire):
@@ -133,7 +128,7 @@ def _make(wire: Wire) -> None:
     place, connection = wire.place, wire.connection
     if connection.execute(_HAS_SCHEMA, (place.schema,)).fetchone() is None:
         connection.execute(f"CREATE SCHEMA {place.quoted}".encode())
-    connection.execute(SCHEMA.replace("{schema}", place.quoted).encode())
+    connection.execute(place.plainly(SCHEMA).encode())
     for function in FUNCTIONS:
         connection.execute(_said(function, place).encode())
     meta = {"format_version": FORMAT_VERSION, "min_reader": MIN_READER, "min_writer": MIN_WRITER, "layout": LAYOUT}
@@ -143,7 +138,4 @@ def _make(wire: Wire) -> None:
 def _said(function: str, place: Place) -> str:
     """A function for this schema; its body as a literal, because a hostile name could end any other quoting."""
     head, _, body = function.partition("{body}")
-    in_text = place.quoted.replace("'", "''")
-    text = body.replace("{channel}", channel_of(place.schema)).replace("{schema_text}", in_text)
-    head = head.replace("{schema}", place.quoted)
-    return head + (sql.Literal(text.replace("{schema}", place.quoted)).as_string(None) if body else "")
+    return place.plainly(head) + (sql.Literal(place.plainly(body)).as_string(None) if body else "")

@@ -15,7 +15,6 @@ import psycopg
 from psycopg import sql
 
 from holdfast.backend import LOOK_S
-from holdfast.backends.postgres.schema import channel_of
 from holdfast.backends.postgres.wire import Pool, Wire
 
 
@@ -24,7 +23,7 @@ class Listener:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._channel = channel_of(pool.place.schema)
+        self._channel = pool.place.channel
         self._wire: Wire | None = None
         self._turn = threading.Lock()
 

@@ -12,9 +12,11 @@ import contextlib
 import ctypes
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
 from typing import Any, TypeVar
 
 import psycopg
@@ -28,7 +30,7 @@ from holdfast.errors import ClosedError, CorruptionError, FormatError, InvalidIn
 
 CONNECTIONS = 16
 PATIENCE_S = 15.0
-_FIRST_PAUSE_S = 0.02
+_FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 1.0
 _IDLE_KEPT_S = 300.0
 # Dead peers are noticed by the system, not by us: a statement may take as long as it takes.
@@ -48,25 +50,40 @@ _WRITING = (
     "true), (SELECT value FROM {schema}.holdfast WHERE key = 'min_writer')"
 )
 
+_WORDS = re.compile(r"\{(?:schema|schema_text|channel)\}")
+
 T = TypeVar("T")
 Job = Callable[["Wire", bool], T]
 
 
 class Place:
-    """The schema that statements speak of: `{schema}` in them becomes its quoted name, once."""
+    """The schema that statements speak of: `{schema}` in them becomes its quoted name.
+
+    In a literal it is `{schema_text}`; `{channel}` is where the end of a lease is told. All in one pass: a name may
+    itself hold any of these words.
+    """
 
     def __init__(self, schema: str, *, relaxed: bool) -> None:
         self.schema = schema
         self.relaxed = relaxed
         self.quoted = sql.Identifier(schema).as_string(None)
+        self.channel = f"holdfast_{sha256(schema.encode()).hexdigest()[:16]}"
+        self._words = {
+            "{schema}": self.quoted,
+            "{schema_text}": self.quoted.replace("'", "''"),
+            "{channel}": self.channel,
+        }
         self._said: dict[str, bytes] = {}
+
+    def plainly(self, text: str) -> str:
+        """A text with nothing but these words replaced."""
+        return _WORDS.sub(lambda found: self._words[found[0]], text)
 
     def __call__(self, statement: str) -> bytes:
         said = self._said.get(statement)
         if said is None:
             # A percent sign in the name would be taken for a parameter.
-            name = self.quoted.replace("%", "%%")
-            text = statement.replace("{schema}", name).replace("{schema_text}", name.replace("'", "''"))
+            text = _WORDS.sub(lambda found: self._words[found[0]].replace("%", "%%"), statement)
             said = self._said[statement] = text.encode()
         return said
 
@@ -121,7 +138,7 @@ class Wire:
     def writing(self) -> Iterator[None]:
         """A transaction, committed at the end; FormatError if the store has become too new for this version."""
         opening = _WRITING.replace("{relaxed}", "true" if self.place.relaxed else "false")
-        cursor = self.connection.execute(opening.replace("{schema}", self.place.quoted).encode())
+        cursor = self.connection.execute(self.place.plainly(opening).encode())
         try:
             cursor.nextset()
             refuse_newer(int((cursor.fetchone() or (0, 0))[1] or 0), "write")
