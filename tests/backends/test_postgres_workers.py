@@ -17,7 +17,6 @@ import holdfast
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.errors import LeaseHeldError
 from holdfast.store import Store
-from holdfast.testing.author import Author
 from holdfast.testing.runner import SESSION, Runner
 from tests.backends.conftest import Fresh
 
@@ -146,7 +145,6 @@ def elsewhere(where: Where) -> Iterator[PostgresBackend]:
 
 
 def test_who_waits_is_told_when_a_lease_is_given_back(store: Store, elsewhere: PostgresBackend) -> None:
-    Author(elsewhere).grow(1)
     run = Runner(elsewhere)
     with waiting(store, 1.6) as taken:
         run.leave()

@@ -195,7 +195,7 @@ _TAKE_IN = """
 
 COMMIT = f"""
 CREATE FUNCTION {{schema}}.commit_1(
-  p_format integer, p_relaxed boolean, p_session bytea, p_branch bytea, p_id bytea, p_head bytea, p_expect bytea,
+  p_format bigint, p_relaxed boolean, p_session bytea, p_branch bytea, p_id bytea, p_head bytea, p_expect bytea,
   p_fields bytea, p_state bytea, p_epoch bigint, p_delta bytea, p_whole bytea, p_roll bytea, p_roll_base bytea,
   p_size bigint, p_refs bytea[], p_contents bytea[], p_at bigint, p_agent bytea, p_status bytea, p_reason bytea,
   p_step bigint, p_usage bytea, p_undo bytea, p_take_up bytea, p_run bigint, p_token bigint, p_lease bigint,
@@ -222,7 +222,7 @@ BEGIN{_SYNC}{_FIND_HEAD}{_REFUSE}{_WRITE}{_TAKE_IN}END
 # Several threads of one run may journal at once: the lock on the run's row puts them in a row, and keeps the fence.
 JOURNAL = f"""
 CREATE FUNCTION {{schema}}.journal_1(
-  p_format integer, p_relaxed boolean, p_run bigint, p_token bigint, p_lease bigint, p_holder bytea, p_stood bigint,
+  p_format bigint, p_relaxed boolean, p_run bigint, p_token bigint, p_lease bigint, p_holder bytea, p_stood bigint,
   p_slot bigint, p_mark bigint, p_body bytea, p_result bytea, p_place bytea, p_again boolean)
 RETURNS bytea LANGUAGE plpgsql {_PLANS} AS {{body}}
 DECLARE

@@ -26,6 +26,7 @@ from psycopg.pq import TransactionStatus
 
 from holdfast.backend import FORMAT_VERSION
 from holdfast.backends.postgres.faults import fault_of, translate
+from holdfast.backends.postgres.plain import ask, rows_of
 from holdfast.errors import ClosedError, CorruptionError, FormatError, InvalidInputError, UnavailableError
 
 CONNECTIONS = 16
@@ -80,11 +81,12 @@ class Place:
         return _WORDS.sub(lambda found: self._words[found[0]], text)
 
     def __call__(self, statement: str) -> bytes:
+        """A statement as it is sent: each `%s` is the next of its values."""
         said = self._said.get(statement)
         if said is None:
-            # A percent sign in the name would be taken for a parameter.
-            text = _WORDS.sub(lambda found: self._words[found[0]].replace("%", "%%"), statement)
-            said = self._said[statement] = text.encode()
+            first, *others = statement.split("%s")
+            numbered = first + "".join([f"${number}{rest}" for number, rest in enumerate(others, 1)])
+            said = self._said[statement] = self.plainly(numbered).encode()
         return said
 
 
@@ -100,11 +102,12 @@ class Wire:
 
     def rows(self, statement: str, *values: Any) -> list[Any]:
         """All rows that a statement gives."""
-        return self.connection.execute(self.place(statement), values, binary=True).fetchall()
+        return rows_of(ask(self.connection, self.place(statement), values))
 
     def find(self, statement: str, *values: Any) -> Any:
         """The first row, or None."""
-        return self.connection.execute(self.place(statement), values, binary=True).fetchone()
+        found = self.rows(statement, *values)
+        return found[0] if found else None
 
     def one(self, statement: str, *values: Any) -> Any:
         """The single row that a statement must give; its absence is damage."""
@@ -116,13 +119,15 @@ class Wire:
 
     def do(self, statement: str, *values: Any) -> int:
         """How many rows a statement changed."""
-        return self.connection.execute(self.place(statement), values).rowcount
+        return ask(self.connection, self.place(statement), values).command_tuples or 0
 
     def each(self, statement: str, values: Sequence[Sequence[Any]]) -> None:
         """The same for many values, in one go."""
         if values:
+            # A percent sign in the name would be taken for a parameter.
+            said = self.place.plainly(statement.replace("%s", "\0")).replace("%", "%%").replace("\0", "%s")
             with self.connection.cursor() as cursor:
-                cursor.executemany(self.place(statement), values)
+                cursor.executemany(said.encode(), values)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
