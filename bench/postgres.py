@@ -129,7 +129,7 @@ class PostgresPeer:
         self._saver: Any = importlib.import_module("langgraph.checkpoint.postgres").PostgresSaver(self._connection)
         self._saver.setup()
         self._empty: Any = importlib.import_module("langgraph.checkpoint.base").empty_checkpoint
-        self._config: Any = None
+        self._configs: dict[str, Any] = {}
         self._step = -1
 
     def save(self, session: str, state: dict[str, Any], new: bytes) -> None:  # noqa: ARG002 - the peer finds no delta
@@ -137,9 +137,9 @@ class PostgresPeer:
         checkpoint = self._empty()
         checkpoint["channel_values"] = dict(state)
         checkpoint["channel_versions"] = versions = dict.fromkeys(state, f"{self._step + 1:032}")
-        config = self._config or {"configurable": {"thread_id": session, "checkpoint_ns": ""}}
+        config = self._configs.get(session) or {"configurable": {"thread_id": session, "checkpoint_ns": ""}}
         metadata = {"source": "loop", "step": self._step, "parents": {}}
-        self._config = self._saver.put(config, checkpoint, metadata, versions)
+        self._configs[session] = self._saver.put(config, checkpoint, metadata, versions)
 
     def close(self) -> None:
         self._connection.close()

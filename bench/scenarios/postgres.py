@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from bench.measuring import Settings, alternate, collector_paused
+from bench.measuring import Settings, alternate, collector_paused, stored_bytes
 from bench.postgres import (
     Far,
     PostgresFloor,
@@ -25,6 +25,7 @@ from bench.postgres import (
 )
 from bench.report import Figure
 from bench.scenarios import append
+from bench.subject import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +52,7 @@ def _append(settings: Settings, url: str) -> list[Figure]:
     rounds = [_round(settings, url, seed) for seed in range(settings.rounds)]
     cost = statistics.median(_median(one["holdfast"]) / _median(one["floor"]) for one, _ in rounds)
     sizes = rounds[0][1]
-    small = append.stored(settings)
+    small = _stored_by_sqlite(settings)
     figures = [
         Figure(
             "postgres",
@@ -77,18 +78,36 @@ def _append(settings: Settings, url: str) -> list[Figure]:
     return figures
 
 
+def _stored_by_sqlite(settings: Settings) -> int:
+    """By how much a file with one such conversation grows when another comes: what an empty one takes is not counted."""
+    sizes = []
+    for conversations in (1, 2):
+        with settings.folder() as folder:
+            subject = Subject(folder)
+            subject.open(durable=False)
+            for number in range(conversations):
+                for _, state, new in append.steps(settings):
+                    subject.save(f"conversation {number}", state, new)
+            subject.close()
+            sizes.append(stored_bytes(subject.path))
+    return sizes[1] - sizes[0]
+
+
 def _median(times_ns: list[int]) -> float:
     return statistics.median(times_ns) / 1e3
 
 
 def _round(settings: Settings, url: str, seed: int) -> tuple[dict[str, list[int]], dict[str, int]]:
-    """One conversation given to each in turn; what each took, and by how much its tables have grown."""
+    """A second conversation given to each in turn; what each took, and by how much its tables have grown."""
     kinds: dict[str, Any] = {"holdfast": PostgresSubject, "floor": PostgresFloor}
     if settings.with_peer and peer_installed():
         kinds["peer"] = PostgresPeer
     for name in kinds:
         drop(url, f"bench_{name}")
     contenders = [kind(url, f"bench_{name}") for name, kind in kinds.items()]
+    for contender in contenders:
+        for _, state, new in append.steps(settings):
+            contender.save("before", state, new)
     before = {name: relations_bytes(url, f"bench_{name}") for name in kinds}
     times: dict[str, list[int]] = {name: [] for name in kinds}
     rng = random.Random(seed)
@@ -194,25 +213,32 @@ def _fill(url: str, subject: PostgresSubject, sessions: int) -> None:
     for number in range(SCALE_PER_SESSION):
         session.commit({"messages": [{"role": "user", "content": f"question {at}"} for at in range(number + 1)]})
     with psycopg.connect(url, autocommit=True) as connection:
-        for statement in _COPIES:
-            connection.execute(statement, {"sessions": sessions, "rows": SCALE_PER_SESSION})
+        connection.execute(_SESSIONS, {"sessions": sessions})
+        for statement in (_NAMES, _CHECKPOINTS, _RUNS, _ANALYZE):
+            connection.execute(statement)
 
 
-_COPIES = (
+_SESSIONS = (
     "INSERT INTO bench_large.sessions(touched, created_us, updated_us, logical, sequence, last_step, checkpoints, "
     "branches, epoch, id, agent, status, reason, usage) SELECT nextval('bench_large.touches'), created_us, updated_us, "
     "logical, sequence, last_step, checkpoints, branches, epoch, convert_to('session ' || n, 'UTF8'), agent, status, "
-    "reason, usage FROM bench_large.sessions s, generate_series(1, %(sessions)s) n WHERE s.sid = 1",
+    "reason, usage FROM bench_large.sessions s, generate_series(1, %(sessions)s) n WHERE s.sid = 1"
+)
+_NAMES = (
     "INSERT INTO bench_large.names SELECT s.sid, n.sequence, n.undo, n.tag, n.name FROM bench_large.names n, "
-    "bench_large.sessions s WHERE n.sid = 1 AND s.sid > 1",
+    "bench_large.sessions s WHERE n.sid = 1 AND s.sid > 1"
+)
+_CHECKPOINTS = (
     "INSERT INTO bench_large.checkpoints SELECT s.sid, c.sequence, c.touched, c.size, c.link, c.base, c.took_run, "
     "c.took_stood, c.took_calls, c.place, substr(sha256(int8send(s.sid) || int8send(c.sequence)), 1, 12), "
     "c.state_digest, c.digest, c.lost_parent_id, c.lost_parent_digest, c.fields, c.delta, c.roll, c.whole "
-    "FROM bench_large.sessions s, bench_large.checkpoints c WHERE c.sid = 1 AND s.sid > 1",
-    "INSERT INTO bench_large.runs(sid, token, until_us, crashes, entered, unfinished, branch, spot) SELECT sid, 1, NULL, "
-    "0, false, false, convert_to('main', 'UTF8'), '' FROM bench_large.sessions WHERE sid > 1",
-    "VACUUM ANALYZE bench_large.sessions, bench_large.names, bench_large.checkpoints, bench_large.runs",
+    "FROM bench_large.sessions s, bench_large.checkpoints c WHERE c.sid = 1 AND s.sid > 1"
 )
+_RUNS = (
+    "INSERT INTO bench_large.runs(sid, token, until_us, crashes, entered, unfinished, branch, spot) "
+    "SELECT sid, 1, NULL, 0, false, false, convert_to('main', 'UTF8'), '' FROM bench_large.sessions WHERE sid > 1"
+)
+_ANALYZE = "VACUUM ANALYZE bench_large.sessions, bench_large.names, bench_large.checkpoints, bench_large.runs"
 
 
 def _scans(url: str) -> int:

@@ -46,7 +46,11 @@ def ask(connection: psycopg.Connection[Any], statement: bytes, values: Sequence[
             types.append(_INT8_LIST if isinstance(value[0], int) else _BYTES_LIST)
     result = connection.pgconn.exec_params(statement, sent, types, [_BINARY] * len(sent), _BINARY)
     if result.status not in _FINE:
-        raise psycopg.errors.error_from_result(result)
+        error = psycopg.errors.error_from_result(result)
+        if error.sqlstate is None:  # not the server's word: the connection is gone, whatever libpq thinks of it
+            connection.close()
+            raise psycopg.OperationalError(str(error))
+        raise error
     return result
 
 
