@@ -79,7 +79,7 @@ def _append(settings: Settings, url: str) -> list[Figure]:
 
 
 def _stored_by_sqlite(settings: Settings) -> int:
-    """By how much a file with one such conversation grows when another comes: what an empty one takes is not counted."""
+    """By how much a file with one such conversation grows by another: what an empty one takes is not counted."""
     sizes = []
     for conversations in (1, 2):
         with settings.folder() as folder:
@@ -198,10 +198,10 @@ def scale(settings: Settings) -> list[Figure]:
                     detail=detail,
                 )
             )
+        small.close()
+        large.close()  # what its connections did is counted when they end
         scanned = _scans(url) - scans
         figures.append(Figure("scale", "sequential scans of the large store", scanned, unit="", must=0.0))
-        small.close()
-        large.close()
         for schema in ("bench_small", "bench_large"):
             drop(url, schema)
         return figures
@@ -229,8 +229,8 @@ _NAMES = (
     "bench_large.sessions s WHERE n.sid = 1 AND s.sid > 1"
 )
 _CHECKPOINTS = (
-    "INSERT INTO bench_large.checkpoints SELECT s.sid, c.sequence, c.touched, c.size, c.link, c.base, c.took_run, "
-    "c.took_stood, c.took_calls, c.place, substr(sha256(int8send(s.sid) || int8send(c.sequence)), 1, 12), "
+    "INSERT INTO bench_large.checkpoints SELECT s.sid, c.sequence, c.touched, c.link, c.base, c.took_run, "
+    "c.took_stood, c.took_calls, c.size, c.place, substr(sha256(int8send(s.sid) || int8send(c.sequence)), 1, 12), "
     "c.state_digest, c.digest, c.lost_parent_id, c.lost_parent_digest, c.fields, c.delta, c.roll, c.whole "
     "FROM bench_large.sessions s, bench_large.checkpoints c WHERE c.sid = 1 AND s.sid > 1"
 )

@@ -35,8 +35,8 @@ CREATE TABLE {schema}.names(
   sid bigint NOT NULL, sequence bigint NOT NULL, undo bigint, tag boolean NOT NULL, name bytea NOT NULL,
   PRIMARY KEY(sid, name)) WITH (fillfactor = 70);
 CREATE TABLE {schema}.checkpoints(
-  sid bigint NOT NULL, sequence bigint NOT NULL, touched bigint NOT NULL, size bigint NOT NULL, link bigint,
-  base bigint, took_run bigint, took_stood bigint, took_calls integer, place integer NOT NULL, id bytea NOT NULL,
+  sid bigint NOT NULL, sequence bigint NOT NULL, touched bigint NOT NULL, link bigint, base bigint, took_run bigint,
+  took_stood bigint, took_calls integer, size integer NOT NULL, place integer NOT NULL, id bytea NOT NULL,
   state_digest bytea NOT NULL, digest bytea NOT NULL, lost_parent_id bytea, lost_parent_digest bytea,
   fields bytea NOT NULL, delta bytea, roll bytea, whole bytea, PRIMARY KEY(sid, sequence));
 CREATE UNIQUE INDEX checkpoints_id ON {schema}.checkpoints(id, sid);
