@@ -34,6 +34,7 @@ THREADS = 16
 ROUND_TRIP_S = 0.02
 FAR_COMMITS = 25
 NEAR = 10
+MORE = 3  # conversations by which sizes are taken: a table grows by whole pages
 SCALE_SESSIONS, SCALE_PER_SESSION = 100_000, 10
 SCALE_ROUNDS = 100
 
@@ -81,7 +82,7 @@ def _append(settings: Settings, url: str) -> list[Figure]:
 def _stored_by_sqlite(settings: Settings) -> int:
     """By how much a file with one such conversation grows by another: what an empty one takes is not counted."""
     sizes = []
-    for conversations in (1, 2):
+    for conversations in (1, 1 + MORE):
         with settings.folder() as folder:
             subject = Subject(folder)
             subject.open(durable=False)
@@ -90,7 +91,7 @@ def _stored_by_sqlite(settings: Settings) -> int:
                     subject.save(f"conversation {number}", state, new)
             subject.close()
             sizes.append(stored_bytes(subject.path))
-    return sizes[1] - sizes[0]
+    return (sizes[1] - sizes[0]) // MORE
 
 
 def _median(times_ns: list[int]) -> float:
@@ -120,9 +121,14 @@ def _round(settings: Settings, url: str, seed: int) -> tuple[dict[str, list[int]
                 times[contender.name].append(perf_counter_ns() - begun)
             if number % 100 == 0:
                 gc.collect()
+    for number in range(MORE - 1):
+        for contender in [each for each in contenders if each.name == "holdfast"]:
+            for _, state, new in append.steps(settings):
+                contender.save(f"more {number}", state, new)
     for contender in contenders:
         contender.close()
     grown = {name: relations_bytes(url, f"bench_{name}") - before[name] for name in kinds}
+    grown["holdfast"] //= MORE
     for name in kinds:
         drop(url, f"bench_{name}")
     return times, grown

@@ -33,7 +33,7 @@ CONNECTIONS = 16
 PATIENCE_S = 15.0
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 1.0
-_IDLE_KEPT_S = 300.0
+_KEPT_S = 600.0
 # Dead peers are noticed by the system, not by us: a statement may take as long as it takes.
 _DEFAULTS = {
     "connect_timeout": "10",
@@ -252,8 +252,8 @@ class Pool:
             kept = wire.usable and not self._closed
             if kept:
                 self._idle.append(wire)
-            # What has lain idle for long is closed by whoever comes by.
-            old = self._idle[:1] if len(self._idle) > 1 and time.monotonic() - self._idle[0].made > _IDLE_KEPT_S else []
+            # Old ones are closed one by one by whoever comes by, so that what a server keeps for each does not grow.
+            old = self._idle[:1] if len(self._idle) > 1 and time.monotonic() - self._idle[0].made > _KEPT_S else []
             del self._idle[: len(old)]
             self._changed.notify()
         for each in [*old, *([] if kept else [wire])]:
