@@ -7,7 +7,7 @@ import pytest
 
 import holdfast
 
-BACKENDS = ("memory", "sqlite")
+BACKENDS = ("memory", "sqlite", "files")
 
 
 def url_of(kind: str, folder: Path) -> str:

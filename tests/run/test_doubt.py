@@ -228,13 +228,13 @@ def test_deciding_takes_as_long_as_it_takes_and_the_lease_is_kept(store: holdfas
     done = threading.Event()
 
     def ask_somebody(_: holdfast.Call) -> str:
-        done.wait(0.7)
+        done.wait(1.2)
         return "paid"
 
-    with store.run("t", lease_s=0.2, on_doubt=ask_somebody) as run:
+    with store.run("t", lease_s=0.5, on_doubt=ask_somebody) as run:
         started = threading.Thread(target=lambda: run.call("pay", world.do("twice"), args={}))
         started.start()
-        started.join(0.5)
+        started.join(0.9)
         with pytest.raises(holdfast.LeaseHeldError), store.run("t"):
             pass
         started.join()

@@ -11,7 +11,7 @@ import holdfast
 from holdfast import FencedError, LeaseHeldError
 from tests.run.crashes import World
 
-LEASE_S = 0.2
+LEASE_S = 0.5
 
 
 @pytest.fixture
@@ -34,14 +34,14 @@ def held_for(store: holdfast.Store, seconds: float) -> bool:
 @pytest.mark.parametrize("kind", ["tool", "llm"])
 def test_a_call_longer_than_the_lease_keeps_it(store: holdfast.Store, kind: str) -> None:
     with store.run("t", lease_s=LEASE_S) as run:
-        assert run.call("slow", lambda: held_for(store, LEASE_S * 4), kind=kind)  # type: ignore[arg-type]
+        assert run.call("slow", lambda: held_for(store, LEASE_S * 2), kind=kind)  # type: ignore[arg-type]
         run.state["n"] = 1
         assert run.step() is not None
 
 
 def test_a_loop_driven_by_someone_else_keeps_it_too(store: holdfast.Store) -> None:
     with store.run("t", lease_s=LEASE_S) as run, run.calling("slow") as call:
-        call.finish(held_for(store, LEASE_S * 3))
+        call.finish(held_for(store, LEASE_S * 2))
     assert call.result is True
 
 
@@ -83,7 +83,7 @@ def test_many_threads_that_make_calls_do_not_stop_the_heartbeat(store: holdfast.
         def wait() -> bool:
             with pytest.raises(LeaseHeldError), store.run("slow"):
                 pass
-            time.sleep(LEASE_S * 4)
+            time.sleep(LEASE_S * 2)
             with pytest.raises(LeaseHeldError), store.run("slow"):
                 pass
             return True

@@ -23,8 +23,8 @@ COMMANDS = {
     "demo": "Watch a session being kept, forked, compared and restored; really run.",
     "verify": "Read everything again; say what is damaged and what to do.",
     "prune": "Forget old checkpoints and give the space back.",
-    "export": "Write sessions into one file.",
-    "import": "Take in the sessions of such a file.",
+    "export": "Write sessions into one file, or as another system's files.",
+    "import": "Take in the sessions of such a file, or of another system.",
 }
 
 DONE, FAILED, INTERRUPTED, PIPE_CLOSED = 0, 1, 130, 141  # the last two as a shell reports the signal

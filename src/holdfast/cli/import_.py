@@ -1,6 +1,8 @@
-"""`holdfast import`: sessions from a file that `holdfast export` wrote, verified before they are there."""
+"""`holdfast import`: sessions from a file that `holdfast export` wrote, or from the files of another system."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import click
 
@@ -8,20 +10,53 @@ import holdfast
 from holdfast.cli.bar import Bar
 from holdfast.cli.where import in_store, show
 
+_OURS = b"holdfast-export "
+
 
 @click.command(name="import")
-@click.argument("file", type=click.Path())
-@click.option("--rename", help="The new name, where FILE holds one session.")
+@click.argument("what", nargs=-1, required=True, metavar="[SYSTEM] PATH")
+@click.option("--rename", help="The new name, where PATH holds one session.")
 @click.option(
     "--on-exists",
     type=click.Choice(["refuse", "skip", "rename"]),
-    default="refuse",
-    show_default=True,
-    help="What to do with a session that is there already.",
+    help="What to do with a session that is there already; a file is then refused, a folder skips it.",
 )
+@click.option("--strict", is_flag=True, help="Take nothing from another system unless all of it is intact.")
 @in_store
-def command(store: holdfast.Store, file: str, *, rename: str | None, on_exists: str) -> None:
-    """Take in the sessions of FILE."""
+def command(
+    store: holdfast.Store, what: tuple[str, ...], *, rename: str | None, on_exists: str | None, strict: bool
+) -> None:
+    """Take in the sessions of PATH: an export of Holdfast, or what ccswarm, ares, continuum or smooth wrote."""
+    forgotten = len(what) == 1 and what[0] in holdfast.formats.SYSTEMS and not Path(what[0]).exists()
+    if forgotten or len(what) > len(("SYSTEM", "PATH")):
+        raise click.UsageError("give one PATH, with the name of the system before it or without")
+    path = what[-1]
+    system = _system(what[0]) if len(what) > 1 else None
     with Bar("import") as bar:
-        report = store.import_(file, rename=rename, on_exists=on_exists, progress=bar)
+        if system is None and not _is_foreign(path):
+            report: object = store.import_(path, rename=rename, on_exists=on_exists or "refuse", progress=bar)
+        else:
+            report = holdfast.formats.import_(
+                store, path, system=system, strict=strict, on_exists=on_exists or "skip", rename=rename, progress=bar
+            )
     show(str(report))
+
+
+def _system(name: str) -> str:
+    if name not in holdfast.formats.SYSTEMS:
+        raise click.UsageError(f"{name!r} is not one of {', '.join(holdfast.formats.SYSTEMS)}")
+    return name
+
+
+def _is_foreign(path: str) -> bool:
+    """True for a folder, and for a file of another system."""
+    try:
+        if Path(path).is_dir():
+            return True
+        with Path(path).open("rb") as file:
+            if file.read(len(_OURS)) == _OURS:
+                return False
+        holdfast.formats.recognise(path)
+    except (OSError, ValueError, holdfast.HoldfastError):
+        return False
+    return True

@@ -160,9 +160,9 @@ class Run:
     def _leave(self, error: BaseException | None = None) -> bool:
         """End the run as `with` does: normally, or by what was raised. True if that needs to go no further."""
         calls = self._entered()
-        pulse.discard(calls)
         ours = isinstance(error, RunEnded) and error.run is self
         try:
+            pulse.discard(calls)
             if error is None and self._end is None:
                 self._complete(calls)
             elif calls.fenced:

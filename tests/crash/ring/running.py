@@ -74,10 +74,10 @@ class Agent:
 
 
 def look_at_runs(backend: Backend, session: str) -> dict[str, Any]:
-    """All there is to see of a session's runs and calls, but who is alive and how a backend counts."""
+    """All there is to see of a session's runs and calls, but who is alive and what is drawn or counted by a backend."""
     rows = backend.runs(session)
     return {
-        "runs": [(row.branch, row.token, row.entered, row.unfinished, row.input, row.crashes) for row in rows],
+        "runs": [(row.branch, row.entered, row.unfinished, row.input, row.crashes) for row in rows],
         "calls": [(journaled.after, journaled.call) for journaled in backend.entries(session)],
         "pending": {row.branch: [each.call for each in backend.pending(session, row.branch).calls] for row in rows},
         "taken in": [[each.call for each in backend.calls(session, id_)] for id_ in backend.ids(session)],

@@ -22,7 +22,7 @@ from holdfast.upkeep import verifying  # noqa: F401 - loaded once, in the nurser
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
 
-KINDS = ("sqlite",)  # a backend that keeps runs on disk joins by its name: "files"
+KINDS = ("sqlite", "files")
 STEPS = 5
 SESSION = "ticket"
 
@@ -178,7 +178,7 @@ def examine(store: holdfast.Store, outside: Outside) -> Finding:
                 assert call.result == f"result of {name} " * 20
     info = next(info for info in store.sessions() if info.id == SESSION)
     finished = info.status is holdfast.Status.COMPLETED
-    assert info.crashed == (not finished)
+    assert info.crashed == (not finished), f"it is {info.status} {info.reason}, crashed: {info.crashed}"
     assert [each.id for each in store.crashed()] == ([] if finished else [SESSION])
     return Finding(finished, [call.id for call in calls if call.status == "in_doubt"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
 from tests.crash.runs.agent import SESSION, Outside
 
-LEASE_S = 0.2
+LEASE_S = 0.7  # long enough for a busy machine to stop a process before it is over
 WAYS = ("tool", "outcome", "failure", "model", "boundary", "checkpoint", "leave", "raise", "halt")
 
 
@@ -28,6 +29,8 @@ class Line:
         os.write(self._writer, word.encode().ljust(16))
 
     def hear(self) -> str:
+        found, _, _ = select.select([self._reader], [], [], 30)
+        assert found, "nobody says anything"
         return os.read(self._reader, 16).decode().strip()
 
 
@@ -114,7 +117,7 @@ def stall(say: Say, place: Place, way: str) -> None:
         os.waitpid(first, os.WUNTRACED)
         with place.open() as store:
             _refused(store)
-            time.sleep(LEASE_S * 1.5)
+            time.sleep(LEASE_S * 1.2)
             with store.run(SESSION) as run:
                 assert run.state == {"by": "first"}
                 _take_over(store, run, outside, way)
@@ -189,8 +192,7 @@ def recover_at_once(say: Say, place: Place, processes: int, dying: int) -> None:
         with place.open() as store:
             go.hear()
             report = holdfast.recover(store, handler)
-            assert not report.failed, str(report)
-            said.say(f"{me} {len(report.completed)}")
+            said.say(f"{me} {len(report.completed) if not report.failed else -1000}")
 
     with contextlib.ExitStack() as stack:
         pids = [stack.enter_context(_raw_child(lambda me=me: work(me))) for me in range(processes)]  # type: ignore[misc]

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -39,7 +38,7 @@ from holdfast.backend import (
     Sizes,
 )
 from holdfast.backends.files import anew, reads, running, upkeep, writes
-from holdfast.backends.files.disk import Disk, translate, translated
+from holdfast.backends.files.disk import Disk, translated
 from holdfast.backends.files.folder import Folder
 from holdfast.backends.files.journal import Journal
 from holdfast.backends.files.leases import Leases
@@ -63,6 +62,7 @@ class FilesBackend:
         self._runs = running.Runs(self._folder, self._leases, self._applied)
         self._lock = threading.RLock()  # what is known of the journals
         self._writer = threading.Lock()  # taken before the other, never after it
+        self._held: Journal | None = None  # what is being written to, by whoever has `_writer`
         self._closed = False
         self._pid = os.getpid()
 
@@ -332,9 +332,21 @@ class FilesBackend:
             with self._folder.locked():
                 yield
 
-    def _writing(self, session: str, *, damaged: bool = False) -> _Writing:
+    @contextlib.contextmanager
+    def _writing(self, session: str, *, damaged: bool = False) -> Iterator[Journal | None]:
+        """The right to write, and the journal to write to.
+
+        An interrupt can strike between any two lines. So each thing is taken by a `with`, which cannot be interrupted
+        between taking and being bound to give back; or is given back by name, whether it was taken or not.
+        """
         self._refuse_use()
-        return _Writing(self, session, damaged=damaged)
+        with translated(f"writing to session {session!r}"), self._writer:
+            self._refuse_use()
+            with self._folder.locked():
+                try:
+                    yield self._hold(session, damaged=damaged)
+                finally:
+                    self._let_go()
 
     def _hold(self, session: str, *, damaged: bool) -> Journal | None:
         with self._lock:
@@ -346,14 +358,17 @@ class FilesBackend:
                 # Whoever made the file may have been killed before its name was on the disk.
                 self._folder.sync_sessions()
                 journal.settled = True
+            self._held = journal
             journal.held = True
         return journal
 
-    def _let_go(self, journal: Journal) -> None:
+    def _let_go(self) -> None:
         with self._lock:
-            if journal.writing:  # begun and not brought to its end: to be read again
-                self._shelf.drop(journal.path)
-            journal.held = False
+            journal, self._held = self._held, None
+            if journal is not None:
+                if journal.writing:  # begun and not brought to its end: to be read again
+                    self._shelf.drop(journal.path)
+                journal.held = False
 
     @contextlib.contextmanager
     def _changing(self, session: str, *, damaged: bool = False) -> Iterator[Journal]:
@@ -398,51 +413,6 @@ class FilesBackend:
         if self._closed:
             message = "the store is closed"
             raise ClosedError(message, hint="open it again")
-
-
-class _Writing:
-    """The right to write, and the journal to write to. A class, because a commit would notice a generator's price."""
-
-    __slots__ = ("_backend", "_damaged", "_journal", "_session")
-
-    def __init__(self, backend: FilesBackend, session: str, *, damaged: bool) -> None:
-        self._backend, self._session, self._damaged = backend, session, damaged
-        self._journal: Journal | None = None
-
-    def __enter__(self) -> Journal | None:
-        backend = self._backend
-        backend._writer.acquire()  # noqa: SLF001 - the backend's own room
-        try:
-            backend._refuse_use()  # noqa: SLF001
-            backend._folder.lock()  # noqa: SLF001
-            try:
-                self._journal = backend._hold(self._session, damaged=self._damaged)  # noqa: SLF001
-            except BaseException:
-                backend._folder.unlock()  # noqa: SLF001
-                raise
-        except BaseException as error:
-            backend._writer.release()  # noqa: SLF001
-            if isinstance(error, OSError):
-                raise translate(error, self._doing) from error
-            raise
-        return self._journal
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        backend = self._backend
-        try:
-            if self._journal is not None:
-                backend._let_go(self._journal)  # noqa: SLF001
-            backend._folder.unlock()  # noqa: SLF001
-        finally:
-            backend._writer.release()  # noqa: SLF001
-        if isinstance(error, OSError):
-            raise translate(error, self._doing) from error
-
-    @property
-    def _doing(self) -> str:
-        return f"writing to session {self._session!r}"
 
 
 def _lost() -> CorruptionError:

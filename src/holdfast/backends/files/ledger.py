@@ -163,7 +163,7 @@ class Ledger:
             return None
         if input_sum(found) != wanted:
             message = f"the input of the run on branch {branch!r} is lost"
-            raise CorruptionError(message, hint="run verify to see what is intact")
+            raise CorruptionError(message, hint="session.abandon(branch, reason=…) gives that run up")
         return found
 
     def inputs(self) -> dict[str, bytes]:

@@ -321,6 +321,15 @@ class Runs:
             message = f"call {before.call.id} is no longer as it was: another has decided it, or a run went on"
             raise ConflictError(message, hint="look again: session.calls(pending=True)")
         self._write_call(journal, before.run, before.after, before.slot, after)
+        if live_claim(self._leases, journal.index.id or "", journal.index.ledger.states.get(branch)) is None:
+            self.fence(journal, branch)
+
+    def fence(self, journal: Journal, branch: str) -> None:
+        """Somebody else writes here: a run that was silent too long, and yet lives, writes no more."""
+        state = journal.index.ledger.states.get(branch)
+        if state is not None and state.entered and not state.left:
+            fenced_ = msgspec.structs.replace(state, token=state.token + 1)
+            self._say(journal, branch, "fenced", fenced_, status="", reason=None)
 
     def abandon(self, journal: Journal, branch: str, *, reason: str) -> int:
         """See the port. Works where calls are damaged or lost, too: it is the way to go on there."""

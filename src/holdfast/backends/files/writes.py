@@ -50,6 +50,8 @@ def commit(
     for id_ in (new.undo_to, new.take_up):
         if id_ is not None:
             index.entry(id_)
+    if journal is not None and new.lease is None:
+        runs.fence(journal, new.branch)
     parent_digest = None if head_id is None else bytes.fromhex(index.entries[head_id].about.digest)
     delta = None if head_id is None else new.delta
     records = {kind: record for kind, record in (("delta", delta), ("whole", new.whole)) if record is not None}
@@ -197,6 +199,9 @@ def delete_checkpoints(folder: Folder, runs: Runs, journal: Journal, deletion: D
         folder.refuse_missing(*needed[-1])
     touched = frozenset([ref for id_ in {*gone, *rewrites} for ref in index.entries[id_].refs])
 
+    for name, branch in index.branches.items():
+        if branch.head_id in gone:
+            runs.fence(journal, name)
     for refs, blobs in needed:
         folder.put_blobs(refs, blobs)
     aside = anew.write_aside(folder, anew.without(journal, gone, rewrites, links))

@@ -99,7 +99,7 @@ def delete_checkpoints(wire: Wire, deletion: Deletion, *, again: bool) -> None:
             if at in gone and not tagged:
                 running.refuse_head_gone(wire, deletion.session, sid, unpack(name), at)
         # The deltas behind each orphan in its group were packed against bodies that now go: read before, packed after.
-        repacks = [_rest_of_group(wire, sid, orphan, rewrites[orphan], shapes) for orphan in sorted(orphans)]
+        repacks = [_rest_of_group(wire, sid, orphan, rewrites[orphan], shapes, gone) for orphan in sorted(orphans)]
         _move_names(wire, sid, names, gone, shapes, spare=deletion.spare_names)
         wire.do(_DROP_ROLLS, sid, _rolls_over(gone, shapes))
         for orphan in sorted(orphans):
@@ -172,13 +172,16 @@ def _rolls_over(gone: Collection[int], shapes: _Shapes) -> list[int]:
     return found
 
 
-def _rest_of_group(wire: Wire, sid: int, orphan: int, rewrite: Rewrite, shapes: _Shapes) -> list[_Repack]:
+def _rest_of_group(
+    wire: Wire, sid: int, orphan: int, rewrite: Rewrite, shapes: _Shapes, gone: Collection[int]
+) -> list[_Repack]:
     """The deltas below an orphan in its group, opened, each with the prefix it will have once that is rewritten."""
     if shapes[orphan].complete:
         return []  # what follows a whole copy never leaned on what was before it
     below: dict[int, list[_Shape]] = {}
     for shape in shapes.values():
-        if shape.link is not None and (shape.place - 1) % GROUP_DELTAS:
+        # Below one that goes stands another orphan, which is rewritten itself: its old delta must not come back.
+        if shape.link is not None and shape.sequence not in gone and (shape.place - 1) % GROUP_DELTAS:
             below.setdefault(shape.link, []).append(shape)
     rest: list[_Repack] = []
     start = b"" if rewrite.whole is not None or rewrite.delta is None else next_prefix(1, b"", rewrite.delta.body)

@@ -31,12 +31,17 @@ from holdfast.backend import (
     spot_of,
 )
 from holdfast.backends.sqlite.calls import open_journaled, seal
-from holdfast.backends.sqlite.reads import cid_of, claim_of, find_sid, one, sessions_by_sid, sid_of, unpack_id
+from holdfast.backends.sqlite.listing import claim_of, sessions_by_sid
+from holdfast.backends.sqlite.reads import cid_of, find_sid, one, sid_of, unpack_id
 from holdfast.errors import ConflictError, CorruptionError, NotFoundError
 from holdfast.whereabouts import claim, clock_us, encode_claim, fenced, held, is_live, token_after
 
 _RUN = "SELECT run, branch, token, claim, entered, unfinished, input, crashes, spot FROM runs"
 _ONE_RUN = f"{_RUN} WHERE sid = ? AND branch = ?"
+# What is not found by an index decides whether a tool is run: it is looked for once more, without.
+_ONE_RUN_UNINDEXED = "SELECT 1 FROM runs NOT INDEXED WHERE sid = ? AND branch = ?"
+_ANY_CALL = "SELECT EXISTS(SELECT 1 FROM calls NOT INDEXED)"
+_ANY_CALL_INDEXED = "SELECT EXISTS(SELECT 1 FROM calls INDEXED BY calls_run WHERE run > 0)"
 _ALL_RUNS = f"{_RUN} WHERE sid = ? AND branch IS NOT NULL ORDER BY branch"
 _NEXT_RUN = "SELECT coalesce(max(run), 0) + 1 FROM runs"
 _NEW_RUN = (
@@ -124,6 +129,9 @@ class Running(NamedTuple):
 
 def _find(connection: apsw.Connection, sid: int | None, branch: str) -> Running | None:
     found = None if sid is None else connection.execute(_ONE_RUN, (sid, branch)).fetchone()
+    if found is None and sid is not None and connection.execute(_ONE_RUN_UNINDEXED, (sid, branch)).fetchone():
+        message = "the index of the runs cannot be read"
+        raise CorruptionError(message, hint="run verify to see what is intact")
     return None if found is None else Running(*found)
 
 
@@ -131,6 +139,8 @@ def _calls(connection: apsw.Connection, run: int, stood: int) -> list[Journaled]
     found = connection.execute(_CALLS, (run, stood)).fetchall()
     if [row[-1] for row in found] != list(range(len(found))):
         raise _missing_call()
+    if not found and one(connection, _ANY_CALL) != one(connection, _ANY_CALL_INDEXED):
+        raise _missing_call()  # the index is not that of this table: pages were exchanged
     return [open_journaled(row) for row in found]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import apsw
@@ -62,6 +63,7 @@ _ROLLS = (
     "LEFT JOIN checkpoints b ON b.cid = c.base LEFT JOIN sessions s ON s.sid = c.sid WHERE c.roll IS NOT NULL"
 )
 _VACUUM_PAGES = 256
+_SCRUB_BYTES = 64 * 1024 * 1024
 _MISCOUNTED = (
     "SELECT s.sid, s.id FROM sessions s "
     "WHERE s.checkpoints <> (SELECT count(*) FROM checkpoints c WHERE c.sid = s.sid) "
@@ -73,6 +75,18 @@ def vacuum_some(connection: apsw.Connection) -> bool:
     """Return some free pages to the disk; True if there are more. Each step is a short transaction of its own."""
     connection.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
     return bool(one(connection, "PRAGMA freelist_count")[0])
+
+
+def scrub(connection: apsw.Connection) -> None:
+    """Write a store anew if that takes no time.
+
+    SQLite zeroes what is deleted. But where rows moved to another page as it grew, copies of them may lie between the
+    rows that are left, and only writing every page anew is sure to leave those behind.
+    """
+    (size,) = one(connection, "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+    if size <= _SCRUB_BYTES:
+        with contextlib.suppress(apsw.BusyError):  # the deletion itself is done
+            connection.execute("VACUUM")
 
 
 def empty_log(connection: apsw.Connection) -> None:
