@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.scenarios import append, files, growth, reads, runs, sharing, shell, threads, upkeep
+from bench.scenarios import append, files, growth, postgres, reads, runs, sharing, shell, threads, upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,4 +33,6 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "resume": runs.resume,
     "journal": runs.journal,
     "cli": shell.cli,
+    "postgres": postgres.postgres,
+    "scale": postgres.scale,
 }

@@ -45,15 +45,14 @@ def _backend(url: str | os.PathLike[str] | None, durability: str) -> Backend:
     if scheme == "file" and colon:
         return _files(_folder_path(url, rest), durability)
     if scheme in ("postgresql", "postgres") and colon:
-        message = f"this version has no backend for {scheme}: URLs"
-        raise UnsupportedError(message, hint="use SQLite: 'sqlite:///store.db'")
+        return _postgres(url, durability)
     if url.endswith(".db") and "://" not in url:
         return _sqlite(Path(url), durability)
     message = f"{url!r} names no store"
     raise InvalidInputError(message, hint=_FORMS)
 
 
-_FORMS = "use 'sqlite:///store.db', a path ending in .db, 'file:folder', or 'memory://'"
+_FORMS = "use 'sqlite:///store.db', a path ending in .db, 'file:folder', 'postgresql://…', or 'memory://'"
 
 
 def _sqlite_path(url: str, rest: str) -> Path:
@@ -88,6 +87,24 @@ def _files(path: Path, durability: str) -> Backend:
     from holdfast.backends.files import FilesBackend
 
     return FilesBackend(_usable(path), durability=durability)
+
+
+def _postgres(url: str, durability: str) -> Backend:
+    """`?schema=` is ours; all else is libpq's. The URL is in no message: it may hold a password."""
+    address, _, query = url.partition("?")
+    words = [word for word in query.split("&") if word]
+    ours = [unquote(word.removeprefix("schema=")) for word in words if word.startswith("schema=")]
+    if not address.partition(":")[2].startswith("//") or len(ours) > 1:
+        message = "this is not the URL of a PostgreSQL database, or it names several schemas"
+        raise InvalidInputError(message, hint="use 'postgresql://user@host/database?schema=name'")
+    try:
+        from holdfast.backends.postgres import PostgresBackend
+    except ImportError as error:
+        message = "PostgreSQL needs the driver psycopg, which is not installed"
+        raise UnsupportedError(message, hint="pip install 'holdfast[postgres]'") from error
+    theirs = "&".join([word for word in words if not word.startswith("schema=")])
+    conninfo = f"{address}?{theirs}" if theirs else address
+    return PostgresBackend(conninfo, schema=ours[0] if ours else "holdfast", durability=durability)
 
 
 def _usable(path: Path) -> Path:

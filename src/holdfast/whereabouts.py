@@ -106,6 +106,16 @@ def is_live(claim: Claim | None) -> bool:
     return _is_running(holder.pid, holder.born)
 
 
+def is_gone(holder: Holder) -> bool:
+    """True if a process is known to be dead, for stores whose clock is not this machine's: same host, boot and space.
+
+    Another boot of a host with this name proves nothing here: two machines may go by one name.
+    """
+    ours = here()
+    near = (holder.host, holder.boot, holder.space) == (ours.host, ours.boot, ours.space)
+    return near and bool(ours.boot) and holder != ours and not _is_running(holder.pid, holder.born)
+
+
 def held(session: str, branch: str, claim: Claim) -> LeaseHeldError:
     """The error for who wants to write where a run is alive."""
     until = datetime.fromtimestamp(claim.until_wall_us / 1e6, UTC)
