@@ -56,6 +56,7 @@ GROUPS = {
 }
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
+STORE = "HOLDFAST_URL"
 COMPLETES = "_HOLDFAST_COMPLETE"  # set by a shell that asks what could come next
 
 
@@ -84,13 +85,19 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="holdfast %(version)s")
-def commands() -> None:
+@click.option("--store", "url", metavar="URL", help="The store, for the command that follows; it takes --store too.")
+@click.pass_context
+def commands(ctx: click.Context, url: str | None) -> None:
     """Holdfast keeps the sessions of AI agents: each step a checkpoint to go back to, fork and compare.
 
     \b
     SESSION is an id or a unique start of one. REF is a branch (main), a tag, a
     checkpoint id or a start of one, and with ~N the Nth checkpoint before it.
     """
+    if url is not None:
+        before = os.environ.get(STORE)
+        os.environ[STORE] = url
+        ctx.call_on_close(lambda: os.environ.pop(STORE) if before is None else os.environ.update({STORE: before}))
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -70,6 +70,8 @@ def test_a_store_is_found_from_a_folder_below(folder: Path) -> None:
 def test_the_option_wins_over_the_variable(folder: Path) -> None:
     holdfast.open(folder / "other.db").close()
     assert shell.run("sessions", folder=folder, HOLDFAST_URL="other.db").out == "No sessions.\n"
+    for words in (("sessions", "--store", "other.db"), ("--store", "other.db", "sessions")):
+        assert shell.run(*words, folder=folder).out == "No sessions.\n"
     both = shell.run("sessions", "--store", ".holdfast/store.db", folder=folder, HOLDFAST_URL="other.db")
     assert "ticket-42" in both.out
 
