@@ -392,7 +392,7 @@ Machine: Any = machine_for(open_postgres)
 
 
 class TestPostgresMachine(Machine.TestCase):  # type: ignore[misc]
-    settings = settings(stateful_step_count=20, max_examples=10)
+    settings = settings(stateful_step_count=20, max_examples=6)
 
     @pytest.fixture(autouse=True)
     def _server(self, postgres_url: str) -> Iterator[None]:
