@@ -262,6 +262,8 @@ class Session:
         from holdfast.difference import difference
 
         before, after = self._refs.row(a), self._refs.row(b)
+        for row in (before, after):
+            read_fields(row)  # verified, as by every other read
         names = [ref if isinstance(ref, str) else ref.id[:8] for ref in (a, b)]
         return difference(self._state(before), self._state(after), a=names[0], b=names[1])
 
