@@ -1,0 +1,304 @@
+"""Where a thread's checkpoints lie: a thread is a session, a namespace of it a branch, a fork of that another branch.
+
+| row of the session | id | its state |
+|---|---|---|
+| a checkpoint | the checkpoint's own | the channels, and what LangGraph keeps beside them |
+| writes of its tasks | `<checkpoint>+<number>.<random>` | the same, and all writes of the checkpoint so far |
+| writes that are early or late | `<checkpoint>!<random>` | the state before it, and these writes |
+
+Writes are usually made while their checkpoint is what its line ends with; then they lie on top of it, so that one read
+gives both. Writes that come before their checkpoint, or after the line has moved on, go on top of what is there and
+carry the name of their checkpoint. Every row has the metadata of the checkpoint whose state it holds, so that each can
+stand alone when others are pruned.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from heapq import merge
+from typing import Any, NamedTuple
+
+from holdfast.backend import Backend, Row
+from holdfast.codec import decode
+from holdfast.delta import rebuild
+from holdfast.errors import AlreadyExistsError, ConflictError
+from holdfast.model import MAX_NAME_CHARS, State
+from holdfast.store import Session, Store
+from holdfast.store.fields import read_fields
+from holdfast.store.reading import read_chain
+
+MINE = "langgraph"  # the key of LangGraph's own part in a state and in a checkpoint's metadata
+_ROOT = "main"
+_NAMES = re.compile(r"(?P<root>main)(?:/(?P<fork>\d+))?|(?P<line>\d*)/(?P<ns>.+)", re.DOTALL)
+_SUFFIX = re.compile(r"(?:\+\d+\.[0-9a-f]{8}|![0-9a-f]{16})\Z")
+_WRITES = re.compile(r".*\+(\d+)\.[0-9a-f]{8}", re.DOTALL)
+_LONG_NS = 200
+_MANY_LINES = 8
+_MANY_IDS = 10_000
+_PAGE_ROWS = 64
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def branch_of(ns: str, line: int = 0) -> str:
+    """The branch of a namespace: `main` for the root, `/child:1` for others; forks of it are `main/1`, `1/child:1`."""
+    if not ns:
+        return f"{_ROOT}/{line}" if line else _ROOT
+    if len(ns) > _LONG_NS:
+        ns = f"{ns[:_LONG_NS]}…{sha256(ns.encode()).hexdigest()[: MAX_NAME_CHARS - _LONG_NS - 30]}"
+    return f"{line or ''}/{ns}"
+
+
+def line_of(branch: str) -> tuple[str, int] | None:
+    """The namespace and the number of a line (of a long namespace: as it is shortened); None if it is not one."""
+    found = _NAMES.fullmatch(branch)
+    if found is None:
+        return None
+    if found["root"]:
+        return "", int(found["fork"] or 0)
+    return found["ns"], int(found["line"] or 0)
+
+
+class Held(NamedTuple):
+    """A row, and what it says about the checkpoint whose state it holds.
+
+    `of` is that checkpoint's id, `born` the sequence it was put at. Where the row's writes belong to another, `of` is
+    not what its id names.
+    """
+
+    id: str
+    sequence: int
+    of: str
+    born: int
+    branch: str
+    at_us: int
+    metadata: dict[str, Any]
+    mine: dict[str, Any]
+
+    @property
+    def parent(self) -> str | None:
+        """The checkpoint before, as LangGraph said."""
+        parent: str | None = self.mine.get("parent")
+        return parent
+
+    @property
+    def ns(self) -> str | None:
+        """The namespace; None on a branch that LangGraph has not made."""
+        line = line_of(self.branch)
+        return None if line is None else self.mine.get("ns", line[0])
+
+    @property
+    def is_stray(self) -> bool:
+        """True if its writes belong to another checkpoint than its state."""
+        return checkpoint_of(self.id) != self.of
+
+    @property
+    def ts(self) -> str:
+        """When it was made, as LangGraph said."""
+        ts = self.mine.get("ts", self.at_us)
+        return ts if isinstance(ts, str) else (_EPOCH + timedelta(microseconds=ts)).isoformat()
+
+    @property
+    def number(self) -> int:
+        """How many rows of writes lie on top of the checkpoint, this one included."""
+        return self.mine.get("number", 0) if self.is_stray else number_of(self.id)
+
+
+def held(row: Row) -> Held | None:
+    """A row as one of ours; None if it is somebody else's."""
+    fields = read_fields(row)
+    metadata: dict[str, Any] = decode(fields.metadata) if fields.metadata else {}
+    mine = metadata.pop(MINE, None)
+    if mine is None:
+        if fields.restored_from is None:
+            return None
+        # Somebody took the branch back with Holdfast's own means: LangGraph goes on from there.
+        metadata = {"source": "fork", "step": fields.step or 0, "parents": {}}
+        mine = {"parent": None if row.parent_id is None else checkpoint_of(row.parent_id)}
+    of = mine.get("of", checkpoint_of(row.id))
+    born = mine.get("born", row.sequence)
+    return Held(row.id, row.sequence, of, born, fields.branch, fields.at_us, metadata, mine)
+
+
+def checkpoint_of(row_id: str) -> str:
+    """The checkpoint that a row's id names."""
+    return _SUFFIX.sub("", row_id)
+
+
+def number_of(row_id: str) -> int:
+    """The number of a row of writes on top of its checkpoint; 0 for other rows."""
+    found = _WRITES.fullmatch(row_id)
+    return 0 if found is None else int(found[1])
+
+
+def write_id(checkpoint: str, number: int) -> str:
+    """An id for a row of writes on top of their checkpoint."""
+    # Random, because a commit whose id is there already counts as done, and two tasks may count to the same number.
+    return f"{checkpoint}+{number}.{secrets.token_hex(4)}"
+
+
+def stray_id(checkpoint: str) -> str:
+    """An id for a row of writes that lies elsewhere."""
+    return f"{checkpoint}!{secrets.token_hex(8)}"
+
+
+def _micros(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def short_ts(ts: str) -> str | int:
+    """A time as few bytes that give the very same text again; the text where there are none."""
+    try:
+        micros = _micros(datetime.fromisoformat(ts))
+        return micros if (_EPOCH + timedelta(microseconds=micros)).isoformat() == ts else ts
+    except (ValueError, TypeError):
+        return ts
+
+
+class Tail(NamedTuple):
+    """What a line ended with when it was last seen: enough to write the next row without reading anything."""
+
+    branch: str
+    head: Held
+    state: State
+
+
+class Place(NamedTuple):
+    """Where a row goes: on top of `head`, or at the root of a new branch."""
+
+    branch: str
+    head: Held | None
+
+
+class Thread:
+    """One thread in the store. Hold `lock` while writing: a Session is one writer."""
+
+    def __init__(self, store: Store, id_: str, agent: str | None) -> None:
+        self._store = store
+        self.session: Session = store.session(id_, agent=agent)
+        self.backend: Backend = store.backend
+        self.id = self.session.id
+        self.lock = threading.RLock()
+        self.tails: dict[str, Tail] = {}
+
+    # reading
+
+    def lines(self, ns: str | None) -> dict[str, str]:
+        """The branches of a namespace (None: of all) and their heads."""
+        if ns is not None:
+            line = self.backend.find_session(self.id)
+            if line is None:
+                return {}
+            if line.branches == 1:
+                found = self.backend.find_branch(self.id, branch_of(ns))
+                if found is not None:
+                    return {found.name: found.head_id}
+        wanted = None if ns is None else line_of(branch_of(ns))
+        result = {}
+        for branch in self.backend.names(self.id).branches:
+            name = line_of(branch.name)
+            if name is not None and (wanted is None or name[0] == wanted[0]):
+                result[branch.name] = branch.head_id
+        return result
+
+    def find(self, row_id: str) -> Held | None:
+        """A row by its id."""
+        row = self.backend.find_row(self.id, row_id)
+        return None if row is None else held(row)
+
+    def heads(self, ns: str | None) -> dict[str, Held]:
+        """What each line of a namespace ends with."""
+        found = {branch: self.find(head) for branch, head in self.lines(ns).items()}
+        return {branch: head for branch, head in found.items() if head is not None}
+
+    def newest(self, ns: str) -> tuple[str, Held] | None:
+        """The line whose checkpoint was put last: the order is the store's, not that of the time in an id."""
+        heads = {branch: head for branch, head in self.heads(ns).items() if head.metadata}
+        return max(heads.items(), key=lambda item: item[1].born) if heads else None
+
+    def trace(self, checkpoint: str) -> tuple[Held | None, list[str]]:
+        """The last row with a checkpoint's state and writes, and the rows of its writes that lie elsewhere."""
+        rows = [id_ for id_ in self.ids(checkpoint) if checkpoint_of(id_) == checkpoint]
+        strays = [id_ for id_ in rows if id_ != checkpoint and not number_of(id_)]
+        own = [id_ for id_ in rows if id_ == checkpoint or number_of(id_)]
+        # Each was written on top of the one before.
+        return (self.find(max(own, key=number_of)) if own else None), strays
+
+    def late(self, strays: Iterable[str], *, since: int) -> list[list[Any]]:
+        """The writes in these rows, in the store's order; those that came before their checkpoint it has taken in."""
+        rows = [row for id_ in strays if (row := self.backend.find_row(self.id, id_)) is not None]
+        late = [row for row in sorted(rows, key=lambda row: row.sequence) if row.sequence > since]
+        return [entry for row in late for entry in self.state(row.id)[MINE].get("stray", [])]
+
+    def ids(self, prefix: str) -> list[str]:
+        """The rows whose ids begin like this."""
+        return list(self.backend.find_ids(self.id, prefix, limit=_MANY_IDS))
+
+    def state(self, row_id: str) -> State:
+        """The state at a row, verified."""
+        chain, pieces = read_chain(self.backend, self.id, row_id)
+        return rebuild(chain.records, pieces).state
+
+    def rows(self, ns: str | None) -> Iterator[Held]:
+        """All rows of a namespace, newest first; what lies on several lines comes once."""
+        before = -1
+        for row in merge(*map(self._line, self.lines(ns).values()), key=lambda row: -row.sequence):
+            if row.sequence != before and (found := held(row)) is not None and found.ns is not None:
+                yield found
+            before = row.sequence
+
+    def _line(self, head_id: str) -> Iterator[Row]:
+        next_id: str | None = head_id
+        while next_id is not None:
+            page = self.backend.line(self.id, next_id, limit=_PAGE_ROWS)
+            yield from page
+            next_id = page[-1].link_id
+
+    # writing
+
+    def on_top(self, ns: str, base: Held | None) -> Place:
+        """Where a row goes that follows this one: at the end of its line, or on a new line that begins there."""
+        lines = self.lines(ns)
+        if base is not None:
+            for branch, head_id in lines.items():
+                if head_id == base.id:
+                    return Place(branch, base)
+        if base is None and not lines:
+            return Place(branch_of(ns), None)
+        numbers = [name[1] for branch in lines if (name := line_of(branch)) is not None]
+        branch = branch_of(ns, max(numbers, default=-1) + 1)
+        if base is not None:
+            try:
+                self.session.fork(base.id, branch)
+            except AlreadyExistsError as error:
+                raise ConflictError(error.args[0]) from error  # another fork of the same moment: look again
+        return Place(branch, base)
+
+    def commit(
+        self, ns: str, place: Place, state: State, *, id_: str, metadata: dict[str, Any], mine: dict[str, Any]
+    ) -> None:
+        """One row, on disk when this returns; ConflictError if its place has been taken."""
+        if len(ns) > _LONG_NS:
+            mine = {**mine, "ns": ns}
+        step = metadata.get("step")
+        done = self.session.commit(
+            state,
+            branch=place.branch,
+            expect=None if place.head is None else place.head.id,
+            root=place.head is None,
+            step=step if type(step) is int else None,
+            trigger="writes" if _SUFFIX.search(id_) else str(metadata.get("source", "put")),
+            metadata={**metadata, MINE: mine},
+            id=id_,
+        )
+        if len(self.tails) >= _MANY_LINES and ns not in self.tails:
+            # Namespaces come and go with every task, and a Session remembers each branch it wrote.
+            self.tails.clear()
+            self.session = self._store.session(self.id, agent=self.session.agent)
+        of, born = mine.get("of", checkpoint_of(id_)), mine.get("born", done.sequence)
+        head = Held(done.id, done.sequence, of, born, place.branch, _micros(done.created_at), metadata, mine)
+        self.tails[ns] = Tail(place.branch, head, state)
