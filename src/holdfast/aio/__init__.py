@@ -239,6 +239,7 @@ class AsyncSession:
         resume_hint: str | None = None,
         id: str | None = None,
         root: bool = False,
+        frozen: bool = False,
     ) -> Checkpoint:
         """Record a state. It is read in a thread: leave it alone until this returns, or is known to have finished."""
         return await self._turns.run(
@@ -255,6 +256,7 @@ class AsyncSession:
             resume_hint=resume_hint,
             id=id,
             root=root,
+            frozen=frozen,
         )
 
     async def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:

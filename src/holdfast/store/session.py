@@ -85,12 +85,14 @@ class Session:
         resume_hint: str | None = None,
         id: str | None = None,
         root: bool = False,
+        frozen: bool = False,
     ) -> Checkpoint:
         """Record a state as the new head of a branch. When this returns it is on disk.
 
         `expect` is the checkpoint the branch must still stand at, by default where this Session last saw it. `id` is
         for who has names of his own: a checkpoint whose id is taken is a ConflictError. With `root` the branch must
-        not exist yet and begins here, without a parent.
+        not exist yet and begins here, without a parent. `frozen` promises that nothing in the state will be changed in
+        place: the same object in the next one is then the same value.
         """
         check_name(branch, "a branch name")
         if id is not None:
@@ -119,7 +121,7 @@ class Session:
             )
 
         head = None if expect is None else _ref_id(expect)
-        return self._write(branch, state, fields, expect=head, id_=id, root=root)
+        return self._write(branch, state, fields, expect=head, id_=id, root=root, frozen=frozen)
 
     def _fields(
         self,
@@ -400,6 +402,7 @@ class Session:
         expect: str | None,
         id_: str | None = None,
         root: bool = False,
+        frozen: bool = False,
         undo_of: str | None = None,
         lease: Lease | None = None,
         kept: Mapping[str, bytes] | None = None,
@@ -429,6 +432,7 @@ class Session:
                 lease=lease,
                 kept=kept or {},
                 ends_run=ends_run,
+                frozen=frozen,
             )
             try:
                 row = self._backend.commit(plan.commit)

@@ -123,6 +123,7 @@ class Plan:
         lease: Lease | None,
         kept: Mapping[str, bytes],
         ends_run: bool,
+        frozen: bool = False,
     ) -> None:
         delta: Record | None = None
         blobs: dict[bytes, bytes] = {}
@@ -131,7 +132,7 @@ class Plan:
         if tip is None or before is None:
             known = know(state)
         else:
-            delta, blobs, known = advance(before, state)
+            delta, blobs, known = advance(before, state, frozen=frozen)
             touched = tip.touched | _keys_in(before, known)
         if known.size_bytes > MAX_STATE_BYTES:
             message = f"the state has {known.size_bytes:,} bytes, more than the limit of {MAX_STATE_BYTES:,}"

@@ -294,6 +294,7 @@ class Thread:
             trigger="writes" if _SUFFIX.search(id_) else str(metadata.get("source", "put")),
             metadata={**metadata, MINE: mine},
             id=id_,
+            frozen=True,
         )
         if len(self.tails) >= _MANY_LINES and ns not in self.tails:
             # Namespaces come and go with every task, and a Session remembers each branch it wrote.

@@ -15,8 +15,9 @@ import logging
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from operator import attrgetter, is_
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import langchain_core.messages as lc
@@ -31,7 +32,10 @@ _LC = "lc"
 _SCALARS = frozenset({str, int, float, bool, NoneType, bytes})
 _NATIVE = _SCALARS | {datetime, date, timedelta, Decimal, UUID}
 _KEYS = frozenset({str, int, float, bool, NoneType, bytes, datetime, date, Decimal, UUID})
+_MANY_CHANNELS = 32
 _UNPACK = ormsgpack.OPT_NON_STR_KEYS
+_FIELDS = attrgetter("__dict__")
+_EXTRA = attrgetter("__pydantic_extra__")
 _log = logging.getLogger("holdfast.adapters.langgraph")
 
 # Roles as the chat APIs call them; a message of another class has its class for a tag all the same.
@@ -56,7 +60,8 @@ class _Shape:
 
 def _shapes() -> dict[str, _Shape]:
     found = {}
-    for cls in map(lc.__dict__.get, lc.__all__):
+    for name in lc.__all__:
+        cls = getattr(lc, name)  # loaded when first asked for
         if isinstance(cls, type) and (cls.__module__, cls.__name__) in SAFE_MSGPACK_TYPES:
             found[cls.__name__] = _Shape(cls)
     return found
@@ -66,38 +71,71 @@ _SHAPES = _shapes()
 _SHAPE_OF: dict[type, _Shape] = {shape.cls: shape for shape in _SHAPES.values()}
 
 
-class Known:
-    """An object and what it was encoded to; `fields` is how it stood then."""
+class Run(NamedTuple):
+    """Messages as they stood in a channel, a copy of each one's fields, and what each was encoded to.
 
-    __slots__ = ("fields", "plain", "value")
+    Three long lists, because those are compared faster than they are gone through. Holding the messages keeps their ids
+    from being given to others.
+    """
 
-    def __init__(self, value: Any, fields: Mapping[str, Any], plain: Plain) -> None:
-        self.value = value
-        self.fields = fields
-        self.plain = plain
+    messages: list[Any]
+    fields: list[Mapping[str, Any]]
+    plain: list[Plain]
+
+    def begins(self, values: list[Any]) -> bool:
+        """True if a list begins with these messages, and none of them was changed in place."""
+        count = len(self.messages)
+        if len(values) < count or not all(map(is_, self.messages, values)):
+            return False
+        head = values if len(values) == count else values[:count]
+        return list(map(_FIELDS, head)) == self.fields and not any(map(_EXTRA, head))
+
+
+Known = tuple[Any, Mapping[str, Any], Plain]
 
 
 class Memo:
-    """What the messages of one conversation were encoded to, by identity. Not thread-safe."""
+    """What the messages of one thread were encoded to, by identity. Not thread-safe."""
 
-    __slots__ = ("_fallback", "_known", "_limit")
+    __slots__ = ("_fallback", "_known", "_runs")
 
     def __init__(self, fallback: Callable[[Any], Plain]) -> None:
-        self._known: dict[int, Known] = {}
-        self._limit = 256
+        self._runs: dict[tuple[str, str], list[Run]] = {}
+        self._known: dict[int, Known] = {}  # those met since the last checkpoint
         self._fallback = fallback
 
-    def note(self, value: Any, fields: Mapping[str, Any], plain: Plain) -> None:
-        """Remember an object; holding it keeps its id from being given to another."""
-        self._known[id(value)] = Known(value, fields, plain)
+    def note(self, key: tuple[str, str], run: Run) -> None:
+        """Remember the messages of a channel. The last two lists are, since a reader may come between two writes."""
+        if len(self._runs) > _MANY_CHANNELS:
+            self._runs.clear()
+        self._runs[key] = [run, *self._runs.get(key, ())][:2]
 
-    def trim(self, values: Mapping[str, Plain]) -> None:
-        """Forget what is no longer in use, once that is more than what is."""
-        if len(self._known) <= self._limit:
-            return
-        used = {id(item) for value in values.values() if type(value) is list for item in value}
-        self._known = {key: known for key, known in self._known.items() if id(known.plain) in used}
-        self._limit = 2 * len(self._known) + 256
+    def channels(self, ns: str, values: Mapping[str, Any]) -> dict[str, Plain]:
+        """All channels of a checkpoint as a state can hold them."""
+        result: dict[str, Plain] = {}
+        for name, value in values.items():
+            is_chat = type(value) is list and value and type(value[0]) in _SHAPE_OF
+            result[name] = self._chat((ns, name), value) if is_chat else self.plain(value)
+        self._known = {}
+        return result
+
+    def _chat(self, key: tuple[str, str], values: list[Any]) -> list[Plain]:
+        runs = self._runs.get(key, [])
+        for run in runs:
+            if run.begins(values):
+                runs.remove(run)
+                break
+        else:
+            for messages, fields, plain in runs:  # some went, or were changed: each is looked up
+                self._known |= {id(one): (one, *rest) for one, *rest in zip(messages, fields, plain, strict=True)}
+            run = Run([], [], [])
+        new = values[len(run.messages) :]
+        plain = [self.plain(item) for item in new]
+        known = [self._known.get(id(item)) for item in new]
+        if None not in known:
+            fields = [kept[1] for kept in known if kept is not None]
+            self.note(key, Run(values, run.fields + fields, run.plain + plain))
+        return run.plain + plain
 
     def plain(self, value: Any) -> Plain:
         """A value as a state can hold it."""
@@ -105,7 +143,7 @@ class Memo:
         if kind in _NATIVE:
             return value
         if kind is list:
-            return self._items(value)
+            return [item if type(item) in _SCALARS else self.plain(item) for item in value]
         shape = _SHAPE_OF.get(kind)
         if shape is not None:
             return self._message(value, shape)
@@ -124,23 +162,12 @@ class Memo:
             return {_LC: value.code, "as": self.plain(value.content)}
         return self._fallback(value)
 
-    def _items(self, values: list[Any]) -> list[Plain]:
-        known, plain = self._known.get, self.plain
-        result = []
-        for value in values:
-            kept = known(id(value))
-            if kept is not None and kept.fields == value.__dict__ and not value.__pydantic_extra__:
-                result.append(kept.plain)
-            else:
-                result.append(plain(value))
-        return result
-
     def _message(self, message: Any, shape: _Shape) -> Plain:
         fields = message.__dict__
         kept = self._known.get(id(message))
         extra = message.__pydantic_extra__
-        if kept is not None and not extra and kept.fields == fields:
-            return kept.plain
+        if kept is not None and not extra and kept[1] == fields:
+            return kept[2]
         defaults, copy = shape.defaults, {}
         plain: dict[str, Plain] = {} if shape.role is None else {"role": shape.role}
         for name, value in fields.items():
@@ -154,7 +181,7 @@ class Memo:
             plain["extra"] = self.plain(extra)
         plain[_LC] = shape.tag
         if not extra and len(fields) == len(defaults):
-            self.note(message, copy, plain)
+            self._known[id(message)] = message, copy, plain
         return plain
 
 
@@ -193,35 +220,49 @@ class Codec:
         (shown,) = ormsgpack.unpackb(data, ext_hook=_show, option=_UNPACK)
         return shown
 
-    def revive(self, value: Plain, memo: Memo) -> Any:
+    def channels(self, ns: str, values: Mapping[str, Plain], memo: Memo) -> dict[str, Any]:
+        """The channels of a checkpoint again."""
+        result: dict[str, Any] = {}
+        for name, value in values.items():
+            shapes = [_SHAPES.get(item.get(_LC)) if type(item) is dict else None for item in value] if type(value) is list else []
+            if not shapes or None in shapes:
+                result[name] = self.revive(value)
+                continue
+            pairs = [self._message(item, shape) for item, shape in zip(value, shapes, strict=True) if shape]
+            result[name] = messages = [message for message, _ in pairs]
+            if not any(map(_EXTRA, messages)):
+                memo.note((ns, name), Run(messages.copy(), [fields for _, fields in pairs], value))
+        return result
+
+    def revive(self, value: Plain) -> Any:
         """The value again."""
         kind = type(value)
         if kind in _NATIVE:
             return value
         if kind is list:
-            return [item if type(item) in _SCALARS else self.revive(item, memo) for item in value]
+            return [item if type(item) in _SCALARS else self.revive(item) for item in value]
         if kind is dict:
             if _LC in value:
-                return self._tagged(value, memo)
-            return {key: item if type(item) in _SCALARS else self.revive(item, memo) for key, item in value.items()}
-        return tuple([self.revive(item, memo) for item in value]) if kind is tuple else value
+                return self._tagged(value)
+            return {key: item if type(item) in _SCALARS else self.revive(item) for key, item in value.items()}
+        return tuple([self.revive(item) for item in value]) if kind is tuple else value
 
-    def _tagged(self, value: dict[Any, Plain], memo: Memo) -> Any:
+    def _tagged(self, value: dict[Any, Plain]) -> Any:
         tag = value[_LC]
         if type(tag) is str:
             shape = _SHAPES.get(tag)
             if shape is not None:
-                return self._revive_message(value, shape, memo)
+                return self._message(value, shape)[0]
             if tag == "dict":
-                return {key: self.revive(item, memo) for key, item in value["items"]}
+                return {key: self.revive(item) for key, item in value["items"]}
             if tag == "bytearray":
                 return bytearray(value["data"])
         if type(tag) is int and "as" in value:
-            return self._revive_foreign(tag, value["as"])
+            return self._foreign(tag, value["as"])
         # Somebody's data that only looks like ours, or a kind that a later version knows.
-        return {key: item if key == _LC else self.revive(item, memo) for key, item in value.items()}
+        return {key: item if key == _LC else self.revive(item) for key, item in value.items()}
 
-    def _revive_message(self, plain: dict[str, Plain], shape: _Shape, memo: Memo) -> Any:
+    def _message(self, plain: dict[str, Plain], shape: _Shape) -> tuple[Any, dict[str, Any]]:
         copy = shape.defaults.copy()
         for name, held in plain.items():
             if name in shape.names:
@@ -231,19 +272,17 @@ class Codec:
             fields[name] = kind()
         for name, held in plain.items():
             if type(held) not in _SCALARS and name in shape.names:
-                fields[name] = self.revive(held, memo)
+                fields[name] = self.revive(held)
         # What model_construct does, without its walk over all fields: the values were validated before they were kept.
         message = shape.cls.__new__(shape.cls)
-        extra = self.revive(plain["extra"], memo) if "extra" in plain and "extra" not in shape.names else {}
+        extra = self.revive(plain["extra"]) if "extra" in plain and "extra" not in shape.names else {}
         _set(message, "__dict__", fields)
         _set(message, "__pydantic_fields_set__", set(fields))
         _set(message, "__pydantic_extra__", extra)
         _set(message, "__pydantic_private__", None)
-        if not extra:
-            memo.note(message, copy, plain)
-        return message
+        return message, copy
 
-    def _revive_foreign(self, code: int, content: Plain) -> Any:
+    def _foreign(self, code: int, content: Plain) -> Any:
         if code == -1:
             kind, data = content
             if kind in ("pickle", "json"):  # what these would build is named in the row

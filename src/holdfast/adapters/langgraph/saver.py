@@ -129,7 +129,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
                 if left <= 0:
                     return
                 if filter:
-                    metadata = self._codec.revive(row.metadata, memo)
+                    metadata = self._codec.revive(row.metadata)
                     if any([metadata.get(key) != value for key, value in filter.items()]):
                         continue
                 left -= 1
@@ -146,14 +146,14 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         if strays:
             entries = _merged(entries, thread.late(strays, since=row.born))
         revive = self._codec.revive
-        values = {key: revive(value, memo) for key, value in state.items() if key != MINE}
-        values.update(revive(mine.get("channels", {}), memo))
-        checkpoint = {key: revive(value, memo) for key, value in mine.items() if key not in _MINE_ONLY}
+        values = self._codec.channels(ns, {key: value for key, value in state.items() if key != MINE}, memo)
+        values.update(revive(mine.get("channels", {})))
+        checkpoint = {key: revive(value) for key, value in mine.items() if key not in _MINE_ONLY}
         checkpoint |= {"id": row.of, "ts": row.ts, "channel_values": values}
-        writes = [(task, channel, revive(value, memo)) for _, task, _, channel, value in sorted(entries, key=_order)]
+        writes = [(task, channel, revive(value)) for _, task, _, channel, value in sorted(entries, key=_order)]
         parent = _config(thread.id, ns, row.parent) if row.parent else None
         here = _config(thread.id, ns, row.of)
-        return CheckpointTuple(here, checkpoint, revive(row.metadata, memo), parent, writes)
+        return CheckpointTuple(here, checkpoint, revive(row.metadata), parent, writes)
 
     # writing
 
@@ -164,8 +164,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         ns: str = asked.get("checkpoint_ns", "")
         id_, parent = checkpoint["id"], asked.get("checkpoint_id")
         with thread.lock:
-            values = {key: memo.plain(value) for key, value in checkpoint["channel_values"].items()}
-            memo.trim(values)
+            values = memo.channels(ns, checkpoint["channel_values"])
             mine = {key: memo.plain(value) for key, value in checkpoint.items() if key not in _OWN}
             if MINE in values:
                 mine["channels"] = {MINE: values.pop(MINE)}
