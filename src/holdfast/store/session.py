@@ -83,6 +83,7 @@ class Session:
         usage: Usage | dict[str, Any] | None = None,
         metadata: dict[str, Any] | None = None,
         resume_hint: str | None = None,
+        summary: str | None = None,
         id: str | None = None,
         root: bool = False,
         frozen: bool = False,
@@ -97,7 +98,7 @@ class Session:
         check_name(branch, "a branch name")
         if id is not None:
             check_name(id, "a checkpoint id")
-        for name, text in (("label", label), ("resume_hint", resume_hint)):
+        for name, text in (("label", label), ("resume_hint", resume_hint), ("summary", summary)):
             check_text(text, name)
         check_text(trigger, "trigger", required=True)
         check_step(step)
@@ -117,6 +118,7 @@ class Session:
                 used=used,
                 metadata=meta,
                 resume_hint=resume_hint,
+                summary=summary,
                 loop=parent.loop if parent else b"",
             )
 
@@ -138,6 +140,7 @@ class Session:
         metadata: bytes = b"",
         resume_hint: str | None,
         loop: bytes,
+        summary: str | None = None,
     ) -> Fields:
         return Fields(
             at_us=time.time_ns() // 1000,
@@ -152,7 +155,7 @@ class Session:
             total=total_of(parent, used),
             metadata=metadata,
             resume_hint=resume_hint,
-            summary=summarise(state),
+            summary=summarise(state) if summary is None else summary,
             loop=loop,
         )
 
@@ -440,7 +443,7 @@ class Session:
                 if wanted is not None or id_ is not None or root:
                     raise
                 continue  # nobody was promised a head: take the new one
-            if row.fields != plan.commit.fields:
+            if (row.fields, row.state_digest) != (plan.commit.fields, plan.commit.state_digest):
                 # Of a commit that comes twice the backend gives the first. With an id of our own making that is the
                 # same one; with a caller's it may be another's.
                 message = f"session {self.id!r}: there is already a checkpoint {row.id!r}"

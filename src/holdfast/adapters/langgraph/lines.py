@@ -3,13 +3,12 @@
 | row of the session | id | its state |
 |---|---|---|
 | a checkpoint | the checkpoint's own | the channels, and what LangGraph keeps beside them |
-| writes of its tasks | `<checkpoint>+<number>.<random>` | the same, and all writes of the checkpoint so far |
+| writes of its tasks | `<checkpoint>+<number>` | the same, and all writes of the checkpoint so far |
 | writes that are early or late | `<checkpoint>!<random>` | the state before it, and these writes |
 
 Writes are usually made while their checkpoint is what its line ends with; then they lie on top of it, so that one read
 gives both. Writes that come before their checkpoint, or after the line has moved on, go on top of what is there and
-carry the name of their checkpoint. Every row has the metadata of the checkpoint whose state it holds, so that each can
-stand alone when others are pruned.
+carry the name of their checkpoint.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from holdfast.store import Session, Store
 from holdfast.store.fields import read_fields
 from holdfast.store.reading import read_chain
 
-MINE = "langgraph"  # the key of LangGraph's own part in a state and in a checkpoint's metadata
+MINE = "lg"  # the key of LangGraph's own part in a state and in a checkpoint's metadata
 _ROOT = "main"
 _NAMES = re.compile(r"(?P<root>main)(?:/(?P<fork>\d+))?|(?P<line>\d*)/(?P<ns>.+)", re.DOTALL)
-_SUFFIX = re.compile(r"(?:\+\d+\.[0-9a-f]{8}|![0-9a-f]{16})\Z")
-_WRITES = re.compile(r".*\+(\d+)\.[0-9a-f]{8}", re.DOTALL)
+_SUFFIX = re.compile(r"(?:\+\d+|![0-9a-f]{16})\Z")
+_WRITES = re.compile(r".*\+(\d+)", re.DOTALL)
 _LONG_NS = 200
 _MANY_LINES = 8
 _MANY_IDS = 10_000
@@ -66,8 +65,8 @@ def line_of(branch: str) -> tuple[str, int] | None:
 class Held(NamedTuple):
     """A row, and what it says about the checkpoint whose state it holds.
 
-    `of` is that checkpoint's id, `born` the sequence it was put at. Where the row's writes belong to another, `of` is
-    not what its id names.
+    `of` is that checkpoint's id ("" if there was none yet), `born` the sequence it was put at. Where the row's writes
+    belong to another, `of` is not what its id names. Metadata, parent and time are with the checkpoint's own row.
     """
 
     id: str
@@ -75,37 +74,22 @@ class Held(NamedTuple):
     of: str
     born: int
     branch: str
-    at_us: int
+    number: int
     metadata: dict[str, Any]
-    mine: dict[str, Any]
-
-    @property
-    def parent(self) -> str | None:
-        """The checkpoint before, as LangGraph said."""
-        parent: str | None = self.mine.get("parent")
-        return parent
+    parent: str | None
+    ts: str
+    long_ns: str | None
 
     @property
     def ns(self) -> str | None:
         """The namespace; None on a branch that LangGraph has not made."""
         line = line_of(self.branch)
-        return None if line is None else self.mine.get("ns", line[0])
+        return None if line is None else self.long_ns or line[0]
 
     @property
     def is_stray(self) -> bool:
         """True if its writes belong to another checkpoint than its state."""
         return checkpoint_of(self.id) != self.of
-
-    @property
-    def ts(self) -> str:
-        """When it was made, as LangGraph said."""
-        ts = self.mine.get("ts", self.at_us)
-        return ts if isinstance(ts, str) else (_EPOCH + timedelta(microseconds=ts)).isoformat()
-
-    @property
-    def number(self) -> int:
-        """How many rows of writes lie on top of the checkpoint, this one included."""
-        return self.mine.get("number", 0) if self.is_stray else number_of(self.id)
 
 
 def held(row: Row) -> Held | None:
@@ -113,15 +97,26 @@ def held(row: Row) -> Held | None:
     fields = read_fields(row)
     metadata: dict[str, Any] = decode(fields.metadata) if fields.metadata else {}
     mine = metadata.pop(MINE, None)
+    before = None if row.parent_id is None else checkpoint_of(row.parent_id)
     if mine is None:
         if fields.restored_from is None:
             return None
         # Somebody took the branch back with Holdfast's own means: LangGraph goes on from there.
-        metadata = {"source": "fork", "step": fields.step or 0, "parents": {}}
-        mine = {"parent": None if row.parent_id is None else checkpoint_of(row.parent_id)}
-    of = mine.get("of", checkpoint_of(row.id))
-    born = mine.get("born", row.sequence)
-    return Held(row.id, row.sequence, of, born, fields.branch, fields.at_us, metadata, mine)
+        mine = {}
+    given = {"source": fields.trigger, "step": fields.step, "parents": {}}
+    metadata = {key: value for key, value in given.items() if key not in mine.get("not", ())} | metadata
+    return Held(
+        id=row.id,
+        sequence=row.sequence,
+        of=mine.get("of", checkpoint_of(row.id)),
+        born=mine.get("born", row.sequence),
+        branch=fields.branch,
+        number=mine.get("number", number_of(row.id)),
+        metadata=metadata,
+        parent=mine.get("parent", before) or None,
+        ts=_long_ts(mine.get("ts", fields.at_us)),
+        long_ns=mine.get("ns"),
+    )
 
 
 def checkpoint_of(row_id: str) -> str:
@@ -137,8 +132,7 @@ def number_of(row_id: str) -> int:
 
 def write_id(checkpoint: str, number: int) -> str:
     """An id for a row of writes on top of their checkpoint."""
-    # Random, because a commit whose id is there already counts as done, and two tasks may count to the same number.
-    return f"{checkpoint}+{number}.{secrets.token_hex(4)}"
+    return f"{checkpoint}+{number}"
 
 
 def stray_id(checkpoint: str) -> str:
@@ -148,6 +142,10 @@ def stray_id(checkpoint: str) -> str:
 
 def _micros(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _long_ts(ts: str | int) -> str:
+    return ts if isinstance(ts, str) else (_EPOCH + timedelta(microseconds=ts)).isoformat()
 
 
 def short_ts(ts: str) -> str | int:
@@ -217,7 +215,7 @@ class Thread:
 
     def newest(self, ns: str) -> tuple[str, Held] | None:
         """The line whose checkpoint was put last: the order is the store's, not that of the time in an id."""
-        heads = {branch: head for branch, head in self.heads(ns).items() if head.metadata}
+        heads = {branch: head for branch, head in self.heads(ns).items() if head.of}
         return max(heads.items(), key=lambda item: item[1].born) if heads else None
 
     def trace(self, checkpoint: str) -> tuple[Held | None, list[str]]:
@@ -234,12 +232,23 @@ class Thread:
         late = [row for row in sorted(rows, key=lambda row: row.sequence) if row.sequence > since]
         return [entry for row in late for entry in self.state(row.id)[MINE].get("stray", [])]
 
+    def about(self, row: Held) -> Held:
+        """The row that says metadata, parent and time of the checkpoint whose state this one holds."""
+        own = row if row.id == row.of else self.find(row.of)
+        if own is not None:
+            return own
+        # Pruned. What every row has must do.
+        return row._replace(metadata=row.metadata | {"source": "loop"}, parent=None)
+
     def ids(self, prefix: str) -> list[str]:
         """The rows whose ids begin like this."""
         return list(self.backend.find_ids(self.id, prefix, limit=_MANY_IDS))
 
     def state(self, row_id: str) -> State:
-        """The state at a row, verified."""
+        """The state at a row, verified; what a row holds never changes, so the last few are at hand."""
+        for tail in self.tails.values():
+            if tail.head.id == row_id:
+                return tail.state
         chain, pieces = read_chain(self.backend, self.id, row_id)
         return rebuild(chain.records, pieces).state
 
@@ -278,21 +287,69 @@ class Thread:
                 raise ConflictError(error.args[0]) from error  # another fork of the same moment: look again
         return Place(branch, base)
 
-    def commit(
-        self, ns: str, place: Place, state: State, *, id_: str, metadata: dict[str, Any], mine: dict[str, Any]
+    def put(
+        self,
+        ns: str,
+        place: Place,
+        state: State,
+        *,
+        id_: str,
+        metadata: dict[str, Any],
+        parent: str | None,
+        ts: str | int,
+    ) -> None:
+        """A checkpoint. What its row says anyway is not said again: it is written at every step."""
+        trigger, step = str(metadata.get("source", "put")), metadata.get("step")
+        step = step if type(step) is int else None
+        said = {"source": trigger, "step": step, "parents": {}}
+        mine: dict[str, Any] = {"ts": ts}
+        missing = [key for key in said if key not in metadata]
+        if missing:
+            mine["not"] = missing
+        before = None if place.head is None else checkpoint_of(place.head.id)
+        if parent != before:
+            mine["parent"] = parent
+        more = {key: value for key, value in metadata.items() if key not in said or said[key] != value}
+        # An input is not in its channel yet; what the step before said is not said again.
+        summary = "" if trigger == "input" else None
+        self._commit(ns, place, state, id_=id_, trigger=trigger, step=step, summary=summary, more=more, mine=mine)
+
+    def write(self, ns: str, place: Place, state: State, *, id_: str, summary: str) -> None:
+        """Writes, on top of the state that they find."""
+        head, mine = place.head, {"of": ""}
+        step = None
+        if head is not None:
+            step = head.metadata.get("step")
+            mine = {"born": head.born}
+            if checkpoint_of(id_) != head.of:
+                mine |= {"of": head.of, "number": head.number}
+        self._commit(ns, place, state, id_=id_, trigger="writes", step=step, summary=summary, more={}, mine=mine)
+
+    def _commit(
+        self,
+        ns: str,
+        place: Place,
+        state: State,
+        *,
+        id_: str,
+        trigger: str,
+        step: int | None,
+        summary: str | None,
+        more: dict[str, Any],
+        mine: dict[str, Any],
     ) -> None:
         """One row, on disk when this returns; ConflictError if its place has been taken."""
         if len(ns) > _LONG_NS:
-            mine = {**mine, "ns": ns}
-        step = metadata.get("step")
+            mine["ns"] = ns
         done = self.session.commit(
             state,
             branch=place.branch,
             expect=None if place.head is None else place.head.id,
             root=place.head is None,
-            step=step if type(step) is int else None,
-            trigger="writes" if _SUFFIX.search(id_) else str(metadata.get("source", "put")),
-            metadata={**metadata, MINE: mine},
+            step=step,
+            trigger=trigger,
+            metadata={**more, MINE: mine},
+            summary=summary,
             id=id_,
             frozen=True,
         )
@@ -300,6 +357,16 @@ class Thread:
             # Namespaces come and go with every task, and a Session remembers each branch it wrote.
             self.tails.clear()
             self.session = self._store.session(self.id, agent=self.session.agent)
-        of, born = mine.get("of", checkpoint_of(id_)), mine.get("born", done.sequence)
-        head = Held(done.id, done.sequence, of, born, place.branch, _micros(done.created_at), metadata, mine)
+        head = Held(
+            id=done.id,
+            sequence=done.sequence,
+            of=mine.get("of", checkpoint_of(id_)),
+            born=mine.get("born", done.sequence),
+            branch=place.branch,
+            number=mine.get("number", number_of(id_)),
+            metadata={"step": step},
+            parent=None,
+            ts="",
+            long_ns=mine.get("ns"),
+        )
         self.tails[ns] = Tail(place.branch, head, state)

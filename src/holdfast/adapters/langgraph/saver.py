@@ -50,7 +50,6 @@ from holdfast.upkeep.pruning import drop
 _THREADS = 128  # whose last states are kept at hand
 _RACES = 100
 _OWN = ("id", "ts", "channel_values")  # kept elsewhere than in LangGraph's part of the state
-_MINE_ONLY = ("writes", "stray", "channels")  # in that part, and not LangGraph's
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,7 +97,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         with thread.lock:
             if wanted:
                 row, strays = thread.trace(str(wanted))
-                if row is None or not row.metadata or row.ns != ns:
+                if row is None or row.ns != ns:
                     return None
                 return self._tuple(thread, memo, row, strays)
             found = thread.newest(ns)
@@ -129,7 +128,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
                 if left <= 0:
                     return
                 if filter:
-                    metadata = self._codec.revive(row.metadata)
+                    metadata = self._codec.revive(thread.about(row).metadata)
                     if any([metadata.get(key) != value for key, value in filter.items()]):
                         continue
                 left -= 1
@@ -138,22 +137,22 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
                 yield found
 
     def _tuple(self, thread: Thread, memo: Memo, row: Held, strays: Collection[str] = ()) -> CheckpointTuple:
-        ns = row.ns or ""
-        tail = thread.tails.get(ns)
-        state = tail.state if tail is not None and tail.head.id == row.id else thread.state(row.id)
+        ns, state = row.ns or "", thread.state(row.id)
         mine = state.get(MINE, {})
         entries = mine.get("writes", [])
         if strays:
             entries = _merged(entries, thread.late(strays, since=row.born))
         revive = self._codec.revive
         values = self._codec.channels(ns, {key: value for key, value in state.items() if key != MINE}, memo)
-        values.update(revive(mine.get("channels", {})))
-        checkpoint = {key: revive(value) for key, value in mine.items() if key not in _MINE_ONLY}
-        checkpoint |= {"id": row.of, "ts": row.ts, "channel_values": values}
+        inner, *rest = mine.get("cp", ({},))
+        values.update(revive(inner))
+        checkpoint = {key: revive(value) for key, value in rest}
+        about = thread.about(row)
+        checkpoint |= {"id": row.of, "ts": about.ts, "channel_values": values}
         writes = [(task, channel, revive(value)) for _, task, _, channel, value in sorted(entries, key=_order)]
-        parent = _config(thread.id, ns, row.parent) if row.parent else None
+        parent = _config(thread.id, ns, about.parent) if about.parent else None
         here = _config(thread.id, ns, row.of)
-        return CheckpointTuple(here, checkpoint, revive(row.metadata), parent, writes)
+        return CheckpointTuple(here, checkpoint, revive(about.metadata), parent, writes)
 
     # writing
 
@@ -165,17 +164,16 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         id_, parent = checkpoint["id"], asked.get("checkpoint_id")
         with thread.lock:
             values = memo.channels(ns, checkpoint["channel_values"])
-            mine = {key: memo.plain(value) for key, value in checkpoint.items() if key not in _OWN}
-            if MINE in values:
-                mine["channels"] = {MINE: values.pop(MINE)}
+            rest = {key: memo.plain(value) for key, value in checkpoint.items() if key not in _OWN}
+            inner = {key: values.pop(key) for key in [*values] if key == MINE or _is_inner(key)}
+            # A tuple is one value: it is written anew each time, but packs to almost nothing beside the one before.
+            mine: State = {"cp": (inner, *rest.items())}
             plain = memo.plain(dict(get_checkpoint_metadata(config, metadata)))
-            own = {"ts": short_ts(checkpoint["ts"])} if "ts" in checkpoint else {}
-            if parent:
-                own["parent"] = parent
+            ts = short_ts(checkpoint["ts"])
 
             def write(place: Place, early: Entries) -> None:
                 state = {**values, MINE: {**mine, "writes": early}}
-                thread.commit(ns, place, state, id_=id_, metadata=plain, mine=own)
+                thread.put(ns, place, state, id_=id_, metadata=plain, parent=parent, ts=ts)
 
             self._put(thread, ns, id_, parent, write)
         return _config(asked["thread_id"], ns, id_)
@@ -188,7 +186,6 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
             with contextlib.suppress(ConflictError):
                 return write(Place(tail.branch, tail.head), [])
         for _ in range(_RACES):
-            thread.tails.pop(ns, None)
             heads = thread.heads(ns)
             row, strays = thread.trace(id_)
             if row is not None:
@@ -217,7 +214,6 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
             with contextlib.suppress(ConflictError):
                 return _on_checkpoint(thread, ns, tail, entries)
         for _ in range(_RACES):
-            thread.tails.pop(ns, None)
             heads = thread.heads(ns)
             with contextlib.suppress(ConflictError):
                 for branch, head in heads.items():
@@ -400,6 +396,15 @@ def _merged(known: Entries, new: Entries) -> Entries:
     return result
 
 
+def _is_inner(channel: str) -> bool:
+    """True for channels that LangGraph makes for itself, and that are of no interest behind the next step."""
+    return ":" in channel or channel in ("__start__", "__pregel_tasks")
+
+
+def _channels(entries: Entries) -> str:
+    return ", ".join(dict.fromkeys([entry[3] for entry in entries if not _is_inner(entry[3])]))[:64]
+
+
 def _busy(thread: Thread) -> ConflictError:
     message = f"thread {thread.id!r} moved {_RACES} times while this write was tried"
     return ConflictError(message, hint="try again")
@@ -410,7 +415,7 @@ def _checkpoints(thread: Thread, asked: dict[str, Any], before: str | None) -> I
     cursor = None if before is None else thread.trace(before)[0]
 
     def is_wanted(row: Held) -> bool:
-        if not row.metadata or asked.get("checkpoint_id") not in (None, row.of):
+        if not row.of or asked.get("checkpoint_id") not in (None, row.of):
             return False
         # Where the cursor is no longer there, its id still says roughly when it was.
         return before is None or (row.of < before if cursor is None else row.born < cursor.born)
@@ -452,12 +457,9 @@ def _on_checkpoint(thread: Thread, ns: str, tail: Tail, entries: Entries) -> Non
     after = _merged(before, entries)
     if after == before:
         return
-    own = {key: value for key, value in head.mine.items() if key in ("ts", "parent")} | {"born": head.born}
-    if checkpoint_of(head.id) != head.of or head.of != checkpoint_of(write_id(head.of, 1)):
-        own["of"] = head.of
     state = {**tail.state, MINE: {**mine, "writes": after}}
-    row_id = write_id(head.of, head.number + 1)
-    thread.commit(ns, Place(tail.branch, head), state, id_=row_id, metadata=head.metadata, mine=own)
+    place = Place(tail.branch, head)
+    thread.write(ns, place, state, id_=write_id(head.of, head.number + 1), summary=_channels(entries))
 
 
 def _elsewhere(thread: Thread, ns: str, heads: dict[str, Held], id_: str, entries: Entries) -> None:
@@ -468,20 +470,20 @@ def _elsewhere(thread: Thread, ns: str, heads: dict[str, Held], id_: str, entrie
     if _merged(known, entries) == known:
         return
     if not heads:
-        state: State = {MINE: {"stray": entries}}
-        thread.commit(ns, thread.on_top(ns, None), state, id_=stray_id(id_), metadata={}, mine={"of": ""})
+        place = thread.on_top(ns, None)
+        thread.write(ns, place, {MINE: {"stray": entries}}, id_=stray_id(id_), summary=_channels(entries))
         return
     branch = max(heads, key=lambda name: heads[name].sequence)
-    head = heads[branch]
-    state = thread.state(head.id)
+    state = thread.state(heads[branch].id)
     state = {**state, MINE: {**state.get(MINE, {}), "stray": entries}}
-    mine = {**head.mine, "of": head.of, "born": head.born, "number": head.number}
-    thread.commit(ns, Place(branch, head), state, id_=stray_id(id_), metadata=head.metadata, mine=mine)
+    place = Place(branch, heads[branch])
+    thread.write(ns, place, state, id_=stray_id(id_), summary=_channels(entries))
 
 
 def _made_by(runs: Collection[str], rows: Mapping[str, Row]) -> list[str]:
     found = [row for kept in rows.values() if (row := held(kept)) is not None]
-    return [row.id for row in found if str(row.metadata.get("run_id")) in runs]
+    gone = {row.of for row in found if str(row.metadata.get("run_id")) in runs}
+    return [row.id for row in found if row.of in gone]
 
 
 def _outdated(thread: Thread, _: Mapping[str, Row]) -> list[str]:
@@ -490,10 +492,10 @@ def _outdated(thread: Thread, _: Mapping[str, Row]) -> list[str]:
     newest: dict[str, Held] = {}
     for row in rows:
         ns = row.ns or ""
-        if row.metadata and (ns not in newest or row.born > newest[ns].born):
+        if row.of and (ns not in newest or row.born > newest[ns].born):
             newest[ns] = row
     kept = {row.of for row in newest.values()}
-    parents = {row.of: row.parent for row in rows}
+    parents = {row.of: row.parent for row in rows if row.id == row.of}
     for row in newest.values():
         kept |= _delta_ancestors(thread, row, parents)
     return [row.id for row in rows if row.of not in kept and checkpoint_of(row.id) not in kept]
@@ -501,6 +503,7 @@ def _outdated(thread: Thread, _: Mapping[str, Row]) -> list[str]:
 
 def _delta_ancestors(thread: Thread, row: Held, parents: Mapping[str, str | None]) -> set[str]:
     """What the delta channels of a checkpoint are rebuilt from: its ancestors, back to one that holds the value."""
+    row = thread.about(row)
     channels = set(row.metadata.get("counters_since_delta_snapshot") or ()) - set(thread.state(row.id))
     kept: set[str] = set()
     parent = row.parent
