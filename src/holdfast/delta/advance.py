@@ -87,9 +87,14 @@ def _identical(before: State, after: State) -> tuple[list[str], dict[str, int]]:
         old = before.get(key, _MISSING)
         if old is value:
             parts.append(key)
-        elif type(old) is list and type(value) is list and old and type(old[0]) is dict and len(old) < len(value):
-            if all(map(is_, old, value)):
-                grown[key] = len(old)
+        elif (
+            type(old) is list
+            and type(value) is list
+            and 0 < len(old) < len(value)
+            and type(old[0]) is dict
+            and all(map(is_, old, value))
+        ):
+            grown[key] = len(old)
     return parts, grown
 
 

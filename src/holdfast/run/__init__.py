@@ -229,6 +229,10 @@ class Run:
         """End the run: failed, for this reason."""
         self._stop("failed", reason)
 
+    def pause(self, reason: str = "paused") -> NoReturn:
+        """End the run here, still in progress. What was recorded stays on its branch for the next one to go on with."""
+        self._stop("in_progress", reason)
+
     def _stop(self, status: str, reason: str) -> NoReturn:
         self._entered().refuse_ended()
         check_text(reason, "reason", required=True)

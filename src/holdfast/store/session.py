@@ -30,7 +30,6 @@ from holdfast.store.fields import (
     check_step,
     check_text,
     check_usage,
-    decode_usage,
     encode_metadata,
     encode_usage,
     read_fields,

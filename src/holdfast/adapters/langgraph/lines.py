@@ -62,6 +62,12 @@ def line_of(branch: str) -> tuple[str, int] | None:
     return found["ns"], int(found["line"] or 0)
 
 
+def calls_of(thread_id: str) -> str:
+    """The session with the tool calls of a thread: beside it, because on the thread's own they would be branches."""
+    name = f"{thread_id}/tools"
+    return name if len(name) <= MAX_NAME_CHARS else f"{sha256(name.encode()).hexdigest()}/tools"
+
+
 class Held(NamedTuple):
     """A row, and what it says about the checkpoint whose state it holds.
 
@@ -103,7 +109,7 @@ def held(row: Row) -> Held | None:
             return None
         # Somebody took the branch back with Holdfast's own means: LangGraph goes on from there.
         mine = {}
-    given = {"source": fields.trigger, "step": fields.step, "parents": {}}
+    given: dict[str, Any] = {"source": fields.trigger, "step": fields.step, "parents": {}}
     metadata = {key: value for key, value in given.items() if key not in mine.get("not", ())} | metadata
     return Held(
         id=row.id,
@@ -301,7 +307,7 @@ class Thread:
         """A checkpoint. What its row says anyway is not said again: it is written at every step."""
         trigger, step = str(metadata.get("source", "put")), metadata.get("step")
         step = step if type(step) is int else None
-        said = {"source": trigger, "step": step, "parents": {}}
+        said: dict[str, Any] = {"source": trigger, "step": step, "parents": {}}
         mine: dict[str, Any] = {"ts": ts}
         missing = [key for key in said if key not in metadata]
         if missing:
@@ -316,8 +322,8 @@ class Thread:
 
     def write(self, ns: str, place: Place, state: State, *, id_: str, summary: str) -> None:
         """Writes, on top of the state that they find."""
-        head, mine = place.head, {"of": ""}
-        step = None
+        head, step = place.head, None
+        mine: dict[str, Any] = {"of": ""}
         if head is not None:
             step = head.metadata.get("step")
             mine = {"born": head.born}

@@ -71,6 +71,11 @@ _SHAPES = _shapes()
 _SHAPE_OF: dict[type, _Shape] = {shape.cls: shape for shape in _SHAPES.values()}
 
 
+def _shape_in(plain: Plain) -> _Shape | None:
+    tag = plain.get(_LC) if type(plain) is dict else None
+    return _SHAPES.get(tag) if isinstance(tag, str) else None
+
+
 class Run(NamedTuple):
     """Messages as they stood in a channel, a copy of each one's fields, and what each was encoded to.
 
@@ -224,7 +229,7 @@ class Codec:
         """The channels of a checkpoint again."""
         result: dict[str, Any] = {}
         for name, value in values.items():
-            shapes = [_SHAPES.get(item.get(_LC)) if type(item) is dict else None for item in value] if type(value) is list else []
+            shapes = [_shape_in(item) for item in value] if type(value) is list else []
             if not shapes or None in shapes:
                 result[name] = self.revive(value)
                 continue

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import random
 import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar
@@ -34,6 +36,7 @@ from holdfast.adapters.langgraph.lines import (
     Place,
     Tail,
     Thread,
+    calls_of,
     checkpoint_of,
     held,
     short_ts,
@@ -49,6 +52,7 @@ from holdfast.upkeep.pruning import drop
 
 _THREADS = 128  # whose last states are kept at hand
 _RACES = 100
+_WORKERS = 8
 _OWN = ("id", "ts", "channel_values")  # kept elsewhere than in LangGraph's part of the state
 
 P = ParamSpec("P")
@@ -79,6 +83,8 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         self._agent = agent
         self._threads: OrderedDict[str, tuple[Thread, Memo]] = OrderedDict()
         self._guard = threading.Lock()
+        # Of its own, because a graph's tools may fill the one that everybody uses, and wait there for this saver.
+        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="holdfast-langgraph")
 
     @classmethod
     @contextlib.contextmanager
@@ -226,8 +232,9 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread; nothing of it is left behind."""
-        with contextlib.suppress(NotFoundError):
-            self.store.delete(str(thread_id))
+        for session in (calls_of(str(thread_id)), str(thread_id)):
+            with contextlib.suppress(NotFoundError):
+                self.store.delete(session)
         self._forget(thread_id)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
@@ -287,7 +294,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         for asked in sorted(found, key=lambda item: item["checkpoint_id"]):
             tup = await saver.aget_tuple({"configurable": asked})
             if tup is not None:
-                await asyncio.to_thread(self._import, tup)
+                await self._threaded(self._import, tup)
         return len(found)
 
     def _import(self, tup: CheckpointTuple) -> None:
@@ -307,7 +314,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
 
     async def aget_tuple(self, config: Config) -> CheckpointTuple | None:
         """As `get_tuple`."""
-        return await asyncio.to_thread(self.get_tuple, config)
+        return await self._threaded(self.get_tuple, config)
 
     async def alist(
         self,
@@ -319,38 +326,43 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
     ) -> AsyncIterator[CheckpointTuple]:
         """As `list`."""
         found = self.list(config, filter=filter, before=before, limit=limit)
-        while (tup := await asyncio.to_thread(next, found, None)) is not None:
+        while (tup := await self._threaded(next, found, None)) is not None:
             yield tup
 
     async def aput(self, config: Config, checkpoint: Any, metadata: Any, new_versions: Any) -> Config:
         """As `put`."""
-        return await asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)
+        return await self._threaded(self.put, config, checkpoint, metadata, new_versions)
 
     async def aput_writes(
         self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """As `put_writes`."""
-        await asyncio.to_thread(self.put_writes, config, writes, task_id, task_path)
+        await self._threaded(self.put_writes, config, writes, task_id, task_path)
 
     async def adelete_thread(self, thread_id: str) -> None:
         """As `delete_thread`."""
-        await asyncio.to_thread(self.delete_thread, thread_id)
+        await self._threaded(self.delete_thread, thread_id)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """As `delete_for_runs`."""
-        await asyncio.to_thread(self.delete_for_runs, run_ids)
+        await self._threaded(self.delete_for_runs, run_ids)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """As `copy_thread`."""
-        await asyncio.to_thread(self.copy_thread, source_thread_id, target_thread_id)
+        await self._threaded(self.copy_thread, source_thread_id, target_thread_id)
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """As `prune`."""
-        await asyncio.to_thread(partial(self.prune, thread_ids, strategy=strategy))
+        await self._threaded(partial(self.prune, thread_ids, strategy=strategy))
 
     async def aget_delta_channel_history(self, *, config: Config, channels: Sequence[str]) -> Any:
         """As `get_delta_channel_history`."""
-        return await asyncio.to_thread(partial(self.get_delta_channel_history, config=config, channels=channels))
+        return await self._threaded(partial(self.get_delta_channel_history, config=config, channels=channels))
+
+    async def _threaded(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        here = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, partial(here.run, partial(fn, *args, **kwargs)))
 
     # what is at hand
 
