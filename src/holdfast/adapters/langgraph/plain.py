@@ -31,7 +31,6 @@ Plain = Any
 _LC = "lc"
 _SCALARS = frozenset({str, int, float, bool, NoneType, bytes})
 _NATIVE = _SCALARS | {datetime, date, timedelta, Decimal, UUID}
-_KEYS = frozenset({str, int, float, bool, NoneType, bytes, datetime, date, Decimal, UUID})
 _MANY_CHANNELS = 32
 _UNPACK = ormsgpack.OPT_NON_STR_KEYS
 _FIELDS = attrgetter("__dict__")
@@ -69,6 +68,11 @@ def _shapes() -> dict[str, _Shape]:
 
 _SHAPES = _shapes()
 _SHAPE_OF: dict[type, _Shape] = {shape.cls: shape for shape in _SHAPES.values()}
+
+
+def _is_hashable(value: Any) -> bool:
+    """True for what a state can hold as a key, or in a set."""
+    return type(value) in _NATIVE or (type(value) is tuple and all(map(_is_hashable, value)))
 
 
 def _shape_in(plain: Plain) -> _Shape | None:
@@ -152,12 +156,12 @@ class Memo:
         shape = _SHAPE_OF.get(kind)
         if shape is not None:
             return self._message(value, shape)
-        if kind is dict and all([type(key) in _KEYS for key in value]):
+        if kind is dict and all([type(key) is str or _is_hashable(key) for key in value]):
             items = {key: item if type(item) in _SCALARS else self.plain(item) for key, item in value.items()}
             return {_LC: "dict", "items": [[key, item] for key, item in items.items()]} if _LC in items else items
         if kind is tuple:
             return tuple([self.plain(item) for item in value])
-        if (kind is set or kind is frozenset) and all([type(item) in _NATIVE for item in value]):
+        if (kind is set or kind is frozenset) and all(map(_is_hashable, value)):
             return kind(value)
         if kind is time and value.tzinfo is None:
             return value

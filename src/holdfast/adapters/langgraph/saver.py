@@ -14,7 +14,7 @@ import random
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -30,21 +30,9 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 import holdfast
-from holdfast.adapters.langgraph.lines import (
-    MINE,
-    Held,
-    Place,
-    Tail,
-    Thread,
-    calls_of,
-    checkpoint_of,
-    held,
-    short_ts,
-    stray_id,
-    write_id,
-)
+from holdfast.adapters.langgraph.choosing import checkpoints, made_by, outdated
+from holdfast.adapters.langgraph.lines import MINE, Held, Place, Tail, Thread, calls_of, short_ts, stray_id, write_id
 from holdfast.adapters.langgraph.plain import Codec, Memo
-from holdfast.backend import Row
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.model import State
 from holdfast.store import Store
@@ -130,7 +118,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         bound = None if before is None else get_checkpoint_id(before)
         for thread_id in threads:
             thread, memo = self._thread(thread_id)
-            for row, strays in _checkpoints(thread, asked, bound):
+            for row, strays in checkpoints(thread, asked, bound):
                 if left <= 0:
                     return
                 if filter:
@@ -244,7 +232,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
             return
 
         for info in self.store.sessions():
-            if drop(self.store.backend, info.id, partial(_made_by, wanted)):
+            if drop(self.store.backend, info.id, partial(made_by, wanted)):
                 self._forget(info.id)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
@@ -265,7 +253,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
                 continue
             thread, _ = self._thread(thread_id)
             with thread.lock:
-                drop(self.store.backend, thread.id, partial(_outdated, thread))
+                drop(self.store.backend, thread.id, partial(outdated, thread))
             self._forget(thread_id)
 
     def get_next_version(self, current: Any, channel: None = None) -> Any:  # noqa: ARG002 - the interface's own
@@ -422,32 +410,6 @@ def _busy(thread: Thread) -> ConflictError:
     return ConflictError(message, hint="try again")
 
 
-def _checkpoints(thread: Thread, asked: dict[str, Any], before: str | None) -> Iterator[tuple[Held, list[str]]]:
-    """The checkpoints of a thread, newest first: the last row that holds each, and its writes that lie elsewhere."""
-    cursor = None if before is None else thread.trace(before)[0]
-
-    def is_wanted(row: Held) -> bool:
-        if not row.of or asked.get("checkpoint_id") not in (None, row.of):
-            return False
-        # Where the cursor is no longer there, its id still says roughly when it was.
-        return before is None or (row.of < before if cursor is None else row.born < cursor.born)
-
-    last: dict[str, Held] = {}
-    strays: dict[str, list[str]] = {}
-    for row in thread.rows(asked.get("checkpoint_ns")):
-        if row.is_stray:
-            strays.setdefault(checkpoint_of(row.id), []).append(row.id)
-        last.setdefault(row.of, row)
-        if row.id == row.of:
-            newest = last.pop(row.of)
-            if is_wanted(newest):
-                yield newest, strays.pop(row.of, [])
-    # Of these only writes are left, after a prune.
-    for row in last.values():
-        if is_wanted(row):
-            yield row, []
-
-
 def _place(thread: Thread, ns: str, heads: dict[str, Held], parent: str | None) -> Place:
     """Where a checkpoint goes: on the line that ends with its parent, else on a new one that begins there."""
     fitting = [branch for branch, head in heads.items() if head.of == (parent or "")]
@@ -490,38 +452,3 @@ def _elsewhere(thread: Thread, ns: str, heads: dict[str, Held], id_: str, entrie
     state = {**state, MINE: {**state.get(MINE, {}), "stray": entries}}
     place = Place(branch, heads[branch])
     thread.write(ns, place, state, id_=stray_id(id_), summary=_channels(entries))
-
-
-def _made_by(runs: Collection[str], rows: Mapping[str, Row]) -> list[str]:
-    found = [row for kept in rows.values() if (row := held(kept)) is not None]
-    gone = {row.of for row in found if str(row.metadata.get("run_id")) in runs}
-    return [row.id for row in found if row.of in gone]
-
-
-def _outdated(thread: Thread, _: Mapping[str, Row]) -> list[str]:
-    """The rows that `keep_latest` does not keep."""
-    rows = list(thread.rows(None))
-    newest: dict[str, Held] = {}
-    for row in rows:
-        ns = row.ns or ""
-        if row.of and (ns not in newest or row.born > newest[ns].born):
-            newest[ns] = row
-    kept = {row.of for row in newest.values()}
-    parents = {row.of: row.parent for row in rows if row.id == row.of}
-    for row in newest.values():
-        kept |= _delta_ancestors(thread, row, parents)
-    return [row.id for row in rows if row.of not in kept and checkpoint_of(row.id) not in kept]
-
-
-def _delta_ancestors(thread: Thread, row: Held, parents: Mapping[str, str | None]) -> set[str]:
-    """What the delta channels of a checkpoint are rebuilt from: its ancestors, back to one that holds the value."""
-    row = thread.about(row)
-    channels = set(row.metadata.get("counters_since_delta_snapshot") or ()) - set(thread.state(row.id))
-    kept: set[str] = set()
-    parent = row.parent
-    while channels and parent is not None and parent in parents and parent not in kept:
-        kept.add(parent)
-        found = thread.trace(parent)[0]
-        channels -= set() if found is None else set(thread.state(found.id))
-        parent = parents[parent]
-    return kept
