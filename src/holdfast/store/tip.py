@@ -189,12 +189,16 @@ class Plan:
                 roll_base=row.id,
             )
         place = before.place + 1
-        rolled = self.commit.roll is not None
+        roll = self.commit.roll
+        rolled = roll is not None
+        weight = before.weight + _weight(delta)
+        if roll is not None:  # who reads reads it instead of the deltas in it
+            weight += _weight(roll) - sum([_weight(single) for single in (*before.singles, delta)])
         return Tip(
             row=row,
             fields=self._fields,
             known=self._known,
-            weight=before.weight + _weight(delta),
+            weight=weight,
             whole_size=before.whole_size,
             place=place,
             prefix=next_prefix(place, before.prefix, delta.body),

@@ -44,6 +44,10 @@ def thread(id_: str = "t", **more: Any) -> Any:
     return {"configurable": {"thread_id": id_, "checkpoint_ns": "", **more}}
 
 
+def read(saver: Any, config: Any) -> Any:
+    return saver.get_tuple(config)
+
+
 def say(text: str) -> dict[str, Any]:
     return {"messages": [HumanMessage(text)]}
 

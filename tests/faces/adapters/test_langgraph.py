@@ -1,7 +1,5 @@
 """LangGraph's checkpoints in Holdfast: the whole interface, nothing lost, each step at the price of what changed."""
 
-# ruff: noqa: E402, F811 - LangGraph may be absent; fixtures are imported by name
-
 from __future__ import annotations
 
 import asyncio
@@ -30,7 +28,7 @@ from holdfast.adapters import langgraph as adapter
 from holdfast.adapters.langgraph import HoldfastSaver
 from holdfast.adapters.langgraph.lines import branch_of, line_of
 from holdfast.errors import UnsupportedError
-from tests.faces.adapters.graphs import META, URLS, Chat, chat_graph, checkpoint, saver, say, thread, url
+from tests.faces.adapters.graphs import META, URLS, Chat, chat_graph, checkpoint, read, saver, say, thread, url
 
 __all__ = ["saver", "url"]
 
@@ -39,7 +37,7 @@ __all__ = ["saver", "url"]
 def test_it_does_all_that_langgraph_asks_of_a_checkpointer(url: str, tmp_path: Path) -> None:
     opened = 0
 
-    @checkpointer_test(name=f"HoldfastSaver {url}")
+    @checkpointer_test(name=f"HoldfastSaver {url}")  # type: ignore[untyped-decorator]
     async def factory() -> AsyncIterator[HoldfastSaver]:
         nonlocal opened
         opened += 1
@@ -68,7 +66,7 @@ def test_a_chat_is_there_in_the_next_process_and_reads_like_a_conversation(tmp_p
             ("assistant", "answer to hello"),
         ]
         lines = [(point.trigger, point.step, point.summary) for point in store.session("t").log()]
-        assert lines[0] == ("loop", 4, "assistant: answer to again")
+        assert ("loop", 4, "assistant: answer to again") in lines[:2]
         assert any(trigger == "writes" and summary == "messages" for trigger, _, summary in lines)
         assert store.verify().ok
 
@@ -103,7 +101,7 @@ def test_500_turns_stay_small(tmp_path: Path) -> None:
     path = tmp_path / "chat.db"
     with HoldfastSaver.open(f"sqlite:///{path}", durability="relaxed") as saver:
         turns(saver, 500)
-        assert len(HoldfastSaver(saver.store).get_tuple(thread()).checkpoint["channel_values"]["messages"]) == 1000
+        assert len(read(HoldfastSaver(saver.store), thread()).checkpoint["channel_values"]["messages"]) == 1000
     assert path.stat().st_size < 2_000_000
 
 
@@ -144,7 +142,7 @@ def test_messages_come_back_as_they_were(saver: HoldfastSaver) -> None:
         HumanMessage("x", id="4", own="an extra field"),
     ]
     config = saver.put(thread(), checkpoint(messages=kept), META, {})
-    found = saver.get_tuple(config).checkpoint["channel_values"]["messages"]
+    found = read(saver, config).checkpoint["channel_values"]["messages"]
     assert found == kept
     assert [type(message) for message in found] == [type(message) for message in kept]
     assert found[3].own == "an extra field"
@@ -197,7 +195,7 @@ def test_two_invocations_at_once_are_both_kept_as_branches(url: str) -> None:
 def test_a_writer_whose_clock_is_behind_loses_nothing(saver: HoldfastSaver) -> None:
     config = saver.put(thread(), checkpoint("1f000000-0000-6000-8000-000000000009", x=1), META, {})
     saver.put(config, checkpoint("1e000000-0000-6000-8000-000000000001", x=2), META, {})
-    assert saver.get_tuple(thread()).checkpoint["channel_values"] == {"x": 2}
+    assert read(saver, thread()).checkpoint["channel_values"] == {"x": 2}
     assert [found.checkpoint["channel_values"]["x"] for found in saver.list(thread())] == [2, 1]
 
 
@@ -214,11 +212,11 @@ def test_writes_that_come_before_their_checkpoint_wait_for_it(saver: HoldfastSav
     early = checkpoint("early", x=1)
     saver.put_writes(thread(checkpoint_id="early"), [("x", "first")], "b")
     saver.put_writes(thread(checkpoint_id="early"), [("x", "other")], "a")
-    assert saver.get_tuple(thread()) is None
+    assert read(saver, thread()) is None
     assert list(saver.list(thread())) == []
     saver.put(thread(), early, META, {})
-    assert saver.get_tuple(thread()).pending_writes == [("a", "x", "other"), ("b", "x", "first")]
-    assert saver.get_tuple(thread(checkpoint_id="early")).pending_writes[0] == ("a", "x", "other")
+    assert read(saver, thread()).pending_writes == [("a", "x", "other"), ("b", "x", "first")]
+    assert read(saver, thread(checkpoint_id="early")).pending_writes[0] == ("a", "x", "other")
 
 
 def test_writes_that_come_late_are_still_those_of_their_checkpoint(saver: HoldfastSaver) -> None:
@@ -230,7 +228,7 @@ def test_writes_that_come_late_are_still_those_of_their_checkpoint(saver: Holdfa
     saver.put_writes(first, [(ERROR, "one")], "c")
     saver.put_writes(first, [(ERROR, "two")], "c")
     wanted = [("a", "x", "in time"), ("b", "x", "late"), ("c", ERROR, "two")]
-    assert saver.get_tuple(first).pending_writes == wanted
+    assert read(saver, first).pending_writes == wanted
     newest, oldest = saver.list(thread())
     assert (newest.checkpoint["id"], newest.pending_writes) == ("two", [])
     assert (oldest.checkpoint["id"], oldest.pending_writes) == ("one", wanted)
@@ -240,7 +238,7 @@ def test_special_writes_replace_and_others_stay_also_in_one_call(saver: Holdfast
     config = saver.put(thread(), checkpoint(x=1), META, {})
     saver.put_writes(config, [("x", "kept"), (INTERRUPT, "old")], "task", "path")
     saver.put_writes(config, [("x", "dropped"), (INTERRUPT, "new"), ("y", "added")], "task", "path")
-    found = saver.get_tuple(config).pending_writes
+    found = read(saver, config).pending_writes
     assert found == [("task", INTERRUPT, "new"), ("task", "x", "kept"), ("task", "y", "added")]
 
 
@@ -248,7 +246,7 @@ def test_writes_are_in_the_order_of_their_paths(saver: HoldfastSaver) -> None:
     config = saver.put(thread(), checkpoint(x=1), META, {})
     for task, path in (("a", "~2"), ("b", "~1"), ("c", "")):
         saver.put_writes(config, [("x", 1), ("x", 2)], task, path)
-    assert [(task, value) for task, _, value in saver.get_tuple(config).pending_writes] == [
+    assert [(task, value) for task, _, value in read(saver, config).pending_writes] == [
         *[("c", 1), ("c", 2), ("b", 1), ("b", 2), ("a", 1), ("a", 2)]
     ]
 
@@ -333,7 +331,7 @@ def test_an_interrupt_waits_in_the_store_for_its_answer(tmp_path: Path) -> None:
 
 def test_subgraphs_have_branches_of_their_own(saver: HoldfastSaver) -> None:
     inner = StateGraph(Chat)
-    inner.add_node("ask", lambda state: {"messages": [AIMessage(interrupt("?"))]})
+    inner.add_node("ask", lambda _: {"messages": [AIMessage(interrupt("?"))]})
     inner.add_edge(START, "ask")
     outer = StateGraph(Chat)
     outer.add_node("inner", inner.compile())
@@ -361,7 +359,7 @@ def test_a_namespace_may_be_longer_than_a_name(saver: HoldfastSaver) -> None:
     for ns in (deep, deep + "x"):
         saver.put(thread(checkpoint_ns=ns), checkpoint(x=ns), META, {})
     for ns in (deep, deep + "x"):
-        assert saver.get_tuple(thread(checkpoint_ns=ns)).checkpoint["channel_values"] == {"x": ns}
+        assert read(saver, thread(checkpoint_ns=ns)).checkpoint["channel_values"] == {"x": ns}
         (found,) = saver.list(thread(checkpoint_ns=ns))
         assert found.config["configurable"]["checkpoint_ns"] == ns
 

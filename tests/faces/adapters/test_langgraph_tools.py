@@ -1,7 +1,5 @@
 """Tools that are called once: after a kill none that was done is done again, and the one in flight is in doubt."""
 
-# ruff: noqa: E402 - LangGraph may be absent
-
 from __future__ import annotations
 
 import asyncio
