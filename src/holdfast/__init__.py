@@ -6,7 +6,8 @@
         session = store.session("ticket-42", agent="support")
         first = session.commit({"messages": [{"role": "user", "content": "refund order 7"}]})
 
-Everything users type is here, loaded when it is first used; `holdfast.aio` is the same, awaited.
+Everything users type is here, loaded when it is first used; `holdfast.aio` is the same, awaited, and
+`holdfast.formats` reads and writes the files of other systems.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast import formats
     from holdfast.difference import Diff
     from holdfast.errors import (
         AlreadyExistsError,
@@ -118,6 +120,8 @@ _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     # `import holdfast` costs a few milliseconds this way; a command line that only prints its help never pays more.
+    if name == "formats":
+        return importlib.import_module("holdfast.formats")
     room = _ROOM_OF.get(name)
     if room is None:
         message = f"module 'holdfast' has no attribute {name!r}"
@@ -128,7 +132,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOM_OF})
+    return sorted({*globals(), *_ROOM_OF, "formats"})
 
 
 __all__ = [
@@ -176,6 +180,7 @@ __all__ = [
     "UnsupportedError",
     "Usage",
     "VerifyReport",
+    "formats",
     "open",
     "recover",
     "repair_messages",

@@ -22,6 +22,7 @@ MIN_READER = 1
 MIN_WRITER = 1
 MAX_ROW_BYTES = 16 * 1024 * 1024
 GROUP_DELTAS = 16
+LOOK_S = 0.5
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -88,7 +89,8 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     the branch are taken in; of those named in `kept_in_state` the result is dropped and its place in the state kept;
     `ends_run` ends the run, completed. Without one it is somebody else's write: LeaseHeldError if a run is alive on the
     branch, InDoubtError if a pending call is in doubt; other pending calls stay with the head they were made on, until
-    a commit with `take_up` brings the calls pending at that checkpoint to the new head.
+    a commit with `take_up` brings the calls pending at that checkpoint to the new head. A run there that was silent too
+    long is fenced: see `Lease`.
     """
 
     session: str
@@ -115,7 +117,11 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """What a run shows with each of its writes. A later run on the branch has a larger token."""
+    """What a run shows with each of its writes. A later run on the branch has a larger token.
+
+    So has the branch once somebody else has written where a run was silent for longer than its lease: that run may yet
+    wake, and what it did on a head that moved no later run would know of. Tokens begin anywhere (see `token_after`).
+    """
 
     session: str
     branch: str
@@ -399,7 +405,10 @@ class Backend(Protocol):
         """Give the lease back, with how it ended; None: it was interrupted and still counts as entered."""
 
     def settle(self, session: str, branch: str, *, before: Journaled, after: CallRow) -> None:
-        """Change a pending call from outside. ConflictError if it is not as it was `before`."""
+        """Change a pending call from outside. ConflictError if it is not as it was `before`.
+
+        If no run is alive on the branch, one that comes back to life is fenced: see `Lease`.
+        """
 
     def abandon(self, session: str, branch: str, *, reason: str) -> int:
         """Give up what is pending: calls become abandoned, the run is over, its input dropped. LeaseHeldError if alive.
@@ -421,6 +430,12 @@ class Backend(Protocol):
 
     def crashed(self) -> Sequence[tuple[SessionRow, RunRow]]:
         """Runs that were entered, have not ended, and whose lease nobody alive holds; the one touched last first."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a lease may have ended: return when one was given back, or after a moment, to look again.
+
+        Never longer than `seconds`, nor than LOOK_S, after which an expired lease or a dead holder is to be noticed.
+        """
 
     # reads
     def find_session(self, session: str) -> SessionRow | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import socket
+import secrets
 import sys
 import time
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ import msgspec
 
 from holdfast.errors import FencedError, LeaseHeldError
 
+_TOKEN_BITS = 40
 _STARTED_AT = 19  # among the fields behind the name in /proc/<pid>/stat
 
 
@@ -56,9 +57,27 @@ def clock_us() -> int:
     return time.monotonic_ns() // 1000
 
 
+@functools.cache
+def _host() -> str:
+    if hasattr(os, "uname"):
+        return os.uname().nodename  # what socket.gethostname() says, without loading sockets
+    import socket  # noqa: PLC0415 - Windows
+
+    return socket.gethostname()
+
+
 def claim(lease_us: int) -> Claim:
     """A lease for this process from now on."""
     return Claim(here(), lease_us, clock_us() + lease_us, time.time_ns() // 1000 + lease_us)
+
+
+def token_after(token: int) -> int:
+    """The token of the run after the one with this token, 0 if there was none.
+
+    The first is drawn at random: where a session was deleted and its numbers are given out again, a run of the old one
+    that wakes up late must not be taken for one of the new.
+    """
+    return token + 1 if token else 1 + secrets.randbits(_TOKEN_BITS)
 
 
 def here() -> Holder:
@@ -68,7 +87,7 @@ def here() -> Holder:
 
 @functools.lru_cache(maxsize=1)  # by pid, because a forked child is another
 def _holder(pid: int) -> Holder:
-    return Holder(socket.gethostname(), _boot(), _space(), pid, _born(pid))
+    return Holder(_host(), _boot(), _space(), pid, _born(pid))
 
 
 def is_live(claim: Claim | None) -> bool:
@@ -82,9 +101,19 @@ def is_live(claim: Claim | None) -> bool:
     left_us = claim.until_us - clock_us()
     if not 0 < left_us <= claim.lease_us:  # more than it was ever given: a clock that began anew with another boot
         return False
-    if holder.space != ours.space or holder.pid == ours.pid:
+    if holder.space != ours.space or holder == ours:
         return True
     return _is_running(holder.pid, holder.born)
+
+
+def is_gone(holder: Holder) -> bool:
+    """True if a process is known to be dead, for stores whose clock is not this machine's: same host, boot and space.
+
+    Another boot of a host with this name proves nothing here: two machines may go by one name.
+    """
+    ours = here()
+    near = (holder.host, holder.boot, holder.space) == (ours.host, ours.boot, ours.space)
+    return near and bool(ours.boot) and holder != ours and not _is_running(holder.pid, holder.born)
 
 
 def held(session: str, branch: str, claim: Claim) -> LeaseHeldError:

@@ -54,6 +54,13 @@ class TestFiles(BackendContract):
     def damage(self, backend: Backend, session: str, id_: str, what: What, *, at: float = 0.5) -> bool:
         return damage(path_of(backend), session, id_, what, at=at)
 
+    def opening_code(self, backend: Backend) -> str:
+        return (
+            "from pathlib import Path\n"
+            "from holdfast.backends.files import FilesBackend\n"
+            f"backend = FilesBackend(Path({str(path_of(backend))!r}))"
+        )
+
     def raw_text(self, backend: Backend) -> bytes:
         text = b"".join([path.read_bytes() for path in path_of(backend).rglob("*") if path.is_file()])
         # What is kept as base64 is looked into as well.
@@ -79,6 +86,8 @@ def damage(store: Path, session: str, id_: str, what: What, *, at: float) -> boo
     path = journal_path(store, session)
     lines = path.read_bytes().splitlines(keepends=True)
     mine = [n for n, line in enumerate(lines) if line.strip() and about(line).get("id") == id_]
+    if what in ("call", "call's row"):
+        return damage_call(path, lines, id_, what, at=at)
     if what == "row":
         path.write_bytes(b"".join([line for n, line in enumerate(lines) if n not in mine]))
         return True
@@ -99,9 +108,21 @@ def damage(store: Path, session: str, id_: str, what: What, *, at: float) -> boo
     return False
 
 
-def about(line: bytes) -> dict[str, object]:
+def damage_call(path: Path, lines: list[bytes], id_: str, what: What, *, at: float) -> bool:
+    """Flip a bit in the last line that has a call's words, or cut all its lines out."""
+    mine = [n for n, line in enumerate(lines) if line.strip() and about(line, "call").get("id") == id_]
+    if what == "call":
+        last = max(n for n in mine if json.loads(lines[n])["what"] == "call")
+        lines[last] = flipped(lines[last][:-1], at) + b"\n"
+    else:
+        lines = [line for n, line in enumerate(lines) if n not in mine]
+    path.write_bytes(b"".join(lines))
+    return True
+
+
+def about(line: bytes, member: str = "about") -> dict[str, object]:
     try:
-        found = json.loads(line).get("about")
+        found = json.loads(line).get(member)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

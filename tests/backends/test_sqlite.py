@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from holdfast.backend import Backend
@@ -159,3 +160,20 @@ def flipped(data: bytes, at: float) -> bytes:
     changed = bytearray(data)
     changed[int(at * len(changed))] ^= 1
     return bytes(changed)
+
+
+def test_who_reads_after_an_interrupted_read_is_not_shown_an_old_view(tmp_path: Path) -> None:
+    with closing(SqliteBackend(tmp_path / "store.db")) as backend:
+        Author(backend).grow(3)
+        kept: list[object] = []
+
+        def cut_off(connection: apsw.Connection) -> None:
+            rows = connection.execute("SELECT cid FROM checkpoints")
+            kept.append(rows)  # as the frames of an error do
+            next(iter(rows))
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            backend._read(cut_off)
+        Author(backend, "another session").grow(1)
+        assert backend.find_session("another session") is not None

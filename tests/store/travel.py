@@ -1,7 +1,9 @@
 """Sessions to send on a journey, stores to send them to, and files that nobody has exported."""
 
+import contextlib
 import struct
 from collections.abc import Iterator
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import msgspec
 
 import holdfast
-from holdfast.backend import Kept
+from holdfast.backend import CallRow, Kept
 from holdfast.model import SessionId, State
 from holdfast.testing.author import next_turn
 from holdfast.upkeep import bundle
@@ -94,3 +96,90 @@ def write_forged(path: Path, blocks: list[tuple[bytes, bytes]], told: Any = None
 def header_bytes(kind: bytes, packed: int, unpacked: int) -> bytes:
     """A block's header that announces anything."""
     return struct.pack("<II4sII32s", 0x184D2A5F, 44, kind, packed, unpacked, bytes(32))
+
+
+LONG_ANSWER = "an answer that is long enough to be kept only once, in the state; " * 8
+
+
+@contextlib.contextmanager
+def crashing(run: holdfast.Run) -> Iterator[holdfast.Run]:
+    """A run that is interrupted at the end: nothing is recorded, its calls stay as they are."""
+    with contextlib.suppress(KeyboardInterrupt), run:
+        yield run
+        raise KeyboardInterrupt
+
+
+def leave_in_doubt(run: holdfast.Run, name: str, **options: Any) -> None:
+    """A call of which nobody will know whether it happened."""
+
+    def cut_off() -> None:
+        raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        run.call(name, cut_off, **options)
+
+
+def fails() -> None:
+    """A tool that does."""
+    raise ValueError("no money")
+
+
+def run_for_long(store: holdfast.Store, name: str = "ticket-42") -> holdfast.Session:
+    """A session with every kind of call: taken in, parked, pending, in doubt; on branches here and gone."""
+    session = store.session(name, agent="support")
+    with session.run(input={"order": 7}) as run:
+        for turn in range(4):
+            reply = {"role": "assistant", "content": f"{LONG_ANSWER}{turn}"}
+            run.append(run.call("model", partial(dict, reply), kind="llm"))
+            run.call("pay", partial(int, turn), key=f"k{turn}", args={"amount": turn, "odd": (1, b"\xff")})
+            run.call("outer", partial(run.call, "inner", partial(int, turn)))
+            with contextlib.suppress(holdfast.CallFailedError):
+                run.call("fails", fails)
+            run.step()
+    with crashing(session.run()) as run:
+        leave_in_doubt(run, "maybe", args=1)
+    with session.run(on_doubt="skip", input="second") as run:
+        run.call("maybe", fails, args=1)
+        run.call("done", lambda: "yes")
+        run.step()
+        run.call("given up", lambda: LONG_ANSWER)
+        run.fail("no network")
+    session.abandon(reason="a person looked")
+    for branch in ("what if", "gone"):
+        session.fork("main~2", branch)
+        with session.run(branch=branch) as run:
+            run.call("pay", lambda: LONG_ANSWER, args=branch)
+            run.append({"role": "tool", "content": "not that"})
+    session.delete_branch("gone")
+    with crashing(session.run(branch="what if", input="parked")) as run:
+        run.call("parked", lambda: "kept for the undo")
+    session.restore("what if~1", branch="what if")
+    with crashing(session.run(input=["the last", 1])) as run:
+        run.call("finished", lambda: {"refund": 7}, args={"order": 7})
+        leave_in_doubt(run, "transfer", args={"amount": 9})
+        run.call("outside", partial(run.call, "inside", partial(int, 1)))
+    return session
+
+
+def journal_of(store: holdfast.Store, name: str = "ticket-42") -> Any:
+    """All that a store knows of a session's runs and calls, without what means something only there."""
+    backend = store.backend
+    runs = [
+        (
+            row.branch,
+            row.unfinished or row.entered,
+            row.input,
+            [bare(one.call) for one in backend.pending(name, row.branch).calls],
+        )
+        for row in backend.runs(name)
+    ]
+    taken = {id_: [bare(one.call) for one in backend.calls(name, id_)] for id_ in backend.ids(name)}
+    groups: dict[tuple[int, int], list[Any]] = {}
+    for one in backend.entries(name):
+        groups.setdefault((one.run, one.after), []).append((one.after, bare(one.call)))
+    return runs, taken, sorted(groups.values(), key=repr)
+
+
+def bare(call: CallRow) -> CallRow:
+    """A call without the token of its run, which stays at home."""
+    return msgspec.structs.replace(call, token=0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
@@ -13,7 +15,7 @@ from holdfast.errors import InvalidInputError
 from holdfast.model import Call, Checkpoint, RecoverReport, State, Usage
 from holdfast.run import Run
 from holdfast.run.calling import Calling
-from holdfast.run.recovery import Tally, crashed, take_up
+from holdfast.run.recovery import Tally, Watch, take_up
 from holdfast.run.wording import OnDoubt, OnFailed
 from holdfast.strategy import Event
 
@@ -35,7 +37,7 @@ class AsyncRun:
         return f"<Async{repr(self._run)[1:]}"
 
     async def __aenter__(self) -> Self:
-        await self._crew.finish(self._run.__enter__)
+        await _entered(self._crew, self._run.__enter__)
         return self
 
     async def __aexit__(
@@ -213,24 +215,41 @@ class AsyncCalling:
         return await self._crew.finish(self._calling.finish, value)
 
 
+async def _entered(crew: Crew, enter: Callable[[], Run | None]) -> Run | None:
+    """A run that is entered; if this is cancelled meanwhile it is left again, because nobody else will."""
+    found: list[Run | None] = []
+    try:
+        await crew.finish(lambda: found.append(enter()))
+    except asyncio.CancelledError as error:
+        for run in found:
+            if run is not None:
+                await crew.finish(run._leave, error)
+        raise
+    return found[0]
+
+
 async def recover(
     store: AsyncStore,
     handler: Callable[[AsyncRun], Awaitable[Any]],
     *,
     agent: str | None = None,
+    wait_s: float = 0.0,
     **run_options: Any,
 ) -> RecoverReport:
     """Await `handler(run)` for every crashed session; one that fails does not stop the rest."""
     tally, crew = Tally(), store._crew
-    for session_id, row in await crew.run(crashed, store._store, agent):
-        run = await crew.finish(take_up, store._store, session_id, row, tally, run_options)
-        if run is None:
-            continue
-        try:
-            async with AsyncRun(run, crew) as entered:
-                await handler(entered)
-        except Exception as error:  # noqa: BLE001 - it is in the report, and in the session's status
-            tally.failed(session_id, error)
-        else:
-            tally.ended(session_id, run)
+    watch = Watch(store._store, agent, wait_s)
+    while (found := await crew.run(watch.look)) is not None:
+        for session_id, row in found:
+            run = await _entered(crew, partial(take_up, store._store, session_id, row, tally, run_options))
+            if run is None:
+                continue
+            watch.took(session_id, run)
+            try:
+                async with AsyncRun(run, crew) as entered:
+                    await handler(entered)
+            except Exception as error:  # noqa: BLE001 - it is in the report, and in the session's status
+                tally.failed(session_id, error)
+            else:
+                tally.ended(session_id, run)
     return tally.report()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,17 +27,23 @@ from holdfast.run.calling import Calling, Calls
 from holdfast.run.counters import Counters, encode_counters, read_counters
 from holdfast.run.keeping import places
 from holdfast.run.pulse import pulse
-from holdfast.run.wording import OnDoubt, OnFailed, check_choices
+from holdfast.run.wording import OnDoubt, OnFailed, check_choices, check_options
 from holdfast.store.fields import Fields, check_text, check_usage, decode_usage, to_call
 from holdfast.strategy import Event, Moment, Strategy
 
 if TYPE_CHECKING:
+    from logging import Logger
+
     from holdfast.store.session import Session
 
-_log = logging.getLogger("holdfast")
 _enclosing: contextvars.ContextVar[tuple[Run, str] | None] = contextvars.ContextVar("holdfast_call", default=None)
 _REASON_CHARS = 1000
-_MIN_LEASE_S, _MAX_LEASE_S = 0.05, 7 * 86_400
+
+
+def _log() -> Logger:
+    import logging  # noqa: PLC0415 - what is seldom said need not be waited for
+
+    return logging.getLogger("holdfast")
 
 
 class RunEnded(BaseException):
@@ -96,7 +101,7 @@ class Run:
     # entering and leaving
 
     def __enter__(self) -> Self:
-        if self._calls is None or self._calls.closed:  # `recover` has entered those it hands out
+        if self._calls is None or self._calls.closed:  # recover enters it before
             self._enter()
         return self
 
@@ -137,7 +142,7 @@ class Run:
         self._crashes = entered.run.crashes
         kept = None if entered.run.input is None else decode(entered.run.input)
         if self.input is not None and kept != self.input:
-            _log.warning("%r goes on with the input it was begun with, not the one given now", self)
+            _log().warning("%r goes on with the input it was begun with, not the one given now", self)
         self.input = kept
         if entered.head_id is not None:
             self.head, self.state, fields = self.session._stand_at(self.branch, entered.head_id)
@@ -161,12 +166,12 @@ class Run:
     def _leave(self, error: BaseException | None = None) -> bool:
         """End the run as `with` does: normally, or by what was raised. True if that needs to go no further."""
         calls = self._entered()
-        pulse.discard(calls)
         ours = isinstance(error, RunEnded) and error.run is self
         try:
+            pulse.discard(calls)
             if error is None and self._end is None:
                 self._complete(calls)
-            elif isinstance(error, FencedError) or calls.fenced:
+            elif calls.fenced:
                 calls.closed = True
             elif self._end is not None and (error is None or ours):
                 self._give_back(calls, self._end.status, self._end.reason)
@@ -177,7 +182,11 @@ class Run:
         except HoldfastError:
             if error is None or ours:
                 raise
-            _log.warning("%r could not give its lease back", self, exc_info=True)
+            _log().warning("%r could not give its lease back", self, exc_info=True)
+        except BaseException:  # interrupted while it was leaving: the lease is not kept for that
+            with contextlib.suppress(HoldfastError):
+                self._give_back(calls, None, None)
+            raise
         finally:
             calls.closed = True
         return ours
@@ -185,19 +194,19 @@ class Run:
     def _complete(self, calls: Calls) -> None:
         try:
             calls.refuse_ended()
-            calls.refuse_in_flight("the run cannot end")
-            unasked = calls.unasked()
-            if unasked:
-                raise calls.mismatch(unasked)
-            if self._is_unchanged(calls):
-                self._give_back(calls, "completed", None)
-            else:
-                self._record(calls, trigger="completed", status="completed", ends_run=True)
+            with calls.boundary("the run cannot end"):
+                unasked = calls.unasked()
+                if unasked:
+                    raise calls.mismatch(unasked)
+                if self._is_unchanged(calls):
+                    self._give_back(calls, "completed", None)
+                else:
+                    self._record(calls, trigger="completed", status="completed", ends_run=True)
         except FencedError:
             raise
         except HoldfastError as error:
-            if not calls.broken:
-                doubtful = isinstance(error, InDoubtError)
+            doubtful = isinstance(error, InDoubtError)
+            with contextlib.suppress(HoldfastError):  # what is wrong with the store is told already
                 self._give_back(calls, None if doubtful else "failed", None if doubtful else _reason(error))
             raise
 
@@ -219,7 +228,8 @@ class Run:
 
     def _give_back(self, calls: Calls, status: str | None, reason: str | None) -> None:
         calls.closed = True
-        self.session._backend.leave(calls.lease, status=status, reason=reason)
+        with calls.heeding_fence():
+            self.session._backend.leave(calls.lease, status=status, reason=reason)
 
     def halt(self, reason: str) -> NoReturn:
         """End the run: halted, for this reason. No state is recorded; the next run goes on from the last boundary."""
@@ -362,24 +372,26 @@ class Run:
         except ValueError:
             raise InvalidInputError(f"{event!r} is not an event", hint=f"one of {', '.join(Event)}") from None
         calls = self._entered()
-        self._refuse_boundary(calls, event.value)
-        self.iteration += event is Event.ITERATION
-        recorded = None
-        if not calls.unasked() and self._strategy.due(self._moment(calls, event)):
-            recorded = self._record(calls, trigger=event.value)
+        calls.refuse_ended()
+        recorded, before = None, self.iteration
+        with calls.boundary(f"{event.value!r} is no boundary"):
+            self.iteration += event is Event.ITERATION
+            try:
+                if not calls.unasked() and self._strategy.due(self._moment(calls, event)):
+                    recorded = self._record(calls, trigger=event.value)
+            except InvalidInputError:
+                self.iteration = before  # nothing was written, and the loop may try again
+                raise
         self._stop_loops()
         return recorded
 
     def checkpoint(self, label: str | None = None) -> Checkpoint | None:
         """Record the state here, whatever the strategy says. While recorded calls are unasked: nothing, and `head`."""
         calls = self._entered()
-        self._refuse_boundary(calls, "checkpoint")
-        check_text(label, "label")
-        return self.head if calls.unasked() else self._record(calls, trigger="checkpoint", label=label)
-
-    def _refuse_boundary(self, calls: Calls, what: str) -> None:
         calls.refuse_ended()
-        calls.refuse_in_flight(f"{what!r} is no boundary")
+        check_text(label, "label")
+        with calls.boundary("'checkpoint' is no boundary"):
+            return self.head if calls.unasked() else self._record(calls, trigger="checkpoint", label=label)
 
     def _moment(self, calls: Calls, event: Event) -> Moment:
         return Moment(
@@ -428,9 +440,10 @@ class Run:
                 kept=kept,
                 ends_run=ends_run,
             )
-        calls.taken_in(point.sequence, closed=ends_run)
-        self.head, self._counters, self._used = point, counters, Usage()
-        self._recorded_iteration, self._recorded_at = self.iteration, time.monotonic()
+            # Still inside: a run that is interrupted here must not go on from the boundary before.
+            calls.taken_in(point.sequence, closed=ends_run)
+            self.head, self._counters, self._used = point, counters, Usage()
+            self._recorded_iteration, self._recorded_at = self.iteration, time.monotonic()
         return point
 
     def _stop_loops(self) -> None:
@@ -474,14 +487,7 @@ def make(
     loops: LoopGuard | None,
 ) -> Run:
     """A run that is yet to be entered; InvalidInputError for options that cannot be."""
-    if not isinstance(strategy, Strategy):
-        message = f"strategy must be one like Always() or EveryN(5), not {strategy!r:.80}"
-        raise InvalidInputError(message, hint="strategies can be joined with |")
-    if type(lease_s) not in (int, float) or not _MIN_LEASE_S <= lease_s <= _MAX_LEASE_S:
-        message = f"lease_s must be a number of seconds from {_MIN_LEASE_S} to {_MAX_LEASE_S:,}, not {lease_s!r}"
-        raise InvalidInputError(message)
-    if loops is not None and not isinstance(loops, LoopGuard):
-        raise InvalidInputError(f"loops must be a LoopGuard, not {type(loops).__name__}")
+    check_options(strategy, lease_s, loops)
     check_choices(on_doubt, on_failed)
     return Run(
         session,

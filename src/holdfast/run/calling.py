@@ -30,7 +30,15 @@ from holdfast.backend import (
 )
 from holdfast.codec import Root, decode, encode_stored
 from holdfast.delta import Known, advance, know
-from holdfast.errors import ClosedError, FencedError, HoldfastError, InDoubtError, InvalidInputError, MismatchError
+from holdfast.errors import (
+    ClosedError,
+    ConflictError,
+    FencedError,
+    HoldfastError,
+    InDoubtError,
+    InvalidInputError,
+    MismatchError,
+)
 from holdfast.lineage import check_name
 from holdfast.loops import text_of
 from holdfast.model import Call
@@ -45,6 +53,7 @@ from holdfast.run.wording import (
     check_choices,
     digest_of,
     doubt,
+    lost_lease,
     not_storable,
     now_us,
     refuse_long,
@@ -63,13 +72,14 @@ _UNSTORABLE = "unstorable"
 class Calling:
     """A call that was asked for. `done`: it has an outcome, `result`. Otherwise it may be made now, and `finish`ed."""
 
-    __slots__ = ("_calls", "_journal_slot", "_row", "_slot", "done", "id", "result")
+    __slots__ = ("_calls", "_journal_slot", "_row", "_slot", "_was", "done", "id", "result")
 
     def __init__(self, calls: Calls, row: CallRow, slot: Slot, journal_slot: int | None) -> None:
         self._calls = calls
         self._row = row
         self._slot = slot
         self._journal_slot = journal_slot
+        self._was: CallRow | None = None  # how it was recorded before this run began it
         self.id = row.id
         self.done = False
         self.result: Any = None
@@ -96,7 +106,7 @@ class Calling:
             now = msgspec.structs.replace(row, status=DONE, error=(_UNSTORABLE, error.args[0]), ended_us=now_us())
             self._write(now)
             self.done = True
-            self._calls.answered(self._slot, now)
+            self._calls.unstorable(self._slot, now)
         else:
             self._calls.stopped(self._slot)
         return not_storable(row, error.args[0])
@@ -126,10 +136,10 @@ class Calling:
         self._calls.stopped(self._slot)
 
     def withdraw(self) -> None:
-        """It was begun and then not made at all: it may be made again without asking anybody."""
+        """It was begun and then not made at all: it is what it was, or may be made without asking anybody."""
         if self._row.kind == "tool":
             with contextlib.suppress(HoldfastError):
-                self._write(msgspec.structs.replace(self._row, status=RETRY))
+                self._write(self._was or msgspec.structs.replace(self._row, status=RETRY))
         self._calls.stopped(self._slot)
 
     def _write(self, row: CallRow) -> None:
@@ -162,6 +172,7 @@ class Calls:
         self._renewed_us = clock_us()
         self._lock = threading.RLock()
         self._makes_tools = self._asks_models = False
+        self._recording = False
 
     def stand_at(self, sequence: int) -> None:
         """Calls are made from here on after this checkpoint."""
@@ -172,7 +183,7 @@ class Calls:
     def refuse_ended(self) -> None:
         """An error if the run may not go on."""
         if self.fenced:
-            raise self._fenced_error()
+            raise lost_lease(self.lease)
         if self.broken is not None:
             message = f"this run has ended: a write failed ({self.broken})"
             raise ClosedError(
@@ -181,15 +192,20 @@ class Calls:
         if self.closed or self.ended is not None:
             raise ClosedError("this run has ended", hint="start it again: store.run(…)")
 
-    def refuse_in_flight(self, what: str) -> None:
-        """InvalidInputError if a call is being made."""
+    @contextlib.contextmanager
+    def boundary(self, what: str) -> Iterator[None]:
+        """Around a boundary. InvalidInputError if a call is being made; none can begin meanwhile."""
+        # One that did would be taken in before it has an outcome, and no later run would know that it is in doubt.
         with self._lock:
-            names = self._journal.in_flight()
-        if names:
-            message = f"{what}: {', '.join(map(repr, names))} still in flight"
-            raise InvalidInputError(
-                message, hint="wait for parallel calls before a boundary, and make none inside a call"
-            )
+            names = ["another boundary"] if self._recording else [repr(name) for name in self._journal.in_flight()]
+            if names:
+                hint = "wait for parallel calls before a boundary, and make none inside a call"
+                raise InvalidInputError(f"{what}: {', '.join(names)} still in flight", hint=hint)
+            self._recording = True
+        try:
+            yield
+        finally:
+            self._recording = False
 
     def unasked(self) -> list[CallRow]:
         """Recorded calls that the loop has not asked for yet."""
@@ -198,7 +214,7 @@ class Calls:
 
     def nothing_asked(self) -> bool:
         """True if no call was made or given again since the last boundary."""
-        return not self.tool_calls and not self.llm_responses and not self.unasked()
+        return self._journal.is_empty()
 
     def mismatch(self, unasked: list[CallRow]) -> HoldfastError:
         """The error for a loop that ends without asking for what was recorded."""
@@ -245,28 +261,25 @@ class Calls:
         self.refuse_ended()
         slot = parent, name, key
         with self._lock:
+            if self._recording:
+                raise InvalidInputError(f"call {name!r} cannot begin while a boundary is being recorded")
             data, digest = self._args(args)
             nth, recorded = self._journal.begin(slot)
             if recorded is not None:
-                calling = self._find_outcome(recorded, slot, kind, digest, on_doubt, on_failed)
+                if (recorded.call.kind, recorded.call.args_digest) != (kind, digest):
+                    raise changed(recorded.call, kind, digest, data)
+                calling = self._find_outcome(recorded, slot, on_doubt, on_failed)
                 if calling.done:
                     return calling
-                row = msgspec.structs.replace(
-                    recorded.call,
-                    status=STARTED,
-                    token=self.lease.token,
-                    started_us=now_us(),
-                    ended_us=None,
-                    result=None,
-                    error=None,
-                )
+                was, row = calling._row, self._begun(calling._row)
                 calling = Calling(self, row, slot, recorded.slot)
+                calling._was = was
             else:
                 self._refuse_doubtful(name, digest, kind)
                 halt = self._run._heed()
                 if halt is not None:
                     self._run.halt(halt)
-                id_ = secrets.token_hex(8)
+                id_ = secrets.token_hex(8) if kind == "tool" else self._journal.id_of_model_call((*slot, nth))
                 row = CallRow(id_, parent, name, key, nth, kind, data, digest, STARTED, self.lease.token, now_us())
                 calling = Calling(self, row, slot, None)
             self._journal.start(slot, row.id)
@@ -293,55 +306,70 @@ class Calls:
         return data, digest_of(args)
 
     def _refuse_doubtful(self, name: str, digest: bytes, kind: str) -> None:
-        if kind != "tool":
-            return
-        for call in self._journal.doubtful(self.lease.token):
+        for call in self._journal.doubtful(self.lease.token) if kind == "tool" else ():
             if (call.name, call.args_digest) == (name, digest):
                 raise doubt(call)
 
-    def _find_outcome(
-        self, recorded: Journaled, slot: Slot, kind: str, digest: bytes, on_doubt: OnDoubt, on_failed: OnFailed
-    ) -> Calling:
+    def _begun(self, call: CallRow) -> CallRow:
+        """A recorded call that this run makes again."""
+        blank = {"ended_us": None, "result": None, "error": None}
+        return msgspec.structs.replace(call, status=STARTED, token=self.lease.token, started_us=now_us(), **blank)
+
+    def _find_outcome(self, recorded: Journaled, slot: Slot, on_doubt: OnDoubt, on_failed: OnFailed) -> Calling:
         """A recorded call as the loop gets it: done, or (not done) to be made again because somebody said so."""
-        call = recorded.call
-        if (call.kind, call.args_digest) != (kind, digest):
-            raise changed(call, kind, digest)
-        if in_doubt(call, self.lease.token):
+        if in_doubt(recorded.call, self.lease.token):
             recorded = self._look_again(recorded)
-            call = recorded.call
+        call = recorded.call
+        if in_doubt(call, self.lease.token):
+            calling = self._decide(recorded, slot, on_doubt)
+            # None: somebody else has decided it meanwhile.
+            return calling or self._find_outcome(recorded, slot, on_doubt, on_failed)
         calling = Calling(self, call, slot, recorded.slot)
         if call.status == RETRY or (call.status == FAILED and on_failed == "retry"):
-            return calling
-        if in_doubt(call, self.lease.token):
-            if on_doubt == "retry":
-                return calling
-            if on_doubt == "ask":
-                raise doubt(call)
-            self._journal.start(slot, call.id)
-            try:
-                self._decide(calling, call, on_doubt)
-            finally:
-                self._journal.stop(slot)
             return calling
         calling.done = True
         if call.status == FAILED:
             self.failed(slot, call)
             raise call_failed(call)
         if call.error is not None and call.error[0] == _UNSTORABLE:
-            self.answered(slot, call)
+            self.unstorable(slot, call)
             raise not_storable(call, call.error[1])
         calling.result = None if call.status == SKIPPED or call.result is None else decode(call.result)
         self.succeeded(slot, call, calling.result)
         return calling
 
-    def _decide(self, calling: Calling, call: CallRow, on_doubt: OnDoubt) -> None:
-        if callable(on_doubt):
-            calling.finish(on_doubt(to_call(call, status=IN_DOUBT)))
-            return
-        now = msgspec.structs.replace(call, status=SKIPPED, ended_us=now_us())
-        calling._write(now)
-        calling.done = True
-        self.succeeded(calling._slot, now, None)
+    def _decide(self, recorded: Journaled, slot: Slot, on_doubt: OnDoubt) -> Calling | None:
+        call = recorded.call
+        if on_doubt == "ask":
+            raise doubt(call)
+        calling = Calling(self, call, slot, recorded.slot)
+        self._journal.start(slot, call.id)  # so that the lease is kept while a function finds out
+        try:
+            with self._run._enclosed(calling):  # what it asks to find out belongs to the call, and is not asked again
+                said = on_doubt(to_call(call, status=IN_DOUBT)) if callable(on_doubt) else None
+            if not self._make_ours(recorded):
+                return None
+            if callable(on_doubt):
+                calling.finish(said)
+            elif on_doubt == "skip":
+                now = msgspec.structs.replace(call, status=SKIPPED, ended_us=now_us())
+                calling._write(now)
+                calling.done = True
+                self.succeeded(slot, now, None)
+            return calling
+        finally:
+            self._journal.stop(slot)
+
+    def _make_ours(self, recorded: Journaled) -> bool:
+        """Take a call in doubt for this run to settle; False if somebody has decided it since it was looked at."""
+        with self.writing():
+            self._backend.renew(self.lease)
+            try:
+                now = self._begun(recorded.call)
+                self._backend.settle(self.lease.session, self.lease.branch, before=recorded, after=now)
+            except ConflictError:
+                return False
+        return True
 
     def _look_again(self, recorded: Journaled) -> Journaled:
         """Somebody may have decided a call since this run was entered."""
@@ -392,6 +420,14 @@ class Calls:
         if row is not None:
             self._run._tell("call", row)
 
+    def unstorable(self, slot: Slot, row: CallRow) -> None:
+        """A tool was done, and what came out cannot be kept."""
+        with self._lock:
+            self.answered(slot, row)
+            self.tool_calls += 1
+            self._makes_tools = True
+        self._run._tell("call", row)
+
     def answered(self, slot: Slot, row: CallRow) -> None:
         """The loop knows the outcome."""
         with self._lock:
@@ -409,8 +445,8 @@ class Calls:
         """One line of the journal, on disk when this returns."""
         with self.writing():
             slot = self._backend.journal(self.lease, row, after=self._after, slot=slot)
-        with self._lock:
-            self._journal.note(Journaled(self.lease.run, self._after, slot, row))
+            with self._lock:
+                self._journal.note(Journaled(self.lease.run, self._after, slot, row))
         return slot
 
     @contextlib.contextmanager
@@ -418,15 +454,24 @@ class Calls:
         """Around every write: what fails here ends the run, because nobody can say how much of it is recorded."""
         self.refuse_ended()
         try:
-            yield
-        except FencedError as error:
-            self._note_fenced()
-            raise self._fenced_error() from error
+            with self.heeding_fence():
+                yield
+        except FencedError:
+            raise
         except BaseException as error:
             if not isinstance(error, InvalidInputError):  # refused before anything was written
                 self.broken = error
             raise
         self._renewed_us = clock_us()
+
+    @contextlib.contextmanager
+    def heeding_fence(self) -> Iterator[None]:
+        """Around every write, the last one too: a fence is noted and told."""
+        try:
+            yield
+        except FencedError as error:
+            self._note_fenced()
+            raise lost_lease(self.lease) from error
 
     def check_fence(self) -> None:
         """Before a model is asked: a run that was silent for as long as its lease may have lost it."""
@@ -435,10 +480,9 @@ class Calls:
                 self._backend.renew(self.lease)
 
     def beat(self) -> None:
-        """Renew while a call takes long; see pulse. Never raises."""
-        with self._lock:
-            idle = not self._journal.in_flight()
-        if idle or self.closed or self.fenced or self.broken is not None:
+        """Renew while a call takes long; see pulse."""
+        # Without the lock: it may be held for as long as somebody decides about a call in doubt.
+        if self.closed or self.fenced or self.broken is not None or not self._journal.is_busy():
             return
         if clock_us() - self._renewed_us < self.lease.lease_us // 3:
             return
@@ -454,9 +498,3 @@ class Calls:
         if not self.fenced:
             self.fenced = True
             self._run._tell("fenced", None)
-
-    def _fenced_error(self) -> FencedError:
-        message = (
-            f"session {self.lease.session!r}, branch {self.lease.branch!r}: this run has lost its lease to another"
-        )
-        return FencedError(message, hint="stop here; the other goes on from what was recorded")

@@ -6,7 +6,9 @@ boundary. Nothing is written here; the run writes, and tells the journal. Whoeve
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable
+from hashlib import sha256
 
 from holdfast.backend import CallRow, Journaled, in_doubt
 from holdfast.errors import InvalidInputError
@@ -60,6 +62,25 @@ class Journal:
         self._asked.add(id_)
         self._counts[slot] = self._counts.get(slot, 0) + 1
 
+    def id_of_model_call(self, ident: Ident) -> str:
+        """An id for a model call, of which nothing is recorded before its answer.
+
+        If it was cut off after calls were made inside it they are recorded as belonging to some id: when it is asked
+        again it is that one, and those calls are not made twice. So the id begins with what tells the call.
+        """
+        begins = sha256(repr(ident).encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        orphaned = [journaled.call.parent for journaled in self._recorded.values()]
+        found = [id_ for id_ in orphaned if id_ is not None and id_.startswith(begins) and id_ not in self._by_id]
+        return found[0] if found else begins + secrets.token_hex(4)
+
+    def is_empty(self) -> bool:
+        """True if nothing is recorded since the last boundary."""
+        return not self._recorded
+
+    def is_busy(self) -> bool:
+        """True if a call is being made."""
+        return bool(self._in_flight)
+
     def in_flight(self) -> list[str]:
         """The names of the calls being made."""
         return [name for _, name, _ in self._in_flight]
@@ -69,10 +90,11 @@ class Journal:
         return [journaled.call for journaled in self._recorded.values() if not self._is_asked(journaled.call)]
 
     def _is_asked(self, call: CallRow) -> bool:
-        if call.id in self._asked:
-            return True
-        outer = None if call.parent is None else self._by_id.get(call.parent)
-        return outer is not None and self._is_asked(self._recorded[outer].call)
+        at: CallRow | None = call
+        while at is not None and at.id not in self._asked:
+            outer = None if at.parent is None else self._by_id.get(at.parent)
+            at = None if outer is None else self._recorded[outer].call
+        return at is not None
 
     def doubtful(self, token: int) -> list[CallRow]:
         """Recorded calls of which nobody knows whether they happened."""

@@ -18,6 +18,7 @@ from holdfast.model import State
 MIN_BYTES = 256  # below that a place is hardly shorter than the result
 _DEPTH = 4
 _ITEMS = 64
+_MAX_STEP = 2**63  # a place is written as msgpack, which has no room for more, nor for a lone surrogate
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[str | int]).decode
@@ -35,13 +36,12 @@ def places(state: State, results: Results) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for path, value in _recent(state):
         if type(value) in (str, bytes):
-            for id_ in texts.get(value, ()):
-                found.setdefault(id_, _encode(path))
-        elif others:
-            for id_, wanted, data in others:
-                # Equal is not the same (1, True and 1.0 are equal): what it is stored as decides.
-                if id_ not in found and value == wanted and _stored(value) == data:
-                    found[id_] = _encode(path)
+            same = texts.get(value, [])
+        else:
+            # Equal is not the same (1, True and 1.0 are equal): what it is stored as decides.
+            same = [id_ for id_, wanted, data in others if value == wanted and _stored(value) == data]
+        for id_ in same:
+            found.setdefault(id_, _encode(path))
     return found
 
 
@@ -54,6 +54,8 @@ def _stored(value: object) -> bytes | None:
 
 def _recent(state: State) -> Iterator[tuple[list[str | int], Any]]:
     for key, value in state.items():
+        if not key.isprintable():
+            continue
         if type(value) is list:
             for at in range(max(0, len(value) - _ITEMS), len(value)):
                 yield from _below([key, at], value[at], _DEPTH)
@@ -73,7 +75,7 @@ def _below(path: list[str | int], value: Any, depth: int) -> Iterator[tuple[list
         return
     steps = value.items() if type(value) is dict else enumerate(value)
     for step, below in steps:
-        if type(step) in (str, int):
+        if (type(step) is str and step.isprintable()) or (type(step) is int and abs(step) < _MAX_STEP):
             yield from _below([*path, step], below, depth - 1)
 
 
@@ -82,8 +84,16 @@ def at_place(state: State, place: bytes) -> Any:
     value: Any = state
     try:
         for step in _decode(place):
-            value = value[step]
-    except (msgspec.DecodeError, LookupError, TypeError) as error:
+            value = _below_it(value, step)
+    except (msgspec.DecodeError, LookupError) as error:
         message = "a journaled result is said to stand in the state, and does not"
         raise CorruptionError(message, hint="run verify to see what is intact") from error
     return value
+
+
+def _below_it(value: Any, step: str | int) -> Any:
+    if type(value) is dict:
+        return value[step]
+    if type(value) is list and isinstance(step, int) and step >= 0:
+        return value[step]
+    raise LookupError(step)

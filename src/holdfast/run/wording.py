@@ -7,10 +7,12 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Any, Literal
 
-from holdfast.backend import MAX_ROW_BYTES, CallRow
+from holdfast.backend import MAX_ROW_BYTES, CallRow, Lease
 from holdfast.codec import Root, decode, encode_canonical
-from holdfast.errors import CallFailedError, InDoubtError, InvalidInputError, MismatchError
+from holdfast.errors import CallFailedError, FencedError, InDoubtError, InvalidInputError, MismatchError
+from holdfast.loops import LoopGuard
 from holdfast.model import Call
+from holdfast.strategy import Strategy
 
 OnDoubt = Literal["ask", "retry", "skip"] | Callable[[Call], Any]
 OnFailed = Literal["raise", "retry"]
@@ -18,6 +20,19 @@ OnFailed = Literal["raise", "retry"]
 DIGEST_BYTES = 16
 _MAX_BYTES = MAX_ROW_BYTES - 64 * 1024  # a call is one row, its name and error included
 _TEXT_CHARS = 4000
+_MIN_LEASE_S, _MAX_LEASE_S = 0.05, 7 * 86_400
+
+
+def check_options(strategy: object, lease_s: object, loops: object) -> None:
+    """InvalidInputError for what no run can have."""
+    if not isinstance(strategy, Strategy):
+        message = f"strategy must be one like Always() or EveryN(5), not {strategy!r:.80}"
+        raise InvalidInputError(message, hint="strategies can be joined with |")
+    if type(lease_s) not in (int, float) or not _MIN_LEASE_S <= lease_s <= _MAX_LEASE_S:  # type: ignore[operator]
+        message = f"lease_s must be a number of seconds from {_MIN_LEASE_S} to {_MAX_LEASE_S:,}, not {lease_s!r}"
+        raise InvalidInputError(message)
+    if loops is not None and not isinstance(loops, LoopGuard):
+        raise InvalidInputError(f"loops must be a LoopGuard, not {type(loops).__name__}")
 
 
 def check_choices(on_doubt: object, on_failed: object) -> None:
@@ -76,16 +91,15 @@ def not_storable(call: CallRow, why: str) -> InvalidInputError:
     return InvalidInputError(message, hint="return plain values")
 
 
-def changed(call: CallRow, kind: str, digest: bytes) -> MismatchError:
+def changed(call: CallRow, kind: str, digest: bytes, args: bytes | None) -> MismatchError:
     """The error for a call that is asked for in another way than it was recorded."""
 
-    def args(given: bytes) -> str:
-        return f"args {given.hex()[:8]}"
+    def spoken(kind: str, digest: bytes, args: bytes | None) -> str:
+        what = "the state" if args is None else f"args {repr(decode(args))[:200]}"
+        return f"a {kind} call with {what} ({digest.hex()[:8]})"
 
-    was = f"a {call.kind} call with {args(call.args_digest)}"
-    if call.args is not None:
-        was += f" {decode(call.args)!r:.200}"
-    message = f"{shown(call)} was recorded as {was}, and is now asked for as a {kind} call with {args(digest)}"
+    was, now = spoken(call.kind, call.args_digest, call.args), spoken(kind, digest, args)
+    message = f"{shown(call)} was recorded as {was}, and is now asked for as {now}"
     hint = "the code or what it starts from has changed since: change it back, or session.resolve / session.abandon()"
     return MismatchError(message, hint=hint)
 
@@ -98,3 +112,9 @@ def doubt(call: CallRow) -> InDoubtError:
         "on_doubt= decides beforehand"
     )
     return InDoubtError(message, hint=hint)
+
+
+def lost_lease(lease: Lease) -> FencedError:
+    """The error for a run that may not go on."""
+    message = f"session {lease.session!r}, branch {lease.branch!r}: this run has lost its lease to another"
+    return FencedError(message, hint="stop here; the other goes on from what was recorded")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from typing import Any
 
 from msgspec.structs import replace
@@ -107,3 +108,8 @@ def took(backend: Backend, id_: str, session: str = SESSION) -> tuple[int, int] 
     """What a history says a checkpoint took in."""
     found: list[Kept] = list(backend.history(session, after=0, limit=1_000))
     return next(kept.took for kept in found if kept.row.id == id_)
+
+
+def expire() -> None:
+    """Wait until a lease of SHORT_US is over."""
+    time.sleep(SHORT_S * 1.5)

@@ -36,7 +36,7 @@ _MAGIC = re.compile(rb"holdfast-export (\d{1,9})\n")
 MAGIC_BYTES = 32  # enough of a file to tell
 
 # Kinds. One that begins with a capital must be understood; one that begins with a small letter may be skipped.
-OPEN, SESSION, BLOBS, ROWS, DONE = b"OPEN", b"SESS", b"BLOB", b"ROWS", b"DONE"
+OPEN, SESSION, RUNS, BLOBS, ROWS, DONE = b"OPEN", b"SESS", b"RUNS", b"BLOB", b"ROWS", b"DONE"
 
 _SKIPPABLE = 0x184D2A5F
 _HEADER = struct.Struct("<II4sII32s")  # frame magic, bytes that follow; kind, packed and unpacked length, checksum
@@ -45,11 +45,12 @@ _CONTENT_BYTES = HEADER_BYTES - 8
 _LEVEL = 6
 
 # A row holds at most a delta, a whole copy, and a copy of the state it stands on; none is larger than packing lets
-# it be. Blobs are pieces of 8 MiB at most.
+# it be. Blobs are pieces of 8 MiB at most; a call, or the input of a run, is one row of 16 MiB at most.
 _SLACK_BYTES = 64 * 1024 * 1024
 _MAX_BYTES = {
     OPEN: 1024 * 1024,
     SESSION: 256 * 1024 * 1024,
+    RUNS: 64 * 1024 * 1024,
     BLOBS: 64 * 1024 * 1024,
     ROWS: 6 * MAX_STATE_BYTES + _SLACK_BYTES,
     DONE: 1024 * 1024,
@@ -250,7 +251,8 @@ def _cut() -> CorruptionError:
     return CorruptionError("the export is cut off: it ends within a block", hint="copy the file again, or export again")
 
 
-def _decoded(decoder: msgspec.msgpack.Decoder[Any], content: bytes, kind: bytes) -> Any:
+def decoded(decoder: msgspec.msgpack.Decoder[Any], content: bytes, kind: bytes) -> Any:
+    """The content of a block as that decoder reads it."""
     try:
         return decoder.decode(content)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -272,7 +274,7 @@ def write_opening(opening: Opening) -> bytes:
 
 def read_opening(content: bytes) -> Opening:
     """OPEN again."""
-    opening: Opening = _decoded(_openings, content, OPEN)
+    opening: Opening = decoded(_openings, content, OPEN)
     return opening
 
 
@@ -299,7 +301,7 @@ def write_session(moved: Moved) -> bytes:
 
 def read_session(content: bytes) -> Moved:
     """SESS again."""
-    found: _Session = _decoded(_sessions, content, SESSION)
+    found: _Session = decoded(_sessions, content, SESSION)
     totals = Totals(found.agent, found.status, found.reason, found.last_step, found.usage, found.updated_us)
     line = SessionRow(found.id, totals, len(found.branches), found.checkpoints, found.created_us, 0)
     branches = tuple([BranchRow(*branch) for branch in found.branches])
@@ -313,7 +315,7 @@ def write_blobs(contents: Iterable[bytes]) -> bytes:
 
 def read_blobs(content: bytes) -> list[bytes]:
     """BLOB again."""
-    found: list[bytes] = _decoded(_blobs, content, BLOBS)
+    found: list[bytes] = decoded(_blobs, content, BLOBS)
     return found
 
 
@@ -349,7 +351,7 @@ def write_row(kept: Kept, base: Base | None = None) -> bytes:
 
 def read_rows(content: bytes) -> list[Arrival]:
     """ROWS again."""
-    return [_arrival(found) for found in _decoded(_rows, content, ROWS)]
+    return [_arrival(found) for found in decoded(_rows, content, ROWS)]
 
 
 def _arrival(found: _Row) -> Arrival:
@@ -388,5 +390,5 @@ def write_done(done: Done) -> bytes:
 
 def read_done(content: bytes) -> Done:
     """DONE again."""
-    done: Done = _decoded(_dones, content, DONE)
+    done: Done = decoded(_dones, content, DONE)
     return done

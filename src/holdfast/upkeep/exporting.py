@@ -1,8 +1,10 @@
 """Sessions into one file: each as of one moment while writers go on, page by page, and there whole or not at all.
 
-What is read first (line, names, the newest sequence) decides what the file holds: later checkpoints are left out. A
-deletion in between would pull away what others stand on, so the session's epoch is read before and after; if it has
-changed, that session is written again. The file has another name until it is complete and on the disk.
+What is read first (line, names, journal, the newest sequence) decides what the file holds: later checkpoints are left
+out. The journal is of the very moment of the names: a little later, a boundary may have dropped a result because it
+stands in a state that is not in the file. A deletion in between would pull away what others stand on, so the session's
+epoch is read before and after; if it has changed, that session is written again. The file has another name until it is
+complete and on the disk.
 """
 
 from __future__ import annotations
@@ -12,13 +14,15 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from holdfast.backend import Backend, Kept, Moved, Names, SessionRow
+import msgspec
+
+from holdfast.backend import Backend, Kept, Moved, SessionRow
 from holdfast.delta import Record, rebuild, whole
 from holdfast.digest import checkpoint_digest
 from holdfast.errors import (
@@ -30,7 +34,7 @@ from holdfast.errors import (
     UnavailableError,
 )
 from holdfast.store.reading import read_chain
-from holdfast.upkeep import bundle
+from holdfast.upkeep import bundle, journals
 from holdfast.upkeep.progress import Progress
 
 _TRIES = 5  # of one session, before its deletions win
@@ -116,14 +120,6 @@ class _Meter:
 # one session
 
 
-class _Moment(NamedTuple):
-    """A session as it stood when it was looked at. `anchor` is a checkpoint whose chain tells the epoch."""
-
-    moved: Moved
-    anchor: str | None
-    epoch: int
-
-
 def _write_session(backend: Backend, session: str, out: _Out, meter: _Meter) -> bool:
     """A session into the file; False, and nothing written, if it is not there."""
     for _ in range(_TRIES):
@@ -131,9 +127,9 @@ def _write_session(backend: Backend, session: str, out: _Out, meter: _Meter) -> 
         anchor: str | None = None
         epoch = -1
         try:
-            moment = _look(backend, session)
-            anchor, epoch = moment.anchor, moment.epoch
-            _Passage(backend, moment.moved, out, meter).run()
+            anchor = _anchor(backend, session)
+            epoch = _epoch(backend, session, anchor)
+            _Passage(backend, _look(backend, session), out, meter).run()
             if _epoch(backend, session, anchor) == epoch:
                 return True
         except ConflictError:
@@ -163,11 +159,10 @@ def _epoch(backend: Backend, session: str, anchor: str | None) -> int:
     return 0 if anchor is None else backend.chain(session, anchor, salvage=True).epoch
 
 
-def _look(backend: Backend, session: str) -> _Moment:
-    """Line, names and newest sequence of one moment; the epoch of that moment or of one before."""
-    anchor = _anchor(backend, session)
-    epoch = _epoch(backend, session, anchor)
-    line, names = _line_and_names(backend, session)
+def _look(backend: Backend, session: str) -> Moved:
+    """Line, names, journal and newest sequence of one moment."""
+    moved = _stand_still(backend, session)
+    line, names = moved.line, moved.names
     ids = backend.ids(session)
     if len(ids) < line.checkpoints:
         raise ConflictError("checkpoints were deleted")
@@ -184,7 +179,7 @@ def _look(backend: Backend, session: str) -> _Moment:
         row = backend.find_row(session, id_)
         if row is not None and row.sequence > sequence:
             raise _miscounted(session)
-    return _Moment(Moved(line, names, sequence), anchor, epoch)
+    return msgspec.structs.replace(moved, sequence=sequence)
 
 
 def _miscounted(session: str) -> CorruptionError:
@@ -198,16 +193,21 @@ def _anchor(backend: Backend, session: str) -> str | None:
     return ids[0] if ids else None
 
 
-def _line_and_names(backend: Backend, session: str) -> tuple[SessionRow, Names]:
+def _stand_still(backend: Backend, session: str) -> Moved:
+    """What is known of a session beside its checkpoints, between two of its commits."""
     before = backend.find_session(session)
     for _ in range(_LOOKS):
         names = backend.names(session)
+        # Calls before runs: whoever made a call was entered before.
+        calls = tuple(backend.entries(session))
+        runs = tuple(backend.runs(session))
         after = backend.find_session(session)
         if after is None:
             raise _gone(session)
-        # Every commit moves `touched`: if that stood still, names and line are of one moment.
+        # Every commit moves `touched`: if that stood still, all of it is of one moment. Calls may have been made or
+        # ended meanwhile, which only adds to the journal.
         if before == after:
-            return after, names
+            return Moved(after, names, 0, runs, calls)
         before = after
     message = f"session {session!r} is written to without a pause"
     raise ConflictError(message, hint="try again in a moment")
@@ -222,6 +222,7 @@ class _Passage:
         self._moved = moved
         self._out = out
         self._meter = meter
+        self._journal = journals.Leaving(moved)
         self._tips = bundle.Tips()
         self._rows: list[bytes] = []
         self._bytes = 0
@@ -229,8 +230,10 @@ class _Passage:
     def run(self) -> None:
         """Write the session and all its checkpoints; ConflictError if some are no longer there."""
         self._out.block(bundle.SESSION, bundle.write_session(self._moved))
+        self._write_journal(self._journal.heading())
         written = 0
         for page in self._pages():
+            self._write_journal(self._journal.taken_by(page))
             self._write_blobs(page)
             for kept in page:
                 self._write_row(kept)
@@ -239,7 +242,12 @@ class _Passage:
             self._meter.add(len(page))
         if written != self._moved.line.checkpoints:
             raise ConflictError("checkpoints were deleted")
+        self._write_journal(self._journal.rest())
         self._out.count_session(written)
+
+    def _write_journal(self, contents: Iterable[bytes]) -> None:
+        for content in contents:
+            self._out.block(bundle.RUNS, content)
 
     def _pages(self) -> Iterator[Sequence[Kept]]:
         after, limit = 0, _FIRST_ROWS

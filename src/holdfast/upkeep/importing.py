@@ -29,6 +29,7 @@ from holdfast.lineage import check_name
 from holdfast.model import MAX_NAME_CHARS, ImportReport, SessionId
 from holdfast.upkeep import bundle
 from holdfast.upkeep.inspecting import Block, Inspector, Source, complete
+from holdfast.upkeep.journals import Took, read_runs
 from holdfast.upkeep.progress import Progress
 
 ON_EXISTS = ("refuse", "skip", "rename")
@@ -58,13 +59,14 @@ def import_file(
 
 
 class _Found:
-    """A session in the file that was looked at: what it is, and which blocks hold its checkpoints."""
+    """A session in the file that was looked at: what it is, and which blocks hold its checkpoints and its journal."""
 
-    __slots__ = ("blocks", "moved")
+    __slots__ = ("blocks", "journal", "moved")
 
     def __init__(self, moved: Moved) -> None:
         self.moved = moved
         self.blocks: list[Block] = []
+        self.journal: list[Block] = []
 
 
 Tell = Callable[[int], None]
@@ -96,16 +98,25 @@ def _survey(source: Source, naming: _Naming, tell: Tell) -> list[_Found]:
             inspector = Inspector(moved, source)
             naming.meet(moved.line.id)
             found.append(_Found(moved))
-        elif kind == bundle.ROWS:
+        elif kind in (bundle.ROWS, bundle.RUNS):
             if inspector is None:
-                message = "the export is damaged: checkpoints come before their session"
+                message = "the export is damaged: checkpoints or runs come before their session"
                 raise CorruptionError(message)
-            found[-1].blocks.append(block)
-            for arrival in bundle.read_rows(source.content(block)):
-                inspector.show(arrival)
+            _inspect(source, block, found[-1], inspector)
         tell(block.offset + block.header.packed)
     _compare(source.done, found)
     return found
+
+
+def _inspect(source: Source, block: Block, one: _Found, inspector: Inspector) -> None:
+    content = source.content(block)
+    if block.header.kind == bundle.RUNS:
+        one.journal.append(block)
+        inspector.show_runs(read_runs(content))
+        return
+    one.blocks.append(block)
+    for arrival in bundle.read_rows(content):
+        inspector.show(arrival)
 
 
 def _compare(done: bundle.Done | None, found: Collection[_Found]) -> None:
@@ -212,15 +223,24 @@ def _adopt(backend: Backend, source: Source, one: _Found, name: str, tell: Tell)
     """False if a session of that name is there."""
     if backend.find_session(name) is not None:
         return False
-    moved = msgspec.structs.replace(one.moved, line=msgspec.structs.replace(one.moved.line, id=name))
+    arrived = [read_runs(source.content(block)) for block in one.journal]
+    moved = msgspec.structs.replace(
+        one.moved,
+        line=msgspec.structs.replace(one.moved.line, id=name),
+        runs=tuple([row for block in arrived for row in block.runs]),
+        calls=tuple([call for block in arrived for call in block.calls]),
+    )
+    took = dict([pair for block in arrived for pair in block.took])
     try:
-        backend.adopt(moved, _history(source, one, tell))
+        backend.adopt(moved, _history(source, one, took, tell))
     except AlreadyExistsError:
         return False
     return True
 
 
-def _history(source: Source, one: _Found, tell: Tell) -> Iterator[tuple[Kept, Mapping[bytes, bytes]]]:
+def _history(
+    source: Source, one: _Found, took: Mapping[str, Took], tell: Tell
+) -> Iterator[tuple[Kept, Mapping[bytes, bytes]]]:
     digests: dict[str, bytes] = {}
     given: set[bytes] = set()
     for block in one.blocks:
@@ -228,6 +248,8 @@ def _history(source: Source, one: _Found, tell: Tell) -> Iterator[tuple[Kept, Ma
             kept, row = arrival.kept, arrival.kept.row
             if row.link_id is not None:
                 kept = msgspec.structs.replace(kept, row=complete(row, digests[row.link_id]))
+            if row.id in took:
+                kept = msgspec.structs.replace(kept, took=took[row.id])
             digests[row.id] = row.digest
             refs = {ref for record in (kept.delta, kept.whole) if record is not None for ref in record.refs}
             yield kept, source.pieces(refs - given)
@@ -240,7 +262,8 @@ def _take_back(backend: Backend, name: str, moved: Moved) -> None:
     with contextlib.suppress(HoldfastError):
         line, names = backend.find_session(name), backend.names(name)
         same = set(names.branches) == set(moved.names.branches) and set(names.tags) == set(moved.names.tags)
-        if line is not None and line.checkpoints == moved.line.checkpoints and same:
+        never_ran = not any([row.token for row in backend.runs(name)])  # one that came has the token 0
+        if line is not None and line.checkpoints == moved.line.checkpoints and same and never_ran:
             backend.delete_session(name)
 
 

@@ -20,9 +20,10 @@ from holdfast.codec import encode_canonical
 from holdfast.delta.replay import Replay, stand_on
 from holdfast.errors import CorruptionError, HoldfastError
 from holdfast.lineage import check_name
-from holdfast.model import MAX_STATE_BYTES
+from holdfast.model import MAX_STATE_BYTES, State
 from holdfast.store.fields import check_step, check_usage, to_checkpoint, to_info
-from holdfast.upkeep import bundle
+from holdfast.upkeep import auditing, bundle
+from holdfast.upkeep.journals import Arrived
 
 _CACHED_BLOCKS = 8
 _MAX_SEQUENCE = 2**62
@@ -117,12 +118,13 @@ class Source:
 class _Seen(NamedTuple):
     """What later checkpoints are compared with."""
 
+    sequence: int
     digest: bytes
     state_digest: bytes
 
 
 class Inspector:
-    """Looks at one session: its line and names, then its checkpoints in order, then whether that was all of it."""
+    """Looks at one session: its line and names, its checkpoints in order, its journal, and whether that was all."""
 
     def __init__(self, moved: Moved, source: Source) -> None:
         self._moved = moved
@@ -131,7 +133,15 @@ class Inspector:
         self._sequence = 0
         self._tips = bundle.Tips()
         self._states: dict[str, Replay] = {}
+        self._journal = auditing.Arriving()
         self._check_line()
+
+    def show_runs(self, arrived: Arrived) -> None:
+        """Some of its journal."""
+        try:
+            self._journal.take(arrived)
+        except HoldfastError as error:
+            raise self._damaged(str(error)) from error
 
     def show(self, arrival: bundle.Arrival) -> None:
         """The next checkpoint."""
@@ -139,8 +149,9 @@ class Inspector:
         try:
             check_name(id_, "a checkpoint id")
             self._check_row(arrival.kept)
-            self._check_fields(arrival.kept.row)
-            self._check_state(arrival)
+            branch = self._check_fields(arrival.kept.row)
+            state = self._check_state(arrival)
+            self._journal.show(arrival.kept, branch=branch, stood=self._stood(arrival.kept.row), state=state)
         except HoldfastError as error:
             raise self._damaged(f"checkpoint {id_[:12]!r}: {error}") from error
 
@@ -158,6 +169,17 @@ class Inspector:
         for name, id_ in targets:
             if id_ not in self._seen:
                 raise self._damaged(f"{name!r} points at a checkpoint that does not come")
+        try:
+            self._journal.finish({seen.sequence for seen in self._seen.values()})
+        except HoldfastError as error:
+            raise self._damaged(str(error)) from error
+
+    def _stood(self, row: Row) -> int | None:
+        """The sequence of the checkpoint that one was committed on: 0 if on none, None if that is not here."""
+        if row.parent_id is None:
+            return 0
+        parent = self._seen.get(row.parent_id)
+        return None if parent is None else parent.sequence
 
     def _damaged(self, what: str) -> CorruptionError:
         return CorruptionError(f"session {self._moved.line.id[:64]!r} in the export: {what}")
@@ -196,8 +218,8 @@ class Inspector:
             raise CorruptionError("its size cannot be")
         self._sequence = row.sequence
 
-    def _check_fields(self, row: Row) -> None:
-        """Its digest, and that everything in it can be read and means something."""
+    def _check_fields(self, row: Row) -> str:
+        """Its digest, and that everything in it can be read and means something; its branch."""
         full = row if row.link_id is None else complete(row, self._seen[row.link_id].digest)
         try:
             checkpoint = to_checkpoint(full, self._moved.line.id, dict)
@@ -211,10 +233,11 @@ class Inspector:
         except (ValueError, TypeError, ArithmeticError) as error:
             message = f"its fields mean nothing: {error}"
             raise CorruptionError(message) from error
-        self._seen[row.id] = _Seen(row.digest, row.state_digest)
+        self._seen[row.id] = _Seen(row.sequence, row.digest, row.state_digest)
+        return checkpoint.branch
 
-    def _check_state(self, arrival: bundle.Arrival) -> None:
-        """Every way to read its state gives the state that its digest says."""
+    def _check_state(self, arrival: bundle.Arrival) -> State:
+        """Its state: every way to read it gives the one that its digest says."""
         kept, row = arrival.kept, arrival.kept.row
         at_hand, let_go = self._tips.take(row.id, row.link_id)
         before = None if row.link_id is None else self._states.pop(row.link_id, None)
@@ -232,6 +255,7 @@ class Inspector:
         if state is None:
             raise CorruptionError("it has neither a delta nor a whole copy")
         self._states[row.id] = state
+        return state.state
 
     def _base(self, arrival: bundle.Arrival) -> Replay:
         base, link = arrival.base, arrival.kept.row.link_id

@@ -3,7 +3,8 @@
 A checkpoint that stays but stood on one that goes gets a delta from its nearest ancestor that stays, or a whole copy
 where there is none or that is as short. All of one session goes in one transaction: at any moment a reader sees the
 session before or after. A commit that comes in between is safe: heads never go, and a plan that no longer fits (a
-branch or tag was set on a checkpoint meanwhile) is made again.
+branch or tag was set on a checkpoint meanwhile) is made again. A session on which somebody works, or could go on with
+a run, is not over.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from holdfast.backend import Backend, Deletion, Rewrite, Row
+from holdfast.backend import Backend, Deletion, Rewrite, Row, SessionRow
 from holdfast.delta import advance, know, rebuild, whole
-from holdfast.errors import ConflictError, InvalidInputError, NotFoundError
+from holdfast.errors import ConflictError, CorruptionError, InvalidInputError, LeaseHeldError, NotFoundError
 from holdfast.model import CheckpointId, PruneReport, SessionId, State, Status
 from holdfast.retention import Point, Retention, is_over, to_drop
 from holdfast.store.fields import read_fields
@@ -51,9 +52,7 @@ def prune(
         if progress is not None:
             progress(number, len(sessions))
         try:
-            if _is_over(backend, id_, retention, now_us):
-                if not dry_run:
-                    backend.delete_session(id_)
+            if _end(backend, id_, retention, now_us, dry_run=dry_run):
                 ended.append(SessionId(id_))
                 continue
             gone = _prune_session(backend, id_, retention, now_us, dry_run=dry_run)
@@ -78,19 +77,52 @@ def _all_sessions(backend: Backend) -> list[str]:
         before = page[-1].touched
 
 
-def _is_over(backend: Backend, session: str, retention: Retention, now_us: int) -> bool:
-    line = backend.find_session(session)
-    if retention.finished_days is None or line is None or line.totals.status not in _FINISHED:
+def _end(backend: Backend, session: str, retention: Retention, now_us: int, *, dry_run: bool) -> bool:
+    """Delete a whole session if it is over; True if it was."""
+    for _ in range(_TRIES):
+        line = backend.find_session(session)
+        if line is None or not _is_over(backend, line, retention, now_us):
+            return False
+        if dry_run:
+            return True
+        try:
+            backend.delete_session(session, touched=line.touched)
+        except ConflictError:
+            continue  # somebody wrote to it since it was looked at
+        except LeaseHeldError:
+            return False  # somebody has begun to work on it again
+        return True
+    return False
+
+
+def _is_over(backend: Backend, line: SessionRow, retention: Retention, now_us: int) -> bool:
+    if retention.finished_days is None or line.totals.status not in _FINISHED:
         return False
-    names = backend.names(session)
-    statuses = [read_fields(_row(backend, session, branch.head_id)).status for branch in names.branches]
-    return is_over(
+    names = backend.names(line.id)
+    statuses = [read_fields(_row(backend, line.id, branch.head_id)).status for branch in names.branches]
+    if len(statuses) == 1:
+        # Then the line speaks of this branch, and knows more than its head: a run may have been given up since.
+        statuses = [line.totals.status]
+    return not _has_work_left(backend, line.id) and is_over(
         finished=all(status in _FINISHED for status in statuses),
         tagged=bool(names.tags),
         at_us=line.totals.at_us,
         retention=retention,
         now_us=now_us,
     )
+
+
+def _has_work_left(backend: Backend, session: str) -> bool:
+    """True if a run is alive, or the next one would go on where one stopped; so, too, if that cannot be told."""
+    try:
+        return any(
+            [
+                row.entered or row.unfinished or bool(backend.pending(session, row.branch).calls)
+                for row in backend.runs(session)
+            ]
+        )
+    except CorruptionError:
+        return True
 
 
 def _prune_session(backend: Backend, session: str, retention: Retention, now_us: int, *, dry_run: bool) -> list[str]:

@@ -3,7 +3,8 @@
 A history is paged through in order and each delta is done to the state before it, so a checkpoint costs what changed
 in it; of the lines that are open at a time the states are kept. A whole copy is decoded and compared as well. Where a
 page cannot be read, its checkpoints are looked at one by one: each that can be had in no way belongs to a problem, and
-all that fail because of the same damage to the same one. Nothing raised by damage leaves this module.
+all that fail because of the same damage to the same one. The journal of its calls is read along with it (see
+auditing). Nothing raised by damage leaves this module.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from holdfast.errors import CorruptionError, InvalidInputError, NotFoundError, U
 from holdfast.model import CheckpointId, Problem, SessionId, VerifyReport
 from holdfast.store.fields import read_fields
 from holdfast.store.reading import read_chain
+from holdfast.upkeep import auditing
 from holdfast.upkeep.progress import Progress
 
 _FIRST_PAGE_ROWS = 16
@@ -129,6 +131,7 @@ class _SessionCheck:
         self._reached: dict[str, _Damage] = {}  # by checkpoint: those lost, and those with a broken record to spare
         self._lost: set[str] = set()
         self._others: list[Problem] = []
+        self._journal = auditing.Recheck(backend, session)
         self._last: str | None = None
         self.checked = 0
 
@@ -157,6 +160,7 @@ class _SessionCheck:
                 weight = sum([_weight(kept.delta) + _weight(kept.whole) for kept in page]) // len(page) + 1
                 limit = max(1, min(8 * limit, _PAGE_ROWS, _PAGE_BYTES // weight))
             self._names()
+            self._journal.between()
         except NotFoundError:
             return  # deleted since it was listed
         except _UNREADABLE as error:
@@ -165,13 +169,13 @@ class _SessionCheck:
 
     def problems(self) -> list[Problem]:
         """What was found, one problem for each damage."""
-        return [damage.problem(self._session) for damage in self._damages] + self._others
+        return [damage.problem(self._session) for damage in self._damages] + self._others + self._journal.problems
 
     # a page that can be read
 
     def _check(self, kept: Kept) -> None:
         self.checked += 1
-        row = kept.row
+        row, state = kept.row, None
         try:
             tip = self._replayed(kept)
             self._tips.put(row.id, tip, kept.size_bytes)
@@ -179,8 +183,11 @@ class _SessionCheck:
         except _UNREADABLE:
             self._look_closer(row)
         else:
+            state = tip.state
             if row.link_id in self._lost:
                 self._intact_again(row)
+        if kept.took is not None:
+            self._journal.taken_by(row.id, state)
 
     def _replayed(self, kept: Kept) -> Replay:
         """The state of a checkpoint by each of its records, all of which must give its digest."""
@@ -239,6 +246,7 @@ class _SessionCheck:
         except _UNREADABLE:
             self.checked += 1
             self._look_closer(row)
+            self._journal.taken_by(row.id, None)
             return
         if page and page[0].row.id == row.id:
             self._check(page[0])

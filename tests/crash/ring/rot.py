@@ -11,10 +11,12 @@ from holdfast.errors import HoldfastError
 from holdfast.store import Session, Store
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
+from tests.crash.ring.running import Agent, look_at_runs
 from tests.crash.ring.workload import Look, look, text
 
 PAGE_BYTES = 4096
 NAMES = ("one", "two", "three")
+RUNS = ("runs", "calls", "pending", "taken in")
 
 _left: list[Store] = []
 
@@ -52,6 +54,10 @@ def leave(say: Say, place: Place, cut: bool) -> None:
             say(look(store))
             store.session("three").fork("main~2", "side")
             say(look(store))
+    agent = Agent(store.backend, "one")
+    for act in (agent.enter, partial(agent.start, "call"), partial(agent.finish, "call"), agent.leave):
+        act()
+        say(look(store))
     if cut:
         _left.append(store)  # and out, without closing it
     else:
@@ -107,6 +113,9 @@ def reads(store: Store, name: str, truth: Look) -> Iterator[tuple[Callable[[], A
     yield lambda: {each: found.sequence for each, found in session.branches().items()}, truth["branches"]
     yield lambda: {each: found.sequence for each, found in session.tags().items()}, truth["tags"]
     yield lambda: store.backend.find_session(name) is not None, True
+    yield partial(look_at_runs, store.backend, name), {part: truth[part] for part in RUNS}
+    for branch, calls in truth["pending"].items():
+        yield partial(pending_on, store, name, branch), calls
     for branch, line in truth["lines"].items():
         yield partial(session.load, branch), truth["heads"][branch]
         yield partial(numbers, session, branch), line
@@ -114,6 +123,10 @@ def reads(store: Store, name: str, truth: Look) -> Iterator[tuple[Callable[[], A
     for number, state in truth["states"].items():
         if number in by_number:
             yield partial(session.load, by_number[number]), state
+
+
+def pending_on(store: Store, name: str, branch: str) -> list[Any]:
+    return [journaled.call for journaled in store.backend.pending(name, branch).calls]
 
 
 def numbers(session: Session, branch: str) -> list[int]:

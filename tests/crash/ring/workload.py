@@ -16,6 +16,7 @@ from holdfast.model import State
 from holdfast.retention import Retention
 from holdfast.store import Session, Store
 from tests.crash.ring.rooms import room
+from tests.crash.ring.running import Agent, look_at_runs
 
 Look = dict[str, Any]
 
@@ -58,6 +59,24 @@ class Day:
             lambda: self.store.export(self._bundle, session="alpha", overwrite=True),
             lambda: self.store.import_(self._bundle, rename="delta"),
             self.reopen,
+            lambda: self.agent().enter(),
+            lambda: self.agent().start("one"),
+            lambda: self.agent().finish("one"),
+            lambda: self.boundary(1),
+            lambda: self.agent().start("two"),
+            lambda: self.agent().leave(),
+            self.reopen,
+            lambda: self.agent().enter(),
+            lambda: self.agent().finish("two"),
+            lambda: self.boundary(2),
+            lambda: self.of("echo").fork("main", "try"),
+            lambda: self.agent("try").enter(),
+            lambda: self.agent("try").start("three"),
+            lambda: self.of("echo").delete("main~1"),
+            lambda: self.agent("try").leave("failed"),
+            lambda: self.boundary(3, ends_run=True),
+            lambda: self.agent("try").abandon(),
+            lambda: self.of("echo").delete_branch("try"),
         ]
 
     def of(self, name: str) -> Session:
@@ -73,6 +92,15 @@ class Day:
         if note:
             state["note"] = note
         session.commit(state, branch=branch, step=turn, label=f"turn {turn}")
+
+    def agent(self, branch: str = "main") -> Agent:
+        """Whoever runs a branch of the session that has runs."""
+        return Agent(self.store.backend, "echo", branch)
+
+    def boundary(self, turn: int, **more: bool) -> None:
+        """A turn of that agent."""
+        with self.agent().boundary(**more):
+            self.grow("echo", turn)
 
     def reopen(self) -> None:
         """Close the store, open it again."""
@@ -105,6 +133,7 @@ def look_at(store: Store, name: str) -> Look:
         "tags": {name: found.sequence for name, found in session.tags().items()},
         "lines": {name: [found.sequence for found in session.log(name)] for name in branches},
         "heads": {name: session.load(name) for name in branches},
+        **look_at_runs(store.backend, name),
     }
 
 

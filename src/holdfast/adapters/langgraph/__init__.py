@@ -8,14 +8,14 @@ from importlib import metadata
 
 from holdfast.errors import UnsupportedError
 
-OLDEST, BEFORE = (4, 0), (4, 4)
+OLDEST, BEFORE = (4, 0, 1), (4, 4)
 
 
 def _refuse_unknown(found: str | None) -> None:
     hint = "pip install 'holdfast[langgraph]'"
     if found is None:
         raise UnsupportedError("holdfast.adapters.langgraph needs LangGraph, which is not installed", hint=hint)
-    version = tuple([int(part) if part.isdigit() else 0 for part in found.split(".")[:2]])
+    version = tuple([int(part) if part.isdigit() else 0 for part in found.split(".")[:3]])
     if not OLDEST <= version < BEFORE:
         wanted = f">={'.'.join(map(str, OLDEST))},<{'.'.join(map(str, BEFORE))}"
         message = f"langgraph-checkpoint {found} is not one this adapter was tried with ({wanted})"

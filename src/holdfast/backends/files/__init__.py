@@ -11,17 +11,39 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
-from holdfast.backend import BranchRow, Chain, Commit, Deletion, Kept, Moved, Names, Row, SessionRow, Sizes
-from holdfast.backends.files import anew, reads, upkeep, writes
-from holdfast.backends.files.disk import Disk, translate, translated
+import msgspec
+
+from holdfast.backend import (
+    LOOK_S,
+    BranchRow,
+    CallRow,
+    Chain,
+    Commit,
+    Deletion,
+    Entered,
+    Entry,
+    Journaled,
+    Kept,
+    Lease,
+    Moved,
+    Names,
+    Pending,
+    Row,
+    RunRow,
+    SessionRow,
+    Sizes,
+)
+from holdfast.backends.files import anew, reads, running, upkeep, writes
+from holdfast.backends.files.disk import Disk, translated
 from holdfast.backends.files.folder import Folder
 from holdfast.backends.files.journal import Journal
+from holdfast.backends.files.leases import Leases
 from holdfast.backends.files.shelf import Shelf, Summary
-from holdfast.errors import AlreadyExistsError, ClosedError, CorruptionError, NotFoundError
+from holdfast.errors import AlreadyExistsError, ClosedError, ConflictError, CorruptionError, NotFoundError
 from holdfast.model import Problem
 
 _NUMBERS_AT_ONCE = 1000
@@ -35,9 +57,12 @@ class FilesBackend:
     def __init__(self, path: Path, *, durability: str = "full", disk: Disk | None = None) -> None:
         self.path = path
         self._folder = Folder(path, disk or Disk(), durable=durability == "full")
-        self._shelf = Shelf(self._folder)
+        self._leases = Leases(self._folder)
+        self._shelf = Shelf(self._folder, self._leases)
+        self._runs = running.Runs(self._folder, self._leases, self._applied)
         self._lock = threading.RLock()  # what is known of the journals
         self._writer = threading.Lock()  # taken before the other, never after it
+        self._held: Journal | None = None  # what is being written to, by whoever has `_writer`
         self._closed = False
         self._pid = os.getpid()
 
@@ -45,13 +70,15 @@ class FilesBackend:
 
     def commit(self, commit: Commit) -> Row:
         with self._writing(commit.session) as journal:
-            return writes.commit(self._folder, journal, commit, self._number, self._applied)
+            return writes.commit(self._folder, self._runs, journal, commit, self._number, self._applied)
 
     def fork(self, session: str, *, id_: str, branch: str) -> None:
         self._name(session, lambda journal: self._give(journal, "fork", branch, id_))
 
     def delete_branch(self, session: str, *, branch: str) -> None:
-        self._name(session, lambda journal: self._give_up(journal, "forget", branch))
+        with self._changing(session) as journal:
+            running.refuse_live(self._leases, session, branch, journal.index.ledger.states.get(branch))
+            self._give_up(journal, "forget", branch)
 
     def tag(self, session: str, *, id_: str, name: str) -> None:
         self._name(session, lambda journal: self._give(journal, "tag", name, id_))
@@ -72,16 +99,22 @@ class FilesBackend:
     def delete_checkpoints(self, deletion: Deletion) -> None:
         with self._changing(deletion.session) as journal:
             known = journal.index.refs_known
-            touched = writes.delete_checkpoints(self._folder, journal, deletion)
+            touched = writes.delete_checkpoints(self._folder, self._runs, journal, deletion)
             with self._lock:
                 self._shelf.drop(journal.path)
                 upkeep.sweep(self._folder, self._shelf, touched if known else None)
 
-    def delete_session(self, session: str) -> None:
+    def delete_session(self, session: str, *, touched: int | None = None) -> None:
         with self._changing(session, damaged=True) as journal:
             index = journal.index
+            if touched not in (None, index.touched()):
+                message = f"session {session!r} was written to meanwhile"
+                raise ConflictError(message, hint="look again")
+            for branch, state in index.ledger.states.items():
+                running.refuse_live(self._leases, session, branch, state)
             refs = frozenset([ref for entry in index.entries.values() for ref in entry.refs])
             with self._lock:
+                self._leases.remove(session)
                 self._folder.remove_journal(journal.path)
                 self._shelf.drop(journal.path)
                 upkeep.sweep(self._folder, self._shelf, refs if index.refs_known else None)
@@ -107,18 +140,77 @@ class FilesBackend:
             if journal is not None:
                 raise _exists(session)
 
+    # runs
+
+    def enter(self, entry: Entry) -> Entered:
+        with self._writing(entry.session) as journal:
+            return self._runs.enter(journal, entry, self._number)
+
+    def renew(self, lease: Lease) -> None:
+        with self._writing(lease.session) as journal:
+            self._runs.renew(journal, lease)
+
+    def journal(self, lease: Lease, call: CallRow, *, after: int, slot: int | None = None) -> int:
+        with self._writing(lease.session) as journal:
+            return self._runs.journal(journal, lease, call, after=after, slot=slot)
+
+    def leave(self, lease: Lease, *, status: str | None, reason: str | None) -> None:
+        with self._writing(lease.session) as journal:
+            self._runs.leave(journal, lease, status=status, reason=reason)
+
+    def settle(self, session: str, branch: str, *, before: Journaled, after: CallRow) -> None:
+        with self._changing(session) as journal:
+            self._runs.settle(journal, branch, before=before, after=after)
+
+    def abandon(self, session: str, branch: str, *, reason: str) -> int:
+        with self._changing(session) as journal:
+            return self._runs.abandon(journal, branch, reason=reason)
+
+    def pending(self, session: str, branch: str) -> Pending:
+        with self._reading(session) as journal:
+            return Pending(None, ()) if journal is None else running.pending(self._leases, journal, branch)
+
+    def calls(self, session: str, id_: str) -> Sequence[Journaled]:
+        with self._looking(session) as journal:
+            return running.calls(journal, id_)
+
+    def runs(self, session: str) -> Sequence[RunRow]:
+        with self._reading(session) as journal:
+            return [] if journal is None else running.runs(self._leases, journal)
+
+    def entries(self, session: str) -> Sequence[Journaled]:
+        with self._looking(session) as journal:
+            return running.entries(journal)
+
+    def crashed(self) -> Sequence[tuple[SessionRow, RunRow]]:
+        found: list[tuple[SessionRow, RunRow]] = []
+        for summary in self._summaries():
+            if not summary.runs_known:
+                raise _lost()
+            row = self._row_of(summary) if summary.runs else None
+            if row is not None and row.crashed:
+                found += [(row, run) for run in self.runs(row.id) if run.entered and not run.live]
+        return sorted(found, key=lambda each: each[0].touched, reverse=True)
+
+    def wait(self, seconds: float) -> None:
+        self._refuse_use()
+        time.sleep(max(0.0, min(seconds, LOOK_S)))
+
     # reads
 
     def find_session(self, session: str) -> SessionRow | None:
         with self._reading(session) as journal:
-            return None if journal is None else journal.index.session_row()
+            if journal is None:
+                return None
+            crashed = running.has_crashed(self._leases, session, journal.index.ledger.states.values())
+            return msgspec.structs.replace(journal.index.session_row(), crashed=crashed)
 
     def sessions(
         self, *, before: int | None, limit: int, status: str | None, agent: str | None
     ) -> Sequence[SessionRow]:
         rows = [
             row
-            for row in map(_row_of, self._summaries())
+            for row in map(self._row_of, self._summaries())
             if (before is None or row.touched < before)
             and status in (None, row.totals.status)
             and agent in (None, row.totals.agent)
@@ -182,7 +274,7 @@ class FilesBackend:
 
     def sizes(self) -> Sizes:
         summaries = self._summaries()
-        rows = [_row_of(summary) for summary in summaries]
+        rows = [self._row_of(summary) for summary in summaries]
         return Sizes(
             sessions=len(rows),
             checkpoints=sum([row.checkpoints for row in rows]),
@@ -240,9 +332,21 @@ class FilesBackend:
             with self._folder.locked():
                 yield
 
-    def _writing(self, session: str, *, damaged: bool = False) -> _Writing:
+    @contextlib.contextmanager
+    def _writing(self, session: str, *, damaged: bool = False) -> Iterator[Journal | None]:
+        """The right to write, and the journal to write to.
+
+        An interrupt can strike between any two lines. So each thing is taken by a `with`, which cannot be interrupted
+        between taking and being bound to give back; or is given back by name, whether it was taken or not.
+        """
         self._refuse_use()
-        return _Writing(self, session, damaged=damaged)
+        with translated(f"writing to session {session!r}"), self._writer:
+            self._refuse_use()
+            with self._folder.locked():
+                try:
+                    yield self._hold(session, damaged=damaged)
+                finally:
+                    self._let_go()
 
     def _hold(self, session: str, *, damaged: bool) -> Journal | None:
         with self._lock:
@@ -254,14 +358,17 @@ class FilesBackend:
                 # Whoever made the file may have been killed before its name was on the disk.
                 self._folder.sync_sessions()
                 journal.settled = True
+            self._held = journal
             journal.held = True
         return journal
 
-    def _let_go(self, journal: Journal) -> None:
+    def _let_go(self) -> None:
         with self._lock:
-            if journal.writing:  # begun and not brought to its end: to be read again
-                self._shelf.drop(journal.path)
-            journal.held = False
+            journal, self._held = self._held, None
+            if journal is not None:
+                if journal.writing:  # begun and not brought to its end: to be read again
+                    self._shelf.drop(journal.path)
+                journal.held = False
 
     @contextlib.contextmanager
     def _changing(self, session: str, *, damaged: bool = False) -> Iterator[Journal]:
@@ -293,6 +400,12 @@ class FilesBackend:
             self._refuse_use()
             return self._shelf.summaries()
 
+    def _row_of(self, summary: Summary) -> SessionRow:
+        if summary.row is None:
+            raise _lost()
+        crashed = running.has_crashed(self._leases, summary.row.id, summary.runs.values())
+        return msgspec.structs.replace(summary.row, crashed=crashed) if crashed else summary.row
+
     def _refuse_use(self) -> None:
         if self._pid != os.getpid():  # before any lock: in a forked child nobody may be left to release it
             message = "this store was opened by the parent process"
@@ -302,56 +415,9 @@ class FilesBackend:
             raise ClosedError(message, hint="open it again")
 
 
-class _Writing:
-    """The right to write, and the journal to write to. A class, because a commit would notice a generator's price."""
-
-    __slots__ = ("_backend", "_damaged", "_journal", "_session")
-
-    def __init__(self, backend: FilesBackend, session: str, *, damaged: bool) -> None:
-        self._backend, self._session, self._damaged = backend, session, damaged
-        self._journal: Journal | None = None
-
-    def __enter__(self) -> Journal | None:
-        backend = self._backend
-        backend._writer.acquire()  # noqa: SLF001 - the backend's own room
-        try:
-            backend._refuse_use()  # noqa: SLF001
-            backend._folder.lock()  # noqa: SLF001
-            try:
-                self._journal = backend._hold(self._session, damaged=self._damaged)  # noqa: SLF001
-            except BaseException:
-                backend._folder.unlock()  # noqa: SLF001
-                raise
-        except BaseException as error:
-            backend._writer.release()  # noqa: SLF001
-            if isinstance(error, OSError):
-                raise translate(error, self._doing) from error
-            raise
-        return self._journal
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        backend = self._backend
-        try:
-            if self._journal is not None:
-                backend._let_go(self._journal)  # noqa: SLF001
-            backend._folder.unlock()  # noqa: SLF001
-        finally:
-            backend._writer.release()  # noqa: SLF001
-        if isinstance(error, OSError):
-            raise translate(error, self._doing) from error
-
-    @property
-    def _doing(self) -> str:
-        return f"writing to session {self._session!r}"
-
-
-def _row_of(summary: Summary) -> SessionRow:
-    if summary.row is None:
-        message = "a session cannot be listed: lines of its journal are lost"
-        raise CorruptionError(message, hint="run verify to see which one, and what is intact")
-    return summary.row
+def _lost() -> CorruptionError:
+    message = "a session cannot be listed: lines of its journal are lost"
+    return CorruptionError(message, hint="run verify to see which one, and what is intact")
 
 
 def _no_session(session: str) -> NotFoundError:

@@ -8,6 +8,7 @@ beside it neither hides it nor makes it worse.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,11 +17,14 @@ import msgspec
 
 from holdfast.backend import FORMAT_VERSION, Kept, Moved, Rewrite, Totals
 from holdfast.backends.files.folder import Folder
-from holdfast.backends.files.index import Entry, Index, Span
+from holdfast.backends.files.index import Entry, Index
 from holdfast.backends.files.journal import Journal
+from holdfast.backends.files.ledger import Called, Group, Ledger, Span
 from holdfast.backends.files.lines import (
     About,
+    Brief,
     Rest,
+    RunState,
     Snapshot,
     checkpoint_lines,
     first_line,
@@ -32,6 +36,8 @@ from holdfast.backends.files.lines import (
     session_lines,
     snapshot_lines,
 )
+from holdfast.backends.files.runlines import brief_of, call_lines, called_line, input_sum, write_input
+from holdfast.backends.files.running import read, settled_runs
 from holdfast.delta import Record
 from holdfast.errors import CorruptionError
 
@@ -45,6 +51,10 @@ def without(
     """The lines of a journal without some checkpoints; `links` says where the rewritten ones are linked now."""
     index, n = journal.index, 3
     yield session_lines(1, index.id or "", created_us=index.created_us, born=index.born)
+    sequences = {index.entries[id_].about.sequence for id_ in gone}
+    for called in index.ledger.staying(gone, sequences):
+        yield _call(journal, called, n)
+        n += 2
     for id_, entry in index.entries.items():
         if id_ not in gone:
             rewrite = rewrites.get(id_)
@@ -61,6 +71,7 @@ class Settled(NamedTuple):
 
     snapshot: Snapshot
     moved: list[str]
+    lost: list[str]
 
 
 def settled(index: Index) -> Settled:
@@ -74,18 +85,22 @@ def settled(index: Index) -> Settled:
         if head != branch.head_id:
             moved.append(f"branch {name!r} led nowhere and stands at the newest checkpoint that is left")
     tags = {name: id_ for name, id_ in index.tags.items() if id_ in index.entries}
+    standing = {name: index.entries[head].about.sequence for name, (head, _) in branches.items()}
+    runs, lost = settled_runs(index, standing)
     moved += [f"tag {name!r} led nowhere and was removed" for name in index.tags.keys() - tags.keys()]
     logical = sum([entry.about.size_bytes for entry in index.entries.values()])
     counts = len(index.entries), logical
-    return Settled(
-        _snapshot(index.totals or _NO_TOTALS, branches, tags, index.sequence, index.epoch + 1, counts), moved
-    )
+    names = _snapshot(index.totals or _NO_TOTALS, branches, tags, index.sequence, index.epoch + 1, counts)
+    return Settled(_with_runs(names, runs, index.ledger), moved, lost)
 
 
 def rest(journal: Journal, names: Snapshot) -> Iterator[list[bytes]]:
     """The lines that a journal still has, and the names as they are settled."""
     index, n = journal.index, 3
     yield session_lines(1, index.id or "", created_us=index.created_us, born=index.born)
+    for called in index.ledger.staying((), ()):
+        yield _call(journal, called, n)
+        n += 2
     for entry in index.entries.values():
         lines = _copied(journal, entry, n)
         yield lines
@@ -93,13 +108,44 @@ def rest(journal: Journal, names: Snapshot) -> Iterator[list[bytes]]:
     yield snapshot_lines(n, names)
 
 
+def _call(journal: Journal, called: Called, n: int) -> list[bytes]:
+    """A call as it stands, in two lines; one whose words are lost with what is left of them."""
+    was = called.brief
+    brief = Brief(was.id, was.run, called.after, was.slot, called.status, was.token)
+    taken_by = journal.index.ledger.taken.get(called.group)
+    places: Mapping[str, bytes] = {}
+    with contextlib.suppress(CorruptionError, KeyError):
+        places = {} if taken_by is None else journal.places(journal.index.entries[taken_by])
+    try:
+        return call_lines(n, brief, read(journal, called, places).call, same_args=False)
+    except CorruptionError:
+        spans = [span for span in (called.span, called.args) if span.size]
+        damaged = [raw for raw in map(journal.line, spans) if open_line(raw) is None]
+        return [damaged[0] if damaged else b"\n", called_line(n + 1, brief)]
+
+
+def _with_runs(names: Snapshot, runs: dict[str, RunState], ledger: Ledger) -> Snapshot:
+    inputs = {branch: write_input(data) for branch, data in ledger.inputs().items() if runs[branch].input_sum}
+    return msgspec.structs.replace(
+        names, runs=runs, inputs=inputs, last_run=ledger.last_run, last_slot=ledger.last_slot
+    )
+
+
 def _copied(journal: Journal, entry: Entry, n: int) -> list[bytes]:
-    return _numbered(journal, n, entry.about, [span for span in (entry.delta, entry.whole) if span is not None], entry)
+    records = [span for span in (entry.delta, entry.whole) if span is not None]
+    return _numbered(journal, n, _bare(entry.about), records, entry)
+
+
+def _bare(about: About) -> About:
+    """What it did to runs is told by the lines of calls and names that come with it."""
+    if about.run is None and about.took_up is None:
+        return about
+    return msgspec.structs.replace(about, run=None, ends_run=False, took_up=None)
 
 
 def _rewritten(journal: Journal, entry: Entry, n: int, rewrite: Rewrite, link: str | None) -> list[bytes]:
     kind, record = chosen(journal, entry, rewrite)
-    about = msgspec.structs.replace(entry.about, link=link, records=(kind,))
+    about = msgspec.structs.replace(_bare(entry.about), link=link, records=(kind,))
     return _numbered(journal, n, about, [entry.whole if record is None else record], entry)
 
 
@@ -149,7 +195,8 @@ def _names_without(index: Index, gone: Collection[str]) -> Snapshot:
         index.checkpoints - len(gone),
         index.logical_bytes - sum([index.entries[id_].about.size_bytes for id_ in gone]),
     )
-    return _snapshot(index.session_row().totals, branches, index.tags, index.sequence, index.epoch + 1, counts)
+    names = _snapshot(index.session_row().totals, branches, index.tags, index.sequence, index.epoch + 1, counts)
+    return _with_runs(names, index.ledger.states, index.ledger)
 
 
 def _snapshot(
@@ -188,7 +235,12 @@ def adopted(moved: Moved, history: Iterable[Kept], numbers: Iterator[int]) -> It
     line, n, logical, count = moved.line, 3, 0, 0
     number = next(numbers)
     yield session_lines(1, line.id, created_us=line.created_us, born=number)
-    totals = line.totals
+    totals, runs = line.totals, _numbers(moved)
+    counts = Counter([(call.run, call.after) for call in moved.calls])
+    for slot, journaled in enumerate(moved.calls, 1):
+        brief = brief_of(journaled.call, run=runs[journaled.run], after=journaled.after, slot=slot)
+        yield call_lines(n, brief, journaled.call, same_args=False)
+        n += 2
     for kept in history:
         row, logical, count, number = kept.row, logical + kept.size_bytes, count + 1, next(numbers)
         records = {
@@ -208,13 +260,42 @@ def adopted(moved: Moved, history: Iterable[Kept], numbers: Iterator[int]) -> It
             at_us=totals.at_us,
             status=totals.status,
             link=row.link_id,
+            took=_took(kept, runs, counts),
         )
         lines = checkpoint_lines(n, about, list(records.values()), row, ours=False)
         yield lines
         n += len(lines)
     branches = {branch.name: (branch.head_id, branch.undo_id) for branch in moved.names.branches}
     tags = {tag.name: tag.id for tag in moved.names.tags}
-    yield snapshot_lines(n, _snapshot(totals, branches, tags, moved.sequence, 0, (count, logical)))
+    names = _snapshot(totals, branches, tags, moved.sequence, 0, (count, logical))
+    yield snapshot_lines(n, _arrived(names, moved, runs))
+
+
+def _numbers(moved: Moved) -> dict[int, int]:
+    """How the runs of a session from elsewhere are numbered here."""
+    numbers: dict[int, int] = {}
+    for number in [*[row.run for row in moved.runs], *[journaled.run for journaled in moved.calls]]:
+        numbers.setdefault(number, len(numbers) + 1)
+    return numbers
+
+
+def _took(kept: Kept, runs: Mapping[int, int], counts: Mapping[Group, int]) -> tuple[int, int, int] | None:
+    if kept.took is None or kept.took[0] not in runs:
+        return None
+    return runs[kept.took[0]], kept.took[1], counts.get(kept.took, 0)
+
+
+def _arrived(names: Snapshot, moved: Moved, runs: Mapping[int, int]) -> Snapshot:
+    """The names, with the runs of a session from elsewhere: no lease came along, and nobody has crashed here."""
+    # The token goes on from where it was: a call that was started elsewhere must not look like the next run's own.
+    states = {
+        row.branch: RunState(
+            runs[row.run], row.token, unfinished=row.unfinished or row.entered, input_sum=input_sum(row.input)
+        )
+        for row in moved.runs
+    }
+    inputs = {row.branch: write_input(row.input) for row in moved.runs if row.input is not None}
+    return msgspec.structs.replace(names, runs=states, inputs=inputs, last_run=len(runs), last_slot=len(moved.calls))
 
 
 def write_aside(folder: Folder, transactions: Iterable[list[bytes]], *, slow: bool = False) -> Path:

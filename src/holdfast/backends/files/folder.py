@@ -139,11 +139,11 @@ class Folder:
     @contextlib.contextmanager
     def locked(self, *, check: bool = True) -> Iterator[None]:
         """Nobody else writes meanwhile, in no process."""
-        self.lock(check=check)
         try:
+            self.lock(check=check)
             yield
         finally:
-            self.unlock()
+            self.unlock()  # taken or not: an interrupt may have struck in between
 
     def lock(self, *, check: bool = True) -> None:
         """Wait until nobody else writes; who waits too long is told so."""
@@ -417,7 +417,8 @@ if sys.platform == "win32":
 
     def _unlock(file: int) -> None:
         os.lseek(file, 0, os.SEEK_SET)
-        msvcrt.locking(file, msvcrt.LK_UNLCK, 1)
+        with contextlib.suppress(OSError):  # it was not locked
+            msvcrt.locking(file, msvcrt.LK_UNLCK, 1)
 
 else:
 

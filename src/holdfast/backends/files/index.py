@@ -11,17 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.backend import BranchRow, Names, SessionRow, TagRow, Totals
+from holdfast.backends.files.ledger import Ledger, Span
 from holdfast.backends.files.lines import About, Line, Snapshot, is_torn, open_line, salvage, without_blanks
 from holdfast.errors import CorruptionError, NotFoundError
-
-
-class Span(NamedTuple):
-    """Where a line stands in its file, its newline included; nowhere if that is not known."""
-
-    at: int
-    size: int
-
 
 _NOWHERE = Span(0, 0)
 
@@ -57,6 +52,7 @@ class Index:
     branches: dict[str, BranchRow] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)  # in the order of their sequence
+    ledger: Ledger = field(default_factory=Ledger)
     lines: int = 0
     end: int = 0
     torn: bool = False  # bytes of a write that never ended lie behind the end
@@ -68,7 +64,7 @@ class Index:
     counted_at: int = 0
     settled_at: int = 0
     named_at: dict[str, int] = field(default_factory=dict)
-    _latest: About | Snapshot | None = None
+    _latest: About | Snapshot | Totals | None = None
     _children: dict[str, list[str]] | None = None
 
     # reading a journal
@@ -149,6 +145,9 @@ class Index:
         if line.about is not None:
             raw = {p: content[s.at - start : s.at - start + s.size] for p, s in enumerate(spans, 1) if p not in by_part}
             self._add_lines(line.about, by_part, spans, raw)
+        elif line.call is not None:
+            with_args = 1 in by_part and bool(bytes(by_part[1].line.args))
+            self.ledger.call(line.call, spans[0], with_args=with_args)
         else:
             self._apply(line)
 
@@ -177,6 +176,8 @@ class Index:
         self.sequence, self._latest = about.sequence, about
         self.checkpoints, self.branch_count = about.checkpoints, about.branches
         self.logical_bytes = about.logical_bytes
+        if about.run is not None or about.took is not None or about.took_up is not None:
+            self.ledger.commit(about, self.lines)
         self._children = None
 
     def _apply(self, line: Line) -> None:
@@ -190,25 +191,39 @@ class Index:
             self.checkpoints, self.branch_count = names.checkpoints, len(names.branches)
             self.logical_bytes = names.logical_bytes
             self.settled_at = self.counted_at = self.lines
+            self.ledger.settle(names)
+        elif line.what == "run":
+            self._run(line)
         else:
             self.named_at[line.name] = self.lines
             if line.what == "fork":
                 self.branches[line.name] = BranchRow(line.name, line.id, None)
                 self.branch_count += 1
+                self.ledger.fork(line.name, self.lines)
             elif line.what == "forget":
                 self.branches.pop(line.name, None)
                 self.branch_count -= 1
+                self.ledger.forget(line.name, self.lines)
             elif line.what == "tag":
                 self.tags[line.name] = line.id
             elif line.what == "untag":
                 self.tags.pop(line.name, None)
+
+    def _run(self, line: Line) -> None:
+        self.ledger.say(line, self.lines)
+        if line.status:
+            totals = self.totals or Totals(None, line.status, None, None, b"", self.created_us)
+            self._latest = msgspec.structs.replace(
+                totals, agent=line.agent or totals.agent, status=line.status, reason=line.reason
+            )
 
     # answers
 
     @property
     def totals(self) -> Totals | None:
         """What the newest line that says it says of the session."""
-        return None if self._latest is None else self._latest.totals
+        latest = self._latest
+        return latest if latest is None or isinstance(latest, Totals) else latest.totals
 
     def session_row(self) -> SessionRow:
         """The session's line, or a CorruptionError if the lines that say it are lost."""
@@ -241,6 +256,25 @@ class Index:
         """CorruptionError if a lost line may have been about this name."""
         if self.unknown_at > max(self.settled_at, self.named_at.get(name, 0)):
             raise self._lost(f"where {name!r} stands")
+
+    def be_certain_of_run(self, branch: str) -> None:
+        """CorruptionError if a lost line may have been about the run on this branch, or a call that is pending there.
+
+        Without it a call that was made might look as if it never was, and be made again.
+        """
+        self.be_certain_of(branch)
+        state, said_at = self.ledger.states.get(branch), self.ledger.said_at.get(branch, 0)
+        if self.unknown_at > max(self.settled_at, said_at):
+            raise self._lost(f"perhaps what was called on branch {branch!r}")
+        if state is not None and (state.doubt or (state.run, self.stands_at(branch)) in self.ledger.broken):
+            message = f"session {self.id!r}: calls that were made on branch {branch!r} are lost"
+            hint = "find out what was done; then session.abandon(branch, reason=…) gives up what was pending"
+            raise CorruptionError(message, hint=hint)
+
+    def stands_at(self, branch: str) -> int:
+        """The sequence of a branch's head, 0 if it has none."""
+        found = self.branches.get(branch)
+        return 0 if found is None else self.entry(found.head_id).about.sequence
 
     def find_entry(self, id_: str) -> Entry | None:
         """A checkpoint; a CorruptionError if it may be among those that are lost."""

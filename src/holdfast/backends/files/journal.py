@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holdfast.backend import FORMAT_VERSION, Row
 from holdfast.backends.files.disk import Disk
-from holdfast.backends.files.index import Entry, Index, Span
+from holdfast.backends.files.index import Entry, Index
+from holdfast.backends.files.leases import Witness
+from holdfast.backends.files.ledger import Span
 from holdfast.backends.files.lines import (
     FIRST_BYTES,
     TAIL_BYTES,
@@ -60,7 +62,9 @@ class Journal:
         return found.st_dev, found.st_ino
 
     @classmethod
-    def open(cls, disk: Disk, path: Path, *, limit: int | None = None) -> Journal | None:
+    def open(
+        cls, disk: Disk, path: Path, *, limit: int | None = None, witnesses: Sequence[Witness] = ()
+    ) -> Journal | None:
         """The journal at a path, read from its beginning; None if there is none.
 
         `limit` is where it was last whole, if a write of ours failed and could not be taken back.
@@ -71,13 +75,13 @@ class Journal:
             return None
         journal = cls(disk, path, file)
         try:
-            journal._read(limit)
+            journal._read(limit, witnesses)
         except BaseException:
             journal.close()
             raise
         return journal
 
-    def _read(self, limit: int | None) -> None:
+    def _read(self, limit: int | None, witnesses: Sequence[Witness]) -> None:
         size = self._size = self._disk.stat(self._file).st_size
         self._limited = limit is not None
         data = self._disk.read(self._file, size if limit is None else min(size, limit), 0)
@@ -89,8 +93,14 @@ class Journal:
             raise CorruptionError(message, hint="upgrade: pip install -U holdfast")
         if first is None:
             begin = len(first_line(0, FORMAT_VERSION))
-        self.index.end = begin
-        self.index.feed(data[begin:], surely=0 if first is None else int(first.lines))
+        self.index.end, surely = begin, 0 if first is None else int(first.lines)
+        self.index.feed(data[begin:], surely=surely)
+        mine = self.index.born, self.index.epoch
+        seen = max([lines for born, epoch, lines in witnesses if (born, epoch) == mine], default=0)
+        if seen > self.index.lines:
+            # What looks like a write that never ended was there: it is damage.
+            self.index = Index(end=begin)
+            self.index.feed(data[begin:], surely=max(surely, seen))
         self._remember_tail()
 
     def refresh(self, generation: int = -1) -> bool:
@@ -156,6 +166,10 @@ class Journal:
             message = f"session {self.index.id!r}: checkpoint {link[:12]} is lost; {entry.about.id[:12]} was made on it"
             raise CorruptionError(message, hint="run verify to see what is intact")
         return to_row(self._open(entry.own, entry, "checkpoint"), link)
+
+    def places(self, entry: Entry) -> Mapping[str, bytes]:
+        """Where in its state a checkpoint keeps results of the calls it took in, by call; verified."""
+        return self._open(entry.own, entry, "checkpoint").places
 
     def record(self, entry: Entry, what: str) -> Record:
         """A checkpoint's delta or whole copy, verified."""

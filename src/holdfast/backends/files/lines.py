@@ -9,7 +9,7 @@ line costs the fields or the values it held, never the shape around it. Pure.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
@@ -64,6 +64,12 @@ class About(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     reason: str | None = None
     last_step: int | None = None
     usage: bytes = b""
+    # Of a boundary: its run and token, whether it ended that run, and what it took in: [run, sequence, how many calls].
+    run: tuple[int, int] | None = None
+    ends_run: bool = False
+    took: tuple[int, int, int] | None = None
+    # Of a commit that took up calls: [run, the sequence they were left at, how many].
+    took_up: tuple[int, int, int] | None = None
 
     @property
     def totals(self) -> Totals:
@@ -71,8 +77,44 @@ class About(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return Totals(self.agent, self.status, self.reason, self.last_step, self.usage, self.at_us)
 
 
+class RunState(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What is known of the runs on a branch; each line about them says all of it, and the last one counts.
+
+    `left`: the lease was given back and the run has not ended. `input_sum` says which input goes with it, "" is none.
+    `doubt`: calls that were pending are lost, and nobody has yet said that they are given up.
+    """
+
+    run: int
+    token: int
+    entered: bool = False
+    left: bool = False
+    unfinished: bool = False
+    crashes: int = 0
+    spot: str = ""
+    input_sum: str = ""
+    doubt: bool = False
+
+
+class Brief(msgspec.Struct, frozen=True, gc=False):
+    """What both lines of a call say: which it is, where it belongs, and what has become of it."""
+
+    id: str
+    run: int
+    after: int
+    slot: int
+    status: str
+    token: int
+
+
+class GaveUp(msgspec.Struct, frozen=True, gc=False):
+    """The calls pending at a sequence were given up."""
+
+    after: int
+    reason: str
+
+
 class Snapshot(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """All names of a session and its counts, written when a journal is written anew."""
+    """All names of a session, its runs and its counts, written when a journal is written anew."""
 
     branches: dict[str, tuple[str, str | None]]
     tags: dict[str, str]
@@ -86,6 +128,10 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     reason: str | None = None
     last_step: int | None = None
     usage: bytes = b""
+    runs: dict[str, RunState] = {}
+    inputs: dict[str, msgspec.Raw] = {}
+    last_run: int = 0
+    last_slot: int = 0
 
     @property
     def totals(self) -> Totals:
@@ -94,7 +140,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
-    """A line as it is read. `what` is one of session, delta, whole, checkpoint, fork, forget, tag, untag, names."""
+    """A line as it is read; `what` says which of these members it has."""
 
     n: int
     part: tuple[int, int]
@@ -115,9 +161,20 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     parent_digest: str | None = None
     state: str = ""
     fields: bytes = b""
-    # fork, forget, tag, untag, names
+    places: dict[str, bytes] = {}
+    # fork, forget, tag, untag, names, run
     name: str = ""
     names: Snapshot | None = None
+    # run
+    run: RunState | None = None
+    input: msgspec.Raw = msgspec.Raw()
+    gave_up: GaveUp | None = None
+    status: str = ""
+    agent: str | None = None
+    reason: str | None = None
+    # call, called
+    call: Brief | None = None
+    args: msgspec.Raw = msgspec.Raw()
 
 
 class First(msgspec.Struct, frozen=True, gc=False):
@@ -150,26 +207,36 @@ def first_line(lines: int, format_version: int) -> bytes:
 def session_lines(n: int, id_: str, *, created_us: int, born: int) -> list[bytes]:
     """Whose journal it is, twice."""
     held = _to_json({"id": id_, "created_us": created_us, "born": born})[1:-1]
-    return _twice(n, "session", held)
+    return twice(n, "session", held)
 
 
 def name_lines(n: int, what: str, name: str, id_: str | None = None) -> list[bytes]:
     """A name given or given up, twice."""
-    return _twice(n, what, _to_json({"name": name} if id_ is None else {"name": name, "id": id_})[1:-1])
+    return twice(n, what, _to_json({"name": name} if id_ is None else {"name": name, "id": id_})[1:-1])
 
 
 def snapshot_lines(n: int, names: Snapshot) -> list[bytes]:
     """All names, twice."""
-    return _twice(n, "names", b'"names":' + _to_json(names))
+    return twice(n, "names", b'"names":' + _to_json(names))
 
 
-def _twice(n: int, what: str, held: bytes) -> list[bytes]:
+def twice(n: int, what: str, held: bytes) -> list[bytes]:
+    """A transaction of one line and its copy."""
     return [seal(b'{"n":%d,"part":[%d,2],"what":"%b",%b' % (n + at, at + 1, what.encode(), held)) for at in range(2)]
 
 
-def checkpoint_lines(n: int, about: About, records: Sequence[Record], row: Row, *, ours: bool = True) -> list[bytes]:
+def checkpoint_lines(
+    n: int,
+    about: About,
+    records: Sequence[Record],
+    row: Row,
+    *,
+    ours: bool = True,
+    places: Mapping[str, bytes] | None = None,
+) -> list[bytes]:
     """The lines of one checkpoint: its records (`ours`, or from elsewhere), then itself."""
-    return joined(n, about, [record_rest(record, ours=ours) for record in records], row_rest(row))
+    own = row_rest(row) + (b',"places":' + _to_json(places) if places else b"")
+    return joined(n, about, [record_rest(record, ours=ours) for record in records], own)
 
 
 def joined(n: int, about: About, rests: Sequence[Rest], own: bytes) -> list[bytes]:
@@ -232,7 +299,7 @@ def _shown(fields: bytes) -> dict[str, Any]:
 
 def open_line(raw: bytes) -> Line | None:
     """The line in these bytes (with its newline), if it is whole."""
-    text = _text(raw)
+    text = unsealed(raw)
     try:
         return None if text is None else _decode_line(text + b"}")
     except msgspec.MsgspecError:
@@ -241,14 +308,15 @@ def open_line(raw: bytes) -> Line | None:
 
 def open_first(raw: bytes) -> First | None:
     """The first line, if it is whole."""
-    text = _text(raw)
+    text = unsealed(raw)
     try:
         return None if text is None else _decode_first(text + b"}")
     except msgspec.MsgspecError:
         return None
 
 
-def _text(raw: bytes) -> bytes | None:
+def unsealed(raw: bytes) -> bytes | None:
+    """All but the end of a line, if its sum is right."""
     at = len(raw) - TAIL_BYTES - len(_SUM)
     text = raw[: max(at, 0)]
     whole = raw[at:] == b'%b%b"}\n' % (_SUM, sha256(text).hexdigest()[:16].encode()) if at > 0 else False

@@ -95,7 +95,8 @@ def history(journal: Journal, after: int, limit: int) -> list[Kept]:
         if entry.about.sequence > after:
             delta = None if entry.delta is None else journal.record(entry, "delta")
             whole = None if entry.whole is None else journal.record(entry, "whole")
-            kept.append(Kept(journal.row(entry), entry.about.size_bytes, delta, whole))
+            took = None if entry.about.took is None else entry.about.took[:2]
+            kept.append(Kept(journal.row(entry), entry.about.size_bytes, delta, whole, took))
             if len(kept) == limit:
                 break
     return kept

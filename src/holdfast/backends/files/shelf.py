@@ -16,6 +16,8 @@ from holdfast.backend import SessionRow
 from holdfast.backends.files.folder import Folder
 from holdfast.backends.files.index import Index
 from holdfast.backends.files.journal import Journal
+from holdfast.backends.files.leases import Leases
+from holdfast.backends.files.lines import RunState
 from holdfast.errors import CorruptionError
 
 _OPEN_JOURNALS = 64
@@ -34,6 +36,8 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
     largest: int
     refs: frozenset[bytes]
     refs_known: bool
+    runs: dict[str, RunState]  # those that were entered and have not ended
+    runs_known: bool
     seen: tuple[int, int, int, int]
     young: bool
 
@@ -41,8 +45,9 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
 class Shelf:
     """See the module's text."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, leases: Leases) -> None:
         self._folder = folder
+        self._leases = leases
         self._open: dict[str, Journal] = {}  # the one used last comes last
         self._summaries: dict[str, Summary] = {}
         self._cuts: dict[str, int] = {}
@@ -90,14 +95,18 @@ class Shelf:
         return journal
 
     def _read(self, path: Path) -> Journal | None:
-        journal = Journal.open(self._folder.disk, path, limit=self._cuts.get(path.name))
+        journal = self._open_at(path)
         for wait_s in _SECOND_LOOKS_S:
             if journal is None or not journal.index.damage:
                 break
             time.sleep(wait_s)
             journal.close()
-            journal = Journal.open(self._folder.disk, path, limit=self._cuts.get(path.name))
+            journal = self._open_at(path)
         return journal
+
+    def _open_at(self, path: Path) -> Journal | None:
+        witnesses = self._leases.witnesses(path)
+        return Journal.open(self._folder.disk, path, limit=self._cuts.get(path.name), witnesses=witnesses)
 
     def _let_go(self) -> None:
         for name, journal in list(self._open.items()):
@@ -188,6 +197,8 @@ def _summarise(index: Index, seen: tuple[int, int, int, int], *, young: bool) ->
         largest=max([entry.about.number for entry in index.entries.values()], default=index.born),
         refs=frozenset([ref for entry in index.entries.values() for ref in entry.refs]),
         refs_known=index.refs_known,
+        runs={branch: state for branch, state in index.ledger.states.items() if state.entered},
+        runs_known=not index.ledger.last_run or index.unknown_at <= index.settled_at,
         seen=seen,
         young=young,
     )

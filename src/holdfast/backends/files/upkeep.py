@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from holdfast.backends.files import anew
+from holdfast.backends.files import anew, running
 from holdfast.backends.files.folder import Folder
 from holdfast.backends.files.journal import Journal
 from holdfast.backends.files.shelf import Shelf
@@ -62,7 +62,7 @@ def _repair(folder: Folder, journal: Journal) -> list[str]:
     if index.unknown_at or names.moved:
         aside = anew.write_aside(folder, anew.rest(journal, names.snapshot))
         anew.put_in_place(folder, aside, journal.path)
-        return ["its journal was written anew without the lines that are lost", *names.moved]
+        return ["its journal was written anew without the lines that are lost", *names.moved, *names.lost]
     if index.torn:
         journal.cut(index.end)
         return ["the end of a write that was cut short was removed"]
@@ -118,6 +118,30 @@ def _check_lines(journal: Journal) -> list[Problem]:
         for target, id_ in targets
         if id_ not in index.entries
     ]
+    return found + _check_calls(journal)
+
+
+def _check_calls(journal: Journal) -> list[Problem]:
+    index, found = journal.index, []
+    for entry in index.entries.values():
+        if entry.about.took is not None:
+            try:
+                running.calls(journal, entry.about.id)
+            except CorruptionError as error:
+                found.append(_problem(journal, str(error.args[0]), entry.about.id))
+    for branch in index.ledger.states:
+        try:
+            running.pending_calls(journal, branch)
+            index.ledger.input_of(branch)
+        except CorruptionError as error:
+            found.append(
+                Problem(
+                    what=str(error.args[0]),
+                    session_id=None if index.id is None else SessionId(index.id),
+                    cost=f"branch {branch!r} cannot be run: what was called might be called again",
+                    remedy=error.hint or "",
+                )
+            )
     return found
 
 

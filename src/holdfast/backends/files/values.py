@@ -99,6 +99,33 @@ def read_values(values: bytes, tagged: bytes, base64: bytes) -> bytes:
         raise CorruptionError(message) from error
 
 
+def write_value(data: bytes | None) -> bytes:
+    """One value as JSON: null, or an object with the one member `value`, `tagged` or `base64`."""
+    if data is None:
+        return b"null"
+    name, _, text = write_values(data, 1, ours=False).partition(b":")
+    # A list of one, but for base64.
+    return b'{"base64":%b}' % text if name == b'"base64"' else b"{%b:%b}" % (_ONE[name], text[1:-1])
+
+
+_ONE = {b'"values"': b'"value"', b'"tagged"': b'"tagged"'}
+
+
+def read_value(text: bytes) -> bytes | None:
+    """The value again."""
+    try:
+        found = _from_json(text)
+        if found is None:
+            return None
+        ((name, held),) = found.items()
+        if name == "base64":
+            return b64decode(held, validate=True)
+        return _pack(_untag(held) if name == "tagged" else held)
+    except _UNFIT as error:
+        message = "a line of the journal is whole, but its value does not decode"
+        raise CorruptionError(message) from error
+
+
 def _is_plain(data: bytes) -> bool:
     return len(data.translate(None, _DOUBTFUL)) == len(data)  # five times faster than looking with `re`
 

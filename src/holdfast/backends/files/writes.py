@@ -16,6 +16,7 @@ from holdfast.backends.files.folder import Folder
 from holdfast.backends.files.index import Index
 from holdfast.backends.files.journal import Journal
 from holdfast.backends.files.lines import About, checkpoint_lines, first_line, name_lines, session_lines
+from holdfast.backends.files.running import Runs, bearing
 from holdfast.delta import Record
 from holdfast.digest import checkpoint_digest
 from holdfast.errors import AlreadyExistsError, ConflictError, CorruptionError, InvalidInputError, NotFoundError
@@ -28,9 +29,12 @@ class Applied(Protocol):
         """Run it there."""
 
 
-def commit(folder: Folder, journal: Journal | None, new: Commit, number: Callable[[], int], applied: Applied) -> Row:
+def commit(
+    folder: Folder, runs: Runs, journal: Journal | None, new: Commit, number: Callable[[], int], applied: Applied
+) -> Row:
     """Write one checkpoint and move its branch, or raise and leave nothing."""
     index = Index() if journal is None else journal.index
+    runs.refuse_commit(journal, new)
     branch = index.find_branch(new.branch)
     head_id = None if branch is None else branch.head_id
     if head_id is not None and head_id not in index.entries:
@@ -43,8 +47,11 @@ def commit(folder: Folder, journal: Journal | None, new: Commit, number: Callabl
     if new.id in index.entries:
         message = f"session {new.session!r}: there is already a checkpoint {new.id[:12]}"
         raise ConflictError(message, hint="load again and decide")
-    if new.undo_to is not None:
-        index.entry(new.undo_to)
+    for id_ in (new.undo_to, new.take_up):
+        if id_ is not None:
+            index.entry(id_)
+    if journal is not None and new.lease is None:
+        runs.fence(journal, new.branch)
     parent_digest = None if head_id is None else bytes.fromhex(index.entries[head_id].about.digest)
     delta = None if head_id is None else new.delta
     records = {kind: record for kind, record in (("delta", delta), ("whole", new.whole)) if record is not None}
@@ -65,7 +72,8 @@ def commit(folder: Folder, journal: Journal | None, new: Commit, number: Callabl
         count = len(begin) + len(lines)
         folder.put(folder.journal(new.session), b"".join([first_line(count, FORMAT_VERSION), *begin, *lines]))
         return row
-    lines = checkpoint_lines(index.lines + 1, about, list(records.values()), row)
+    places = _places(index, new, about)
+    lines = checkpoint_lines(index.lines + 1, about, list(records.values()), row, places=places)
     spans = journal.append(lines, sync=folder.durable)
 
     def tell() -> None:
@@ -74,13 +82,18 @@ def commit(folder: Folder, journal: Journal | None, new: Commit, number: Callabl
         journal.known(lines, spans[-1].at + spans[-1].size)
 
     applied(tell)
+    if new.lease is not None:
+        if new.ends_run:
+            runs.let_go(journal, index.ledger.states[new.branch])
+        else:
+            runs.hold(new.lease, journal)
     return row
 
 
 def _about(
     new: Commit, index: Index, branch: BranchRow | None, row: Row, records: tuple[str, ...], number: int
 ) -> About:
-    totals = new.totals
+    totals, runs = new.totals, bearing(index, new)
     undo = new.undo_to if new.undo_to is not None else None if branch is None else branch.undo_id
     return About(
         id=new.id,
@@ -101,7 +114,19 @@ def _about(
         reason=totals.reason,
         last_step=totals.last_step,
         usage=totals.usage,
+        run=runs.run,
+        ends_run=runs.ends_run,
+        took=runs.took,
+        took_up=runs.took_up,
     )
+
+
+def _places(index: Index, new: Commit, about: About) -> dict[str, bytes]:
+    """Where the state keeps the results of calls that this commit takes in."""
+    if about.took is None or not new.kept_in_state:
+        return {}
+    taken = {called.brief.id for called in index.ledger.at(about.took[:2])}
+    return {id_: place for id_, place in new.kept_in_state.items() if id_ in taken}
 
 
 def _settle_conflict(journal: Journal | None, new: Commit, head_id: str | None) -> Row:
@@ -147,7 +172,7 @@ def _append_name(folder: Folder, journal: Journal, what: str, name: str, id_: st
     applied(lambda: journal.feed(lines))
 
 
-def delete_checkpoints(folder: Folder, journal: Journal, deletion: Deletion) -> frozenset[bytes]:
+def delete_checkpoints(folder: Folder, runs: Runs, journal: Journal, deletion: Deletion) -> frozenset[bytes]:
     """Put a journal without these checkpoints in the place of the old one; the blobs it needed are returned."""
     index = journal.index
     gone = set(deletion.ids)
@@ -163,6 +188,9 @@ def delete_checkpoints(folder: Folder, journal: Journal, deletion: Deletion) -> 
         message = f"the checkpoints to delete ({len(gone)}) have other children than a moment ago"
         raise ConflictError(message, hint="try again")
     _refuse_pinned(index, gone, spare_names=deletion.spare_names)
+    for name, branch in index.branches.items():
+        if branch.head_id in gone:
+            runs.refuse_others(journal, name)
     links = {id_: anew.staying(index, index.entries[id_].about.link, gone) for id_ in rewrites}
     needed: list[tuple[frozenset[bytes], Mapping[bytes, bytes]]] = []
     for rewrite in deletion.rewrites:
@@ -171,6 +199,9 @@ def delete_checkpoints(folder: Folder, journal: Journal, deletion: Deletion) -> 
         folder.refuse_missing(*needed[-1])
     touched = frozenset([ref for id_ in {*gone, *rewrites} for ref in index.entries[id_].refs])
 
+    for name, branch in index.branches.items():
+        if branch.head_id in gone:
+            runs.fence(journal, name)
     for refs, blobs in needed:
         folder.put_blobs(refs, blobs)
     aside = anew.write_aside(folder, anew.without(journal, gone, rewrites, links))

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from holdfast.backend import (
     GROUP_DELTAS,
+    LOOK_S,
     BranchRow,
     CallRow,
     Chain,
@@ -152,7 +154,7 @@ class MemoryBackend:
                 message = f"session {session.id!r}: other checkpoints lean on those to be deleted than a moment ago"
                 raise ConflictError(message, hint="try again")
             refuse_pinned(session, gone, spare_names=deletion.spare_names)
-            running.refuse_deletion(session, gone)
+            stalled = running.refuse_deletion(session, gone)
             for rewrite in deletion.rewrites:
                 self._refuse_unfit(session, orphans[rewrite.id], rewrite, gone)
 
@@ -172,6 +174,8 @@ class MemoryBackend:
                 self._drop_blobs(session, kept, kept.refs())
             took, sequences = {kept.took for kept in gone.values()}, {kept.row.sequence for kept in gone.values()}
             running.forget_checkpoints(session, took, sequences)
+            for one in stalled:
+                one.fence()
             session.epoch += 1
 
     def _refuse_unfit(self, session: Drawer, orphan: Entry, rewrite: Rewrite, gone: Mapping[str, Entry]) -> None:
@@ -214,7 +218,7 @@ class MemoryBackend:
 
             for kept in session.checkpoints.values():
                 self._put_blobs(session, kept, contents)
-            self._commits += len(arrived)
+            self._commits += max(1, len(arrived))
             self._sessions[session.id] = session
 
     # runs
@@ -273,6 +277,11 @@ class MemoryBackend:
             sessions = sorted(self._sessions.values(), key=Drawer.touched, reverse=True)
             rows = [(line_of(one), running.row_of_run(*each)) for one in sessions for each in sorted(one.runs.items())]
             return [(line, row) for line, row in rows if row.entered and not row.live]
+
+    def wait(self, seconds: float) -> None:
+        with self._held():
+            pass
+        time.sleep(max(0.0, min(seconds, LOOK_S)))
 
     def _refuse_known(self, session: str) -> None:
         if session in self._sessions:

@@ -27,7 +27,7 @@ from holdfast.backend import (
     spot_of,
 )
 from holdfast.errors import ConflictError, NotFoundError
-from holdfast.whereabouts import Claim, claim, fenced, held, is_live
+from holdfast.whereabouts import Claim, claim, fenced, held, is_live, token_after
 
 if TYPE_CHECKING:
     from holdfast.backends.memory.drawers import Drawer
@@ -50,6 +50,10 @@ class Running:
 
     def live(self) -> bool:
         return self.entered and is_live(self.claim)
+
+    def fence(self) -> None:
+        """Somebody else writes here: a run that was silent too long, and yet lives, writes no more."""
+        self.token += 1
 
 
 def row_of_run(branch: str, running: Running) -> RunRow:
@@ -134,7 +138,7 @@ def enter(session: Drawer, entry: Entry) -> Entered:
         running.crashes, running.spot = running.crashes + 1 if spot == running.spot else 1, spot
     if not running.unfinished or running.input is None:
         running.input = entry.input
-    running.token += 1
+    running.token = token_after(running.token)
     running.claim, running.entered, running.unfinished = claim(entry.lease_us), True, True
     session.totals = msgspec.structs.replace(
         session.totals, agent=entry.agent or session.totals.agent, status="in_progress", reason=None
@@ -183,6 +187,9 @@ def settle(session: Drawer, branch: str, *, before: Journaled, after: CallRow) -
         message = f"call {before.call.id} is no longer as it was: another has decided it, or a run went on"
         raise ConflictError(message, hint="look again: session.calls(pending=True)")
     session.calls[before.slot] = msgspec.structs.replace(before, call=after)
+    running = session.runs[branch]
+    if not running.live():
+        running.fence()
 
 
 def abandon(session: Drawer, branch: str, *, reason: str) -> int:
@@ -216,6 +223,8 @@ def take_in(session: Drawer, commit: Commit, *, after: int, sequence: int) -> To
     if running is None:
         return None
     if commit.lease is None:
+        if running.entered:
+            running.fence()
         if commit.take_up is not None:
             _take_up(session, running, session.checkpoints[commit.take_up].row.sequence, sequence)
         return None
@@ -248,12 +257,16 @@ def forget_branch(session: Drawer, branch: str) -> None:
         _drop(session, [j for j in session.calls.values() if j.run == running.run and (j.run, j.after) not in taken])
 
 
-def refuse_deletion(session: Drawer, gone: Collection[str]) -> None:
-    """LeaseHeldError or InDoubtError if a branch's head would go and a run there is alive, or a call in doubt."""
-    for branch, stand in session.branches.items():
-        if stand.head in gone:
-            refuse_live(session, branch)
-            refuse_in_doubt(session.id, branch, pending_of(session, branch))
+def refuse_deletion(session: Drawer, gone: Collection[str]) -> list[Running]:
+    """LeaseHeldError or InDoubtError if a branch's head would go and a run there is alive, or a call in doubt.
+
+    Gives the runs whose heads go.
+    """
+    branches = [branch for branch, stand in session.branches.items() if stand.head in gone]
+    for branch in branches:
+        refuse_live(session, branch)
+        refuse_in_doubt(session.id, branch, pending_of(session, branch))
+    return [session.runs[branch] for branch in branches if branch in session.runs]
 
 
 def forget_checkpoints(session: Drawer, gone_took: Collection[Took | None], gone_sequences: Collection[int]) -> None:

@@ -19,6 +19,7 @@ from typing import TypeVar
 import apsw
 
 from holdfast.backend import (
+    LOOK_S,
     BranchRow,
     CallRow,
     Chain,
@@ -37,7 +38,7 @@ from holdfast.backend import (
     SessionRow,
     Sizes,
 )
-from holdfast.backends.sqlite import deleting, moving, reads, running, upkeep, writes
+from holdfast.backends.sqlite import deleting, listing, moving, reads, running, upkeep, writes
 from holdfast.backends.sqlite.desk import Desk
 from holdfast.backends.sqlite.schema import connect, prepare, translated
 from holdfast.errors import ClosedError
@@ -124,6 +125,9 @@ class SqliteBackend:
     def delete_session(self, session: str, *, touched: int | None = None) -> None:
         self._write(lambda connection: deleting.delete_session(connection, session, touched))
         self.compact()
+        if touched is None:  # somebody wants it gone, rather than the space it takes
+            self._desk.run(upkeep.scrub, alone=True)
+            self._desk.run(upkeep.empty_log, alone=True)
 
     def adopt(self, moved: Moved, history: Iterable[tuple[Kept, Mapping[bytes, bytes]]]) -> None:
         self._write(lambda connection: moving.adopt(connection, moved, history))
@@ -163,15 +167,19 @@ class SqliteBackend:
     def crashed(self) -> Sequence[tuple[SessionRow, RunRow]]:
         return self._read(running.crashed)
 
+    def wait(self, seconds: float) -> None:
+        self._refuse_child()
+        time.sleep(max(0.0, min(seconds, LOOK_S)))
+
     # reads
 
     def find_session(self, session: str) -> SessionRow | None:
-        return self._read(lambda connection: reads.find_session(connection, session))
+        return self._read(lambda connection: listing.find_session(connection, session))
 
     def sessions(
         self, *, before: int | None, limit: int, status: str | None, agent: str | None
     ) -> Sequence[SessionRow]:
-        return self._read(lambda connection: reads.sessions(connection, before, limit, status, agent))
+        return self._read(lambda connection: listing.sessions(connection, before, limit, status, agent))
 
     def names(self, session: str) -> Names:
         return self._read(lambda connection: reads.names(connection, session))
@@ -206,7 +214,7 @@ class SqliteBackend:
     # upkeep
 
     def sizes(self) -> Sizes:
-        return self._read(reads.sizes)
+        return self._read(listing.sizes)
 
     def check(self) -> Iterator[Problem]:
         yield from self._read(upkeep.check)
@@ -257,6 +265,13 @@ class SqliteBackend:
             if seat.connection is None:
                 seat.connection = connect(self.path, durability=self._durability)
             yield seat.connection
+        except BaseException:
+            # A statement that was cut off halfway keeps its view of the store for as long as anybody keeps the error,
+            # and who came next would be shown that old view.
+            if seat.connection is not None:
+                seat.connection.close(force=True)
+                seat.connection = None
+            raise
         finally:
             if seat.connection is not None and not self._keep(seat.connection):
                 seat.connection.close()

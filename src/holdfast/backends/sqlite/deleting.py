@@ -85,7 +85,7 @@ def delete_checkpoints(connection: apsw.Connection, deletion: Deletion) -> None:
     for branch, cid in _heads(connection, sid, gone):
         running.refuse_head_gone(connection, deletion.session, sid, branch, shapes[cid].sequence)
     # The deltas behind each orphan in its group were packed against bodies that now go: read them before, pack after.
-    repacks = [_rest_of_group(connection, orphan, rewrites[orphan], shapes) for orphan in orphans]
+    repacks = [_rest_of_group(connection, orphan, rewrites[orphan], shapes, gone) for orphan in orphans]
     _move_names(connection, sid, gone, shapes, spare=deletion.spare_names)
     for owner in _rolls_over(gone, shapes):
         connection.execute(_DROP_ROLL, (owner,))
@@ -150,13 +150,16 @@ def _rolls_over(gone: Collection[int], shapes: _Shapes) -> list[int]:
     return found
 
 
-def _rest_of_group(connection: apsw.Connection, orphan: int, rewrite: Rewrite, shapes: _Shapes) -> list[_Repack]:
+def _rest_of_group(
+    connection: apsw.Connection, orphan: int, rewrite: Rewrite, shapes: _Shapes, gone: Collection[int]
+) -> list[_Repack]:
     """The deltas below an orphan in its group, opened, each with the prefix it will have once that is rewritten."""
     if shapes[orphan].complete:
         return []  # what follows a whole copy never leaned on what was before it
     below: dict[int, list[_Shape]] = {}
     for shape in shapes.values():
-        if shape.link is not None and (shape.place - 1) % GROUP_DELTAS:
+        # Below one that goes stands another orphan, which is rewritten itself: its old delta must not come back.
+        if shape.link is not None and shape.cid not in gone and (shape.place - 1) % GROUP_DELTAS:
             below.setdefault(shape.link, []).append(shape)
     rest: list[_Repack] = []
     start = b"" if rewrite.whole is not None or rewrite.delta is None else next_prefix(1, b"", rewrite.delta.body)

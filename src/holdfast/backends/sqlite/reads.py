@@ -8,13 +8,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import apsw
-import msgspec
 
 from holdfast import packing
-from holdfast.backend import GROUP_DELTAS, BranchRow, Chain, Names, Row, SessionRow, Sizes, TagRow, Totals, next_prefix
+from holdfast.backend import GROUP_DELTAS, BranchRow, Chain, Names, Row, TagRow, next_prefix
 from holdfast.delta import LOST, Record
 from holdfast.errors import CorruptionError, NotFoundError
-from holdfast.whereabouts import Claim, decode_claim, is_live
 
 _ROW = (
     "c.link, c.id, c.sequence, c.lost_parent_id, c.lost_parent_digest, p.id, p.digest, "
@@ -24,17 +22,6 @@ _FROM = "FROM checkpoints c LEFT JOIN checkpoints p ON p.cid = c.link"
 _BY_ID = f"SELECT {_ROW} {_FROM} WHERE c.sid = ? AND c.id = ?"
 _SID = "SELECT sid FROM sessions WHERE id = ?"
 _CID = "SELECT cid FROM checkpoints WHERE sid = ? AND id = ?"
-_SESSION = (
-    "SELECT sid, id, agent, status, reason, last_step, usage, updated_us, branches, checkpoints, created_us, touched "
-    "FROM sessions"
-)
-_SESSION_BY_ID = f"{_SESSION} WHERE id = ?"
-_SESSION_BY_SID = f"{_SESSION} WHERE sid = ?"
-_ENTERED = "SELECT sid, claim FROM runs WHERE entered = 1"
-_SESSIONS = (
-    f"{_SESSION} WHERE touched < ?1 AND (?2 IS NULL OR status = ?2) AND (?3 IS NULL OR agent = ?3) "
-    "ORDER BY touched DESC LIMIT ?4"
-)
 _NAMES = (
     "SELECT n.name, n.tag, c.id, u.id FROM names n LEFT JOIN checkpoints c ON c.cid = n.cid "
     "LEFT JOIN checkpoints u ON u.cid = n.undo WHERE n.sid = ?"
@@ -62,10 +49,13 @@ _DELTA = "SELECT delta FROM checkpoints WHERE cid = ?"
 _WHOLE = "SELECT whole FROM checkpoints WHERE cid = ?"
 _CHILDREN = "SELECT id FROM checkpoints WHERE sid = ? AND link = ? ORDER BY cid"
 _IDS = "SELECT id FROM checkpoints WHERE sid = ? ORDER BY cid"
+_COUNTS = (
+    "SELECT checkpoints, (SELECT count(*) FROM checkpoints INDEXED BY checkpoints_id WHERE sid = ?1) "
+    "FROM sessions WHERE sid = ?1"
+)
 _EPOCH = "SELECT epoch FROM sessions WHERE sid = ?"
 _BLOB = "SELECT data FROM blobs WHERE digest = ?"
 _RANGE = "SELECT id FROM checkpoints WHERE sid = ?1 AND id >= ?2 AND id < ?3 ORDER BY id LIMIT ?4"
-_SIZES = "SELECT count(*), coalesce(sum(checkpoints), 0), coalesce(sum(logical), 0) FROM sessions"
 
 DELTA, WHOLE = "delta", "whole"  # the halves of a checkpoint
 SPILLED = b"holdfast:spilled"  # begins a half that is too long for its row: the digests of the blobs it was cut into
@@ -87,7 +77,11 @@ def pack_id(id_: str) -> str | bytes:
 
 def unpack_id(kept: str | bytes) -> str:
     """The id again."""
-    return kept if isinstance(kept, str) else kept.hex()
+    if isinstance(kept, str):
+        return kept
+    if not isinstance(kept, bytes):  # a row of another table, where pages were exchanged
+        raise _missing("the id of a checkpoint")
+    return kept.hex()
 
 
 def warm_up(connection: apsw.Connection) -> None:
@@ -134,6 +128,7 @@ def cid_of(connection: apsw.Connection, sid: int, id_: str) -> int:
     """The inner number of a checkpoint that must be there."""
     row = connection.execute(_CID, (sid, pack_id(id_))).fetchone()
     if row is None:
+        _refuse_lost_index(connection, sid)
         raise _no_checkpoint(id_)
     return int(row[0])
 
@@ -152,50 +147,6 @@ def row_of(found: Sequence[Any]) -> Row:
     if lost_id is not None:
         return Row(unpack_id(id_), sequence, unpack_id(lost_id), lost_digest, link, state_digest, digest, fields)
     return Row(unpack_id(id_), sequence, link, link_digest, link, state_digest, digest, fields)
-
-
-def session_line(found: Sequence[Any], crashed: Collection[int]) -> SessionRow:
-    """A session's line, from its columns and the inner numbers of those with a crashed run."""
-    sid, id_, agent, status, reason, last_step, usage, updated_us, branches, checkpoints, created_us, touched = found
-    totals = Totals(agent, status, reason, last_step, usage, updated_us)
-    return SessionRow(id_, totals, branches, checkpoints, created_us, touched, sid in crashed)
-
-
-def find_session(connection: apsw.Connection, session: str) -> SessionRow | None:
-    """A session's line, or None."""
-    found = connection.execute(_SESSION_BY_ID, (session,)).fetchone()
-    return None if found is None else session_line(found, crashed_sids(connection))
-
-
-def sessions(
-    connection: apsw.Connection, before: int | None, limit: int, status: str | None, agent: str | None
-) -> list[SessionRow]:
-    """A page of sessions, the one touched last first."""
-    newest = 2**63 - 1 if before is None else before
-    crashed = crashed_sids(connection)
-    return [session_line(found, crashed) for found in connection.execute(_SESSIONS, (newest, status, agent, limit))]
-
-
-def sessions_by_sid(connection: apsw.Connection, sids: Collection[int]) -> dict[int, SessionRow]:
-    """The lines of some sessions."""
-    found = [connection.execute(_SESSION_BY_SID, (sid,)).fetchone() for sid in sids]
-    return {row[0]: session_line(row, sids) for row in found if row is not None}
-
-
-def crashed_sids(connection: apsw.Connection) -> set[int]:
-    """The sessions with a run that was entered and whose lease nobody alive holds."""
-    return {sid for sid, claim in connection.execute(_ENTERED) if not is_live(claim_of(claim))}
-
-
-def claim_of(data: bytes | None) -> Claim | None:
-    """The lease in these bytes."""
-    if data is None:
-        return None
-    try:
-        return decode_claim(data)
-    except msgspec.DecodeError as error:
-        message = "the lease of a run cannot be read"
-        raise CorruptionError(message, hint="run verify to see what is intact") from error
 
 
 def names(connection: apsw.Connection, session: str) -> Names:
@@ -225,7 +176,16 @@ def find_row(connection: apsw.Connection, session: str, id_: str) -> Row | None:
     """One checkpoint, or None."""
     sid = find_sid(connection, session)
     found = connection.execute(_BY_ID, (sid, pack_id(id_))).fetchone() if sid is not None else None
+    if found is None and sid is not None:
+        _refuse_lost_index(connection, sid)
     return None if found is None else row_of(found)
+
+
+def _refuse_lost_index(connection: apsw.Connection, sid: int) -> None:
+    """CorruptionError if the index knows fewer checkpoints than there are: one that it does not find may be there."""
+    counted, known = one(connection, _COUNTS, (sid,))
+    if known < counted:
+        raise _missing("the index of the checkpoints")
 
 
 def find_ids(connection: apsw.Connection, session: str, prefix: str, limit: int) -> list[str]:
@@ -485,10 +445,3 @@ def join(connection: apsw.Connection, data: bytes) -> bytes:
         return data
     found = blobs(connection, parts, salvage=False)
     return b"".join([found[digest] for digest in parts])
-
-
-def sizes(connection: apsw.Connection) -> Sizes:
-    """Running totals, and the size of the store's file."""
-    count, checkpoints, logical = one(connection, _SIZES)
-    (stored,) = one(connection, "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
-    return Sizes(count, checkpoints, logical, stored)

@@ -7,6 +7,8 @@ by their run and the sequence they were made after. So calls need not be touched
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
@@ -29,12 +31,17 @@ from holdfast.backend import (
     spot_of,
 )
 from holdfast.backends.sqlite.calls import open_journaled, seal
-from holdfast.backends.sqlite.reads import cid_of, claim_of, find_sid, one, sessions_by_sid, sid_of, unpack_id
+from holdfast.backends.sqlite.listing import claim_of, sessions_by_sid
+from holdfast.backends.sqlite.reads import cid_of, find_sid, one, sid_of, unpack_id
 from holdfast.errors import ConflictError, CorruptionError, NotFoundError
-from holdfast.whereabouts import claim, clock_us, encode_claim, fenced, held, is_live
+from holdfast.whereabouts import claim, clock_us, encode_claim, fenced, held, is_live, token_after
 
 _RUN = "SELECT run, branch, token, claim, entered, unfinished, input, crashes, spot FROM runs"
 _ONE_RUN = f"{_RUN} WHERE sid = ? AND branch = ?"
+# What is not found by an index decides whether a tool is run: it is looked for once more, without.
+_ONE_RUN_UNINDEXED = "SELECT 1 FROM runs NOT INDEXED WHERE sid = ? AND branch = ?"
+_ANY_CALL = "SELECT EXISTS(SELECT 1 FROM calls NOT INDEXED)"
+_ANY_CALL_INDEXED = "SELECT EXISTS(SELECT 1 FROM calls INDEXED BY calls_run WHERE run > 0)"
 _ALL_RUNS = f"{_RUN} WHERE sid = ? AND branch IS NOT NULL ORDER BY branch"
 _NEXT_RUN = "SELECT coalesce(max(run), 0) + 1 FROM runs"
 _NEW_RUN = (
@@ -52,6 +59,8 @@ _COMPLETE = (
     "UPDATE runs SET claim = NULL, entered = 0, crashes = 0, spot = x'', unfinished = 0, input = NULL WHERE run = ?"
 )
 _LET_GO = "UPDATE runs SET claim = NULL WHERE run = ?"
+# Somebody else writes here: a run that was silent too long, and yet lives, writes no more.
+_FENCE = "UPDATE runs SET token = token + 1 WHERE run = ?"
 # Its number stays taken: checkpoints go on naming it.
 _FORGET_RUN = "UPDATE runs SET branch = NULL, claim = NULL, entered = 0, unfinished = 0, input = NULL WHERE run = ?"
 _NEW_SESSION = (
@@ -71,12 +80,14 @@ _NEW_CALL = (
     "VALUES(?1, ?2, (SELECT coalesce(max(n) + 1, 0) FROM calls WHERE run = ?1 AND stood = ?2), ?3)"
 )
 _SET_CALL = "UPDATE calls SET body = ? WHERE call = ? AND run = ?"
+_SET_PLACE = "UPDATE calls SET n = ? WHERE call = ?"
 _MOVE_CALLS = "UPDATE calls SET stood = ?3 WHERE run = ?1 AND stood = ?2"
 _CALLS = "SELECT run, stood, call, body, n FROM calls WHERE run = ? AND stood = ? ORDER BY n"
 _ALL_CALLS = (
     "SELECT run, stood, call, body, n FROM calls WHERE run IN (SELECT run FROM runs WHERE sid = ?) ORDER BY call"
 )
 _TOOK = "SELECT took_run, took_stood, took_calls FROM checkpoints WHERE cid = ?"
+_ALL_TAKEN = "SELECT took_run, took_stood, took_calls FROM checkpoints WHERE sid = ? AND took_run IS NOT NULL"
 _COUNT = "SELECT coalesce(max(n) + 1, 0) FROM calls WHERE run = ? AND stood = ?"
 _IS_TAKEN = "SELECT 1 FROM checkpoints WHERE sid = ? AND took_run = ? AND took_stood = ?"
 _SEQUENCE = "SELECT sequence FROM checkpoints WHERE cid = ?"
@@ -87,6 +98,8 @@ _DROP_SESSION = (
     "DELETE FROM runs WHERE sid = ?",
 )
 _ENTERED_RUNS = f"{_RUN.replace('SELECT run', 'SELECT sid, run', 1)} WHERE entered = 1"
+
+LOST_CALL = "(damaged)"  # the name of a call that was given up and could not be read
 
 _FRESH_SHARE = 20  # a lease is written anew once this part of it has passed
 
@@ -116,6 +129,9 @@ class Running(NamedTuple):
 
 def _find(connection: apsw.Connection, sid: int | None, branch: str) -> Running | None:
     found = None if sid is None else connection.execute(_ONE_RUN, (sid, branch)).fetchone()
+    if found is None and sid is not None and connection.execute(_ONE_RUN_UNINDEXED, (sid, branch)).fetchone():
+        message = "the index of the runs cannot be read"
+        raise CorruptionError(message, hint="run verify to see what is intact")
     return None if found is None else Running(*found)
 
 
@@ -123,6 +139,8 @@ def _calls(connection: apsw.Connection, run: int, stood: int) -> list[Journaled]
     found = connection.execute(_CALLS, (run, stood)).fetchall()
     if [row[-1] for row in found] != list(range(len(found))):
         raise _missing_call()
+    if not found and one(connection, _ANY_CALL) != one(connection, _ANY_CALL_INDEXED):
+        raise _missing_call()  # the index is not that of this table: pages were exchanged
     return [open_journaled(row) for row in found]
 
 
@@ -167,7 +185,7 @@ def enter(connection: apsw.Connection, entry: Entry) -> Entered:
     lease = encode_claim(claim(entry.lease_us))
     if running is None:
         (run,) = one(connection, _NEXT_RUN)
-        now = Running(run, branch, 1, lease, 1, 1, entry.input, 0, b"")
+        now = Running(run, branch, token_after(0), lease, 1, 1, entry.input, 0, b"")
         connection.execute(_NEW_RUN, (run, sid, *now[1:]))
     else:
         now = _entered(running, entry, lease, spot_of(stood, calls))
@@ -187,7 +205,7 @@ def _entered(running: Running, entry: Entry, lease: bytes, spot: bytes) -> Runni
     if running.entered and running.claim is not None:
         crashes, last_spot = crashes + 1 if spot == last_spot else 1, spot
     kept = running.input if running.unfinished and running.input is not None else entry.input
-    return Running(running.run, running.branch, running.token + 1, lease, 1, 1, kept, crashes, last_spot)
+    return Running(running.run, running.branch, token_after(running.token), lease, 1, 1, kept, crashes, last_spot)
 
 
 def _refuse_live(session: str, running: Running) -> None:
@@ -233,27 +251,57 @@ def leave(connection: apsw.Connection, lease: Lease, status: str | None, reason:
 def settle(connection: apsw.Connection, session: str, branch: str, before: Journaled, after: CallRow) -> None:
     """Change a pending call from outside; see the port."""
     sid_of(connection, session)
-    if before not in pending(connection, session, branch).calls:
+    found = pending(connection, session, branch)
+    if found.run is None or before not in found.calls:
         message = f"call {before.call.id} is no longer as it was: another has decided it, or a run went on"
         raise ConflictError(message, hint="look again: session.calls(pending=True)")
     connection.execute(_SET_CALL, (seal(after, before.run), before.slot, before.run))
+    if not found.run.live:
+        connection.execute(_FENCE, (before.run,))
 
 
 def abandon(connection: apsw.Connection, session: str, branch: str, reason: str) -> int:
-    """Give up what is pending; see the port."""
+    """Give up what is pending; see the port. Works where calls are damaged, too: it is the way to go on there."""
     sid = sid_of(connection, session)
     running = _find(connection, sid, branch)
     if running is None:
         return 0
     _refuse_live(session, running)
-    given_up = _pending(connection, running.run, _stands(connection, sid, branch)[1])
-    for journaled in given_up:
-        call = msgspec.structs.replace(journaled.call, status=ABANDONED, error=("abandoned", reason))
-        connection.execute(_SET_CALL, (seal(call, running.run), journaled.slot, running.run))
+    _, stood = _stands(connection, sid, branch)
+    found: list[Any] = connection.execute(_CALLS, (running.run, stood)).fetchall()
+    missing: int = found[-1][-1] + 1 - len(found) if found else 0
+    given_up = missing
+    for n, row in enumerate(found):
+        call = _given_up(row, reason)
+        if call is not None:
+            connection.execute(_SET_CALL, (seal(call, running.run), row[2], running.run))
+            given_up += 1
+        if missing:  # closed up, so that those that are left are not taken for damaged
+            connection.execute(_SET_PLACE, (n, row[2]))
+    for n in range(len(found), len(found) + missing):
+        body = seal(_lost_call(n, reason, "it is missing"), running.run)
+        connection.execute(_NEW_CALL, (running.run, stood, body))
     if running.unfinished or given_up:
         connection.execute(_STATUS, (running.run, "halted", reason))
         connection.execute(_COMPLETE, (running.run,))
-    return len(given_up)
+    return given_up
+
+
+def _given_up(row: Any, reason: str) -> CallRow | None:
+    """A pending call as it is once it was given up; None if it was before."""
+    try:
+        call = open_journaled(row).call
+    except CorruptionError as error:
+        return _lost_call(row[-1], reason, error.args[0])
+    over = msgspec.structs.replace(call, status=ABANDONED, error=("abandoned", reason))
+    return None if call.status == ABANDONED else over
+
+
+def _lost_call(n: int, reason: str, why: str) -> CallRow:
+    """Stands where a call was that could not be read when it was given up, and says so."""
+    now_us = time.time_ns() // 1000
+    row = CallRow(secrets.token_hex(8), None, LOST_CALL, None, n, "tool", None, bytes(16), ABANDONED, 0, now_us)
+    return msgspec.structs.replace(row, error=("abandoned", f"{reason} (what was recorded is damaged: {why})"))
 
 
 # what other writes do to the journal
@@ -295,6 +343,8 @@ def took_by(connection: apsw.Connection, new: Commit, standing: Standing | None)
 def take_in(connection: apsw.Connection, new: Commit, standing: Standing, sid: int, sequence: int) -> None:
     """What a commit does to the journal beside naming what it took in."""
     if new.lease is None:
+        if standing.entered:
+            connection.execute(_FENCE, (standing.run,))
         if new.take_up is not None:
             _take_up(connection, sid, standing.run, cid_of(connection, sid, new.take_up), sequence)
         return
@@ -330,11 +380,12 @@ def forget_branch(connection: apsw.Connection, session: str, sid: int, branch: s
 
 
 def refuse_head_gone(connection: apsw.Connection, session: str, sid: int, branch: str, stood: int) -> None:
-    """LeaseHeldError or InDoubtError if the head of a branch may not go."""
+    """LeaseHeldError or InDoubtError if the head of a branch may not go; who comes back to it is fenced."""
     running = _find(connection, sid, branch)
     if running is not None:
         _refuse_live(session, running)
         refuse_in_doubt(session, branch, _pending(connection, running.run, stood))
+        connection.execute(_FENCE, (running.run,))
 
 
 def forget_checkpoints(
@@ -415,6 +466,9 @@ def entries(connection: apsw.Connection, session: str) -> list[Journaled]:
         if n != counts.setdefault((run, stood), 0):
             raise _missing_call()
         counts[run, stood] += 1
+    for run, stood, count in connection.execute(_ALL_TAKEN, (sid,)):
+        if counts.get((run, stood), 0) != count:
+            raise _missing_call()
     return [open_journaled(row) for row in found]
 
 

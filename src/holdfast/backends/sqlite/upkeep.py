@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import apsw
@@ -18,6 +19,21 @@ _DANGLING_REFS = (
     "OR NOT EXISTS(SELECT 1 FROM checkpoints c WHERE c.cid = r.cid)"
 )
 _STRAY_CHECKPOINTS = "SELECT count(*) FROM checkpoints c WHERE NOT EXISTS(SELECT 1 FROM sessions s WHERE s.sid = c.sid)"
+# A call that a checkpoint took in is never one of these, whatever became of its run.
+_IS_TAKEN = "(run, stood) IN (SELECT took_run, took_stood FROM checkpoints WHERE took_run IS NOT NULL)"
+_STRAY_RUNS = "SELECT count(*) FROM runs WHERE sid NOT IN (SELECT sid FROM sessions)"
+_STRAY_CALLS = (
+    "SELECT count(*) FROM calls WHERE run NOT IN (SELECT run FROM runs WHERE sid IN (SELECT sid FROM sessions)) "
+    f"AND NOT {_IS_TAKEN}"
+)
+_LOST_RUNS = (
+    "SELECT DISTINCT took_run, sid FROM checkpoints WHERE took_run IS NOT NULL "
+    "AND took_run NOT IN (SELECT run FROM runs) AND sid IN (SELECT sid FROM sessions)"
+)
+_KEEP_NUMBER = (
+    "INSERT OR IGNORE INTO runs(run, sid, branch, token, claim, entered, unfinished, input, crashes, spot) "
+    "VALUES(?, ?, NULL, 0, NULL, 0, 0, NULL, 0, x'')"
+)
 _REMOVALS = (
     (
         "DELETE FROM checkpoints WHERE sid NOT IN (SELECT sid FROM sessions)",
@@ -28,6 +44,8 @@ _REMOVALS = (
         "references that led nowhere",
     ),
     ("DELETE FROM blobs WHERE bid NOT IN (SELECT bid FROM blob_refs)", "blobs that no checkpoint needs"),
+    ("DELETE FROM runs WHERE sid NOT IN (SELECT sid FROM sessions)", "runs of no session"),
+    (f"DELETE FROM calls WHERE run NOT IN (SELECT run FROM runs) AND NOT {_IS_TAKEN}", "calls of no run"),
 )
 _DANGLING_NAMES = (
     "SELECT n.sid, s.id, n.name, n.tag, n.cid FROM names n JOIN sessions s ON s.sid = n.sid "
@@ -45,6 +63,7 @@ _ROLLS = (
     "LEFT JOIN checkpoints b ON b.cid = c.base LEFT JOIN sessions s ON s.sid = c.sid WHERE c.roll IS NOT NULL"
 )
 _VACUUM_PAGES = 256
+_SCRUB_BYTES = 64 * 1024 * 1024
 _MISCOUNTED = (
     "SELECT s.sid, s.id FROM sessions s "
     "WHERE s.checkpoints <> (SELECT count(*) FROM checkpoints c WHERE c.sid = s.sid) "
@@ -56,6 +75,18 @@ def vacuum_some(connection: apsw.Connection) -> bool:
     """Return some free pages to the disk; True if there are more. Each step is a short transaction of its own."""
     connection.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
     return bool(one(connection, "PRAGMA freelist_count")[0])
+
+
+def scrub(connection: apsw.Connection) -> None:
+    """Write a store anew if that takes no time.
+
+    SQLite zeroes what is deleted. But where rows moved to another page as it grew, copies of them may lie between the
+    rows that are left, and only writing every page anew is sure to leave those behind.
+    """
+    (size,) = one(connection, "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+    if size <= _SCRUB_BYTES:
+        with contextlib.suppress(apsw.BusyError):  # the deletion itself is done
+            connection.execute("VACUUM")
 
 
 def empty_log(connection: apsw.Connection) -> None:
@@ -79,6 +110,9 @@ def repair(connection: apsw.Connection) -> list[str]:
         connection.execute(sql)
         if connection.changes():
             done.append(f"{connection.changes()} {what}")
+    for run, sid in list(connection.execute(_LOST_RUNS)):
+        connection.execute(_KEEP_NUMBER, (run, sid))
+        done.append(f"the number of run {run}, which checkpoints name, is taken again")
     for sid, session, name, tagged, cid in list(connection.execute(_DANGLING_NAMES)):
         (newest,) = one(connection, _NEWEST_BEFORE, (sid, cid))
         if tagged or newest is None:
@@ -107,6 +141,8 @@ def check(connection: apsw.Connection) -> list[Problem]:
             (_ORPHAN_BLOBS, "blobs that no checkpoint needs"),
             (_DANGLING_REFS, "references between blobs and checkpoints that lead nowhere"),
             (_STRAY_CHECKPOINTS, "checkpoints without a session"),
+            (_STRAY_RUNS, "runs of no session"),
+            (_STRAY_CALLS, "calls of no run"),
         ):
             (count,) = one(connection, sql)
             if count:
@@ -117,6 +153,10 @@ def check(connection: apsw.Connection) -> list[Problem]:
         for _, session, name, _, _ in connection.execute(_DANGLING_NAMES):
             what = f"session {session!r}: {name!r} points at a checkpoint that is not there"
             problems.append(Problem(what=what, remedy="verify(repair=True) points it at the newest before that"))
+        for run, sid in connection.execute(_LOST_RUNS):
+            what = f"run {run} of session number {sid} is not there, and checkpoints name its calls"
+            cost = "a later run may get its number, and their calls be mixed up"
+            problems.append(Problem(what=what, cost=cost, remedy="verify(repair=True) keeps the number taken"))
         problems += _broken_rolls(connection)
     except apsw.Error as error:
         problems.append(Problem(what=f"pages cannot be read: {error}", remedy="copy what is intact with export"))

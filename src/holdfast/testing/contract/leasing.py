@@ -14,29 +14,24 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import whereabouts
-from holdfast.backend import Backend, Entry
+from holdfast.backend import DONE, LOOK_S, Backend, Deletion, Entry
 from holdfast.errors import ConflictError, FencedError, LeaseHeldError, NotFoundError
-from holdfast.testing.author import NOW_US, Author, check_states
+from holdfast.testing.author import NOW_US, Author
 from holdfast.testing.contract.hooks import Hooks
 from holdfast.testing.contract.racing import ROUNDS, attempts
-from holdfast.testing.runner import SESSION, SHORT_S, SHORT_US, Runner, new_call, pending
+from holdfast.testing.runner import SESSION, SHORT_US, Runner, expire
 
 HOUR_US = 3_600_000_000
 LONG_AGO_PID = 2**22 + 1  # beyond what a process can have
 # Enters "a session", says so, and waits to be killed.
 CHILD = """
 {opening}
-from holdfast.testing.runner import Runner
+from holdfast.testing.runner import Runner, expire
 run = Runner(backend, input_=b"\\xa2go")
 run.start("in flight")
 print("entered", flush=True)
 import time; time.sleep(600)
 """
-
-
-def expire() -> None:
-    """Wait until a lease of SHORT_US is over."""
-    time.sleep(SHORT_S * 1.5)
 
 
 class LeasingContract(Hooks):
@@ -139,6 +134,32 @@ class LeasingContract(Hooks):
         assert not backend.blobs(list(draft.blobs), salvage=True)
         new.call()
         new.boundary()
+
+    @pytest.mark.parametrize("how", ["commit", "delete", "settle", "abandon", "delete the session"])
+    def test_a_run_that_slept_while_somebody_else_wrote_on_its_branch_writes_nothing_more(
+        self, backend: Backend, how: str
+    ) -> None:
+        Author(backend).grow(2)
+        run = Runner(backend, lease_us=SHORT_US)
+        begun = run.start() if how == "settle" else run.call()
+        expire()
+        if how == "commit":
+            Author(backend).stand_on(str(run.entered.head_id)).grow(1)
+        elif how == "delete":
+            backend.delete_checkpoints(Deletion(SESSION, (str(run.entered.head_id),), ()))
+        elif how == "settle":
+            backend.settle(SESSION, "main", before=begun, after=replace(begun.call, status=DONE, result=b"\xc0"))
+        elif how == "abandon":
+            backend.abandon(SESSION, "main", reason="it hangs")
+        else:
+            # Numbers may be given anew, to a session of the same name or of another; leases never are.
+            backend.delete_session(SESSION)
+            for session in (SESSION, "another session"):
+                Author(backend, session).grow(2)
+                Runner(backend, session)
+        for act in (lambda: backend.renew(run.lease), run.start, lambda: run.finish(begun), run.leave):
+            with pytest.raises(FencedError):
+                act()
 
     def test_a_lease_that_expired_and_was_not_taken_is_still_held_on_to(self, backend: Backend) -> None:
         run = Runner(backend, lease_us=SHORT_US)
@@ -383,9 +404,8 @@ class LeasingContract(Hooks):
             session = f"session {number}"
             if number % 3:
                 Author(backend, session).grow(1)
-            if number % 3 == 2:
-                Runner(backend, session, lease_us=1)
-                time.sleep(0.001)
+            before = Runner(backend, session, lease_us=1).lease if number % 3 == 2 else None
+            time.sleep(0.001)
 
             def enter(me: int, session: str = session) -> None:
                 openings[me % 2].enter(Entry(session, "main", None, HOUR_US, NOW_US, bytes([0xCC, me])))
@@ -394,68 +414,19 @@ class LeasingContract(Hooks):
             assert answers.count(None) == 1
             (row,) = backend.runs(session)
             assert row.live
-            assert row.token == 1 + (number % 3 == 2)
+            assert before is None or row.token == before.token + 1
             if number % 3 != 2:
                 assert row.input == bytes([0xCC, answers.index(None)])
         if other is not backend:
             other.close()
 
-    def test_a_session_with_a_live_run_is_not_deleted_nor_is_its_branch(self, backend: Backend) -> None:
-        author = Author(backend)
-        author.grow(2)
-        backend.fork(SESSION, id_=author.rows[0].id, branch="other")
+    def test_who_waits_for_the_end_of_a_lease_looks_again_soon(self, backend: Backend) -> None:
         run = Runner(backend)
-        with pytest.raises(LeaseHeldError):
-            backend.delete_branch(SESSION, branch="main")
-        with pytest.raises(LeaseHeldError):
-            backend.delete_session(SESSION)
-        backend.delete_branch(SESSION, branch="other")
-        check_states(backend, SESSION, author.states)
+        for seconds, longest in ((0.0, 0.3), (60.0, LOOK_S + 1.0)):
+            begun = time.monotonic()
+            backend.wait(seconds)
+            backend.wait(seconds)
+            assert time.monotonic() - begun < 2 * longest
         run.leave()
-        backend.delete_session(SESSION)
-        assert backend.find_session(SESSION) is None
-        assert not backend.runs(SESSION)
-        for act in (lambda: backend.renew(run.lease), lambda: run.leave("completed"), run.start):
-            with pytest.raises(FencedError):
-                act()
-        assert backend.find_session(SESSION) is None
-        assert Runner(backend).entered.before is None
-
-    def test_a_session_that_was_touched_since_somebody_looked_is_not_deleted(self, backend: Backend) -> None:
-        author = Author(backend)
-        author.grow(2)
-        seen = backend.find_session(SESSION)
-        assert seen is not None
-        author.grow(1)
-        with pytest.raises(ConflictError):
-            backend.delete_session(SESSION, touched=seen.touched)
-        check_states(backend, SESSION, author.states)
-        seen = backend.find_session(SESSION)
-        assert seen is not None
-        backend.delete_session(SESSION, touched=seen.touched)
-        assert backend.find_session(SESSION) is None
-
-    def test_a_branch_made_anew_has_never_run(self, backend: Backend) -> None:
-        author = Author(backend)
-        author.grow(1)
-        old: Runner | None = None
-        for _ in range(3):
-            backend.fork(SESSION, id_=author.rows[0].id, branch="other")
-            assert backend.pending(SESSION, "other").run is None
-            run = Runner(backend, branch="other")
-            assert run.entered.before is None
-            assert run.entered.calls == ()
-            assert old is None or old.lease.run != run.lease.run
-            if old is not None:
-                for lease in (old.lease, replace(old.lease, token=run.lease.token)):
-                    with pytest.raises(FencedError):
-                        backend.journal(lease, new_call("late"), after=1)
-            run.call()
-            run.leave()
-            backend.delete_branch(SESSION, branch="other")
-            with pytest.raises(FencedError):
-                backend.renew(run.lease)
-            old = run
-        assert not backend.runs(SESSION)
-        assert not backend.entries(SESSION)
-        assert not pending(backend, "other")
+        backend.wait(60.0)
+        assert [line.id for line, _ in backend.crashed()] == [SESSION]

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.backend import ABANDONED, DONE, IN_DOUBT, SKIPPED, Backend, Deletion, Journaled, Row
-from holdfast.errors import ConflictError, InDoubtError, LeaseHeldError, NotFoundError
+from holdfast.errors import ConflictError, FencedError, InDoubtError, LeaseHeldError, NotFoundError
 from holdfast.testing.author import Author, check_states, delete
 from holdfast.testing.contract.hooks import Hooks
-from holdfast.testing.runner import SESSION, Runner, pending, took
+from holdfast.testing.runner import SESSION, SHORT_US, Runner, expire, new_call, pending, took
 
 
 class SettlingContract(Hooks):
@@ -283,3 +283,83 @@ class SettlingContract(Hooks):
         assert b"very-private" not in text
         assert [each.call.name for each in pending(backend, session="kept")] == ["kept"]
         assert not list(backend.check())
+
+    def test_a_session_with_a_live_run_is_not_deleted_nor_is_its_branch(self, backend: Backend) -> None:
+        author = Author(backend)
+        author.grow(2)
+        backend.fork(SESSION, id_=author.rows[0].id, branch="other")
+        run = Runner(backend)
+        with pytest.raises(LeaseHeldError):
+            backend.delete_branch(SESSION, branch="main")
+        with pytest.raises(LeaseHeldError):
+            backend.delete_session(SESSION)
+        backend.delete_branch(SESSION, branch="other")
+        check_states(backend, SESSION, author.states)
+        run.leave()
+        backend.delete_session(SESSION)
+        assert backend.find_session(SESSION) is None
+        assert not backend.runs(SESSION)
+        for act in (lambda: backend.renew(run.lease), lambda: run.leave("completed"), run.start):
+            with pytest.raises(FencedError):
+                act()
+        assert backend.find_session(SESSION) is None
+        assert Runner(backend).entered.before is None
+
+    @pytest.mark.parametrize("session", [SESSION, "another session"])
+    def test_a_run_of_a_deleted_session_is_not_taken_for_one_of_a_later(self, backend: Backend, session: str) -> None:
+        old = Runner(backend, lease_us=SHORT_US)
+        begun = old.start()
+        expire()
+        backend.delete_session(SESSION)
+        new = Runner(backend, session)
+        kept = new.call()
+        for act in (
+            lambda: backend.renew(old.lease),
+            old.start,
+            lambda: old.finish(begun),
+            old.boundary,
+            old.leave,
+        ):
+            with pytest.raises(FencedError):
+                act()
+        assert backend.entries(session) == [kept]
+        new.boundary()
+
+    def test_a_session_that_was_touched_since_somebody_looked_is_not_deleted(self, backend: Backend) -> None:
+        author = Author(backend)
+        author.grow(2)
+        seen = backend.find_session(SESSION)
+        assert seen is not None
+        author.grow(1)
+        with pytest.raises(ConflictError):
+            backend.delete_session(SESSION, touched=seen.touched)
+        check_states(backend, SESSION, author.states)
+        seen = backend.find_session(SESSION)
+        assert seen is not None
+        backend.delete_session(SESSION, touched=seen.touched)
+        assert backend.find_session(SESSION) is None
+
+    def test_a_branch_made_anew_has_never_run(self, backend: Backend) -> None:
+        author = Author(backend)
+        author.grow(1)
+        old: Runner | None = None
+        for _ in range(3):
+            backend.fork(SESSION, id_=author.rows[0].id, branch="other")
+            assert backend.pending(SESSION, "other").run is None
+            run = Runner(backend, branch="other")
+            assert run.entered.before is None
+            assert run.entered.calls == ()
+            assert old is None or old.lease.run != run.lease.run
+            if old is not None:
+                for lease in (old.lease, replace(old.lease, token=run.lease.token)):
+                    with pytest.raises(FencedError):
+                        backend.journal(lease, new_call("late"), after=1)
+            run.call()
+            run.leave()
+            backend.delete_branch(SESSION, branch="other")
+            with pytest.raises(FencedError):
+                backend.renew(run.lease)
+            old = run
+        assert not backend.runs(SESSION)
+        assert not backend.entries(SESSION)
+        assert not pending(backend, "other")

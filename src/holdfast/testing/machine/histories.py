@@ -1,9 +1,4 @@
-"""A machine that plays a store against a plain dict: random histories, every state compared to the last bit.
-
-`machine_for(open_store)` gives a Hypothesis state machine. It commits states that grow out of earlier ones the way
-those of agents do, forks, restores, undoes, tags, deletes, reads by every kind of ref, closes and opens again, and
-writes from a second Session that has not seen the newest checkpoint. After each step the store must verify.
-"""
+"""The rules about checkpoints and names, and what the model knows of a session."""
 
 from __future__ import annotations
 
@@ -18,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
+from holdfast.errors import AlreadyExistsError, ConflictError, InDoubtError, InvalidInputError, NotFoundError
 from holdfast.model import Checkpoint, State
 from holdfast.store import Session, Store
 from holdfast.testing.exact import exactly_equal
@@ -45,14 +40,46 @@ class Point:
 
 
 @dataclass
+class Made:
+    """A call as the model knows it."""
+
+    key: str
+    status: str
+    result: Any = None
+
+
+@dataclass
+class Unfinished:
+    """A run that the next one on its branch goes on with."""
+
+    input: Any = None
+
+
+@dataclass
 class History:
-    """A session as the model knows it."""
+    """A session as the model knows it.
+
+    `calls` is those that no checkpoint took in, by the branch and the checkpoint that they were made on: pending where
+    the branch stands there now, parked elsewhere. `taken` is the others, by who took them in.
+    """
 
     points: dict[str, Point] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
     undos: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     written: int = 0
+    calls: dict[tuple[str, str], list[Made]] = field(default_factory=dict)
+    taken: dict[str, list[Made]] = field(default_factory=dict)
+    runs: dict[str, Unfinished] = field(default_factory=dict)
+
+    def pending(self, branch: str) -> list[Made]:
+        """The calls on a branch since its head that were not given up."""
+        made = self.calls.get((branch, self.branches[branch]), [])
+        return [call for call in made if call.status != "abandoned"]
+
+    def in_doubt(self, branch: str) -> list[Made]:
+        """Those of which nobody knows whether they happened."""
+        return [call for call in self.pending(branch) if call.status == "in_doubt"]
 
     def pick(self, number: int) -> str:
         """One of the checkpoints, the newest for 0."""
@@ -89,9 +116,18 @@ class History:
             if head == id_ and gone.link is not None:
                 self.branches[name] = gone.link
         self.undos = {name: target for name, target in self.undos.items() if target != id_}
+        self.calls = {place: made for place, made in self.calls.items() if place[1] != id_}
+        self.taken.pop(id_, None)
+
+    def forget(self, branch: str) -> None:
+        """A branch was deleted."""
+        del self.branches[branch]
+        self.undos.pop(branch, None)
+        self.runs.pop(branch, None)
+        self.calls = {place: made for place, made in self.calls.items() if place[0] != branch}
 
 
-class _Machine(RuleBasedStateMachine):
+class Histories(RuleBasedStateMachine):
     """The rules. `machine_for` says how a store is opened."""
 
     open_store: OpenStore
@@ -147,8 +183,19 @@ class _Machine(RuleBasedStateMachine):
         state = copy.deepcopy(history.points[history.pick(base)].state) if history.points else {}
         for change in changes:
             apply(change, state)
+        if self._refuses(name, branch, lambda: self._session(name).commit(state, branch=branch)):
+            return
         made = self._session(name).commit(state, branch=branch)
         history.add(branch, made, state)
+
+    def _refuses(self, name: str, branch: str, act: Callable[[], object]) -> bool:
+        """True if others may not write to a branch because a call there is in doubt; then they cannot."""
+        history = self.model[name]
+        if branch not in history.branches or not history.in_doubt(branch):
+            return False
+        with pytest.raises(InDoubtError):
+            act()
+        return True
 
     @precondition(lambda self: self._branches())
     @rule(on=_picks, changes=_changes, base=_picks)
@@ -166,6 +213,8 @@ class _Machine(RuleBasedStateMachine):
     def commit_often(self, on: int, count: int) -> None:
         """A stretch long enough that whole copies, groups of deltas and rolls come up."""
         history, branch = self._history, self._history.branch(on)
+        if history.in_doubt(branch):
+            return
         state = copy.deepcopy(history.points[history.branches[branch]].state)
         for at in range(count):
             apply(("append", [{"role": "user", "content": f"message {at} of a long conversation, " * 2}], None), state)
@@ -179,6 +228,8 @@ class _Machine(RuleBasedStateMachine):
         name, history, branch = SESSIONS[0], self._history, self._history.branch(on)
         late = self.store.session(name)
         state = late.load(branch)
+        if self._refuses(name, branch, lambda: late.commit(state, branch=branch)):
+            return
         for change in changes:
             apply(change, state)
         made = self._session(name).commit(state, branch=branch)
@@ -198,6 +249,8 @@ class _Machine(RuleBasedStateMachine):
         """A branch goes back to any checkpoint of its session, as a new one."""
         history, branch = self._history, self._history.branch(on)
         id_, before = history.pick(which), history.branches[branch]
+        if self._refuses(SESSIONS[0], branch, lambda: self._session(SESSIONS[0]).restore(id_, branch=branch)):
+            return
         made = self._session(SESSIONS[0]).restore(id_, branch=branch)
         assert made.restored_from == id_
         history.add(branch, made, history.points[id_].state)
@@ -213,9 +266,13 @@ class _Machine(RuleBasedStateMachine):
             with pytest.raises(NotFoundError):
                 self._session(SESSIONS[0]).undo(branch=branch)
             return
+        if self._refuses(SESSIONS[0], branch, lambda: self._session(SESSIONS[0]).undo(branch=branch)):
+            return
         made = self._session(SESSIONS[0]).undo(branch=branch)
         history.add(branch, made, history.points[target].state)
         history.undos[branch] = before
+        if (branch, target) in history.calls:
+            history.calls[branch, made.id] = history.calls.pop((branch, target))
 
     # names
 
@@ -255,8 +312,7 @@ class _Machine(RuleBasedStateMachine):
             del history.tags[gone]
         elif gone in history.branches:
             session.delete_branch(gone)
-            del history.branches[gone]
-            history.undos.pop(gone, None)
+            history.forget(gone)
         if gone not in history.branches:
             for call in (
                 lambda: session.untag(gone),
@@ -279,8 +335,9 @@ class _Machine(RuleBasedStateMachine):
         session = self.store.session(SESSIONS[0]) if by_other else ours
         id_ = history.pick(which)
         heads = [branch for branch, head in history.branches.items() if head == id_]
-        if id_ in history.tags.values() or (heads and history.points[id_].link is None):
-            with pytest.raises(InvalidInputError):
+        pinned = id_ in history.tags.values() or (heads and history.points[id_].link is None)
+        if pinned or any(history.in_doubt(branch) for branch in heads):
+            with pytest.raises((InvalidInputError, InDoubtError)):
                 session.delete(id_)
             return
         for branch in heads:
@@ -360,11 +417,3 @@ class _Machine(RuleBasedStateMachine):
                 assert [point.parent_id for point in line] == [history.points[point.id].parent for point in line]
         lines: dict[str, Any] = {info.id: (info.branches, info.checkpoints) for info in self.store.sessions()}
         assert lines == {name: (len(history.branches), len(history.points)) for name, history in self.model.items()}
-
-
-def machine_for(open_store: OpenStore, *, lasting: bool = True) -> type[RuleBasedStateMachine]:
-    """A state machine for the store that `open_store(folder)` opens, or makes where there is none in the folder.
-
-    `lasting` is False for a store that keeps nothing over a close: then only its sessions are opened again.
-    """
-    return type("StoreMachine", (_Machine,), {"open_store": staticmethod(open_store), "lasting": lasting})

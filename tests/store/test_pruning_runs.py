@@ -1,0 +1,191 @@
+"""Forgetting, and runs: nobody loses work that somebody is at, or could go on with; calls go with their checkpoints."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import LeaseHeldError, NotFoundError, Retention, Session, Store
+from tests.store.travel import KINDS, LONG_ANSWER, crashing, leave_in_doubt, open_kind
+
+OVER = Retention(finished_days=0)
+
+
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with open_kind(request.param, tmp_path) as opened:
+        yield opened
+
+
+def never() -> None:
+    raise AssertionError("this call was made before")
+
+
+def complete(session: Session, turns: int = 3) -> None:
+    with session.run() as run:
+        for turn in range(turns):
+            run.append({"role": "assistant", "content": run.call("model", f"{LONG_ANSWER}{turn}".upper, kind="llm")})
+            run.call("pay", lambda: 7, key=str(turn))
+            run.step()
+
+
+def pruned(store: Store, rule: Retention) -> Any:
+    """What a prune did, which must be what it said it would do."""
+    plan, done = store.prune(rule, dry_run=True), store.prune(rule)
+    assert (plan.sessions, plan.checkpoints) == (done.sessions, done.checkpoints)
+    return done
+
+
+def in_doubt(session: Session) -> None:
+    with crashing(session.run()) as run:
+        leave_in_doubt(run, "transfer")
+
+
+def failed(session: Session) -> None:
+    with session.run() as run:
+        run.call("pay", lambda: 7)
+        run.fail("no network")
+
+
+def halted(session: Session) -> None:
+    with session.run() as run:
+        run.halt("enough")
+
+
+UNFINISHED: dict[str, Callable[[Session], None]] = {"in doubt": in_doubt, "failed": failed, "halted": halted}
+
+
+def test_a_session_whose_run_completed_goes_when_its_time_has_come(store: Store) -> None:
+    complete(store.session("s"))
+    assert pruned(store, OVER).sessions == ("s",)
+    assert store.verify().ok
+    with pytest.raises(NotFoundError):
+        store.session("s").calls()
+
+
+@pytest.mark.parametrize("how", UNFINISHED)
+def test_a_run_that_could_go_on_keeps_its_session_until_somebody_gives_it_up(how: str, store: Store) -> None:
+    session = store.session("s")
+    complete(session)
+    UNFINISHED[how](session)
+    assert pruned(store, OVER).sessions == ()
+    assert session.head() is not None
+    session.abandon(reason="enough")
+    assert pruned(store, OVER).sessions == ("s",)
+
+
+def test_a_run_that_never_came_to_a_checkpoint_is_kept_until_it_is_given_up(store: Store) -> None:
+    with crashing(store.session("s").run(input="asked")) as run:
+        run.call("pay", lambda: 7)
+    assert pruned(store, OVER).sessions == ()
+    store.session("s").abandon(reason="enough")
+    assert pruned(store, OVER).sessions == ("s",)
+    assert store.verify().ok
+
+
+def test_a_session_that_somebody_works_on_is_passed_over_and_the_others_go(store: Store) -> None:
+    for name in ("a", "b", "c"):
+        complete(store.session(name))
+    with store.session("b").run() as run:
+        done = pruned(store, OVER)
+        assert set(done.sessions) == {"a", "c"}
+        with pytest.raises(LeaseHeldError):
+            store.delete("b")
+        assert run.call("pay", lambda: 8) == 8
+    assert [call.result for call in store.session("b").calls()] == [8]
+    store.delete("b")
+    assert store.verify().ok
+
+
+def test_a_session_that_was_written_to_while_a_prune_looked_is_not_lost(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete(store.session("s"))
+    backend, delete = store.backend, store.backend.delete_session
+
+    def written_before(session: str, **options: Any) -> None:
+        monkeypatch.setattr(backend, "delete_session", delete)
+        store.session("s").commit({"somebody": "went on"}, status="in_progress")
+        delete(session, **options)
+
+    monkeypatch.setattr(backend, "delete_session", written_before)
+    assert store.prune(OVER).sessions == ()
+    assert store.session("s").load() == {"somebody": "went on"}
+
+
+def test_a_session_that_was_run_again_while_a_prune_looked_is_not_lost(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete(store.session("s"))
+    backend, delete = store.backend, store.backend.delete_session
+    runs: list[Any] = []
+
+    def run_before(session: str, **options: Any) -> None:
+        monkeypatch.setattr(backend, "delete_session", delete)
+        runs.append(store.session("s").run())
+        runs[0].__enter__()
+        delete(session, **options)
+
+    monkeypatch.setattr(backend, "delete_session", run_before)
+    assert store.prune(OVER).sessions == ()
+    assert runs[0].call("pay", lambda: 9) == 9
+    runs[0].__exit__(None, None, None)
+    assert [call.result for call in store.session("s").calls()] == [9]
+
+
+def test_calls_go_with_their_checkpoints_and_those_that_stay_can_be_read(store: Store) -> None:
+    session = store.session("s")
+    complete(session, turns=40)
+    points = list(session.log())
+    before = {point.id: session.calls(point.id) for point in points}
+    assert [call.result for call in before[points[1].id]] == [f"{LONG_ANSWER}39".upper(), 7]
+    done = pruned(store, Retention(keep_last=5, keep_days=0))
+    assert done.count == len(points) - 5
+    for point in session.log():
+        assert session.calls(point.id) == before[point.id]
+    for gone in done.checkpoints["s"]:
+        with pytest.raises(NotFoundError):
+            session.calls(gone)
+    assert len(store.backend.entries("s")) == sum([len(session.calls(point.id)) for point in session.log()])
+    assert store.verify().ok
+
+
+def test_a_prune_while_a_run_is_alive_takes_nothing_that_it_needs(store: Store) -> None:
+    with crashing(store.session("s").run()) as run:
+        for turn in range(20):
+            run.append(run.call("tool", f"{LONG_ANSWER}{turn}".upper, key=str(turn)))
+            run.step()
+            if turn % 5 == 4:
+                run.call("between", lambda: 7)
+                assert store.prune(Retention(keep_last=2, keep_days=0)).count
+                assert run.call("again", lambda: 8) == 8
+    session = store.session("s")
+    assert len(list(session.log())) == 2
+    with session.run() as run:
+        assert (run.call("between", never), run.call("again", never)) == (7, 8)
+    assert store.verify().ok
+
+
+def test_calls_that_wait_for_an_undo_are_not_pruned(store: Store) -> None:
+    session = store.session("s")
+    complete(session, turns=6)
+    with crashing(session.run()) as run:
+        run.call("pay", lambda: "paid")
+    session.restore("main~3")
+    pruned(store, Retention(keep_last=1, keep_days=0))
+    session.undo()
+    with session.run() as run:
+        assert run.call("pay", never) == "paid"
+    assert store.verify().ok
+
+
+def test_a_deleted_session_leaves_no_call_behind(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "store.db") as store:
+        complete(store.session("s"))
+        in_doubt(store.session("s"))
+        store.delete("s")
+        assert store.verify().ok
+        assert not list(store.backend.check())
+    assert b"transfer" not in (tmp_path / "store.db").read_bytes()
