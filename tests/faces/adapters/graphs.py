@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -15,12 +13,6 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
-
-from holdfast.adapters.langgraph import HoldfastSaver
-
-URLS = ["memory://", "sqlite:///{folder}/store{number}.db"]
-if os.environ.get("HOLDFAST_TEST_POSTGRES_URL"):
-    URLS.append(os.environ["HOLDFAST_TEST_POSTGRES_URL"])
 
 
 class Chat(TypedDict):
@@ -60,14 +52,3 @@ def checkpoint(id_: str | None = None, **values: Any) -> Any:
 
 
 META: Any = {"source": "loop", "step": 1, "parents": {}}
-
-
-@pytest.fixture(params=URLS, ids=lambda url: str(url).split(":")[0])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(request.param).format(folder=tmp_path, number=0)
-
-
-@pytest.fixture
-def saver(url: str) -> Iterator[HoldfastSaver]:
-    with HoldfastSaver.open(url) as opened:
-        yield opened

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +28,13 @@ from holdfast.adapters import langgraph as adapter
 from holdfast.adapters.langgraph import HoldfastSaver
 from holdfast.adapters.langgraph.lines import branch_of, line_of
 from holdfast.errors import UnsupportedError
-from tests.faces.adapters.graphs import META, URLS, Chat, chat_graph, checkpoint, read, saver, say, thread, url
-
-__all__ = ["saver", "url"]
+from tests.faces.adapters.graphs import META, Chat, chat_graph, checkpoint, read, say, thread
 
 
-@pytest.mark.parametrize("url", URLS, ids=lambda url: str(url).split(":")[0])
-def test_it_does_all_that_langgraph_asks_of_a_checkpointer(url: str, tmp_path: Path) -> None:
-    opened = 0
-
-    @checkpointer_test(name=f"HoldfastSaver {url}")  # type: ignore[untyped-decorator]
+def test_it_does_all_that_langgraph_asks_of_a_checkpointer(new_url: Callable[[], str]) -> None:
+    @checkpointer_test(name="HoldfastSaver")  # type: ignore[untyped-decorator]
     async def factory() -> AsyncIterator[HoldfastSaver]:
-        nonlocal opened
-        opened += 1
-        with HoldfastSaver.open(url.format(folder=tmp_path, number=opened)) as made:
+        with HoldfastSaver.open(new_url()) as made:
             yield made
 
     report = asyncio.run(validate(factory))

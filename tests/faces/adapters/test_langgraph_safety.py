@@ -28,9 +28,7 @@ from langgraph.types import Send
 import holdfast
 from holdfast.adapters.langgraph import HoldfastSaver
 from holdfast.errors import InvalidInputError
-from tests.faces.adapters.graphs import META, checkpoint, read, saver, thread, url
-
-__all__ = ["saver", "url"]
+from tests.faces.adapters.graphs import META, checkpoint, read, thread
 
 
 class Colour(Enum):
