@@ -212,6 +212,17 @@ def test_writes_that_come_before_their_checkpoint_wait_for_it(saver: HoldfastSav
     assert read(saver, thread(checkpoint_id="early")).pending_writes[0] == ("a", "x", "other")
 
 
+def test_early_writes_are_not_forgotten_for_those_that_come_in_between(saver: HoldfastSaver) -> None:
+    first = saver.put(thread(), checkpoint("one", x=1), META, {})
+    saver.put_writes(thread(checkpoint_id="two"), [("x", "early")], "b")
+    saver.put_writes(first, [("x", "in time")], "a")
+    second = saver.put(first, checkpoint("two", x=2), META, {})
+    saver.put_writes(second, [("x", "too")], "c")
+    for config in (second, thread()):
+        assert read(saver, config).pending_writes == [("b", "x", "early"), ("c", "x", "too")]
+    assert read(saver, first).pending_writes == [("a", "x", "in time")]
+
+
 def test_writes_that_come_late_are_still_those_of_their_checkpoint(saver: HoldfastSaver) -> None:
     first = saver.put(thread(), checkpoint("one", x=1), META, {})
     saver.put_writes(first, [("x", "in time")], "a")

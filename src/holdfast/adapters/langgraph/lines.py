@@ -40,6 +40,7 @@ _LONG_NS = 200
 _MANY_LINES = 8
 _MANY_IDS = 10_000
 _PAGE_ROWS = 64
+Entries = list[list[Any]]  # writes: path, task, index, channel, value
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -72,7 +73,8 @@ class Held(NamedTuple):
     """A row, and what it says about the checkpoint whose state it holds.
 
     `of` is that checkpoint's id ("" if there was none yet), `born` the sequence it was put at. Where the row's writes
-    belong to another, `of` is not what its id names. Metadata, parent and time are with the checkpoint's own row.
+    belong to another, `of` is not what its id names. Metadata, parent and time are with the checkpoint's own row, which
+    also says if it `took` in the writes that came before it.
     """
 
     id: str
@@ -85,6 +87,7 @@ class Held(NamedTuple):
     parent: str | None
     ts: str
     long_ns: str | None
+    took: bool = False
 
     @property
     def ns(self) -> str | None:
@@ -122,6 +125,7 @@ def held(row: Row) -> Held | None:
         parent=mine.get("parent", before) or None,
         ts=_long_ts(mine.get("ts", fields.at_us)),
         long_ns=mine.get("ns"),
+        took=mine.get("took", False),
     )
 
 
@@ -188,6 +192,7 @@ class Thread:
         self.id = self.session.id
         self.lock = threading.RLock()
         self.tails: dict[str, Tail] = {}
+        self.early: set[str] = set()  # checkpoints that were not there yet when writes of theirs came
 
     # reading
 
@@ -232,11 +237,14 @@ class Thread:
         # Each was written on top of the one before.
         return (self.find(max(own, key=number_of)) if own else None), strays
 
-    def late(self, strays: Iterable[str], *, since: int) -> list[list[Any]]:
-        """The writes in these rows, in the store's order; those that came before their checkpoint it has taken in."""
-        rows = [row for id_ in strays if (row := self.backend.find_row(self.id, id_)) is not None]
-        late = [row for row in sorted(rows, key=lambda row: row.sequence) if row.sequence > since]
-        return [entry for row in late for entry in self.state(row.id)[MINE].get("stray", [])]
+    def strays(self, ids: Iterable[str], *, born: int) -> tuple[Entries, Entries]:
+        """The writes in these rows, in the store's order: those that came before their checkpoint, and those after."""
+        rows = [row for id_ in ids if (row := self.backend.find_row(self.id, id_)) is not None]
+        early: Entries = []
+        late: Entries = []
+        for row in sorted(rows, key=lambda row: row.sequence):
+            (early if row.sequence < born else late).extend(self.state(row.id)[MINE].get("stray", []))
+        return early, late
 
     def about(self, row: Held) -> Held:
         """The row that says metadata, parent and time of the checkpoint whose state this one holds."""
@@ -303,6 +311,7 @@ class Thread:
         metadata: dict[str, Any],
         parent: str | None,
         ts: str | int,
+        took: bool,
     ) -> None:
         """A checkpoint. What its row says anyway is not said again: it is written at every step."""
         trigger, step = str(metadata.get("source", "put")), metadata.get("step")
@@ -312,6 +321,8 @@ class Thread:
         missing = [key for key in said if key not in metadata]
         if missing:
             mine["not"] = missing
+        if took:
+            mine["took"] = True
         before = None if place.head is None else checkpoint_of(place.head.id)
         if parent != before:
             mine["parent"] = parent

@@ -31,7 +31,18 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 import holdfast
 from holdfast.adapters.langgraph.choosing import checkpoints, made_by, outdated
-from holdfast.adapters.langgraph.lines import MINE, Held, Place, Tail, Thread, calls_of, short_ts, stray_id, write_id
+from holdfast.adapters.langgraph.lines import (
+    MINE,
+    Entries,
+    Held,
+    Place,
+    Tail,
+    Thread,
+    calls_of,
+    short_ts,
+    stray_id,
+    write_id,
+)
 from holdfast.adapters.langgraph.plain import Codec, Memo
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.model import State
@@ -41,12 +52,12 @@ from holdfast.upkeep.pruning import drop
 _THREADS = 128  # whose last states are kept at hand
 _RACES = 100
 _WORKERS = 8
+_NEVER = 2**62
 _OWN = ("id", "ts", "channel_values")  # kept elsewhere than in LangGraph's part of the state
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Config = Any
-Entries = list[list[Any]]  # writes: path, task, index, channel, value
 
 
 class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
@@ -132,16 +143,16 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
 
     def _tuple(self, thread: Thread, memo: Memo, row: Held, strays: Collection[str] = ()) -> CheckpointTuple:
         ns, state = row.ns or "", thread.state(row.id)
-        mine = state.get(MINE, {})
+        mine, about = state.get(MINE, {}), thread.about(row)
         entries = mine.get("writes", [])
         if strays:
-            entries = _merged(entries, thread.late(strays, since=row.born))
+            early, late = thread.strays(strays, born=row.born)
+            entries = _merged(entries if about.took else _merged(early, entries), late)
         revive = self._codec.revive
         values = self._codec.channels(ns, {key: value for key, value in state.items() if key != MINE}, memo)
         inner, *rest = mine.get("cp", ({},))
         values.update(revive(inner))
         checkpoint = {key: revive(value) for key, value in rest}
-        about = thread.about(row)
         checkpoint |= {"id": row.of, "ts": about.ts, "channel_values": values}
         writes = [(task, channel, revive(value)) for _, task, _, channel, value in sorted(entries, key=_order)]
         parent = _config(thread.id, ns, about.parent) if about.parent else None
@@ -167,7 +178,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
 
             def write(place: Place, early: Entries) -> None:
                 state = {**values, MINE: {**mine, "writes": early}}
-                thread.put(ns, place, state, id_=id_, metadata=plain, parent=parent, ts=ts)
+                thread.put(ns, place, state, id_=id_, metadata=plain, parent=parent, ts=ts, took=bool(early))
 
             self._put(thread, ns, id_, parent, write)
         return _config(asked["thread_id"], ns, id_)
@@ -176,7 +187,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         self, thread: Thread, ns: str, id_: str, parent: str | None, write: Callable[[Place, Entries], None]
     ) -> None:
         tail = thread.tails.get(ns)
-        if tail is not None and tail.head.of == parent and not tail.head.is_stray:
+        if tail is not None and tail.head.of == parent and id_ not in thread.early:
             with contextlib.suppress(ConflictError):
                 return write(Place(tail.branch, tail.head), [])
         for _ in range(_RACES):
@@ -185,8 +196,9 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
             if row is not None:
                 return None
             with contextlib.suppress(ConflictError):
-                place = _place(thread, ns, heads, parent)
-                return write(place, _merged([], thread.late(strays, since=-1)))
+                write(_place(thread, ns, heads, parent), _merged([], thread.strays(strays, born=_NEVER)[0]))
+                thread.early.discard(id_)
+                return None
         raise _busy(thread)
 
     def put_writes(self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
@@ -439,8 +451,11 @@ def _on_checkpoint(thread: Thread, ns: str, tail: Tail, entries: Entries) -> Non
 def _elsewhere(thread: Thread, ns: str, heads: dict[str, Held], id_: str, entries: Entries) -> None:
     """Writes of a checkpoint that is not there yet, or that its line has left behind."""
     row, strays = thread.trace(id_)
+    if row is None:
+        thread.early.add(id_)
     known = [] if row is None else thread.state(row.id).get(MINE, {}).get("writes", [])
-    known = _merged(known, thread.late(strays, since=-1 if row is None else row.born))
+    early, late = thread.strays(strays, born=_NEVER if row is None else row.born)
+    known = _merged(_merged(early, known), late)
     if _merged(known, entries) == known:
         return
     if not heads:
