@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-from bench.scenarios import append, files, growth, reads, runs, sharing, shell, threads, upkeep
+from bench.scenarios import append, files, graph, growth, reads, runs, sharing, shell, threads, upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +50,7 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "calls": runs.calls,
     "resume": runs.resume,
     "journal": runs.journal,
+    "graph": graph.graph,
     "cli": shell.cli,
     "postgres": _on_postgres("postgres"),
     "scale": _on_postgres("scale"),
