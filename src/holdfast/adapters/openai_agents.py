@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from importlib.metadata import distributions
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.aio.lanes import Crew, Turns
@@ -32,7 +32,7 @@ from holdfast.messages import repair_messages
 from holdfast.model import Call, Checkpoint
 from holdfast.run import Run
 from holdfast.run.calling import Calling
-from holdfast.store import Store
+from holdfast.store import Session, Store
 from holdfast.store.refs import Ref
 
 OLDEST, BEFORE = (0, 21), (0, 25)  # what the tests run with; the hooks' order and the session's `wrapper` matter
@@ -58,17 +58,18 @@ from agents.tool_context import ToolContext  # noqa: E402
 PART = "messages"
 NOT_RUN = "Not run: the process was interrupted before this call was begun."
 
-_TRIES = 500
-_PAUSE_S = 0.01
+_TRIES, _PAUSE_S = 500, 0.01
 _PAIRED = ("function_call", "custom_tool_call")  # tools whose calls the hooks are told by their ids
 
 Items = list[Any]
+Task: TypeAlias = "asyncio.Task[Any] | None"
+Context: TypeAlias = "RunContextWrapper[Any] | None"
 Change = Callable[[Items], tuple[Items | None, Any]]  # from the items to the new ones (None: no change) and a result
 
 _crews: weakref.WeakKeyDictionary[Store, Crew] = weakref.WeakKeyDictionary()
 _lives: weakref.WeakKeyDictionary[Store, dict[tuple[str, str], _Live]] = weakref.WeakKeyDictionary()
 # Which `Runner.run` (the SDK's context of it) works on which session, and in which task it is awaited.
-_visits: weakref.WeakKeyDictionary[Any, tuple[HoldfastSession, asyncio.Task[Any] | None]] = weakref.WeakKeyDictionary()
+_visits: weakref.WeakKeyDictionary[Any, tuple[HoldfastSession, Task]] = weakref.WeakKeyDictionary()
 
 
 class HoldfastSession:
@@ -88,9 +89,7 @@ class HoldfastSession:
         agent: str | None = None,
         session_settings: SessionSettings | None = None,
     ) -> None:
-        self.session_id = session_id
-        self.branch = branch
-        self.agent = agent
+        self.session_id, self.branch, self.agent = session_id, branch, agent
         self.session_settings = session_settings
         if isinstance(store, AsyncStore):
             self._store, self._crew = store._store, store._crew
@@ -105,30 +104,26 @@ class HoldfastSession:
 
     # what the SDK calls. It passes its context to those who have a `wrapper`: it tells which run is calling
 
-    async def get_items(
-        self, limit: int | None = None, *, wrapper: RunContextWrapper[Any] | None = None
-    ) -> list[TResponseInputItem]:
+    async def get_items(self, limit: int | None = None, *, wrapper: Context = None) -> list[TResponseInputItem]:
         """The conversation, or its last `limit` items. After a crash: with what the journal has of the last run."""
         if wrapper is not None:
-            await self._visited(wrapper)
+            await self._own_run(wrapper)
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
         items = await self._turns.run(self._read)
         return items if limit is None or limit < 0 else items[len(items) - min(limit, len(items)) :]
 
-    async def add_items(
-        self, items: list[TResponseInputItem], *, wrapper: RunContextWrapper[Any] | None = None
-    ) -> None:
+    async def add_items(self, items: list[TResponseInputItem], *, wrapper: Context = None) -> None:
         """Add items, all or none; on disk when this returns."""
         new = copy.deepcopy(list(items))  # the caller keeps his, and we compare with ours at the next change
         if new:
             await self._change(lambda old: ([*old, *new], None), wrapper, "add_items")
 
-    async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
+    async def pop_item(self, *, wrapper: Context = None) -> TResponseInputItem | None:
         """Take the last item away. The checkpoint before still has it: `restore`."""
         return await self._change(lambda old: (old[:-1], old[-1]) if old else (None, None), wrapper, "pop_item")
 
-    async def clear_session(self, *, wrapper: RunContextWrapper[Any] | None = None) -> None:
+    async def clear_session(self, *, wrapper: Context = None) -> None:
         """Take all items away. The checkpoint before still has them: `restore`."""
         await self._change(lambda old: ([] if old else None, None), wrapper, "clear_session")
 
@@ -143,8 +138,8 @@ class HoldfastSession:
 
     async def restore(self, ref: Ref) -> Checkpoint:
         """The items as they were at a checkpoint, as a new checkpoint."""
-        await self._close_ended(None)
-        return await self._turns.finish(self._restore, ref)
+        await self._change(lambda _: (None, None), None, "restore")  # what a crash left is taken in before
+        return await self._turns.finish(self._fresh().restore, ref, branch=self.branch)
 
     def log(self, ref: Ref | None = None, *, limit: int | None = None) -> AsyncIterator[Checkpoint]:
         """Checkpoints, newest first, for `async for`."""
@@ -152,7 +147,7 @@ class HoldfastSession:
 
     # reading and writing without a run of ours; in a thread, one at a time
 
-    def _fresh(self) -> Any:
+    def _fresh(self) -> Session:
         return self._store.session(self.session_id, agent=self.agent)
 
     def _left_behind(self) -> list[Call]:
@@ -174,18 +169,15 @@ class HoldfastSession:
                 return mended(items, left)
         raise ConflictError(f"{self!r} moved {_TRIES} times while it was read", hint="try again")
 
-    def _stand(self) -> tuple[str | None, dict[str, Any]]:
-        if self._known is None:
-            head = self._session.head(self.branch)
-            self._known = (None, {}) if head is None else (head.id, self._session.load(head))
-        return self._known
-
     def _write(self, change: Change, trigger: str) -> Any:
         if trigger != "add_items":
             self._known = None  # what is taken away must be what is there now, also if that is nothing
         for attempt in range(_TRIES):
             left = self._left_behind()
-            id_, state = self._stand()
+            if self._known is None:
+                head = self._session.head(self.branch)
+                self._known = (None, {}) if head is None else (head.id, self._session.load(head))
+            id_, state = self._known
             items, result = change(state.get(PART, []))
             if items is None and not left:
                 return result
@@ -216,38 +208,28 @@ class HoldfastSession:
                 run.state[PART] = items
         return result
 
-    def _restore(self, ref: Ref) -> Checkpoint:
-        if self._left_behind():
-            self._write_leased(lambda _: (None, None))
-        self._known = None
-        return self._fresh().restore(ref, branch=self.branch)
-
     # who is calling
 
-    async def _change(self, change: Change, wrapper: RunContextWrapper[Any] | None, trigger: str) -> Any:
-        live = await self._close_ended(wrapper) if wrapper is None else await self._visited(wrapper)
+    async def _change(self, change: Change, wrapper: Context, trigger: str) -> Any:
+        live = await self._own_run(wrapper)
         if live is not None:
             return await self._crew.finish(live.change, change)
         return await self._turns.finish(self._write, change, trigger)
 
-    async def _visited(self, wrapper: RunContextWrapper[Any]) -> _Live | None:
-        _visits[wrapper] = self, asyncio.current_task()
-        live = await self._close_ended(wrapper)
-        if live is not None:
-            live.watch(wrapper, asyncio.current_task())
-        return live
-
-    async def _close_ended(self, wrapper: RunContextWrapper[Any] | None) -> _Live | None:
+    async def _own_run(self, wrapper: Context) -> _Live | None:
         """The run of this caller, if it has one. One that ended without a word is left now.
 
         The SDK does not say when `Runner.run` fails. It has, if the task that awaited it is done or is calling here.
         """
-        live = self._live
-        if live is not None and (wrapper is None or live.key is not _key(wrapper)):
-            if live.task is not None and (live.task.done() or live.task is asyncio.current_task()):
-                await self._crew.finish(live.leave, None)
-            return None
-        return live
+        task, live = asyncio.current_task(), self._live
+        if wrapper is not None:
+            _visits[wrapper] = self, task
+            if live is not None and live.key is _key(wrapper):
+                live.watch(wrapper, task)
+                return live
+        if live is not None and live.task is not None and (live.task.done() or live.task is task):
+            await self._crew.finish(live.leave, None)
+        return None
 
     @property
     def _live(self) -> _Live | None:
@@ -309,7 +291,7 @@ class HoldfastHooks(RunHooks[Any]):  # type: ignore[misc]
         """The items that come now are the last."""
         await self._tell(context, _Live.finish)
 
-    async def _tell(self, context: Any, verb: Callable[..., None], *args: Any) -> bool:
+    async def _tell(self, context: Any, verb: Callable[..., object], *args: Any) -> bool:
         live = await self._find_live(context)
         if live is not None:
             await live.crew.finish(verb, live, *args)
@@ -330,9 +312,7 @@ class HoldfastHooks(RunHooks[Any]):  # type: ignore[misc]
             entering.add_done_callback(lambda _: self._entering.pop(id(key), None))
         return await asyncio.shield(entering)
 
-    async def _enter(
-        self, session: HoldfastSession, key: object, wrapper: Any, task: asyncio.Task[Any] | None
-    ) -> _Live:
+    async def _enter(self, session: HoldfastSession, key: object, wrapper: Context, task: Task) -> _Live:
         run: Run = session._fresh().run(branch=session.branch, lease_s=self._lease_s)
         await AsyncRun(run, session._crew).__aenter__()
         live = _Live(session, run, key)
@@ -340,7 +320,8 @@ class HoldfastHooks(RunHooks[Any]):  # type: ignore[misc]
         _lives.setdefault(session._store, {})[live.place] = live
         self._begun.add(live)
         try:
-            await session._crew.finish(live.take_in)
+            if await session._crew.finish(take_in, run):
+                await session._crew.finish(live.record)
         except BaseException as error:
             await session._crew.finish(live.leave, error)
             raise
@@ -352,41 +333,37 @@ class _Live:
 
     def __init__(self, session: HoldfastSession, run: Run, key: object) -> None:
         self.key, self.run, self.crew = key, run, session._crew
-        self.task: asyncio.Task[Any] | None = None
+        self.task: Task = None
         self.place = session.session_id, session.branch
-        self._final = False
-        self._store = session._store
+        self._final, self._store = False, session._store
         self._open: dict[tuple[str, str | None], Calling] = {}
-        self._asking: tuple[Calling, str] | None = None
-        self._answered = self._pending = False
-        self._left = False
+        self._asking: Calling | None = None
+        self._agent = ""
+        self._answered = self._pending = self._left = False
         self._lock = threading.Lock()
 
-    def watch(self, wrapper: Any, task: asyncio.Task[Any] | None) -> None:
+    def watch(self, wrapper: Any, task: Task) -> None:
         """Leave when the task that awaits this `Runner.run` is done, or nobody has its context any more."""
         if self.task is None and wrapper is not None and task is not None:
             self.task = task
             task.add_done_callback(lambda _: self.drop())
             weakref.finalize(wrapper, self.drop).atexit = False
 
-    def ask(self, agent: str) -> None:
+    def ask(self, agent: str) -> Calling:
         self._hush()
-        self._asking = self.run._begin("model", kind="llm", args={"agent": agent}), agent
+        self._agent, self._asking = agent, self.run._begin("model", kind="llm", args={"agent": agent})
+        return self._asking
 
-    def _hush(self) -> str | None:
+    def _hush(self) -> bool:
         """Forget a model call that has no answer: of those nothing is on disk."""
         asking, self._asking = self._asking, None
         if asking is not None:
-            asking[0].withdraw()
-        return None if asking is None else asking[1]
+            asking.withdraw()
+        return asking is not None
 
     def answer(self, agent: str, answer: dict[str, Any]) -> None:
-        if self._asking is None:
-            self.ask(agent)
-        if self._asking is not None:
-            self._asking[0].finish(answer)
-        self._asking = None
-        self._answered = self._pending = True
+        (self._asking or self.ask(agent)).finish(answer)
+        self._asking, self._answered, self._pending = None, True, True
         self.run.use(**answer["usage"])
 
     def start(self, slot: tuple[str, str | None], args: dict[str, Any]) -> None:
@@ -401,10 +378,6 @@ class _Live:
     def finish(self) -> None:
         self._final = True
 
-    def take_in(self) -> None:
-        if take_in(self.run):
-            self._record()
-
     def change(self, change: Change) -> Any:
         """The SDK hands over what a turn has made: a boundary. All tools of the turn have ended."""
         before = self.run.state
@@ -415,18 +388,15 @@ class _Live:
         self._end_open(items)
         self.run.state = {**before, PART: items}
         try:
-            if self._final:
-                self.leave(None)
-            else:
-                self._record()
+            self.leave(None) if self._final else self.record()
         except BaseException:
             self.run.state = before
             raise
-        if asking is not None and not self._final:
-            self.ask(asking)
+        if asking and not self._final:
+            self.ask(self._agent)
         return result
 
-    def _record(self) -> None:
+    def record(self) -> None:
         head = self.run.head
         point = self.run.step() if self._answered else self.run.checkpoint()
         if point is None or (head is not None and point.id == head.id):
@@ -436,13 +406,10 @@ class _Live:
     def _end_open(self, items: Items) -> None:
         """Tools that raised have no end of their own: what the model is told of them is their outcome."""
         for slot, calling in list(self._open.items()):
-            told = [item for item in items if _is_output_of(item, slot[1])]
-            if told:
-                calling.finish(told[-1])
-            else:
-                with contextlib.suppress(CallFailedError):
-                    calling.give_up(RuntimeError("the tool ended without an outcome"))
-            self._open.pop(slot)
+            told = [each for each in items if each.get("call_id") == slot[1] and "output" in each] if slot[1] else []
+            with contextlib.suppress(CallFailedError):
+                calling.finish(told[-1]) if told else calling.give_up(RuntimeError("ended without an outcome"))
+            del self._open[slot]
 
     def leave(self, error: BaseException | None) -> None:
         """End the run, once. What it has journaled and not handed over stays for the next one."""
@@ -483,12 +450,6 @@ def _output_item(call: Any, result: object) -> Any:
     return {"type": f"{call.type}_output", "call_id": call.call_id, "output": str(result)}
 
 
-def _is_output_of(item: Any, call_id: str | None) -> bool:
-    if call_id is None or not isinstance(item, dict) or item.get("call_id") != call_id:
-        return False
-    return str(item.get("type", "")).endswith("_output")
-
-
 def take_in(run: Run) -> bool:
     """Put what the run before left in the journal into the items; the next boundary makes it history."""
     calls = run.session.calls(run.branch, pending=True)
@@ -522,7 +483,8 @@ def mended(items: Items, calls: Iterable[Call]) -> Items:
 
 
 def _is_answer(call: Call) -> bool:
-    return call.kind == "llm" and isinstance(call.result, dict) and isinstance(call.result.get("output"), list)
+    output = call.result.get("output") if call.kind == "llm" and isinstance(call.result, dict) else None
+    return isinstance(output, list) and all([isinstance(item, dict) for item in output])
 
 
 def _outcome(call: Call, items: Items) -> Items:
