@@ -42,10 +42,8 @@ def check_version(found: str | None) -> None:
     """UnsupportedError for a version of the SDK that this adapter does not know."""
     numbers = re.match(r"(\d+)\.(\d+)", found or "")
     if numbers is None or not OLDEST <= (int(numbers[1]), int(numbers[2])) < BEFORE:
-        what = f"openai-agents {found} is not known" if found else "openai-agents is not installed; it is needed"
-        known = f"versions from {OLDEST[0]}.{OLDEST[1]} on, below {BEFORE[0]}.{BEFORE[1]}, are"
-        message = f"{what} to holdfast.adapters.openai_agents; {known}"
-        raise UnsupportedError(message, hint="pip install 'holdfast[openai-agents]'")
+        known = f"this adapter knows openai-agents from {OLDEST[0]}.{OLDEST[1]} on, below {BEFORE[0]}.{BEFORE[1]}"
+        raise UnsupportedError(f"{known}, and here is {found or 'none'}", hint="pip install 'holdfast[openai-agents]'")
 
 
 # Before the import below: another package may be called `agents`, too.
@@ -77,8 +75,6 @@ class HoldfastSession:
 
     `store` is what `holdfast.open` or `holdfast.aio.open` gives. Several may be used at once, in any process.
     """
-
-    session_settings: SessionSettings | None
 
     def __init__(
         self,
@@ -126,8 +122,6 @@ class HoldfastSession:
     async def clear_session(self, *, wrapper: Context = None) -> None:
         """Take all items away. The checkpoint before still has them: `restore`."""
         await self._change(lambda old: ([] if old else None, None), wrapper, "clear_session")
-
-    # what it does not know
 
     async def fork(self, ref: Ref, name: str) -> HoldfastSession:
         """A new branch at a checkpoint, as a session of its own to run on; nothing is copied."""
@@ -212,9 +206,9 @@ class HoldfastSession:
 
     async def _change(self, change: Change, wrapper: Context, trigger: str) -> Any:
         live = await self._own_run(wrapper)
-        if live is not None:
-            return await self._crew.finish(live.change, change)
-        return await self._turns.finish(self._write, change, trigger)
+        if live is None:
+            return await self._turns.finish(self._write, change, trigger)
+        return await self._crew.finish(live.change, change)
 
     async def _own_run(self, wrapper: Context) -> _Live | None:
         """The run of this caller, if it has one. One that ended without a word is left now.
@@ -265,7 +259,7 @@ class HoldfastHooks(RunHooks[Any]):  # type: ignore[misc]
     async def on_llm_start(self, context: Any, agent: Any, system_prompt: str | None, input_items: Items) -> None:
         """The lease is kept while the model thinks."""
         if isinstance(context, ToolContext):
-            return  # an agent that is a tool of ours: its conversation is another
+            return  # an agent that is a tool
         if not await self._tell(context, _Live.ask, agent.name):
             message = "HoldfastHooks do not know which session this run is on"
             raise InvalidInputError(message, hint="Runner.run(…, session=s, hooks=HoldfastHooks(s))")
@@ -293,9 +287,10 @@ class HoldfastHooks(RunHooks[Any]):  # type: ignore[misc]
 
     async def _tell(self, context: Any, verb: Callable[..., object], *args: Any) -> bool:
         live = await self._find_live(context)
-        if live is not None:
-            await live.crew.finish(verb, live, *args)
-        return live is not None
+        if live is None:
+            return False
+        await live.crew.finish(verb, live, *args)
+        return True
 
     async def _find_live(self, context: Any) -> _Live | None:
         """The run that this context belongs to, entered if it is not yet."""
@@ -303,8 +298,12 @@ class HoldfastHooks(RunHooks[Any]):  # type: ignore[misc]
         found = [(wrapper, *visit) for wrapper, visit in list(_visits.items()) if _key(wrapper) is key]
         wrapper, session, task = found[0] if found else (None, self._session, None)
         live = None if session is None else session._live
-        if session is None or (live is not None and (live.key is key or not found)):
+        if session is None or (live is not None and live.key is key):
             return live
+        if live is not None and not found:
+            if live.open:
+                return None  # an agent that is a tool of ours: its conversation is another
+            await live.crew.finish(live.leave, None)  # it waited for an approval, and is taken up with that
         entering = self._entering.get(id(key))  # tools that begin at once are one run
         if entering is None:
             entering = asyncio.ensure_future(self._enter(session, key, wrapper, task))
@@ -336,7 +335,7 @@ class _Live:
         self.task: Task = None
         self.place = session.session_id, session.branch
         self._final, self._store = False, session._store
-        self._open: dict[tuple[str, str | None], Calling] = {}
+        self.open: dict[tuple[str, str | None], Calling] = {}
         self._asking: Calling | None = None
         self._agent = ""
         self._answered = self._pending = self._left = False
@@ -368,10 +367,10 @@ class _Live:
 
     def start(self, slot: tuple[str, str | None], args: dict[str, Any]) -> None:
         self._pending = True
-        self._open[slot] = self.run._begin(slot[0], key=slot[1], args=args)
+        self.open[slot] = self.run._begin(slot[0], key=slot[1], args=args)
 
     def end(self, slot: tuple[str, str | None], value: Any) -> None:
-        calling = self._open.pop(slot, None)
+        calling = self.open.pop(slot, None)
         if calling is not None:
             calling.finish(value)
 
@@ -405,11 +404,11 @@ class _Live:
 
     def _end_open(self, items: Items) -> None:
         """Tools that raised have no end of their own: what the model is told of them is their outcome."""
-        for slot, calling in list(self._open.items()):
+        for slot, calling in list(self.open.items()):
             told = [each for each in items if each.get("call_id") == slot[1] and "output" in each] if slot[1] else []
             with contextlib.suppress(CallFailedError):
                 calling.finish(told[-1]) if told else calling.give_up(RuntimeError("ended without an outcome"))
-            del self._open[slot]
+            del self.open[slot]
 
     def leave(self, error: BaseException | None) -> None:
         """End the run, once. What it has journaled and not handed over stays for the next one."""
@@ -426,7 +425,7 @@ class _Live:
             # The process lives and the SDK did not hand the answer over: a guardrail did not let it pass.
             self._end_open([])
             error = None
-        elif error is None and (self._pending or self._open):
+        elif error is None and (self._pending or self.open):
             error = asyncio.CancelledError()
         self.run._leave(error)
 
