@@ -183,9 +183,9 @@ class HoldfastSession:
             except ConflictError:
                 self._known = None  # somebody was faster: on what he has written, then
             except LeaseHeldError:
-                if (id_ is not None and not left) or attempt == _TRIES - 1:
+                if self._live is not None or attempt > _TRIES // 2:
                     raise
-                time.sleep(_PAUSE_S)  # somebody makes the session, or takes in what a crash left, at this moment
+                time.sleep(_PAUSE_S)  # it may be another's `_write_leased`, which is soon over
             else:
                 self._known = point.id, state
                 return result
