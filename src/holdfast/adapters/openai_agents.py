@@ -21,13 +21,12 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from importlib.metadata import distributions
-from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+from holdfast import errors
 from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.aio.lanes import Crew, Turns
 from holdfast.aio.run import AsyncRun
-from holdfast.errors import CallFailedError, ConflictError, InvalidInputError, LeaseHeldError, UnsupportedError
 from holdfast.messages import repair_messages
 from holdfast.model import Call, Checkpoint
 from holdfast.run import Run
@@ -42,8 +41,9 @@ def check_version(found: str | None) -> None:
     """UnsupportedError for a version of the SDK that this adapter does not know."""
     numbers = re.match(r"(\d+)\.(\d+)", found or "")
     if numbers is None or not OLDEST <= (int(numbers[1]), int(numbers[2])) < BEFORE:
-        known = f"this adapter knows openai-agents from {OLDEST[0]}.{OLDEST[1]} on, below {BEFORE[0]}.{BEFORE[1]}"
-        raise UnsupportedError(f"{known}, and here is {found or 'none'}", hint="pip install 'holdfast[openai-agents]'")
+        known = "this adapter knows openai-agents from {}.{} on, below {}.{}".format(*OLDEST, *BEFORE)
+        message = f"{known}; here is {found or 'none'}"
+        raise errors.UnsupportedError(message, hint="pip install 'holdfast[openai-agents]'")
 
 
 # Before the import below: another package may be called `agents`, too.
@@ -56,7 +56,7 @@ from agents.tool_context import ToolContext  # noqa: E402
 PART = "messages"
 NOT_RUN = "Not run: the process was interrupted before this call was begun."
 
-_TRIES, _PAUSE_S = 500, 0.01
+_TRIES, _PAUSE_S = 500, 0.005
 _PAIRED = ("function_call", "custom_tool_call")  # tools whose calls the hooks are told by their ids
 
 Items = list[Any]
@@ -73,7 +73,7 @@ _visits: weakref.WeakKeyDictionary[Any, tuple[HoldfastSession, Task]] = weakref.
 class HoldfastSession:
     """A session of the Agents SDK: `Runner.run(agent, "…", session=HoldfastSession("ticket-42", store))`.
 
-    `store` is what `holdfast.open` or `holdfast.aio.open` gives. Several may be used at once, in any process.
+    `store` is what `holdfast.open` or `holdfast.aio.open` gives.
     """
 
     def __init__(
@@ -144,30 +144,34 @@ class HoldfastSession:
     def _fresh(self) -> Session:
         return self._store.session(self.session_id, agent=self.agent)
 
-    def _left_behind(self) -> list[Call]:
-        """The calls in the journal that no checkpoint has taken in, if nobody is about to."""
+    def _left_behind(self) -> tuple[list[Call], bool]:
+        """The calls in the journal that no checkpoint has taken in, or that a run is alive that will do that."""
         pending = self._store.backend.pending(self.session_id, self.branch)
-        if not pending.calls or (pending.run is not None and pending.run.live):
-            return []
-        return list(self._session.calls(self.branch, pending=True))
+        live = pending.run is not None and pending.run.live
+        return [] if live or not pending.calls else self._session.calls(self.branch, pending=True), live
 
     def _read(self) -> Items:
         for _ in range(_TRIES):
             head = self._session.head(self.branch)
-            left = self._left_behind()
+            left, _ = self._left_behind()
             items = [] if head is None else self._session.load(head).get(PART, [])
             if not left:
                 return list(items)
             again = self._session.head(self.branch)
             if (head and head.id) == (again and again.id):  # otherwise it may have taken in what we add here
                 return mended(items, left)
-        raise ConflictError(f"{self!r} moved {_TRIES} times while it was read", hint="try again")
+        raise errors.ConflictError(f"{self!r} moved {_TRIES} times while it was read", hint="try again")
 
     def _write(self, change: Change, trigger: str) -> Any:
         if trigger != "add_items":
             self._known = None  # what is taken away must be what is there now, also if that is nothing
         for attempt in range(_TRIES):
-            left = self._left_behind()
+            left, live = self._left_behind()
+            if live:  # a commit now might come just after its end, and pass by what it has left
+                if self._live is not None or attempt > _TRIES // 2:
+                    raise errors.LeaseHeldError(f"{self!r} is being run", hint="wait for that to end, or fork")
+                time.sleep(_PAUSE_S)  # it may be another's `_write_leased`, which is soon over
+                continue
             if self._known is None:
                 head = self._session.head(self.branch)
                 self._known = (None, {}) if head is None else (head.id, self._session.load(head))
@@ -180,16 +184,13 @@ class HoldfastSession:
                 if left or id_ is None:
                     return self._write_leased(change)
                 point = self._session.commit(state, branch=self.branch, expect=id_, trigger=trigger)
-            except ConflictError:
+            except (errors.ConflictError, errors.InDoubtError, errors.LeaseHeldError):
                 self._known = None  # somebody was faster: on what he has written, then
-            except LeaseHeldError:
-                if self._live is not None or attempt > _TRIES // 2:
-                    raise
-                time.sleep(_PAUSE_S)  # it may be another's `_write_leased`, which is soon over
+                time.sleep(_PAUSE_S)
             else:
                 self._known = point.id, state
                 return result
-        raise ConflictError(f"{self!r} moved {_TRIES} times while this was tried", hint="try again")
+        raise errors.ConflictError(f"{self!r} moved {_TRIES} times while this was tried", hint="try again")
 
     def _write_leased(self, change: Change) -> Any:
         """A change that must see nobody else's in between: the first of a session, and the first after a crash."""
@@ -238,17 +239,14 @@ class HoldfastHooks(RunHooks[Any]):  # type: ignore[misc]
     """
 
     def __init__(self, session: HoldfastSession | None = None, *, lease_s: float = 30.0) -> None:
-        self._session = session
-        self._lease_s = lease_s
+        self._session, self._lease_s = session, lease_s
         self._begun: weakref.WeakSet[_Live] = weakref.WeakSet()
         self._entering: dict[int, asyncio.Future[_Live]] = {}
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for live in list(self._begun):
             await live.crew.finish(live.leave, error)
 
@@ -262,7 +260,7 @@ class HoldfastHooks(RunHooks[Any]):  # type: ignore[misc]
             return  # an agent that is a tool
         if not await self._tell(context, _Live.ask, agent.name):
             message = "HoldfastHooks do not know which session this run is on"
-            raise InvalidInputError(message, hint="Runner.run(…, session=s, hooks=HoldfastHooks(s))")
+            raise errors.InvalidInputError(message, hint="Runner.run(…, session=s, hooks=HoldfastHooks(s))")
 
     async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
         """The answer goes to the journal."""
@@ -399,35 +397,37 @@ class _Live:
         head = self.run.head
         point = self.run.step() if self._answered else self.run.checkpoint()
         if point is None or (head is not None and point.id == head.id):
-            raise ConflictError(f"{self.run!r}: nothing is recorded while calls from before are unasked")
+            raise errors.ConflictError(f"{self.run!r}: nothing is recorded while calls from before are unasked")
         self._answered = self._pending = False
 
     def _end_open(self, items: Items) -> None:
         """Tools that raised have no end of their own: what the model is told of them is their outcome."""
         for slot, calling in list(self.open.items()):
             told = [each for each in items if each.get("call_id") == slot[1] and "output" in each] if slot[1] else []
-            with contextlib.suppress(CallFailedError):
+            with contextlib.suppress(errors.CallFailedError):
                 calling.finish(told[-1]) if told else calling.give_up(RuntimeError("ended without an outcome"))
             del self.open[slot]
 
     def leave(self, error: BaseException | None) -> None:
         """End the run, once. What it has journaled and not handed over stays for the next one."""
-        with self._lock:
+        with self._lock:  # who comes second waits until the lease is free
             if self._left:
                 return
             self._left = True
-        lives = _lives.get(self._store, {})
-        if lives.get(self.place) is self:
-            del lives[self.place]
-        self._hush()
-        refused = isinstance(error, InputGuardrailTripwireTriggered | OutputGuardrailTripwireTriggered)
-        if refused or self._final:
-            # The process lives and the SDK did not hand the answer over: a guardrail did not let it pass.
-            self._end_open([])
-            error = None
-        elif error is None and (self._pending or self.open):
-            error = asyncio.CancelledError()
-        self.run._leave(error)
+            self._hush()
+            refused = isinstance(error, InputGuardrailTripwireTriggered | OutputGuardrailTripwireTriggered)
+            if refused or self._final:
+                # The process lives and the SDK did not hand the answer over: a guardrail did not let it pass.
+                self._end_open([])
+                error = None
+            elif error is None and (self._pending or self.open):
+                error = asyncio.CancelledError()
+            try:
+                self.run._leave(error)
+            finally:
+                lives = _lives.get(self._store, {})
+                if lives.get(self.place) is self:
+                    del lives[self.place]
 
     def drop(self) -> None:
         """Leave from wherever this is noticed, and wait for nothing."""
@@ -456,7 +456,7 @@ def take_in(run: Run) -> bool:
     for call in calls:
         if call.parent is not None:
             continue  # goes with the call it was made in
-        with contextlib.suppress(CallFailedError):
+        with contextlib.suppress(errors.CallFailedError):
             calling = run._begin(call.name, key=call.key, kind=call.kind, args=call.args, on_doubt="skip")
             if not calling.done:  # somebody said: make it again. The model is told that it was not made
                 calling.finish(NOT_RUN)

@@ -25,9 +25,11 @@ def note(what: str) -> None:
         world.write(what + "\n")
 
 
-def finished(key: str) -> bool:
-    calls = holdfast.open(sys.argv[1]).session("t").calls(pending=True)
-    return any(call.key == key and call.status == "done" for call in calls)
+def wait() -> None:
+    """Until the tool beside this one is done, and that is on disk."""
+    with holdfast.open(sys.argv[1]) as store:
+        while not any(each.key == "c1" and each.status == "done" for each in store.session("t").calls(pending=True)):
+            time.sleep(0.01)
 
 
 def look(order: int) -> str:
@@ -37,15 +39,13 @@ def look(order: int) -> str:
 
 async def pay(order: int) -> str:
     note(f"pay {order}")
-    while not finished("c1"):  # the tool beside this one
-        await asyncio.sleep(0.01)
+    await asyncio.to_thread(wait)
     die()
 
 
 def pay_slowly(order: int) -> str:
     note(f"pay {order}")
-    while not finished("c1"):
-        time.sleep(0.01)
+    wait()
     die()
 
 
@@ -62,7 +62,7 @@ class AtTheEnd(HoldfastHooks):
 
 def main() -> None:
     url, how = sys.argv[1:3]
-    payment = "pay_slowly" if "sync" in how else "pay"
+    payment = "pay_slowly" if "sync" in how.split() else "pay"
     both = asks(("c1", "look", {"order": 7}), ("c2", payment, {"order": 7}))
     hooks = {"before": BeforeTools, "end": AtTheEnd}.get(how, HoldfastHooks)()
     first = [asks(("c0", "look", {"order": 6}))] if how == "later" else []

@@ -5,7 +5,6 @@ import gc
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -331,9 +330,7 @@ def test_killed_inside_a_tool_the_next_run_has_what_was_paid_for_and_knows_what_
         assert len(seen) == 5
         assert lines(asyncio.run(session.get_items())) == [*heard(after), "assistant: I will check"]
         taken = [call for _, calls in history(store) for call in calls]
-        assert taken[:3] == [("model", None, "done"), ("look", "c1", "done"), (name, "c2", "skipped")] or sorted(
-            taken[:3]
-        ) == sorted([("model", None, "done"), ("look", "c1", "done"), (name, "c2", "skipped")], key=str)
+        assert set(taken[:3]) == {("model", None, "done"), ("look", "c1", "done"), (name, "c2", "skipped")}
         assert store.crashed() == []
         assert store.verify().ok
     assert sorted(world.read_text().splitlines()) == ["look 7", "pay 7"]
@@ -395,7 +392,7 @@ def test_whatever_is_done_first_after_a_kill_nothing_paid_for_is_lost(first: str
             await session.clear_session()
             assert await session.get_items() == []
         elif first == "restore":
-            await session.restore("main")
+            await session.restore(await anext(session.log(limit=1)))
             assert lines(await session.get_items()) == ["user: pay order 7"]
         else:
             other = await session.fork("main", "what-if")
@@ -413,7 +410,7 @@ def test_whatever_is_done_first_after_a_kill_nothing_paid_for_is_lost(first: str
 
 def test_what_the_page_shows_works_by_paste(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "adapters.md").read_text("utf-8")
-    shown = [body for info, _, body in blocks(page) if "openai-agents" in info.split()]
+    shown = [body for info, _, body in blocks(page) if info == "python no-run openai-agents"]
     printed = [body for info, _, body in blocks(page) if info == "text openai-agents"]
     assert shown
     (tmp_path / "page.py").write_text("\n".join(shown), "utf-8")
