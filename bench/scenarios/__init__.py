@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.scenarios import append, files, growth, reads, runs, sharing, threads, upkeep
+from bench.scenarios import append, files, growth, postgres, reads, runs, sharing, shell, threads, upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,4 +32,7 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "calls": runs.calls,
     "resume": runs.resume,
     "journal": runs.journal,
+    "cli": shell.cli,
+    "postgres": postgres.postgres,
+    "scale": postgres.scale,
 }

@@ -1,8 +1,23 @@
-"""`python -m holdfast` is `holdfast`: for a Python whose scripts are not on the path."""
+"""Where `holdfast` starts, and `python -m holdfast`, for a Python whose scripts are not on the path.
 
+The command line is imported inside `run`, so that Ctrl-C is as quiet while it loads as it is later.
+"""
+
+import gc
 import sys
 
-from holdfast.cli import main
+
+def run() -> int:
+    """One command line, from its first import to its exit code."""
+    # One short-lived process that mostly loads code: looking for cycles in it ten times takes longer than it is worth.
+    gc.set_threshold(50_000)
+    try:
+        from holdfast.cli import main  # noqa: PLC0415 - see above
+
+        return main()
+    except KeyboardInterrupt:
+        return 130
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

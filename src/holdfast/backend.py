@@ -22,6 +22,7 @@ MIN_READER = 1
 MIN_WRITER = 1
 MAX_ROW_BYTES = 16 * 1024 * 1024
 GROUP_DELTAS = 16
+LOOK_S = 0.5
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -429,6 +430,12 @@ class Backend(Protocol):
 
     def crashed(self) -> Sequence[tuple[SessionRow, RunRow]]:
         """Runs that were entered, have not ended, and whose lease nobody alive holds; the one touched last first."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a lease may have ended: return when one was given back, or after a moment, to look again.
+
+        Never longer than `seconds`, nor than LOOK_S, after which an expired lease or a dead holder is to be noticed.
+        """
 
     # reads
     def find_session(self, session: str) -> SessionRow | None:

@@ -45,15 +45,14 @@ def _backend(url: str | os.PathLike[str] | None, durability: str) -> Backend:
     if scheme == "file" and colon:
         return _files(_folder_path(url, rest), durability)
     if scheme in ("postgresql", "postgres") and colon:
-        message = f"this version has no backend for {scheme}: URLs"
-        raise UnsupportedError(message, hint="use SQLite: 'sqlite:///store.db'")
+        return _postgres(url, durability)
     if url.endswith(".db") and "://" not in url:
         return _sqlite(Path(url), durability)
     message = f"{url!r} names no store"
     raise InvalidInputError(message, hint=_FORMS)
 
 
-_FORMS = "use 'sqlite:///store.db', a path ending in .db, 'file:folder', or 'memory://'"
+_FORMS = "use 'sqlite:///store.db', a path ending in .db, 'file:folder', 'postgresql://…', or 'memory://'"
 
 
 def _sqlite_path(url: str, rest: str) -> Path:
@@ -90,6 +89,24 @@ def _files(path: Path, durability: str) -> Backend:
     return FilesBackend(_usable(path), durability=durability)
 
 
+def _postgres(url: str, durability: str) -> Backend:
+    """`?schema=` is ours; all else is libpq's. The URL is in no message: it may hold a password."""
+    address, _, query = url.partition("?")
+    words = [word for word in query.split("&") if word]
+    ours = [unquote(word.removeprefix("schema=")) for word in words if word.startswith("schema=")]
+    if not address.partition(":")[2].startswith("//") or len(ours) > 1:
+        message = "this is not the URL of a PostgreSQL database, or it names several schemas"
+        raise InvalidInputError(message, hint="use 'postgresql://user@host/database?schema=name'")
+    try:
+        from holdfast.backends.postgres import PostgresBackend
+    except ImportError as error:
+        message = "PostgreSQL needs the driver psycopg, which is not installed"
+        raise UnsupportedError(message, hint="pip install 'holdfast[postgres]'") from error
+    theirs = "&".join([word for word in words if not word.startswith("schema=")])
+    conninfo = f"{address}?{theirs}" if theirs else address
+    return PostgresBackend(conninfo, schema=ours[0] if ours else "holdfast", durability=durability)
+
+
 def _usable(path: Path) -> Path:
     try:
         usable = "\0" not in str(path) and bool(str(path).encode())
@@ -107,14 +124,49 @@ def _memory() -> Backend:
     return MemoryBackend()
 
 
-def _find_folder() -> Path:
-    """The nearest `.holdfast/`, like git finds `.git`; made here, private to the user, if there is none."""
+def place(url: str | os.PathLike[str] | None = None) -> Path | None:
+    """The file or folder that a URL names; None for one that names neither. Nothing is made.
+
+    Without a URL: the file in the nearest `.holdfast/`, None if there is no such folder here or above.
+    """
+    if url is None:
+        found = _nearest_folder()
+        return None if found is None else found / _FILE
+    if isinstance(url, os.PathLike):
+        return Path(url)
+    scheme, colon, rest = url.partition(":")
+    if colon and scheme == "sqlite":
+        return _sqlite_path(url, rest)
+    if colon and scheme == "file":
+        return _folder_path(url, rest)
+    return Path(url) if url.endswith(".db") and "://" not in url else None
+
+
+def file_system(folder: Path) -> tuple[str | None, bool]:
+    """The type of the file system that holds a folder (None if unknown), and whether other machines serve it."""
+    from holdfast.backends.sqlite import mounts
+
+    kind = mounts.filesystem_of(folder)
+    return kind, mounts.is_network(kind)
+
+
+def _nearest_folder() -> Path | None:
     here = Path.cwd()
     for folder in (here, *here.parents):
         found = folder / _FOLDER
         if found.is_dir():
             _refuse_stranger(found)
             return found
+    return None
+
+
+def _find_folder() -> Path:
+    """The nearest `.holdfast/`, like git finds `.git`; made here, private to the user, if there is none."""
+    return _nearest_folder() or make_folder(Path.cwd())
+
+
+def make_folder(here: Path) -> Path:
+    """A `.holdfast/` in a folder, private to the user; the one that is there already, if it is theirs."""
     made = here / _FOLDER
     try:
         made.mkdir(mode=0o700)

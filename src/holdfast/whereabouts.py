@@ -12,7 +12,6 @@ import ctypes
 import functools
 import os
 import secrets
-import socket
 import sys
 import time
 from datetime import UTC, datetime
@@ -58,6 +57,15 @@ def clock_us() -> int:
     return time.monotonic_ns() // 1000
 
 
+@functools.cache
+def _host() -> str:
+    if hasattr(os, "uname"):
+        return os.uname().nodename  # what socket.gethostname() says, without loading sockets
+    import socket  # noqa: PLC0415 - Windows
+
+    return socket.gethostname()
+
+
 def claim(lease_us: int) -> Claim:
     """A lease for this process from now on."""
     return Claim(here(), lease_us, clock_us() + lease_us, time.time_ns() // 1000 + lease_us)
@@ -79,7 +87,7 @@ def here() -> Holder:
 
 @functools.lru_cache(maxsize=1)  # by pid, because a forked child is another
 def _holder(pid: int) -> Holder:
-    return Holder(socket.gethostname(), _boot(), _space(), pid, _born(pid))
+    return Holder(_host(), _boot(), _space(), pid, _born(pid))
 
 
 def is_live(claim: Claim | None) -> bool:
@@ -96,6 +104,16 @@ def is_live(claim: Claim | None) -> bool:
     if holder.space != ours.space or holder == ours:
         return True
     return _is_running(holder.pid, holder.born)
+
+
+def is_gone(holder: Holder) -> bool:
+    """True if a process is known to be dead, for stores whose clock is not this machine's: same host, boot and space.
+
+    Another boot of a host with this name proves nothing here: two machines may go by one name.
+    """
+    ours = here()
+    near = (holder.host, holder.boot, holder.space) == (ours.host, ours.boot, ours.space)
+    return near and bool(ours.boot) and holder != ours and not _is_running(holder.pid, holder.born)
 
 
 def held(session: str, branch: str, claim: Claim) -> LeaseHeldError:

@@ -54,7 +54,7 @@ def test_damage_is_listed_and_refused_only_when_asked_for(run: Shell, tmp_path: 
     made.ares(tmp_path / "from", [made.ares_step(0), made.ares_step(1)])
     made.put(tmp_path / "from" / "s_1.json", b"{")
     strict = run("import", "ares", "from", "--strict")
-    assert (strict.returncode, len(strict.stderr.splitlines())) == (1, 1)
+    assert (strict.returncode, len(strict.stderr.splitlines())) == (4, 1)
     assert "s_1.json" in strict.stderr
     done = run("import", "ares", "from")
     assert (done.returncode, done.stderr) == (0, "")

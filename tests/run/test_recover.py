@@ -175,3 +175,21 @@ def test_a_damaged_session_does_not_stop_the_rest(store: holdfast.Store) -> None
     report = holdfast.recover(store, lambda _: None)
     assert sorted(report.completed) == ["a", "c"]
     assert list(report.failed) == ["b"]
+
+
+def test_who_waits_takes_up_what_crashes_meanwhile_and_nothing_twice(store: holdfast.Store, world: World) -> None:
+    crash(store, "before")
+    leave_in_doubt(store, world, id_="doubtful")
+    handled: list[str] = []
+
+    def handler(run: holdfast.Run) -> None:
+        handled.append(run.session.id)
+        if run.session.id == "before":
+            crash(store, "meanwhile")
+        if run.session.id == "doubtful":
+            run.call("pay", world.do("twice"), args={})
+
+    report = holdfast.recover(store, handler, wait_s=1.2)
+    assert sorted(handled) == ["before", "doubtful", "meanwhile"]
+    assert sorted(report.completed) == ["before", "meanwhile"]
+    assert list(report.in_doubt) == ["doubtful"]

@@ -160,12 +160,6 @@ def test_a_wrong_url_is_one_clear_error_and_makes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("url", ["postgresql://localhost/x", "postgres://localhost/x"])
-def test_a_backend_that_is_not_here_yet_says_so(url: str) -> None:
-    with pytest.raises(UnsupportedError):
-        holdfast.open(url)
-
-
 def test_every_way_to_name_a_file_leads_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "odd name #?%").mkdir()

@@ -15,7 +15,7 @@ from holdfast.errors import InvalidInputError
 from holdfast.model import Call, Checkpoint, RecoverReport, State, Usage
 from holdfast.run import Run
 from holdfast.run.calling import Calling
-from holdfast.run.recovery import Tally, crashed, take_up
+from holdfast.run.recovery import Tally, Watch, take_up
 from holdfast.run.wording import OnDoubt, OnFailed
 from holdfast.strategy import Event
 
@@ -229,19 +229,23 @@ async def recover(
     handler: Callable[[AsyncRun], Awaitable[Any]],
     *,
     agent: str | None = None,
+    wait_s: float = 0.0,
     **run_options: Any,
 ) -> RecoverReport:
     """Await `handler(run)` for every crashed session; one that fails does not stop the rest."""
     tally, crew = Tally(), store._crew
-    for session_id, row in await crew.run(crashed, store._store, agent):
-        run = await _entered(crew, partial(take_up, store._store, session_id, row, tally, run_options))
-        if run is None:
-            continue
-        try:
-            async with AsyncRun(run, crew) as entered:
-                await handler(entered)
-        except Exception as error:  # noqa: BLE001 - it is in the report, and in the session's status
-            tally.failed(session_id, error)
-        else:
-            tally.ended(session_id, run)
+    watch = Watch(store._store, agent, wait_s)
+    while (found := await crew.run(watch.look)) is not None:
+        for session_id, row in found:
+            run = await _entered(crew, partial(take_up, store._store, session_id, row, tally, run_options))
+            if run is None:
+                continue
+            watch.took(session_id, run)
+            try:
+                async with AsyncRun(run, crew) as entered:
+                    await handler(entered)
+            except Exception as error:  # noqa: BLE001 - it is in the report, and in the session's status
+                tally.failed(session_id, error)
+            else:
+                tally.ended(session_id, run)
     return tally.report()

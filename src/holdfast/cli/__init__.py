@@ -2,7 +2,7 @@
 
 A command is one module of this package with a click command called `command`, and one line in `COMMANDS`. It is
 imported when it is asked for, and it loads what is heavy (the store's driver, the terminal library) when it runs, so
-that `holdfast --help` stays quick. Only the public face of Holdfast is used; nothing here knows how anything is stored.
+that `holdfast --help` stays quick. The public face of Holdfast is used; nothing here knows how anything is stored.
 """
 
 from __future__ import annotations
@@ -17,17 +17,47 @@ from collections.abc import Callable, Sequence
 import click
 
 from holdfast import HoldfastError, __version__
+from holdfast.cli.ending import DONE, FAILED, INTERRUPTED, PIPE_CLOSED, code_of, words_of
 
-# Name, and what `holdfast --help` says about it without loading it.
-COMMANDS = {
-    "demo": "Watch a session being kept, forked, compared and restored; really run.",
-    "verify": "Read everything again; say what is damaged and what to do.",
-    "prune": "Forget old checkpoints and give the space back.",
-    "export": "Write sessions into one file, or as another system's files.",
-    "import": "Take in the sessions of such a file, or of another system.",
+# By what people come for: name, and what `holdfast --help` says about it without loading it.
+GROUPS = {
+    "Start": {
+        "demo": "Watch an agent being killed and carry on; really run.",
+        "init": "Make a store.",
+        "status": "What is in the store, and what needs somebody.",
+        "doctor": "Is this machine fit for a store, and what is not covered?",
+    },
+    "Look": {
+        "sessions": "List the sessions, the one touched last first.",
+        "log": "The history of a session, as a list or a graph.",
+        "show": "One checkpoint: its fields, messages, state, calls.",
+        "diff": "What differs between two checkpoints.",
+        "search": "Which checkpoint first said something.",
+        "branches": "The branches and tags of a session.",
+    },
+    "Go back, try something else": {
+        "fork": "A new branch at any checkpoint; copies nothing.",
+        "tag": "Give a checkpoint a name that does not move.",
+        "restore": "Bring a branch back to an earlier state.",
+        "undo": "Take back the last restore or undo.",
+        "delete": "Delete a session, a branch or one checkpoint.",
+    },
+    "After a crash": {
+        "recover": "What crashed, which calls are in doubt; decide them.",
+    },
+    "Upkeep": {
+        "stats": "How much is kept, in how little space.",
+        "verify": "Read everything again; say what is damaged and what to do.",
+        "prune": "Forget old checkpoints and give the space back.",
+        "export": "Write sessions into one file, or as another system's files.",
+        "import": "Take in the sessions of such a file, or of another system.",
+        "completion": "Have your shell complete commands, sessions and refs.",
+    },
 }
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
-DONE, FAILED, INTERRUPTED, PIPE_CLOSED = 0, 1, 130, 141  # the last two as a shell reports the signal
+STORE = "HOLDFAST_URL"
+COMPLETES = "_HOLDFAST_COMPLETE"  # set by a shell that asks what could come next
 
 
 class Commands(click.Group):
@@ -47,14 +77,27 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """The list in the help, from the table above: nothing is imported for it."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        widest = max(map(len, COMMANDS))
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), text) for name, text in group.items()])
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="holdfast %(version)s")
-def commands() -> None:
-    """Holdfast keeps the sessions of AI agents: each step a checkpoint to go back to, fork and compare."""
+@click.option("--store", "url", metavar="URL", help="The store, for the command that follows; it takes --store too.")
+@click.pass_context
+def commands(ctx: click.Context, url: str | None) -> None:
+    """Holdfast keeps the sessions of AI agents: each step a checkpoint to go back to, fork and compare.
+
+    \b
+    SESSION is an id or a unique start of one. REF is a branch (main), a tag, a
+    checkpoint id or a start of one, and with ~N the Nth checkpoint before it.
+    """
+    if url is not None:
+        before = os.environ.get(STORE)
+        os.environ[STORE] = url
+        ctx.call_on_close(lambda: os.environ.pop(STORE) if before is None else os.environ.update({STORE: before}))
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -62,6 +105,10 @@ def main(args: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a letter still shows the rest
+    if args is None and COMPLETES in os.environ:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(commands, {}, "holdfast", COMPLETES, os.environ[COMPLETES])
     code = _outcome(lambda: _invoke(sys.argv[1:] if args is None else args))
     # Now and not at the end of the interpreter, which would complain of a closed pipe where nobody can stop it.
     unwritten = _outcome(_flush)
@@ -96,12 +143,13 @@ def _outcome(job: Callable[[], int]) -> int:
         return PIPE_CLOSED
     except click.ClickException as error:
         if isinstance(error, click.UsageError):
-            error.show()
+            _explain(error)
         else:
             _complain(error.format_message())
         return error.exit_code
     except HoldfastError as error:
-        _complain(str(error))
+        _complain(words_of(error))
+        return code_of(error)
     except OSError as error:
         _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
     except Exception as error:  # noqa: BLE001 - the last door: what comes here is a mistake of ours
@@ -115,6 +163,20 @@ def _outcome(job: Callable[[], int]) -> int:
     return FAILED
 
 
+def _explain(error: click.UsageError) -> None:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) or error.ctx is None:
+        error.show()
+        return
+    print(error.ctx.get_usage(), file=sys.stderr)
+    print(f"Try '{error.ctx.command_path} --help' for help.\n\nError: {_safe(error.format_message())}", file=sys.stderr)
+
+
 def _complain(text: str) -> None:
+    print("holdfast:", _safe(text), file=sys.stderr)
+
+
+def _safe(text: str) -> str:
     # Names in a message come from anywhere: no line break or escape of theirs reaches the terminal.
-    print("holdfast:", "".join(c if c.isprintable() else repr(c)[1:-1] for c in text), file=sys.stderr)
+    from holdfast.cli.shown import safe
+
+    return safe(text)

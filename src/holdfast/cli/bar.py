@@ -33,11 +33,16 @@ class Bar:
             self._task = self._drawn.add_task(self._what, total=total)
         self._drawn.update(self._task, completed=done, total=total)
 
+    def stop(self) -> None:
+        """Draw no more: something else is about to be written."""
+        self._watched = False
+        if self._drawn is not None:
+            self._drawn.stop()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._drawn is not None:
-            self._drawn.stop()
+        self.stop()

@@ -19,6 +19,7 @@ import click
 
 import holdfast
 from holdfast.cli import agent
+from holdfast.cli.line import Line
 
 if TYPE_CHECKING:
     from holdfast.cli.screen import Screen
@@ -29,7 +30,7 @@ _KILLED = -signal.SIGKILL if hasattr(signal, "SIGKILL") else 1
 _PATIENCE_S = 60
 
 
-@click.command("demo")
+@click.command("demo", cls=Line, examples=["holdfast demo"])
 @click.option(
     "--keep",
     metavar="DIR",

@@ -6,34 +6,52 @@ import click
 
 import holdfast
 from holdfast.cli.bar import Bar
-from holdfast.cli.where import in_store, show
+from holdfast.cli.line import Line
+from holdfast.cli.lookup import session_id
+from holdfast.cli.where import open_store, store_option
 
 _ASKED = len(("SYSTEM", "SESSION", "DIR"))
 
 
-@click.command()
+@click.command(
+    "export",
+    cls=Line,
+    examples=["holdfast export all.holdfast", "holdfast export one.holdfast --session ticket-42"],
+)
 @click.argument("what", nargs=-1, required=True, metavar="FILE | SYSTEM SESSION DIR")
-@click.option("--session", help="Only this one, into FILE; otherwise all.")
-@click.option("--branch", default="main", show_default=True, help="The branch for a SYSTEM that has none.")
+@click.option("--session", metavar="SESSION", help="Only this one, into FILE; otherwise all.")
+@click.option(
+    "--branch", metavar="NAME", default="main", show_default=True, help="The branch for a SYSTEM that has none."
+)
 @click.option("--overwrite", is_flag=True, help="Replace what is there.")
-@in_store
-def command(store: holdfast.Store, what: tuple[str, ...], *, session: str | None, branch: str, overwrite: bool) -> None:
+@store_option
+def command(what: tuple[str, ...], *, url: str | None, session: str | None, branch: str, overwrite: bool) -> None:
     """Write sessions with their whole history into FILE; or one SESSION into DIR, as files of another SYSTEM.
 
-    SYSTEM is ccswarm, ares, continuum or smooth (for which DIR may be a new SQLite store, FILE.db).
+    SYSTEM is ccswarm, ares, continuum or smooth (for which DIR may be a new SQLite store, FILE.db). DIR is made if need
+    be.
     """
-    with Bar("export") as bar:
-        if len(what) == 1 and what[0] not in holdfast.formats.SYSTEMS:
-            store.export(what[0], session=session, overwrite=overwrite, progress=bar)
-            report = f"written: {what[0]}"
-        elif len(what) == _ASKED and what[0] in holdfast.formats.SYSTEMS and session is None:
-            system, name, path = what
+    from holdfast.cli.screen import Screen
+
+    systems = holdfast.formats.SYSTEMS
+    foreign = len(what) == _ASKED and what[0] in systems and session is None
+    if not foreign and (len(what) != 1 or what[0] in systems):
+        raise click.UsageError(f"give a FILE; or one of {', '.join(systems)}, then a SESSION and a folder")
+    with open_store(url) as store, Bar("export") as bar:
+        if foreign:
             report = str(
                 holdfast.formats.export(
-                    store, name, path, system=system, branch=branch, overwrite=overwrite, progress=bar
+                    store,
+                    session_id(store, what[1]),
+                    what[2],
+                    system=what[0],
+                    branch=branch,
+                    overwrite=overwrite,
+                    progress=bar,
                 )
             )
         else:
-            systems = ", ".join(holdfast.formats.SYSTEMS)
-            raise click.UsageError(f"give a FILE; or one of {systems}, then a SESSION and a folder")
-    show(report)
+            given = None if session is None else session_id(store, session)
+            store.export(what[0], session=given, overwrite=overwrite, progress=bar)
+            report = f"written: {what[0]}"
+    Screen().text(report)

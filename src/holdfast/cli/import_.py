@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 import holdfast
 from holdfast.cli.bar import Bar
-from holdfast.cli.where import in_store, show
+from holdfast.cli.line import Line
+from holdfast.cli.where import in_any_store
+
+if TYPE_CHECKING:
+    from holdfast.store import Store
 
 _OURS = b"holdfast-export "
 
 
-@click.command(name="import")
+@click.command("import", cls=Line, examples=["holdfast import ./checkpoints"])
 @click.argument("what", nargs=-1, required=True, metavar="[SYSTEM] PATH")
-@click.option("--rename", help="The new name, where PATH holds one session.")
+@click.option("--rename", metavar="NAME", help="The new name, where PATH holds one session.")
 @click.option(
     "--on-exists",
     type=click.Choice(["refuse", "skip", "rename"]),
     help="What to do with a session that is there already; a file is then refused, a folder skips it.",
 )
 @click.option("--strict", is_flag=True, help="Take nothing from another system unless all of it is intact.")
-@in_store
-def command(
-    store: holdfast.Store, what: tuple[str, ...], *, rename: str | None, on_exists: str | None, strict: bool
-) -> None:
-    """Take in the sessions of PATH: an export of Holdfast, or what ccswarm, ares, continuum or smooth wrote."""
+@in_any_store
+def command(store: Store, what: tuple[str, ...], *, rename: str | None, on_exists: str | None, strict: bool) -> None:
+    """Take in the sessions of PATH: an export of Holdfast, or what ccswarm, ares, continuum or smooth wrote.
+
+    Which SYSTEM it is, is seen. All of it is verified first. Of another system, what is damaged is listed and the rest
+    is taken; a second time adds only what is new there.
+    """
     forgotten = len(what) == 1 and what[0] in holdfast.formats.SYSTEMS and not Path(what[0]).exists()
     if forgotten or len(what) > len(("SYSTEM", "PATH")):
         raise click.UsageError("give one PATH, with the name of the system before it or without")
@@ -39,7 +46,9 @@ def command(
             report = holdfast.formats.import_(
                 store, path, system=system, strict=strict, on_exists=on_exists or "skip", rename=rename, progress=bar
             )
-    show(str(report))
+    from holdfast.cli.screen import Screen
+
+    Screen().text(str(report))
 
 
 def _system(name: str) -> str:

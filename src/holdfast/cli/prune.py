@@ -2,35 +2,67 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 import holdfast
 from holdfast.cli.bar import Bar
-from holdfast.cli.where import in_store, show
+from holdfast.cli.line import Line, json_option
+from holdfast.cli.lookup import session_argument, session_id
+from holdfast.cli.where import in_store
+
+if TYPE_CHECKING:
+    from holdfast.store import Store
 
 
-@click.command()
-@click.argument("session", required=False)
-@click.option("--keep-last", type=int, help="So many checkpoints of each branch stay.")
-@click.option("--keep-days", type=float, help="What is younger stays.")
-@click.option("--finished", type=float, help="Finished sessions untouched for so many days go as a whole.")
+@click.command(
+    "prune",
+    cls=Line,
+    shape="pruned",
+    examples=["holdfast prune --keep-last 2 --dry-run", "holdfast prune ticket-42 --keep-last 1 --keep-days 0"],
+)
+@session_argument(required=False)
+@click.option("--keep-last", metavar="N", type=int, help="So many checkpoints of each branch stay.")
+@click.option("--keep-days", metavar="DAYS", type=float, help="What is younger stays.")
+@click.option(
+    "--finished", metavar="DAYS", type=float, help="Finished sessions untouched for so many days go as a whole."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@json_option
 @in_store
 def command(
-    store: holdfast.Store,
+    store: Store,
     session: str | None,
     *,
     keep_last: int | None,
     keep_days: float | None,
     finished: float | None,
     dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Forget old checkpoints of all sessions, or of one SESSION. Heads, tags, labels and fork points stay."""
+    from holdfast.cli.screen import Screen
+    from holdfast.cli.shown import many
+
     retention = holdfast.Retention(keep_last=keep_last, keep_days=keep_days, finished_days=finished)
+    given = None if session is None else session_id(store, session)
     with Bar("prune") as bar:
-        report = store.prune(retention, session=session, dry_run=dry_run, progress=bar)
+        report = store.prune(retention, session=given, dry_run=dry_run, progress=bar)
+    screen = Screen()
+    if as_json:
+        from holdfast.cli import shapes
+
+        about = {
+            "dry_run": report.dry_run,
+            "checkpoints": {name: list(ids) for name, ids in report.checkpoints.items()},
+            "sessions": list(report.sessions),
+            "freed_bytes": report.freed_bytes,
+        }
+        screen.line(shapes.dump(about))
+        return
     for name, ids in report.checkpoints.items():
-        show(f"{name}: {len(ids)} checkpoints")
+        screen.text(f"{name}: {many(len(ids), 'checkpoint')}")
     for name in report.sessions:
-        show(f"{name}: the whole session")
-    show(str(report))
+        screen.text(f"{name}: the whole session")
+    screen.text(str(report))

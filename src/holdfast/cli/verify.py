@@ -2,25 +2,66 @@
 
 from __future__ import annotations
 
-import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
-import holdfast
 from holdfast.cli.bar import Bar
-from holdfast.cli.where import in_store, show
+from holdfast.cli.ending import DAMAGED, in_words
+from holdfast.cli.line import Line, json_option
+from holdfast.cli.lookup import session_argument, session_id
+from holdfast.cli.where import in_store
 
-DAMAGED = 4
+if TYPE_CHECKING:
+    from holdfast.model import VerifyReport
+    from holdfast.store import Store
 
 
-@click.command()
-@click.argument("session", required=False)
+@click.command("verify", cls=Line, shape="verified", examples=["holdfast verify", "holdfast verify ticket-42 --json"])
+@session_argument(required=False)
 @click.option("--repair", is_flag=True, help="First remove what is provably useless; never a readable checkpoint.")
+@json_option
 @in_store
-def command(store: holdfast.Store, session: str | None, *, repair: bool) -> None:
-    """Read everything, or one SESSION, again and compare it with its digests."""
+def command(store: Store, session: str | None, *, repair: bool, as_json: bool) -> None:
+    """Read everything, or one SESSION, again and compare it with its digests. Damage is exit code 4."""
+    from holdfast.cli.screen import Screen
+
+    given = None if session is None else _named(store, session)
     with Bar("verify") as bar:
-        report = store.verify(session, repair=repair, progress=bar)
-    show(str(report))
+        report = store.verify(given, repair=repair, progress=bar)
+    screen = Screen()
+    if as_json:
+        from holdfast.cli import shapes
+
+        screen.line(shapes.dump(_shape(report)))
+    else:
+        screen.text(in_words(str(report)))
     if not report.ok:
-        sys.exit(DAMAGED)
+        raise click.exceptions.Exit(DAMAGED)
+
+
+def _named(store: Store, given: str) -> str:
+    import holdfast
+
+    try:
+        return session_id(store, given)
+    except holdfast.CorruptionError:
+        return given  # the list cannot be read; the one that was named may be
+
+
+def _shape(report: VerifyReport) -> dict[str, Any]:
+    return {
+        "ok": report.ok,
+        "checked": report.checked,
+        "problems": [
+            {
+                "what": problem.what,
+                "session": problem.session_id,
+                "checkpoints": list(problem.checkpoints),
+                "cost": problem.cost,
+                "remedy": in_words(problem.remedy),
+            }
+            for problem in report.problems
+        ],
+        "repaired": list(report.repaired),
+    }

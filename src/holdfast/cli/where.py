@@ -1,29 +1,69 @@
-"""Which store a command works on, and how it prints what came from one."""
+"""Which store a command works on: `--store`, else HOLDFAST_URL, else the `.holdfast/` here or above.
+
+A command that looks does not make a store by looking: where there is none it says so. `holdfast init` makes one.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import holdfast
 
+if TYPE_CHECKING:
+    from holdfast.store import Store
+
+store_option = click.option(
+    "--store", "url", metavar="URL", envvar="HOLDFAST_URL", help="The store; otherwise the .holdfast/ here or above."
+)
+
 
 def in_store(run: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the store named by `--store` or HOLDFAST_URL, else the one found here or above."""
+    """Give a command the store that is there."""
+    return _with_store(run, makes=False)
 
-    @click.option("--store", "url", envvar="HOLDFAST_URL", help="Its URL; otherwise the .holdfast/ here or above.")
+
+def in_any_store(run: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the store, made if there is none."""
+    return _with_store(run, makes=True)
+
+
+def _with_store(run: Callable[..., None], *, makes: bool) -> Callable[..., None]:
+    @store_option
     @functools.wraps(run)
     def wrapped(url: str | None, **arguments: Any) -> None:
-        with holdfast.open(url) as store:
+        with open_store(url, makes=makes) as store:
             run(store, **arguments)
 
     return wrapped
 
 
-def show(text: str) -> None:
-    """Print lines; names come from anywhere, and no escape of theirs reaches the terminal."""
-    for line in text.splitlines():
-        click.echo("".join(char if char.isprintable() else repr(char)[1:-1] for char in line))
+def open_store(url: str | None, *, makes: bool = False) -> Store:
+    """The store of a URL; NotFoundError if there is none and it must not be made."""
+    from holdfast import opening
+
+    if not makes:
+        place = opening.place(url)
+        if url is None and place is None:
+            message = "there is no store here or in a folder above"
+            raise holdfast.NotFoundError(message, hint="`holdfast init` makes one; --store URL names another")
+        if place is not None and not place.exists():
+            message = f"there is no store at {place}"
+            raise holdfast.NotFoundError(message, hint="`holdfast init` makes one; --store URL names another")
+    return holdfast.open(url)
+
+
+def name_of(url: str | None) -> str:
+    """How a store is called when it is spoken of: its path, or its URL without a password."""
+    from holdfast import opening
+
+    place = opening.place(url)
+    if place is not None:
+        return str(place)
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url or "")
+    return (url or "").replace(f":{parts.password}@", ":…@") if parts.password else (url or "")

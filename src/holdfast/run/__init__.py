@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,11 +32,18 @@ from holdfast.store.fields import Fields, check_text, check_usage, decode_usage,
 from holdfast.strategy import Event, Moment, Strategy
 
 if TYPE_CHECKING:
+    from logging import Logger
+
     from holdfast.store.session import Session
 
-_log = logging.getLogger("holdfast")
 _enclosing: contextvars.ContextVar[tuple[Run, str] | None] = contextvars.ContextVar("holdfast_call", default=None)
 _REASON_CHARS = 1000
+
+
+def _log() -> Logger:
+    import logging  # noqa: PLC0415 - what is seldom said need not be waited for
+
+    return logging.getLogger("holdfast")
 
 
 class RunEnded(BaseException):
@@ -136,7 +142,7 @@ class Run:
         self._crashes = entered.run.crashes
         kept = None if entered.run.input is None else decode(entered.run.input)
         if self.input is not None and kept != self.input:
-            _log.warning("%r goes on with the input it was begun with, not the one given now", self)
+            _log().warning("%r goes on with the input it was begun with, not the one given now", self)
         self.input = kept
         if entered.head_id is not None:
             self.head, self.state, fields = self.session._stand_at(self.branch, entered.head_id)
@@ -176,7 +182,7 @@ class Run:
         except HoldfastError:
             if error is None or ours:
                 raise
-            _log.warning("%r could not give its lease back", self, exc_info=True)
+            _log().warning("%r could not give its lease back", self, exc_info=True)
         except BaseException:  # interrupted while it was leaving: the lease is not kept for that
             with contextlib.suppress(HoldfastError):
                 self._give_back(calls, None, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
@@ -24,7 +23,6 @@ EVENTS = ("checkpoint", "call", "in_doubt", "fenced", "crash_loop")
 
 _FIRST_PAGE_ROWS = 200
 _MAX_PAGE_ROWS = 5000
-_log = logging.getLogger("holdfast")
 
 
 class Store:
@@ -188,8 +186,10 @@ class Store:
         for fn in self._listeners[event]:
             try:
                 fn(value)
-            except Exception:  # noqa: BLE001 - a listener's fault is not the writer's
-                _log.exception("a listener for %r failed", event)
+            except Exception:  # a listener's fault is not the writer's
+                import logging
+
+                logging.getLogger("holdfast").exception("a listener for %r failed", event)
 
     def _refuse_closed(self) -> None:
         if self._pid != os.getpid():

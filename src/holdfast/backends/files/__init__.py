@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from holdfast.backend import (
+    LOOK_S,
     BranchRow,
     CallRow,
     Chain,
@@ -189,6 +191,10 @@ class FilesBackend:
             if row is not None and row.crashed:
                 found += [(row, run) for run in self.runs(row.id) if run.entered and not run.live]
         return sorted(found, key=lambda each: each[0].touched, reverse=True)
+
+    def wait(self, seconds: float) -> None:
+        self._refuse_use()
+        time.sleep(max(0.0, min(seconds, LOOK_S)))
 
     # reads
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from holdfast.backend import (
     GROUP_DELTAS,
+    LOOK_S,
     BranchRow,
     CallRow,
     Chain,
@@ -275,6 +277,11 @@ class MemoryBackend:
             sessions = sorted(self._sessions.values(), key=Drawer.touched, reverse=True)
             rows = [(line_of(one), running.row_of_run(*each)) for one in sessions for each in sorted(one.runs.items())]
             return [(line, row) for line, row in rows if row.entered and not row.live]
+
+    def wait(self, seconds: float) -> None:
+        with self._held():
+            pass
+        time.sleep(max(0.0, min(seconds, LOOK_S)))
 
     def _refuse_known(self, session: str) -> None:
         if session in self._sessions:

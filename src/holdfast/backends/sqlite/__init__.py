@@ -19,6 +19,7 @@ from typing import TypeVar
 import apsw
 
 from holdfast.backend import (
+    LOOK_S,
     BranchRow,
     CallRow,
     Chain,
@@ -165,6 +166,10 @@ class SqliteBackend:
 
     def crashed(self) -> Sequence[tuple[SessionRow, RunRow]]:
         return self._read(running.crashed)
+
+    def wait(self, seconds: float) -> None:
+        self._refuse_child()
+        time.sleep(max(0.0, min(seconds, LOOK_S)))
 
     # reads
 

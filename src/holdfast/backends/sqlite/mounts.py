@@ -6,7 +6,6 @@ had (a platform without a table of mounts), nothing is refused.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -55,6 +54,8 @@ def filesystem_of(folder: Path) -> str | None:
     """The type of the file system that holds a folder; None if unknown."""
     place = str(folder.resolve())
     if sys.platform == "darwin":
+        import subprocess  # noqa: PLC0415 - nobody else waits for it
+
         table = subprocess.run(["/sbin/mount"], capture_output=True, text=True, check=False).stdout
         return _longest(_parse_mount(table), place)
     try:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-import apsw.sqlite_extra
 
 from holdfast.backend import FORMAT_VERSION, MIN_READER, MIN_WRITER
 from holdfast.backends.sqlite import wal
@@ -106,6 +105,17 @@ _checksums_ready = False
 _registering = threading.Lock()
 
 
+def _checksum_extension() -> str:
+    """The file with the extension. LookupError if this build of apsw has none."""
+    # Where apsw.sqlite_extra would find it too; that one loads half of the standard library to say so, which a command
+    # line that is asked for one screen would wait for.
+    folder = Path(apsw.__file__).parent / "sqlite_extra_binaries"
+    for name in ("cksumvfs.so", "cksumvfs.dylib", "cksumvfs.dll", "cksumvfs"):
+        if (folder / name).exists():
+            return str(folder / name)
+    raise LookupError(str(folder))
+
+
 def _load_checksums() -> str:
     """Register SQLite's checksum VFS once per process, without making it everybody's default."""
     global _checksums_ready  # noqa: PLW0603 - a registration is a fact about the process
@@ -115,8 +125,9 @@ def _load_checksums() -> str:
         default = str(apsw.vfs_details()[0]["zName"])
         loader = apsw.Connection(":memory:")
         try:
-            apsw.sqlite_extra.load(loader, "cksumvfs")
-        except (apsw.sqlite_extra.NotAvailable, LookupError, apsw.Error) as error:
+            loader.config(apsw.SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 1)
+            loader.load_extension(_checksum_extension())
+        except (LookupError, apsw.Error) as error:
             message = "this build of apsw lacks the page-checksum extension (cksumvfs)"
             raise UnsupportedError(message, hint="install apsw from a wheel: pip install -U apsw") from error
         finally:

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import whereabouts
-from holdfast.backend import DONE, Backend, Deletion, Entry
+from holdfast.backend import DONE, LOOK_S, Backend, Deletion, Entry
 from holdfast.errors import ConflictError, FencedError, LeaseHeldError, NotFoundError
 from holdfast.testing.author import NOW_US, Author
 from holdfast.testing.contract.hooks import Hooks
@@ -419,3 +419,14 @@ class LeasingContract(Hooks):
                 assert row.input == bytes([0xCC, answers.index(None)])
         if other is not backend:
             other.close()
+
+    def test_who_waits_for_the_end_of_a_lease_looks_again_soon(self, backend: Backend) -> None:
+        run = Runner(backend)
+        for seconds, longest in ((0.0, 0.3), (60.0, LOOK_S + 1.0)):
+            begun = time.monotonic()
+            backend.wait(seconds)
+            backend.wait(seconds)
+            assert time.monotonic() - begun < 2 * longest
+        run.leave()
+        backend.wait(60.0)
+        assert [line.id for line, _ in backend.crashed()] == [SESSION]

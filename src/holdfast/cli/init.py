@@ -1,0 +1,34 @@
+"""`holdfast init`: make a store, here or at a URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+import holdfast
+from holdfast.cli.line import Line
+from holdfast.cli.shown import safe
+from holdfast.cli.where import name_of
+
+
+@click.command("init", cls=Line, examples=["holdfast init", "holdfast init sqlite:///agents.db"])
+@click.argument("url", metavar="[URL]", required=False, envvar="HOLDFAST_URL")
+def command(url: str | None) -> None:
+    """Make a store: at URL, or as .holdfast/store.db in this folder.
+
+    \b
+    sqlite:///store.db, or a path that ends in .db   one file (SQLite)
+    file:folder                                      a folder of JSON lines
+    One that is there already is left as it is.
+    """
+    from holdfast import opening
+
+    if url is None:
+        url = str(opening.make_folder(Path.cwd()) / "store.db")
+    place = opening.place(url)
+    known = place is not None and place.exists()
+    with holdfast.open(url) as store:
+        click.echo(safe(f"{'There is a store' if known else 'Made a store'} ({store.backend.name}): {name_of(url)}"))
+    if place is None or place.parent.name != ".holdfast":
+        click.echo(f"Commands find it by --store {safe(url)} or HOLDFAST_URL={safe(url)}.")

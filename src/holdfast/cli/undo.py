@@ -1,0 +1,41 @@
+"""`holdfast undo`: the branch as it stood before its last restore or undo; twice is redo."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+import holdfast
+from holdfast.cli.asking import agree, yes_option
+from holdfast.cli.line import Line
+from holdfast.cli.lookup import branch_option, session_argument, session_of
+from holdfast.cli.where import in_store
+
+if TYPE_CHECKING:
+    from holdfast.store import Store
+
+
+@click.command("undo", cls=Line, examples=["holdfast undo ticket-42 -y"])
+@session_argument()
+@branch_option("The branch.")
+@yes_option
+@in_store
+def command(store: Store, session: str, *, branch: str, yes: bool) -> None:
+    """Take back the last restore or undo on a branch of SESSION, as a new checkpoint. Undo twice is redo."""
+    from holdfast.cli.restore import preview, refuse_moved, standing_at
+    from holdfast.cli.screen import Screen
+    from holdfast.cli.shown import safe
+    from holdfast.cli.standing import undo_target
+
+    found = session_of(store, session)
+    head, target = standing_at(found, branch), undo_target(store, found, branch)
+    if target is None:
+        message = f"branch {branch!r} has no restore to undo"
+        raise holdfast.NotFoundError(message, hint="`holdfast restore SESSION REF` goes back to any checkpoint")
+    screen = Screen()
+    preview(screen, found, branch, head, found.checkpoint(target))
+    agree(f"Bring {safe(branch)} back to {target[:8]}?", yes=yes)
+    refuse_moved(found, branch, head)
+    made = found.undo(branch=branch)
+    screen.line(f"Undone: {safe(branch)} is at {made.id[:8]}, a new checkpoint. Undo again to redo.")

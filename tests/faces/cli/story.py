@@ -1,0 +1,162 @@
+"""A store whose every id and time is known: three sessions, a fork, a restore, a crash with a call in doubt.
+
+Examples and golden outputs are made from it, so that they read the same on every machine and every day.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import shutil
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import holdfast
+
+BEGIN = datetime(2025, 6, 2, 9, 0, 0, tzinfo=UTC)
+NOW = BEGIN + timedelta(hours=3, minutes=20)
+
+
+class Clock:
+    """Time that passes only when it is told to."""
+
+    def __init__(self, at: datetime) -> None:
+        self.at = at
+
+    def passes(self, **amount: float) -> None:
+        self.at += timedelta(**amount)
+
+    def ns(self) -> int:
+        return int(self.at.timestamp() * 1_000_000) * 1000
+
+
+@contextlib.contextmanager
+def fixed(at: datetime = BEGIN, seed: str = "") -> Iterator[Clock]:
+    """Ids from a counter and a clock that stands: what is made inside is the same every time."""
+    clock, numbers = Clock(at), itertools.count()
+
+    def token_hex(size: int = 32) -> str:
+        return hashlib.sha256(f"{seed}{next(numbers)}".encode()).hexdigest()[: 2 * size]
+
+    # Only where checkpoints and calls get their ids: what a backend draws for itself is its own affair.
+    drawn = SimpleNamespace(token_hex=token_hex)
+    with (
+        mock.patch("holdfast.store.session.secrets", drawn),
+        mock.patch("holdfast.run.calling.secrets", drawn),
+        mock.patch("holdfast.run.journal.secrets", drawn),
+        mock.patch.object(time, "time_ns", clock.ns),
+    ):
+        yield clock
+
+
+def make(where: Path | str) -> None:
+    """Write the store."""
+    with fixed() as clock, holdfast.open(where, durability="relaxed") as store:
+        _nightly(store, clock)
+        _ticket(store, clock)
+        _crash(store, clock)
+
+
+def _nightly(store: holdfast.Store, clock: Clock) -> None:
+    session = store.session("nightly report/06-01", agent="reports")
+    session.commit({"phase": "collect", "rows": 1204}, step=1, usage=holdfast.Usage(900, 120, 0.0051))
+    clock.passes(minutes=4)
+    session.commit(
+        {"phase": "write", "rows": 1204, "files": ["a.csv", "b.csv"]},
+        step=2,
+        status=holdfast.Status.FAILED("disk full"),
+        usage=holdfast.Usage(410, 60, 0.0022),
+        metadata={"host": "worker-3"},
+    )
+    clock.passes(hours=1)
+
+
+def _says(role: str, content: str, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+def _wants(name: str, **args: Any) -> dict[str, Any]:
+    return _says("assistant", "", tool_calls=[{"id": f"{name}-1", "name": name, "args": args}])
+
+
+def _work(run: holdfast.Run, clock: Clock, answers: list[dict[str, Any]], results: dict[str, Any]) -> None:
+    run.state.setdefault("messages", [_says("user", run.input)])
+    for answer in answers:
+        reply = run.call("model", partial(dict, answer), kind="llm")
+        clock.passes(seconds=3)
+        run.append(reply)
+        run.use(tokens_in=420 + 40 * len(run.state["messages"]), tokens_out=35, cost=0.0021)
+        for wanted in reply.get("tool_calls", []):
+            name = wanted["name"]
+            out = run.call(name, results[name], key=wanted["id"], args=wanted["args"])
+            run.append(_says("tool", out, tool_call_id=wanted["id"]))
+            run.state["last_tool"] = name
+        clock.passes(seconds=2)
+        run.step()
+
+
+def _ticket(store: holdfast.Store, clock: Clock) -> None:
+    """Refunded on main, a voucher on what-if; main went back once and forward again."""
+    question = "My lamp (order 7) came broken. Refund?"
+    session = store.session("ticket-42", agent="support")
+    session.commit({"messages": [_says("user", question)], "phase": "plan"}, label="asked", step=0)
+    session.tag("main", "asked")
+    clock.passes(minutes=1)
+    looked = _wants("look_up", order=7)
+    with session.run(input=question) as run:
+        _work(
+            run,
+            clock,
+            [looked, _wants("refund", order=7), _says("assistant", "Sorry! Done: refund of 49.90 EUR issued.")],
+            {
+                "look_up": lambda: "lamp, 49.90 EUR, delivered 12 days ago",
+                "refund": lambda: "refund of 49.90 EUR issued",
+            },
+        )
+    clock.passes(minutes=20)
+    session.fork("main~3", "what-if")
+    with session.run(branch="what-if") as run:
+        run.state["messages"][-1]["content"] = "lamp, 49.90 EUR, delivered 45 days ago"
+        _work(
+            run,
+            clock,
+            [_wants("voucher", order=7, euro=10), _says("assistant", "Sorry! You have a voucher of 10.00 EUR.")],
+            {"voucher": lambda: "voucher of 10.00 EUR sent"},
+        )
+    clock.passes(minutes=10)
+    session.restore("asked")
+    clock.passes(minutes=2)
+    session.undo()
+    clock.passes(minutes=5)
+
+
+def _crash(store: holdfast.Store, clock: Clock) -> None:
+    """Killed inside a tool: the model's answer is kept, the refund is in doubt."""
+
+    def cut_off() -> str:
+        raise KeyboardInterrupt
+
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        store.run("ticket-43", agent="support", input="Refund order 9, it never came.") as run,
+    ):
+        _work(
+            run,
+            clock,
+            [_wants("look_up", order=9), _wants("refund", order=9, euro=20)],
+            {"look_up": lambda: "kettle, 20.00 EUR, lost by the carrier", "refund": cut_off},
+        )
+
+
+def copy(made: Path, to: Path) -> None:
+    """A closed store, as it is, in another place."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    for file in made.parent.glob(f"{made.name}*"):
+        shutil.copy(file, to.with_name(to.name + file.name.removeprefix(made.name)))

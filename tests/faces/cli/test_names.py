@@ -1,0 +1,102 @@
+"""Whatever a session is called, every command finds it; a start of its name is enough where it is the only one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from tests.faces.cli import hostile, shell
+
+COMMANDS: list[list[str]] = [
+    ["log", "SESSION", "--graph", "--all"],
+    ["show", "SESSION", "main~1"],
+    ["diff", "SESSION", "main", "main~1"],
+    ["branches", "SESSION"],
+    ["fork", "SESSION", "main", "new"],
+    ["tag", "SESSION", "main", "t"],
+    ["restore", "SESSION", "main~1", "-y"],
+    ["undo", "SESSION", "-y"],
+    ["recover", "SESSION"],
+    ["verify", "SESSION"],
+    ["prune", "SESSION", "--keep-last", "3", "--dry-run"],
+    ["search", "wide", "--session", "SESSION"],
+    ["delete", "SESSION", "main~5", "-y"],
+    ["export", "out.holdfast", "--session", "SESSION", "--overwrite"],
+    ["delete", "SESSION", "-y"],
+]
+
+
+@pytest.mark.parametrize("id_", hostile.IDS, ids=ascii)
+def test_every_command_works_on_a_session_of_any_name(id_: str, tmp_path: Path) -> None:
+    hostile.make(tmp_path / "store.db")
+    for command in COMMANDS:
+        words = [id_ if word == "SESSION" else word for word in command]
+        if id_.startswith("-") and "--session" not in command:
+            options = [word for word in command if word.startswith("-") or word == "3"]
+            arguments = [id_ if word == "SESSION" else word for word in command[1:] if word not in options]
+            words = [command[0], *options, "--", *arguments]
+        done = shell.run(*words, folder=tmp_path, HOLDFAST_URL="store.db")
+        assert done.code == 0, (words, done)
+        assert "\x1b" not in done.out + done.err
+    with holdfast.open(tmp_path / "store.db") as store:
+        assert id_ not in [info.id for info in store.sessions()]
+
+
+def test_a_name_that_begins_with_a_dash_works_without_two_of_them(tmp_path: Path) -> None:
+    hostile.make(tmp_path / "store.db")
+    for words in (["log", "-x"], ["log", "-x", "main~1", "-n", "2"], ["show", "--raw", "-x"], ["branches", "--all"]):
+        done = shell.run(*words, folder=tmp_path, HOLDFAST_URL="store.db")
+        assert done.code == 0, (words, done)
+    one = shell.run("delete", "-y", "-x", folder=tmp_path, HOLDFAST_URL="store.db")
+    assert one.code == 0
+    assert "-x" in one.out
+
+
+def test_what_is_neither_an_option_nor_a_session_is_a_wrong_line(folder: Path) -> None:
+    for words in (["log", "--grpah", "ticket-42"], ["log", "ticket-42", "main", "--grpah"], ["log", "-q"]):
+        done = shell.run(*words, folder=folder)
+        assert (done.code, done.out) == (2, ""), words
+    assert "--graph" in shell.run("log", "ticket-42", "main", "--grpah", folder=folder).err
+
+
+@pytest.mark.parametrize("words", [["-n", "2"], ["-n2"], ["--oneline", "-n", "2"]], ids=" ".join)
+def test_options_may_stand_before_and_behind_what_they_are_about(words: list[str], folder: Path) -> None:
+    before = shell.run("log", *words, "ticket-42", folder=folder)
+    behind = shell.run("log", "ticket-42", *words, folder=folder)
+    assert before == behind
+    assert before.code == 0
+
+
+def test_a_start_that_only_one_session_has_is_enough(folder: Path) -> None:
+    assert shell.run("log", "night", folder=folder).out == shell.run("log", "nightly report/06-01", folder=folder).out
+
+
+def test_a_start_that_several_have_lists_them(folder: Path) -> None:
+    done = shell.run("log", "tick", folder=folder)
+    assert done.code == 1
+    assert done.err == "holdfast: 'tick' could be 2 sessions: ticket-42, ticket-43 (give more characters)\n"
+
+
+def test_a_whole_name_wins_over_those_that_begin_with_it(folder: Path) -> None:
+    with holdfast.open(folder / ".holdfast" / "store.db") as store:
+        store.session("tick").commit({"n": 1})
+    assert "n" in shell.run("show", "tick", folder=folder).out
+
+
+def test_a_name_that_nobody_has_is_answered_with_one_like_it(folder: Path) -> None:
+    done = shell.run("log", "ticket-44", folder=folder)
+    assert done.code == 1
+    assert "perhaps ticket-4" in done.err
+
+
+def test_refs_are_branches_tags_ids_and_their_parents(folder: Path) -> None:
+    ids = {shell.run("show", "ticket-42", ref, folder=folder).out.split()[1] for ref in ("asked", "d473", "main~6")}
+    assert len(ids) == 1
+    done = shell.run("show", "ticket-42", "main~99", folder=folder)
+    assert done.code == 1
+    assert "goes back further than the history" in done.err
+    nothing = shell.run("show", "ticket-42", "nothing", folder=folder)
+    assert "main, what-if, asked" in nothing.err
+    assert "session." not in nothing.err, "a hint for Python at a shell"
