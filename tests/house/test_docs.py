@@ -1,7 +1,8 @@
 """What the pages show works by paste, where they point there is something, what they promise is tested.
 
 A fenced block whose first word is `python` is run, all blocks of one page in order as one program, in an
-empty folder. ` ```python no-run ` marks one that is only to be read.
+empty folder. ` ```python no-run ` marks one that is only to be read, ` ```python needs-langgraph ` one that is skipped
+where that is not installed.
 """
 
 import ast
@@ -55,6 +56,12 @@ def program(text: str) -> str:
             for offset, line in enumerate(body.splitlines()):
                 lines[start - 1 + offset] = line
     return "\n".join(lines)
+
+
+def needs(text: str) -> set[str]:
+    """What has to be installed for the program of a page."""
+    words = {word for info, _, _ in blocks(text) for word in info.split()}
+    return {word.removeprefix("needs-") for word in words if word.startswith("needs-")}
 
 
 def prose(text: str) -> str:
@@ -132,6 +139,8 @@ def test_what_a_page_shows_works_by_paste(page: Path, tmp_path: Path) -> None:
     text = program(page.read_text("utf-8"))
     if not text.strip():
         return
+    for needed in needs(page.read_text("utf-8")):
+        pytest.importorskip(needed, reason=f"the page shows what needs {needed}")
     (tmp_path / page.name).write_text(text, "utf-8")
     empty = tmp_path / "empty"
     empty.mkdir()

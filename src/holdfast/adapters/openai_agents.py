@@ -344,7 +344,8 @@ class _Live:
         if self.task is None and wrapper is not None and task is not None:
             self.task = task
             task.add_done_callback(lambda _: self.drop())
-            weakref.finalize(wrapper, self.drop).atexit = False
+            # Not `drop` itself: a collection may run inside the pool's own lock, and `drop` would wait for that.
+            weakref.finalize(wrapper, _soon, asyncio.get_running_loop(), self.drop).atexit = False
 
     def ask(self, agent: str) -> Calling:
         self._hush()
@@ -434,6 +435,12 @@ class _Live:
         if not self._left:
             with contextlib.suppress(Exception):
                 self.crew.submit(partial(self.leave, None))
+
+
+def _soon(loop: asyncio.AbstractEventLoop, job: Callable[[], None]) -> None:
+    """Have a job done by the loop, if it still runs; takes no lock. Otherwise the lease expires by itself."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(job)
 
 
 def _key(context: Any) -> object:

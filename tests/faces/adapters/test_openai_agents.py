@@ -20,33 +20,20 @@ from agents.memory import Session, SessionSettings
 from holdfast.adapters.openai_agents import HoldfastSession, check_version
 from tests.faces.adapters.scripted import agent, asks, heard, lines, says, turn
 
-KINDS = ("memory", "sqlite", "files", "postgres")
-
-
-@pytest.fixture(params=KINDS)
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        try:
-            url: str = request.getfixturevalue("postgres_url")
-        except pytest.FixtureLookupError:
-            pytest.skip("no PostgreSQL here")
-        return f"{url}{'&' if '?' in url else '?'}schema=oa_{abs(hash(request.node.nodeid)):x}"
-    return {"memory": "memory://", "sqlite": f"{tmp_path}/store.db", "files": f"file:{tmp_path}/store"}[request.param]
-
 
 @pytest.fixture
-def store(where: str) -> Iterator[holdfast.Store]:
-    with holdfast.open(where) as opened:
+def store(url: str) -> Iterator[holdfast.Store]:
+    with holdfast.open(url) as opened:
         yield opened
 
 
 @asynccontextmanager
-async def opened(where: str, awaited: bool) -> Any:
+async def opened(url: str, awaited: bool) -> Any:
     if awaited:
-        async with holdfast.aio.open(where) as store:
+        async with holdfast.aio.open(url) as store:
             yield store
     else:
-        with holdfast.open(where) as store:
+        with holdfast.open(url) as store:
             yield store
 
 
@@ -59,9 +46,9 @@ def add(a: int, b: int) -> int:
 
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["sync store", "aio store"])
-def test_a_session_keeps_the_conversation_from_run_to_run(where: str, awaited: bool) -> None:
+def test_a_session_keeps_the_conversation_from_run_to_run(url: str, awaited: bool) -> None:
     async def story() -> None:
-        async with opened(where, awaited) as store:
+        async with opened(url, awaited) as store:
             session = HoldfastSession("t", store)
             assert isinstance(session, Session)
             await turn(agent([asks(("c1", "add", {"a": 1, "b": 2})), says("three")], add), "1+2?", session=session)
@@ -76,9 +63,9 @@ def test_a_session_keeps_the_conversation_from_run_to_run(where: str, awaited: b
 
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["sync store", "aio store"])
-def test_items_are_added_limited_popped_and_cleared_as_in_their_own_sessions(where: str, awaited: bool) -> None:
+def test_items_are_added_limited_popped_and_cleared_as_in_their_own_sessions(url: str, awaited: bool) -> None:
     async def story() -> None:
-        async with opened(where, awaited) as store:
+        async with opened(url, awaited) as store:
             session = HoldfastSession("t", store)
             assert await session.get_items() == []
             assert await session.pop_item() is None

@@ -27,16 +27,8 @@ UNKNOWN = "Outcome unknown"
 STREAMED = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 
 
-@pytest.fixture(params=("memory", "sqlite", "files", "postgres"))
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[holdfast.Store]:
-    kinds = {"memory": "memory://", "sqlite": f"{tmp_path}/store.db", "files": f"file:{tmp_path}/store"}
-    url = kinds.get(request.param)
-    if url is None:
-        try:
-            url = str(request.getfixturevalue("postgres_url"))
-        except pytest.FixtureLookupError:
-            pytest.skip("no PostgreSQL here")
-        url += f"{'&' if '?' in url else '?'}schema=oh_{abs(hash(request.node.nodeid)):x}"
+@pytest.fixture
+def store(url: str) -> Iterator[holdfast.Store]:
     with holdfast.open(url) as opened:
         yield opened
 
