@@ -1,0 +1,60 @@
+"""Agents of the OpenAI SDK whose model says what a test wants, and what the tests see of a conversation."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from agents import Agent, Runner, function_tool, set_tracing_disabled
+from agents.testing import ScriptedModel, assistant_message, function_call
+
+set_tracing_disabled(True)  # it would speak to a server
+
+
+def says(text: str) -> list[Any]:
+    """An answer that is text."""
+    return [assistant_message(text, item_id=f"msg_{text}")]
+
+
+def asks(*calls: tuple[str, str, dict[str, Any]]) -> list[Any]:
+    """An answer that asks for tools: (call id, tool, arguments) each."""
+    return [function_call(name, args, call_id=id_) for id_, name, args in calls]
+
+
+def agent(steps: Iterable[Any], *tools: Callable[..., Any], raising: bool = False, **options: Any) -> Any:
+    """An agent with these answers and tools; with `raising`, a tool's exception ends the run."""
+    given = {"failure_error_function": None} if raising else {}
+    return Agent(
+        name="support",
+        model=ScriptedModel(steps),
+        tools=[function_tool(tool, **given) for tool in tools],
+        **options,
+    )
+
+
+async def turn(agent: Any, input: Any, *, streamed: bool = False, **options: Any) -> Any:
+    """One `Runner.run`, to its end."""
+    if not streamed:
+        return await Runner.run(agent, input, **options)
+    result = Runner.run_streamed(agent, input, **options)
+    async for _ in result.stream_events():
+        pass
+    return result
+
+
+def lines(items: Iterable[Any]) -> list[str]:
+    """A conversation as one reads it."""
+    return [_line(item) for item in items]
+
+
+def _line(item: Any) -> str:
+    kind = item.get("type", "message")
+    if kind == "function_call":
+        return f"call {item['call_id']} {item['name']}"
+    if kind == "function_call_output":
+        return f"out {item['call_id']} {item['output']}"
+    content = item["content"]
+    return f"{item['role']}: {content if isinstance(content, str) else content[0]['text']}"
+
+
+def heard(agent: Any) -> list[str]:
+    """What the model was given when it was asked last."""
+    return lines(agent.model.last_call.input)

@@ -1,0 +1,418 @@
+"""What HoldfastHooks keep of a run of the OpenAI Agents SDK that fails, is killed, or meets another."""
+
+import asyncio
+import gc
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from tests.house.test_docs import blocks
+from tests.house.tree import ROOT
+
+pytest.importorskip("agents", reason="the extra `openai-agents` is not installed")
+
+from agents import Agent, GuardrailFunctionOutput, OutputGuardrail, OutputGuardrailTripwireTriggered, Usage
+from agents.testing import ModelStep, ScriptedModel
+
+from holdfast.adapters.openai_agents import NOT_RUN, HoldfastHooks, HoldfastSession
+from tests.faces.adapters.scripted import agent, asks, heard, lines, says, turn
+
+UNKNOWN = "Outcome unknown"
+STREAMED = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[holdfast.Store]:
+    with holdfast.open(url) as opened:
+        yield opened
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+async def add_async(a: int, b: int) -> int:
+    await asyncio.sleep(0.01)
+    return a + b
+
+
+def boom() -> int:
+    raise ValueError("no")
+
+
+def history(store: holdfast.Store) -> list[tuple[str, list[tuple[str, str | None, str]]]]:
+    session = store.session("t")
+    log = [(each.status.value, session.calls(each)) for each in session.log()]
+    return [(status, [(call.name, call.key, call.status) for call in calls]) for status, calls in log][::-1]
+
+
+@STREAMED
+def test_answers_and_tools_of_a_run_are_journaled_with_the_turn_they_led_to(
+    store: holdfast.Store, streamed: bool
+) -> None:
+    both = asks(("c1", "add", {"a": 1, "b": 2}), ("c2", "add_async", {"a": 3, "b": 4}))
+    usage = Usage(requests=1, input_tokens=10, output_tokens=2, total_tokens=12)
+    acting = agent([ModelStep(output=both, usage=usage), says("3 and 7")], add, add_async)
+    asyncio.run(turn(acting, "sums", session=HoldfastSession("t", store), hooks=HoldfastHooks(), streamed=streamed))
+    last = store.session("t").checkpoint()
+    assert history(store)[1:] == [
+        ("in_progress", [("model", None, "done"), ("add", "c1", "done"), ("add_async", "c2", "done")]),
+        ("completed", [("model", None, "done")]),
+    ]
+    assert (last.total_usage.tokens_in, last.total_usage.tokens_out) == (10, 2)
+    assert lines(last.state["messages"]) == [
+        "user: sums", "call c1 add", "call c2 add_async", "out c1 3", "out c2 7", "assistant: 3 and 7",
+    ]  # fmt: skip
+    assert store.crashed() == []
+    assert store.verify().ok
+
+
+@STREAMED
+def test_of_two_runs_at_once_one_goes_on_and_the_other_is_told(store: holdfast.Store, streamed: bool) -> None:
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> str:
+        inside.set()
+        await go_on.wait()
+        return "waited"
+
+    async def story() -> None:
+        session, hooks = HoldfastSession("t", store), HoldfastHooks()
+        first = agent([asks(("c1", "wait", {})), says("done")], wait)
+        running = asyncio.create_task(turn(first, "one", session=session, hooks=hooks, streamed=streamed))
+        await inside.wait()
+        second = agent([says("me too")])
+        for other in (session, HoldfastSession("t", store)):
+            with pytest.raises(holdfast.LeaseHeldError):
+                await turn(second, "two", session=other, hooks=hooks, streamed=streamed)
+        with pytest.raises(holdfast.LeaseHeldError):
+            await HoldfastSession("t", store).add_items([{"role": "user", "content": "three"}])
+        assert second.model.calls == ()
+        go_on.set()
+        await running
+        assert lines(await session.get_items()) == [
+            "user: one", "call c1 wait", "out c1 waited", "assistant: done",
+        ]  # fmt: skip
+        await turn(second, "two", session=session, hooks=hooks, streamed=streamed)
+
+    asyncio.run(story())
+
+
+def test_a_lease_is_kept_while_the_model_thinks(tmp_path: Path) -> None:
+    async def think(call: Any) -> Any:
+        await asyncio.sleep(1.5)
+        return says("at last")
+
+    async def story(store: holdfast.Store) -> None:
+        slow = agent([ModelStep.respond(think)])
+        session = HoldfastSession("t", store)
+        running = asyncio.create_task(turn(slow, "one", session=session, hooks=HoldfastHooks(lease_s=0.6)))
+        await asyncio.sleep(1.2)
+        with pytest.raises(holdfast.LeaseHeldError):
+            await turn(agent([says("me")]), "two", session=HoldfastSession("t", store), hooks=HoldfastHooks())
+        await running
+        assert lines(await session.get_items()) == ["user: one", "assistant: at last"]
+
+    with holdfast.open(f"{tmp_path}/store.db") as store:
+        asyncio.run(story(store))
+
+
+@STREAMED
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["same task", "another task"])
+def test_after_a_run_that_failed_the_next_one_need_not_wait(
+    store: holdfast.Store, elsewhere: bool, streamed: bool
+) -> None:
+    broken = agent([ModelStep.raise_error(RuntimeError("no answer"))])
+    again = agent([says("here")])
+
+    async def attempt(asked: Any) -> None:
+        await turn(asked, "hello", session=HoldfastSession("t", store), hooks=HoldfastHooks(), streamed=streamed)
+
+    async def story() -> None:
+        failing = attempt(broken)
+        with pytest.raises(RuntimeError, match="no answer"):
+            await (asyncio.create_task(failing) if elsewhere else failing)
+        await attempt(again)
+
+    asyncio.run(story())
+    assert heard(again) == ["user: hello", "user: hello"]
+
+
+def test_a_run_that_failed_in_a_task_that_lives_on_is_noticed(tmp_path: Path) -> None:
+    async def story(store: holdfast.Store) -> None:
+        failed, done = asyncio.Event(), asyncio.Event()
+
+        async def work() -> None:
+            broken = agent([ModelStep.raise_error(RuntimeError("no answer"))])
+            try:
+                await turn(broken, "one", session=HoldfastSession("t", store), hooks=HoldfastHooks())
+            except RuntimeError:
+                failed.set()
+            await done.wait()
+
+        working = asyncio.create_task(work())
+        await failed.wait()
+        gc.collect()
+        await asyncio.sleep(0.1)
+        await turn(agent([says("ok")]), "two", session=HoldfastSession("t", store), hooks=HoldfastHooks())
+        done.set()
+        await working
+
+    with holdfast.open(f"{tmp_path}/store.db") as store:
+        asyncio.run(story(store))
+
+
+def test_hooks_as_a_context_say_why_a_run_failed(store: holdfast.Store) -> None:
+    async def story() -> None:
+        broken = agent([ModelStep.raise_error(RuntimeError("no answer"))])
+        with pytest.raises(RuntimeError):
+            async with HoldfastHooks() as hooks:
+                await turn(broken, "one", session=HoldfastSession("t", store), hooks=hooks)
+
+    asyncio.run(story())
+    (info,) = store.sessions()
+    assert (info.status.value, info.reason) == ("failed", "RuntimeError: no answer")
+
+
+@STREAMED
+def test_a_tool_that_raised_leaves_the_answer_and_what_is_known(store: holdfast.Store, streamed: bool) -> None:
+    async def story() -> list[str]:
+        session = HoldfastSession("t", store)
+        raising = agent([asks(("c1", "boom", {}))], boom, raising=True)
+        with pytest.raises(Exception, match="boom"):
+            await turn(raising, "go", session=session, hooks=HoldfastHooks(), streamed=streamed)
+        after = agent([says("I see")])
+        await turn(after, "and?", session=session, hooks=HoldfastHooks())
+        return heard(after)
+
+    told = asyncio.run(story())
+    assert told[0] == "user: go"
+    assert told[-1] == "user: and?"
+    # 0.24 hands over what it likes of a failed turn; whatever it is, every call has its output.
+    assert [line.split()[1] for line in told if line.startswith("call")] == [
+        line.split()[1] for line in told if line.startswith("out")
+    ]
+    assert store.session("t").calls(pending=True) == []
+
+
+def test_a_cancelled_run_leaves_the_paid_answer_to_the_next(store: holdfast.Store) -> None:
+    inside = asyncio.Event()
+
+    async def hang() -> str:
+        inside.set()
+        await asyncio.sleep(60)
+        return ""
+
+    async def story() -> list[str]:
+        acting = agent([asks(("c1", "add", {"a": 1, "b": 1}), ("c2", "hang", {}))], add, hang)
+        running = asyncio.create_task(turn(acting, "go", session=HoldfastSession("t", store), hooks=HoldfastHooks()))
+        await inside.wait()
+        await asyncio.sleep(0.1)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        after = agent([says("ok")])
+        await turn(after, "and?", session=HoldfastSession("t", store), hooks=HoldfastHooks())
+        return heard(after)
+
+    told = asyncio.run(story())
+    assert told[:4] == ["user: go", "call c1 add", "call c2 hang", "out c1 2"]
+    assert told[4].startswith(f"out c2 {UNKNOWN}")
+    assert told[5:] == ["user: and?"]
+
+
+def test_an_answer_that_a_guardrail_stopped_does_not_come_back(store: holdfast.Store) -> None:
+    async def refuse(context: Any, agent: Any, output: Any) -> Any:
+        return GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
+
+    async def story() -> list[str]:
+        session = HoldfastSession("t", store)
+        rude = agent([says("rude")], output_guardrails=[OutputGuardrail(refuse)])
+        with pytest.raises(OutputGuardrailTripwireTriggered):
+            await turn(rude, "hi", session=session, hooks=HoldfastHooks())
+        after = agent([says("polite")])
+        await turn(after, "again", session=session, hooks=HoldfastHooks())
+        return heard(after)
+
+    assert "rude" not in " ".join(asyncio.run(story()))
+
+
+def test_hooks_without_a_session_are_refused_before_the_model_is_paid(store: holdfast.Store) -> None:
+    asked = agent([says("hi")])
+    with pytest.raises(holdfast.InvalidInputError, match="session"):
+        asyncio.run(turn(asked, "hello", hooks=HoldfastHooks()))
+    assert asked.model.calls == ()
+
+
+@STREAMED
+def test_an_approved_tool_is_journaled_once(store: holdfast.Store, streamed: bool) -> None:
+    from agents import function_tool
+
+    async def story() -> list[str]:
+        session = HoldfastSession("t", store)
+        model = ScriptedModel([asks(("c1", "add", {"a": 1, "b": 2})), says("3")])
+        careful = Agent(name="careful", model=model, tools=[function_tool(add, needs_approval=True)])
+        asked = await turn(careful, "1+2", session=session, hooks=HoldfastHooks(session), streamed=streamed)
+        state = asked.to_state()
+        state.approve(asked.interruptions[0])
+        await turn(careful, state, session=session, hooks=HoldfastHooks(session), streamed=streamed)
+        return lines(await session.get_items())
+
+    assert asyncio.run(story()) == ["user: 1+2", "call c1 add", "out c1 3", "assistant: 3"]
+    assert [call for _, calls in history(store) for call in calls].count(("add", "c1", "done")) == 1
+
+
+def test_an_agent_used_as_a_tool_keeps_its_words_to_itself(store: holdfast.Store) -> None:
+    async def story() -> list[str]:
+        session = HoldfastSession("t", store)
+        hooks = HoldfastHooks(session)
+        inner = agent([asks(("i1", "add", {"a": 1, "b": 1})), says("two")], add)
+        expert = inner.as_tool("expert", "knows sums", hooks=hooks)
+        outer = agent([asks(("c1", "expert", {"input": "1+1"})), says("it is two")])
+        outer.tools.append(expert)
+        await turn(outer, "1+1?", session=session, hooks=hooks)
+        return lines(await session.get_items())
+
+    assert asyncio.run(story()) == ["user: 1+1?", "call c1 expert", "out c1 two", "assistant: it is two"]
+
+
+def test_a_handoff_is_one_run(store: holdfast.Store) -> None:
+    async def story() -> list[str]:
+        session = HoldfastSession("t", store)
+        other = Agent(name="other", model=ScriptedModel([says("done")]))
+        first = agent([asks(("c1", "transfer_to_other", {}))], handoffs=[other])
+        await turn(first, "go", session=session, hooks=HoldfastHooks())
+        return lines(await session.get_items())
+
+    assert asyncio.run(story())[-1] == "assistant: done"
+    assert [status for status, _ in history(store)][-2:] == ["in_progress", "completed"]
+
+
+def killed(url: str, how: str, world: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faces.adapters.killed", url, how, str(world)], cwd=ROOT, check=False
+    )
+    assert done.returncode == -9
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+@pytest.mark.parametrize("how", ["async", "sync", "async streamed", "sync streamed"])
+def test_killed_inside_a_tool_the_next_run_has_what_was_paid_for_and_knows_what_is_unknown(
+    kind: str, how: str, tmp_path: Path
+) -> None:
+    url, world = (f"{tmp_path}/store.db" if kind == "sqlite" else f"file:{tmp_path}/store"), tmp_path / "world"
+    killed(url, how, world)
+    name = "pay_slowly" if "sync" in how.split() else "pay"
+    with holdfast.open(url) as store:
+        assert [info.id for info in store.crashed()] == ["t"]
+        session = HoldfastSession("t", store)
+        seen = lines(asyncio.run(session.get_items()))
+        assert store.session("t").calls(pending=True), "looking at a conversation writes nothing"
+        after = agent([says("I will check")])
+        asyncio.run(turn(after, "go on", session=session, hooks=HoldfastHooks(), streamed="streamed" in how))
+        assert heard(after) == [*seen, "user: go on"]
+        assert seen[:4] == ["user: pay order 7", "call c1 look", f"call c2 {name}", "out c1 order 7 is paid"]
+        assert seen[4].startswith(f"out c2 {UNKNOWN}")
+        assert len(seen) == 5
+        assert lines(asyncio.run(session.get_items())) == [*heard(after), "assistant: I will check"]
+        taken = [call for _, calls in history(store) for call in calls]
+        assert set(taken[:3]) == {("model", None, "done"), ("look", "c1", "done"), (name, "c2", "skipped")}
+        assert store.crashed() == []
+        assert store.verify().ok
+    assert sorted(world.read_text().splitlines()) == ["look 7", "pay 7"]
+
+
+@pytest.mark.parametrize("how", ["before", "end", "later"])
+def test_killed_elsewhere_nothing_that_was_paid_for_is_lost(how: str, tmp_path: Path) -> None:
+    url = f"{tmp_path}/store.db"
+    killed(url, how, tmp_path / "world")
+    with holdfast.open(url) as store:
+        seen = lines(asyncio.run(HoldfastSession("t", store).get_items()))
+    user, calls = "user: pay order 7", ["call c1 look", "call c2 pay"]
+    if how == "before":
+        assert seen == [user, *calls, f"out c1 {NOT_RUN}", f"out c2 {NOT_RUN}"]
+    elif how == "end":
+        assert seen == [user, "assistant: bye"]
+    else:
+        assert seen[:6] == [user, "call c0 look", "out c0 order 6 is paid", *calls, "out c1 order 7 is paid"]
+        assert seen[6].startswith(f"out c2 {UNKNOWN}")
+
+
+@pytest.mark.parametrize(
+    ("decision", "told"),
+    [
+        ({"result": "paid, receipt 9"}, "paid, receipt 9"),
+        ({"failed": "card refused"}, "The call failed: decided: card refused"),
+        ({"decision": "retry"}, NOT_RUN),
+        ({"decision": "skip"}, UNKNOWN),
+    ],
+    ids=["result", "failed", "retry", "skip"],
+)
+def test_what_somebody_found_out_about_a_call_in_doubt_is_what_the_model_hears(
+    decision: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    url = f"{tmp_path}/store.db"
+    killed(url, "async", tmp_path / "world")
+    with holdfast.open(url) as store:
+        session = store.session("t")
+        (doubtful,) = [call for call in session.calls(pending=True) if call.status == "in_doubt"]
+        session.resolve(doubtful.id, **decision)
+        after = agent([says("good")])
+        asyncio.run(turn(after, "go on", session=HoldfastSession("t", store), hooks=HoldfastHooks()))
+        (line,) = [line for line in heard(after) if line.startswith("out c2")]
+        assert line.removeprefix("out c2 ").startswith(told)
+        assert store.verify().ok
+
+
+@pytest.mark.parametrize("first", ["add", "pop", "clear", "restore", "fork"])
+def test_whatever_is_done_first_after_a_kill_nothing_paid_for_is_lost(first: str, tmp_path: Path) -> None:
+    url = f"{tmp_path}/store.db"
+    killed(url, "async", tmp_path / "world")
+
+    async def story(session: HoldfastSession) -> None:
+        if first == "add":
+            await session.add_items([{"role": "user", "content": "hm"}])
+        elif first == "pop":
+            assert lines([await session.pop_item()])[0].startswith(f"out c2 {UNKNOWN}")
+        elif first == "clear":
+            await session.clear_session()
+            assert await session.get_items() == []
+        elif first == "restore":
+            await session.restore(await anext(session.log(limit=1)))
+            assert lines(await session.get_items()) == ["user: pay order 7"]
+        else:
+            other = await session.fork("main", "what-if")
+            assert lines(await other.get_items()) == ["user: pay order 7"]
+            assert len(await session.get_items()) == 5
+
+    with holdfast.open(url) as store:
+        asyncio.run(story(HoldfastSession("t", store)))
+        if first in {"add", "pop", "clear", "restore"}:
+            kept = [lines(each.state["messages"])[:4] for each in store.session("t").log()]
+            taken = [call for _, calls in history(store) for call in calls]
+            assert ("look", "c1", "done") in taken
+            assert first in {"clear", "restore"} or kept[0][3] == "out c1 order 7 is paid"
+
+
+def test_what_the_page_shows_works_by_paste(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "adapters.md").read_text("utf-8")
+    shown = [body for info, _, body in blocks(page) if info == "python no-run openai-agents"]
+    printed = [body for info, _, body in blocks(page) if info == "text openai-agents"]
+    assert shown
+    (tmp_path / "page.py").write_text("\n".join(shown), "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "page.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.sub(r"\s+", " ", done.stdout).strip() == re.sub(r"\s+", " ", "\n".join(printed)).strip()
