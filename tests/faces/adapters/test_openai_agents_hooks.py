@@ -49,7 +49,11 @@ def boom() -> int:
 def history(store: holdfast.Store) -> list[tuple[str, list[tuple[str, str | None, str]]]]:
     session = store.session("t")
     log = [(each.status.value, session.calls(each)) for each in session.log()]
-    return [(status, [(call.name, call.key, call.status) for call in calls]) for status, calls in log][::-1]
+    # The answer, then the tools it asked for, which begin in no particular order.
+    told = [[(call.name, call.key, call.status) for call in calls] for _, calls in log]
+    return [(status, [*calls[:1], *sorted(calls[1:], key=str)]) for (status, _), calls in zip(log, told, strict=True)][
+        ::-1
+    ]
 
 
 @STREAMED
