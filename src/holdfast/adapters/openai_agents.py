@@ -166,12 +166,12 @@ class HoldfastSession:
         if trigger != "add_items":
             self._known = None  # what is taken away must be what is there now, also if that is nothing
         for attempt in range(_TRIES):
+            time.sleep(_PAUSE_S * (attempt > 0))
             left, live = self._left_behind()
             if live:  # a commit now might come just after its end, and pass by what it has left
                 if self._live is not None or attempt > _TRIES // 2:
                     raise errors.LeaseHeldError(f"{self!r} is being run", hint="wait for that to end, or fork")
-                time.sleep(_PAUSE_S)  # it may be another's `_write_leased`, which is soon over
-                continue
+                continue  # it may be another's `_write_leased`, which is soon over
             if self._known is None:
                 head = self._session.head(self.branch)
                 self._known = (None, {}) if head is None else (head.id, self._session.load(head))
@@ -186,7 +186,6 @@ class HoldfastSession:
                 point = self._session.commit(state, branch=self.branch, expect=id_, trigger=trigger)
             except (errors.ConflictError, errors.InDoubtError, errors.LeaseHeldError):
                 self._known = None  # somebody was faster: on what he has written, then
-                time.sleep(_PAUSE_S)
             else:
                 self._known = point.id, state
                 return result
@@ -203,8 +202,6 @@ class HoldfastSession:
                 run.state[PART] = items
         return result
 
-    # who is calling
-
     async def _change(self, change: Change, wrapper: Context, trigger: str) -> Any:
         live = await self._own_run(wrapper)
         if live is None:
@@ -212,10 +209,7 @@ class HoldfastSession:
         return await self._crew.finish(live.change, change)
 
     async def _own_run(self, wrapper: Context) -> _Live | None:
-        """The run of this caller, if it has one. One that ended without a word is left now.
-
-        The SDK does not say when `Runner.run` fails. It has, if the task that awaited it is done or is calling here.
-        """
+        """The run of this caller, if it has one. Of one that failed nobody says so: its task is done, or is here."""
         task, live = asyncio.current_task(), self._live
         if wrapper is not None:
             _visits[wrapper] = self, task

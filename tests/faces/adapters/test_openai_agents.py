@@ -18,7 +18,12 @@ pytest.importorskip("agents", reason="the extra `openai-agents` is not installed
 from agents.memory import Session, SessionSettings
 
 from holdfast.adapters.openai_agents import HoldfastSession, check_version
-from tests.faces.adapters.scripted import agent, asks, heard, lines, says, turn
+from tests.faces.adapters.scripted import KINDS, agent, asks, heard, lines, says, turn, url_of
+
+
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return url_of(request, tmp_path)
 
 
 @pytest.fixture
