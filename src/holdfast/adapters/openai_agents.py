@@ -41,8 +41,8 @@ def check_version(found: str | None) -> None:
     """UnsupportedError for a version of the SDK that this adapter does not know."""
     numbers = re.match(r"(\d+)\.(\d+)", found or "")
     if numbers is None or not OLDEST <= (int(numbers[1]), int(numbers[2])) < BEFORE:
-        known = "this adapter knows openai-agents from {}.{} on, below {}.{}".format(*OLDEST, *BEFORE)
-        message = f"{known}; here is {found or 'none'}"
+        known = "this adapter knows openai-agents from {}.{} on, below {}.{}; here is {}"
+        message = known.format(*OLDEST, *BEFORE, found or "none")
         raise errors.UnsupportedError(message, hint="pip install 'holdfast[openai-agents]'")
 
 
@@ -138,8 +138,6 @@ class HoldfastSession:
     def log(self, ref: Ref | None = None, *, limit: int | None = None) -> AsyncIterator[Checkpoint]:
         """Checkpoints, newest first, for `async for`."""
         return AsyncSession(self._fresh(), self._crew).log(self.branch if ref is None else ref, limit=limit)
-
-    # reading and writing without a run of ours; in a thread, one at a time
 
     def _fresh(self) -> Session:
         return self._store.session(self.session_id, agent=self.agent)
