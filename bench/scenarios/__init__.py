@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from typing import TYPE_CHECKING
 
-from bench.scenarios import append, files, growth, postgres, reads, runs, sharing, shell, threads, upkeep
+from bench.scenarios import append, files, graph, growth, reads, runs, sharing, shell, threads, upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bench.measuring import Settings
     from bench.report import Figure
+
+
+def _on_postgres(name: str) -> Callable[[Settings], list[Figure]]:
+    """A scenario that needs a driver which may be absent."""
+
+    def run(settings: Settings) -> list[Figure]:
+        try:
+            scenarios = importlib.import_module("bench.scenarios.postgres")
+        except ModuleNotFoundError:
+            sys.stderr.write(f"{name}: left out (the extra `bench` brings psycopg)\n")
+            return []
+        found: list[Figure] = getattr(scenarios, name)(settings)
+        return found
+
+    return run
+
 
 SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "append": append.append,
@@ -32,7 +50,8 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "calls": runs.calls,
     "resume": runs.resume,
     "journal": runs.journal,
+    "graph": graph.graph,
     "cli": shell.cli,
-    "postgres": postgres.postgres,
-    "scale": postgres.scale,
+    "postgres": _on_postgres("postgres"),
+    "scale": _on_postgres("scale"),
 }

@@ -43,7 +43,7 @@ def ring(nursery: Nursery, place: Place, expected: list[Look], error: int, *, la
 def test_a_disk_that_fails_for_a_while_costs_nothing_but_the_calls_it_refused(
     nursery: Nursery, place: Place, expected: list[Look], error: str
 ) -> None:
-    assert ring(nursery, place, expected, ERRORS[error], lasting=True, step=4) > 15
+    assert ring(nursery, place, expected, ERRORS[error], lasting=True, step=7) > 8
 
 
 @pytest.mark.parametrize("error", ERRORS)

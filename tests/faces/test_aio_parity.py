@@ -17,7 +17,7 @@ TWINS: list[tuple[type, type]] = [
 ]
 
 # What does no I/O has nothing to await.
-PLAIN = {"session", "on", "run", "calling", "append", "use", "halt", "fail"}
+PLAIN = {"session", "on", "run", "calling", "append", "use", "halt", "fail", "pause"}
 
 RENAMED = {
     "Session": "AsyncSession",

@@ -41,8 +41,7 @@ def check_version(found: str | None) -> None:
     """UnsupportedError for a version of the SDK that this adapter does not know."""
     numbers = re.match(r"(\d+)\.(\d+)", found or "")
     if numbers is None or not OLDEST <= (int(numbers[1]), int(numbers[2])) < BEFORE:
-        known = "this adapter knows openai-agents from {}.{} on, below {}.{}; here is {}"
-        message = known.format(*OLDEST, *BEFORE, found or "none")
+        message = "this adapter knows openai-agents {}.{} to below {}.{}; here is {}".format(*OLDEST, *BEFORE, found)
         raise errors.UnsupportedError(message, hint="pip install 'holdfast[openai-agents]'")
 
 
@@ -55,7 +54,6 @@ from agents.tool_context import ToolContext  # noqa: E402
 
 PART = "messages"
 NOT_RUN = "Not run: the process was interrupted before this call was begun."
-
 _TRIES, _PAUSE_S = 500, 0.005
 _PAIRED = ("function_call", "custom_tool_call")  # tools whose calls the hooks are told by their ids
 
@@ -71,10 +69,7 @@ _visits: weakref.WeakKeyDictionary[Any, tuple[HoldfastSession, Task]] = weakref.
 
 
 class HoldfastSession:
-    """A session of the Agents SDK: `Runner.run(agent, "…", session=HoldfastSession("ticket-42", store))`.
-
-    `store` is what `holdfast.open` or `holdfast.aio.open` gives.
-    """
+    """A session of the Agents SDK, in a store that `holdfast.open` or `holdfast.aio.open` gave."""
 
     def __init__(
         self,
@@ -85,8 +80,7 @@ class HoldfastSession:
         agent: str | None = None,
         session_settings: SessionSettings | None = None,
     ) -> None:
-        self.session_id, self.branch, self.agent = session_id, branch, agent
-        self.session_settings = session_settings
+        self.session_id, self.session_settings, self.branch, self.agent = session_id, session_settings, branch, agent
         if isinstance(store, AsyncStore):
             self._store, self._crew = store._store, store._crew
         else:
@@ -139,6 +133,8 @@ class HoldfastSession:
         """Checkpoints, newest first, for `async for`."""
         return AsyncSession(self._fresh(), self._crew).log(self.branch if ref is None else ref, limit=limit)
 
+    # reading and writing without a run of ours; in a thread, one at a time
+
     def _fresh(self) -> Session:
         return self._store.session(self.session_id, agent=self.agent)
 
@@ -164,12 +160,12 @@ class HoldfastSession:
         if trigger != "add_items":
             self._known = None  # what is taken away must be what is there now, also if that is nothing
         for attempt in range(_TRIES):
-            time.sleep(_PAUSE_S * (attempt > 0))
             left, live = self._left_behind()
             if live:  # a commit now might come just after its end, and pass by what it has left
                 if self._live is not None or attempt > _TRIES // 2:
                     raise errors.LeaseHeldError(f"{self!r} is being run", hint="wait for that to end, or fork")
-                continue  # it may be another's `_write_leased`, which is soon over
+                time.sleep(_PAUSE_S)  # it may be another's `_write_leased`, which is soon over
+                continue
             if self._known is None:
                 head = self._session.head(self.branch)
                 self._known = (None, {}) if head is None else (head.id, self._session.load(head))
@@ -184,6 +180,7 @@ class HoldfastSession:
                 point = self._session.commit(state, branch=self.branch, expect=id_, trigger=trigger)
             except (errors.ConflictError, errors.InDoubtError, errors.LeaseHeldError):
                 self._known = None  # somebody was faster: on what he has written, then
+                time.sleep(_PAUSE_S)
             else:
                 self._known = point.id, state
                 return result
@@ -207,7 +204,10 @@ class HoldfastSession:
         return await self._crew.finish(live.change, change)
 
     async def _own_run(self, wrapper: Context) -> _Live | None:
-        """The run of this caller, if it has one. Of one that failed nobody says so: its task is done, or is here."""
+        """The run of this caller, if it has one. One that ended without a word is left now.
+
+        The SDK does not say when `Runner.run` fails. It has, if the task that awaited it is done or is calling here.
+        """
         task, live = asyncio.current_task(), self._live
         if wrapper is not None:
             _visits[wrapper] = self, task
@@ -431,7 +431,7 @@ class _Live:
 
 def _soon(loop: asyncio.AbstractEventLoop, job: Callable[[], None]) -> None:
     """Have a job done by the loop, if it still runs; takes no lock. Otherwise the lease expires by itself."""
-    with contextlib.suppress(RuntimeError):
+    if not loop.is_closed():
         loop.call_soon_threadsafe(job)
 
 

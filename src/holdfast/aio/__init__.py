@@ -237,6 +237,10 @@ class AsyncSession:
         usage: Usage | dict[str, Any] | None = None,
         metadata: dict[str, Any] | None = None,
         resume_hint: str | None = None,
+        summary: str | None = None,
+        id: str | None = None,
+        root: bool = False,
+        frozen: bool = False,
     ) -> Checkpoint:
         """Record a state. It is read in a thread: leave it alone until this returns, or is known to have finished."""
         return await self._turns.run(
@@ -251,6 +255,10 @@ class AsyncSession:
             usage=usage,
             metadata=metadata,
             resume_hint=resume_hint,
+            summary=summary,
+            id=id,
+            root=root,
+            frozen=frozen,
         )
 
     async def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:

@@ -187,6 +187,10 @@ class AsyncRun:
         """End the run: failed, for this reason."""
         self._run.fail(reason)
 
+    def pause(self, reason: str = "paused") -> NoReturn:
+        """End the run here, still in progress."""
+        self._run.pause(reason)
+
 
 class AsyncCalling:
     """A call that was asked for. `done`: it has an outcome, `result`. Otherwise it may be made now, and `finish`ed."""

@@ -6,7 +6,8 @@ a private copy, compared by value and exact type. Pure: no I/O, no clock.
 """
 
 from holdfast.delta.advance import Known, advance, know, whole
-from holdfast.delta.record import LARGE_BYTES, LOST, PIECE_BYTES, Rebuilt, Record, merge, rebuild, refs_of
+from holdfast.delta.merging import merge
+from holdfast.delta.record import LARGE_BYTES, LOST, PIECE_BYTES, Rebuilt, Record, rebuild, refs_of
 
 __all__ = [
     "LARGE_BYTES",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from hashlib import sha256
+from operator import is_
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.codec import Path, encode_both
@@ -25,13 +26,17 @@ Text = TypeVar("Text", str, bytes)
 
 
 class Known:
-    """What is kept of a state between two commits: its shadow and its digests. Never changed once made."""
+    """What is kept of a state between two commits: its shadow and its digests. Never changed once made.
 
-    __slots__ = ("shadow", "tree")
+    `given` is the state itself, if who gave it promised never to change anything in it.
+    """
 
-    def __init__(self, shadow: dict[str, Any], tree: DictTree) -> None:
+    __slots__ = ("given", "shadow", "tree")
+
+    def __init__(self, shadow: dict[str, Any], tree: DictTree, given: State | None = None) -> None:
         self.shadow = shadow
         self.tree = tree
+        self.given = given
 
     @property
     def digest(self) -> bytes:
@@ -52,12 +57,45 @@ def know(state: State) -> Known:
     return Known(shadow_of(settled), tree)
 
 
-def advance(known: Known, state: State) -> tuple[Record, dict[bytes, bytes], Known]:
-    """The delta from a known state to this one, the pieces it needs, and what is known then."""
+def advance(known: Known, state: State, *, frozen: bool = False) -> tuple[Record, dict[bytes, bytes], Known]:
+    """The delta from a known state to this one, the pieces it needs, and what is known then.
+
+    With `frozen` nothing in the state will ever be changed; then what is the same object next time is not compared.
+    """
     writer = Writer()
-    shadow, tree = _dict(writer, known.shadow, known.tree, state, ())
-    assert isinstance(tree, DictTree)  # noqa: S101 - a dict's tree is a DictTree
-    return *writer.finish(), Known(shadow, tree)
+    same_parts, grown = ((), {}) if not frozen or known.given is None else _identical(known.given, state)
+    shadow, tree = known.shadow, known.tree
+    for key, count in grown.items():
+        items = [settle(item, (key, count + at)) for at, item in enumerate(state[key][count:])]
+        child = tree.children[key]
+        assert isinstance(child, ListTree)  # noqa: S101 - a list's tree is a ListTree
+        after = _splice(writer, child, (key,), _Gap(count, count, count, count + len(items)), items)
+        assert after is not None  # noqa: S101 - it has a tree
+        shadow = {**shadow, key: shadow[key] + [shadow_of(item) for item in items]}
+        tree = tree.replace({key: after}, [])
+    skip = frozenset([*same_parts, *grown])
+    shadow, next_tree = _dict(writer, shadow, tree, state, (), skip)
+    assert isinstance(next_tree, DictTree)  # noqa: S101 - a dict's tree is a DictTree
+    return *writer.finish(), Known(shadow, next_tree, state if frozen else None)
+
+
+def _identical(before: State, after: State) -> tuple[list[str], dict[str, int]]:
+    """The parts that are the same objects, and the lists that begin with the same objects and how many those are."""
+    parts: list[str] = []
+    grown: dict[str, int] = {}
+    for key, value in after.items():
+        old = before.get(key, _MISSING)
+        if old is value:
+            parts.append(key)
+        elif (
+            type(old) is list
+            and type(value) is list
+            and 0 < len(old) < len(value)
+            and type(old[0]) is dict
+            and all(map(is_, old, value))
+        ):
+            grown[key] = len(old)
+    return parts, grown
 
 
 def whole(state: State, touched: Collection[str] = ()) -> tuple[Record, dict[bytes, bytes]]:
@@ -86,13 +124,20 @@ def whole(state: State, touched: Collection[str] = ()) -> tuple[Record, dict[byt
 
 
 def _dict(
-    writer: Writer, old: dict[str, Any], tree: DictTree | None, new: dict[str, Any], path: Path
+    writer: Writer,
+    old: dict[str, Any],
+    tree: DictTree | None,
+    new: dict[str, Any],
+    path: Path,
+    skip: Collection[str] = (),
 ) -> tuple[dict[str, Any], DictTree | None]:
-    """Ops that turn one dict into the other. Without a tree (inside a list's item) no digests are kept."""
+    """Ops that turn one dict into the other, but for the keys in `skip`. Without a tree no digests are kept."""
     shadow: dict[str, Any] | None = None
     changed: dict[str, Tree] = {}
     fresh = 0
     for key, value in new.items():
+        if key in skip:
+            continue
         before = old.get(key, _MISSING)
         if before is not _MISSING and same(before, value):
             continue

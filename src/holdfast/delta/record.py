@@ -45,7 +45,7 @@ LIST = 5  # path, key, count     count values: container[key] = values
 
 _TEXT, _BYTES, _SURROGATES, _ENCODED = range(4)
 
-_ops_decoder = msgspec.msgpack.Decoder(list[list[Any]], ext_hook=untag)
+decode_ops = msgspec.msgpack.Decoder(list[list[Any]], ext_hook=untag).decode
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -105,7 +105,7 @@ class Writer:
     def finish(self) -> tuple[Record, dict[bytes, bytes]]:
         """The record, and the pieces it needs by their digests."""
         refs = tuple(dict.fromkeys(self._refs))
-        record = Record(_encode_ops(self.ops), b"".join(self.values), refs)
+        record = Record(encode_ops(self.ops), b"".join(self.values), refs)
         return record, {ref: self._pieces[ref] for ref in refs}
 
     def _scalar(self, value: object) -> Any:
@@ -133,7 +133,8 @@ class Writer:
         return Ext(LARGE, bytes([kind]) + digests)
 
 
-def _encode_ops(ops: list[list[Any]]) -> bytes:
+def encode_ops(ops: list[list[Any]]) -> bytes:
+    """Ops as the first half of a record."""
     try:
         return encode_tagged(ops)
     except UnicodeEncodeError:  # a key with a lone surrogate, on the way or at its end
@@ -152,26 +153,6 @@ def refs_of(records: Iterable[Record]) -> set[bytes]:
     return {ref for record in records for ref in record.refs}
 
 
-def merge(records: Sequence[Record]) -> Record:
-    """One record that does what these do one after the other. Appends to one list become one append."""
-    ops: list[list[Any]] = []
-    for record in records:
-        for op in _ops_decoder.decode(record.ops):
-            last = ops[-1] if ops else None
-            if (
-                last is not None
-                and last[0] == op[0] == SPLICE
-                and last[1] == op[1]
-                and last[3] == op[3] == 0
-                and last[2] + last[4] == op[2]
-            ):
-                last[4] += op[4]
-            else:
-                ops.append(op)
-    refs = tuple(dict.fromkeys([ref for record in records for ref in record.refs]))
-    return Record(_encode_ops(ops), b"".join([record.body for record in records]), refs)
-
-
 def rebuild(records: Sequence[Record], pieces: Mapping[bytes, bytes], *, salvage: bool = False) -> Rebuilt:
     """The state at the end of a chain: the first record is whole, each further one a delta on the one before.
 
@@ -182,7 +163,7 @@ def rebuild(records: Sequence[Record], pieces: Mapping[bytes, bytes], *, salvage
     # A whole copy alone is one state. A chain is more than that: its deltas may have replaced large values many times.
     read = _reader(pieces, salvage=salvage, limit=_MAX_LARGE_BYTES if len(records) == 1 else None)
     try:
-        chapters = [(record, _ops_decoder.decode(record.ops)) for record in records]
+        chapters = [(record, decode_ops(record.ops)) for record in records]
         if not salvage:
             # All bodies in one go: decoding them one by one costs more in calls than in bytes.
             values = _read_all(records, [op for _, ops in chapters for op in ops], read)

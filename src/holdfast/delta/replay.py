@@ -25,9 +25,9 @@ from holdfast.delta.record import (
     SET,
     SPLICE,
     Record,
-    _ops_decoder,
     _reader,
     _Values,
+    decode_ops,
     rebuild,
 )
 from holdfast.digest import DIGEST_BYTES, FLAT_KEYS, GROUP_ITEMS
@@ -37,7 +37,7 @@ from holdfast.model import MAX_DEPTH, State
 _GROUP_BYTES = GROUP_ITEMS * DIGEST_BYTES
 _NO_BUCKET = bytes(DIGEST_BYTES)
 
-_decode_ops = _ops_decoder.decode
+
 _read_small = _reader({}, salvage=False)  # made once: most records have no large values
 _scalars = frozenset({str, int, float, bool, bytes, type(None)}).issuperset
 _texts = frozenset({str}).issuperset
@@ -246,7 +246,7 @@ class Replay:
         """Do a delta to the state."""
         state, body = self.state, record.body
         try:
-            ops = _decode_ops(record.ops)
+            ops = decode_ops(record.ops)
             total = sum([1 if op[0] == SET else _count(op) for op in ops])
             if total > len(body):
                 raise _unfit("it announces more values than it has bytes")

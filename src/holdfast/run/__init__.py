@@ -1,9 +1,9 @@
 """A Run: a loop that survives. It holds the lease, keeps the journal, and records boundaries as its strategy says.
 
 The order of every step that matters is here. A tool call: *started* is on disk, then the function runs, then the
-outcome is on disk, then the loop gets it. A boundary: state, counters and the calls that led there, in one
-transaction. A crash between any two of these leaves a journal from which the same code, run again from the last
-boundary, is given the outcomes it had (docs/design/006-runs.md lists the schedules). A write that fails ends the run.
+outcome is on disk, then the loop gets it. A boundary: state, counters and the calls that led there, in one transaction.
+A crash between any two leaves a journal from which the same code, run again from the last boundary, is given the
+outcomes it had (docs/design/006-runs.md lists the schedules). A write that fails ends the run.
 """
 
 from __future__ import annotations
@@ -47,13 +47,11 @@ def _log() -> Logger:
 
 
 class RunEnded(BaseException):
-    """Raised by `run.halt` and `run.fail`, and swallowed by the `with` of their run."""
+    """Raised by `run.halt`, `run.fail` and `run.pause`, and swallowed by the `with` of their run."""
 
     def __init__(self, run: Run, status: str, reason: str) -> None:
         super().__init__(f"the run has {status}: {reason}")
-        self.run = run
-        self.status = status
-        self.reason = reason
+        self.run, self.status, self.reason = run, status, reason
 
 
 class Run:
@@ -238,6 +236,10 @@ class Run:
     def fail(self, reason: str) -> NoReturn:
         """End the run: failed, for this reason."""
         self._stop("failed", reason)
+
+    def pause(self, reason: str = "paused") -> NoReturn:
+        """End the run, still in progress: what was recorded stays on its branch for the next one to go on with."""
+        self._stop("in_progress", reason)
 
     def _stop(self, status: str, reason: str) -> NoReturn:
         self._entered().refuse_ended()

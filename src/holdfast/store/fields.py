@@ -108,6 +108,24 @@ def decode_usage(data: bytes) -> Usage:
     return Usage(*decode(data)) if data else _NO_USAGE
 
 
+def total_of(parent: Fields | None, used: Usage) -> bytes:
+    """What was used up to here: the parent's total and this step's own."""
+    if parent is None or not parent.total:
+        return encode_usage(used)
+    return parent.total if used == Usage() else encode_usage(decode_usage(parent.total) + used)
+
+
+def check_state(state: object) -> None:
+    """A state as a caller may give it: a dict with text keys."""
+    if not isinstance(state, dict):
+        message = f"a state is a dict, not {type(state).__name__}"
+        raise InvalidInputError(message, hint="put it under a key: {'value': …}")
+    for key in state:
+        if type(key) is not str:
+            message = f"state[{key!r}]: the keys of a state are text, not {type(key).__name__}"
+            raise InvalidInputError(message, hint="nest it: dicts inside a state may have other keys")
+
+
 def check_usage(usage: object) -> Usage:
     """A usage as a caller may give it: a Usage or a mapping of its fields."""
     if usage is None:

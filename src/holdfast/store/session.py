@@ -25,15 +25,16 @@ from holdfast.run import deciding
 from holdfast.run.deciding import UNDECIDED
 from holdfast.store.fields import (
     Fields,
+    check_state,
     check_status,
     check_step,
     check_text,
     check_usage,
-    decode_usage,
     encode_metadata,
     encode_usage,
     read_fields,
     to_checkpoint,
+    total_of,
 )
 from holdfast.store.reading import read_chain
 from holdfast.store.refs import Ref, Refs
@@ -81,13 +82,22 @@ class Session:
         usage: Usage | dict[str, Any] | None = None,
         metadata: dict[str, Any] | None = None,
         resume_hint: str | None = None,
+        summary: str | None = None,
+        id: str | None = None,
+        root: bool = False,
+        frozen: bool = False,
     ) -> Checkpoint:
         """Record a state as the new head of a branch. When this returns it is on disk.
 
-        `expect` is the checkpoint the branch must still stand at, by default where this Session last saw it.
+        `expect` is the checkpoint the branch must still stand at, by default where this Session last saw it. `id` is
+        for who has names of his own: a checkpoint whose id is taken is a ConflictError. With `root` the branch must
+        not exist yet and begins here, without a parent. `frozen` promises that nothing in the state will be changed in
+        place: the same object in the next one is then the same value.
         """
         check_name(branch, "a branch name")
-        for name, text in (("label", label), ("resume_hint", resume_hint)):
+        if id is not None:
+            check_name(id, "a checkpoint id")
+        for name, text in (("label", label), ("resume_hint", resume_hint), ("summary", summary)):
             check_text(text, name)
         check_text(trigger, "trigger", required=True)
         check_step(step)
@@ -107,10 +117,12 @@ class Session:
                 used=used,
                 metadata=meta,
                 resume_hint=resume_hint,
+                summary=summary,
                 loop=parent.loop if parent else b"",
             )
 
-        return self._write(branch, state, fields, expect=None if expect is None else _ref_id(expect))
+        head = None if expect is None else _ref_id(expect)
+        return self._write(branch, state, fields, expect=head, id_=id, root=root, frozen=frozen)
 
     def _fields(
         self,
@@ -127,6 +139,7 @@ class Session:
         metadata: bytes = b"",
         resume_hint: str | None,
         loop: bytes,
+        summary: str | None = None,
     ) -> Fields:
         return Fields(
             at_us=time.time_ns() // 1000,
@@ -138,10 +151,10 @@ class Session:
             reason=reason,
             agent=self.agent or (parent.agent if parent else None),
             usage=encode_usage(used),
-            total=_total(parent, used),
+            total=total_of(parent, used),
             metadata=metadata,
             resume_hint=resume_hint,
-            summary=summarise(state),
+            summary=summarise(state) if summary is None else summary,
             loop=loop,
         )
 
@@ -262,6 +275,8 @@ class Session:
         from holdfast.difference import difference
 
         before, after = self._refs.row(a), self._refs.row(b)
+        for row in (before, after):
+            read_fields(row)  # verified, as by every other read
         names = [ref if isinstance(ref, str) else ref.id[:8] for ref in (a, b)]
         return difference(self._state(before), self._state(after), a=names[0], b=names[1])
 
@@ -389,6 +404,9 @@ class Session:
         fields: Callable[[Fields | None], Fields],
         *,
         expect: str | None,
+        id_: str | None = None,
+        root: bool = False,
+        frozen: bool = False,
         undo_of: str | None = None,
         lease: Lease | None = None,
         kept: Mapping[str, bytes] | None = None,
@@ -396,10 +414,10 @@ class Session:
         keeps_undo: bool = False,
     ) -> Checkpoint:
         """Commit on the expected head; with nothing expected, on whatever head there is."""
-        _check_state(state)
+        check_state(state)
         wanted = expect if expect is not None else self._seen.get(branch)
         for _ in range(_RACES):
-            head_id = wanted if wanted is not None else self._head_id(branch)
+            head_id = None if root else wanted if wanted is not None else self._head_id(branch)
             try:
                 tip = None if head_id is None else self._tip(branch, head_id)
             except NotFoundError:
@@ -411,20 +429,26 @@ class Session:
                 tip,
                 state,
                 session=self.id,
-                id_=secrets.token_hex(12),
+                id_=id_ or secrets.token_hex(12),
                 fields=fields(None if tip is None else tip.fields),
                 undo_to=head_id if keeps_undo else None,
                 take_up=undo_of,
                 lease=lease,
                 kept=kept or {},
                 ends_run=ends_run,
+                frozen=frozen,
             )
             try:
                 row = self._backend.commit(plan.commit)
             except ConflictError:
-                if wanted is not None:
+                if wanted is not None or id_ is not None or root:
                     raise
                 continue  # nobody was promised a head: take the new one
+            if (row.fields, row.state_digest) != (plan.commit.fields, plan.commit.state_digest):
+                # Of a commit that comes twice the backend gives the first. With an id of our own making that is the
+                # same one; with a caller's it may be another's.
+                message = f"session {self.id!r}: there is already a checkpoint {row.id!r}"
+                raise ConflictError(message, hint="load it; or choose another id")
             self._tips[branch] = plan.tip(row)
             self._seen[branch] = row.id
             checkpoint = self._checkpoint(row, self._tips[branch].fields)
@@ -461,7 +485,7 @@ class Session:
                 step=source.step,
                 reason=source.reason,
                 agent=self.agent or (parent.agent if parent else None),
-                total=_total(parent, Usage()),
+                total=total_of(parent, Usage()),
                 resume_hint=source.resume_hint,
                 restored_from=target.id,
                 summary=summarise(state),
@@ -472,21 +496,5 @@ class Session:
         return self._write(branch, state, fields, expect=None, keeps_undo=True, undo_of=undone)
 
 
-def _total(parent: Fields | None, used: Usage) -> bytes:
-    if parent is None or not parent.total:
-        return encode_usage(used)
-    return parent.total if used == Usage() else encode_usage(decode_usage(parent.total) + used)
-
-
 def _ref_id(expect: Ref) -> str:
     return expect.id if isinstance(expect, Checkpoint) else check_name(expect, "expect")
-
-
-def _check_state(state: object) -> None:
-    if not isinstance(state, dict):
-        message = f"a state is a dict, not {type(state).__name__}"
-        raise InvalidInputError(message, hint="put it under a key: {'value': …}")
-    for key in state:
-        if type(key) is not str:
-            message = f"state[{key!r}]: the keys of a state are text, not {type(key).__name__}"
-            raise InvalidInputError(message, hint="nest it: dicts inside a state may have other keys")

@@ -123,6 +123,7 @@ class Plan:
         lease: Lease | None,
         kept: Mapping[str, bytes],
         ends_run: bool,
+        frozen: bool = False,
     ) -> None:
         delta: Record | None = None
         blobs: dict[bytes, bytes] = {}
@@ -131,7 +132,7 @@ class Plan:
         if tip is None or before is None:
             known = know(state)
         else:
-            delta, blobs, known = advance(before, state)
+            delta, blobs, known = advance(before, state, frozen=frozen)
             touched = tip.touched | _keys_in(before, known)
         if known.size_bytes > MAX_STATE_BYTES:
             message = f"the state has {known.size_bytes:,} bytes, more than the limit of {MAX_STATE_BYTES:,}"
@@ -188,12 +189,16 @@ class Plan:
                 roll_base=row.id,
             )
         place = before.place + 1
-        rolled = self.commit.roll is not None
+        roll = self.commit.roll
+        rolled = roll is not None
+        weight = before.weight + _weight(delta)
+        if roll is not None:  # who reads reads it instead of the deltas in it
+            weight += _weight(roll) - sum([_weight(single) for single in (*before.singles, delta)])
         return Tip(
             row=row,
             fields=self._fields,
             known=self._known,
-            weight=before.weight + _weight(delta),
+            weight=weight,
             whole_size=before.whole_size,
             place=place,
             prefix=next_prefix(place, before.prefix, delta.body),

@@ -10,7 +10,7 @@ a run, is not over.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from holdfast.backend import Backend, Deletion, Rewrite, Row, SessionRow
 from holdfast.delta import advance, know, rebuild, whole
@@ -150,6 +150,37 @@ def _prune_session(backend: Backend, session: str, retention: Retention, now_us:
     raise ConflictError(message, hint="try again")
 
 
+def drop(backend: Backend, session: str, choose: Callable[[Mapping[str, Row]], Collection[str]]) -> list[str]:
+    """Remove the checkpoints that `choose` names, given all of a session's, in one transaction; those that stay, stay.
+
+    A branch that stands on one of them moves back to what is left of its line, or goes with it. If all go, so does the
+    session.
+    """
+    for _ in range(_TRIES):
+        line = backend.find_session(session)
+        if line is None:
+            return []
+        names = backend.names(session)
+        rows = _rows(backend, session, backend.ids(session), [branch.head_id for branch in names.branches])
+        gone = [id_ for id_ in choose(rows) if id_ in rows]
+        if not gone:
+            return []
+        try:
+            if len(gone) == len(rows):
+                backend.delete_session(session, touched=line.touched)
+            else:
+                for branch in names.branches:
+                    if _anchor(rows, branch.head_id, set(gone)) is None:
+                        backend.delete_branch(session, branch=branch.name)
+                rewrites = _rewrites(backend, session, rows, set(gone))
+                backend.delete_checkpoints(Deletion(session, tuple(gone), rewrites))
+        except (ConflictError, InvalidInputError, NotFoundError):
+            continue  # the session changed under the plan
+        return gone
+    message = f"session {session!r} keeps changing; nothing was removed"
+    raise ConflictError(message, hint="try again")
+
+
 def _rows(backend: Backend, session: str, ids: Iterable[str], heads: Iterable[str]) -> dict[str, Row]:
     """All checkpoints of a session by their ids, oldest first: line by line, then those on no line."""
     found: dict[str, Row] = {}
@@ -178,9 +209,7 @@ def _rewrites(backend: Backend, session: str, rows: Mapping[str, Row], gone: Col
     for row in rows.values():
         if row.id in gone or row.link_id is None or row.link_id not in gone:
             continue
-        anchor: str | None = row.link_id
-        while anchor is not None and anchor in gone:
-            anchor = rows[anchor].link_id
+        anchor = _anchor(rows, row.link_id, gone)
         state = _state(backend, session, row.id)
         copy, blobs = whole(state)
         rewrite = Rewrite(row.id, copy, blobs)
@@ -191,6 +220,13 @@ def _rewrites(backend: Backend, session: str, rows: Mapping[str, Row], gone: Col
                 rewrite = Rewrite(row.id, None, pieces, delta, known.digest)
         rewrites.append(rewrite)
     return tuple(rewrites)
+
+
+def _anchor(rows: Mapping[str, Row], id_: str | None, gone: Collection[str]) -> str | None:
+    """A checkpoint, or the nearest ancestor that stays."""
+    while id_ is not None and id_ in gone:
+        id_ = rows[id_].link_id
+    return id_
 
 
 def _state(backend: Backend, session: str, id_: str) -> State:

@@ -1,30 +1,12 @@
 """Agents of the OpenAI SDK whose model says what a test wants, and what the tests see of a conversation."""
 
-import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
-import pytest
 from agents import Agent, Runner, function_tool, set_tracing_disabled
 from agents.testing import ScriptedModel, assistant_message, function_call
 
 set_tracing_disabled(True)  # it would speak to a server
-
-
-KINDS = ("memory", "sqlite", "files", "postgres")
-
-
-def url_of(request: pytest.FixtureRequest, folder: Path) -> str:
-    """A store of the kind that a fixture is asked for; skipped where there is no PostgreSQL."""
-    kinds = {"memory": "memory://", "sqlite": f"{folder}/store.db", "files": f"file:{folder}/store"}
-    if request.param in kinds:
-        return kinds[request.param]
-    try:
-        base: str = request.getfixturevalue("postgres_url")
-    except pytest.FixtureLookupError:
-        pytest.skip("no PostgreSQL here")
-    return f"{base}{'&' if '?' in base else '?'}schema=o{os.getpid()}_{abs(hash(request.node.nodeid)):x}"
 
 
 def says(text: str) -> list[Any]:

@@ -18,12 +18,7 @@ pytest.importorskip("agents", reason="the extra `openai-agents` is not installed
 from agents.memory import Session, SessionSettings
 
 from holdfast.adapters.openai_agents import HoldfastSession, check_version
-from tests.faces.adapters.scripted import KINDS, agent, asks, heard, lines, says, turn, url_of
-
-
-@pytest.fixture(params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return url_of(request, tmp_path)
+from tests.faces.adapters.scripted import agent, asks, heard, lines, says, turn
 
 
 @pytest.fixture
@@ -233,7 +228,7 @@ def test_a_conversation_is_an_ordinary_session(store: holdfast.Store) -> None:
 
 @pytest.mark.parametrize("version", ["0.20.9", "0.25.0", "1.0.0", "0.9", "banana", None])
 def test_a_version_that_nobody_tried_is_refused(version: str | None) -> None:
-    with pytest.raises(holdfast.UnsupportedError, match=r"knows openai-agents from 0\.21 on, below 0\.25.*pip install"):
+    with pytest.raises(holdfast.UnsupportedError, match=r"knows openai-agents 0\.21 to below 0\.25.*pip install"):
         check_version(version)
 
 

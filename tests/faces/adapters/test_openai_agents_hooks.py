@@ -21,15 +21,10 @@ from agents import Agent, GuardrailFunctionOutput, OutputGuardrail, OutputGuardr
 from agents.testing import ModelStep, ScriptedModel
 
 from holdfast.adapters.openai_agents import NOT_RUN, HoldfastHooks, HoldfastSession
-from tests.faces.adapters.scripted import KINDS, agent, asks, heard, lines, says, turn, url_of
+from tests.faces.adapters.scripted import agent, asks, heard, lines, says, turn
 
 UNKNOWN = "Outcome unknown"
 STREAMED = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-
-
-@pytest.fixture(params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return url_of(request, tmp_path)
 
 
 @pytest.fixture

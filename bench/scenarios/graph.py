@@ -1,0 +1,106 @@
+"""LangGraph: a chat of one node, turn by turn, with the adapter and with the official savers."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import sqlite3
+import statistics
+import sys
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import holdfast
+from bench.report import Figure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from bench.measuring import Settings
+
+TURNS, QUICK_TURNS = 500, 60
+PUTS_A_TURN = 3
+LOOKS = 20
+MEGABYTE = 1_000_000
+
+
+def graph(settings: Settings) -> list[Figure]:
+    if importlib.util.find_spec("langgraph") is None:
+        sys.stderr.write("graph: left out (the extra `langgraph` brings it)\n")
+        return []
+    turns = settings.scaled(TURNS, QUICK_TURNS)
+    texts = [str(one["content"]) for one in settings.messages(4 * turns) if one["role"] != "system" and one["content"]]
+    with settings.folder() as folder:
+        ours = _chat(_ours, folder / "graph.db", turns, texts)
+    detail: dict[str, object] = {"holdfast": ours}
+    whole = turns == TURNS
+    figures = [
+        Figure("graph", "on disk after all turns", ours["bytes"] / MEGABYTE, "MB", must=2.0 if whole else None),
+        Figure("graph", "put, last turns / first", ours["put_end_us"] / ours["put_us"], must=2.0, detail=detail),
+        Figure("graph", "put, last turns", ours["put_end_us"] / 1000, "ms"),
+        Figure("graph", "get_state at the end", ours["look_us"] / 1000, "ms"),
+    ]
+    if not settings.with_peer or importlib.util.find_spec("langgraph.checkpoint.sqlite") is None:
+        sys.stderr.write("graph: SqliteSaver left out\n")
+        return figures
+    with settings.folder() as folder:
+        theirs = _chat(_theirs, folder / "peer.db", turns, texts)
+    detail["SqliteSaver"] = theirs
+    return [
+        *figures,
+        Figure("graph", "SqliteSaver on disk / ours", theirs["bytes"] / ours["bytes"], must=20.0, sense="at least"),
+        Figure("graph", "SqliteSaver put, last turns / ours", theirs["put_end_us"] / ours["put_end_us"]),
+        Figure("graph", "our get_state / SqliteSaver's", ours["look_us"] / theirs["look_us"], must=1.0),
+    ]
+
+
+@contextlib.contextmanager
+def _ours(path: Path) -> Iterator[Any]:
+    adapter: Any = importlib.import_module("holdfast.adapters.langgraph")
+    with holdfast.open(path) as store:
+        yield adapter.HoldfastSaver(store)
+
+
+@contextlib.contextmanager
+def _theirs(path: Path) -> Iterator[Any]:
+    peer: Any = importlib.import_module("langgraph.checkpoint.sqlite")
+    with contextlib.closing(sqlite3.connect(path, check_same_thread=False)) as connection:
+        yield peer.SqliteSaver(connection)
+
+
+def _chat(
+    opened: Callable[[Path], contextlib.AbstractContextManager[Any]], path: Path, turns: int, texts: list[str]
+) -> dict[str, float]:
+    graphs: Any = importlib.import_module("langgraph.graph")
+    messages: Any = importlib.import_module("langchain_core.messages")
+    said = iter(texts)
+    config = {"configurable": {"thread_id": "chat"}}
+    puts: list[float] = []
+    with opened(path) as saver:
+        put = saver.put
+
+        def timed(*args: Any, **more: Any) -> Any:
+            begun = perf_counter()
+            done = put(*args, **more)
+            puts.append(perf_counter() - begun)
+            return done
+
+        saver.put = timed
+        built = graphs.StateGraph(graphs.MessagesState)
+        built.add_node("chat", lambda _: {"messages": [messages.AIMessage(next(said))]})
+        built.add_edge(graphs.START, "chat")
+        app = built.compile(checkpointer=saver)
+        for _ in range(turns):
+            # Written when they happen, so that what is timed is not waiting for what is not.
+            app.invoke({"messages": [messages.HumanMessage(next(said))]}, config, durability="sync")
+        looks = []
+        for _ in range(LOOKS):
+            begun = perf_counter()
+            app.get_state(config)
+            looks.append(perf_counter() - begun)
+    size = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*") if not file.name.endswith("-shm"))
+    early, late = puts[5 * PUTS_A_TURN : 15 * PUTS_A_TURN], puts[-10 * PUTS_A_TURN :]
+    micros = {"put_us": early, "put_end_us": late, "look_us": looks}
+    return {"bytes": float(size), **{name: statistics.median(times) * 1e6 for name, times in micros.items()}}

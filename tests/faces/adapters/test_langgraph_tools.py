@@ -1,0 +1,195 @@
+"""Tools that are called once: after a kill none that was done is done again, and the one in flight is in doubt."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langgraph.checkpoint.conformance", reason="the extra `langgraph` and its conformance suite")
+
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.graph import END, START, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Command, interrupt
+
+import holdfast
+from holdfast.adapters.langgraph import HoldfastSaver, once
+from holdfast.errors import InDoubtError
+from tests.faces.adapters.graphs import Chat, say, thread
+
+NAMES = ("one", "two", "three")
+
+
+def graph_of(saver: Any, effect: Callable[[str], str], node: Callable[[list[Any]], ToolNode]) -> Any:
+    """A model that asks for three tools at once, and the tools."""
+    made = []
+    for name in NAMES:
+
+        def call(x: int, name: str = name) -> str:
+            return f"{effect(name)} {x}"
+
+        made.append(tool(name, description=name)(_plain(call)))
+
+    def model(state: Chat) -> dict[str, Any]:
+        calls: list[Any] = [{"name": name, "args": {"x": at}, "id": f"c{at}"} for at, name in enumerate(NAMES)]
+        return {"messages": [AIMessage("", tool_calls=calls)]}
+
+    graph = StateGraph(Chat)
+    graph.add_node("model", model)
+    graph.add_node("tools", node(made))
+    graph.add_edge(START, "model")
+    graph.add_edge("model", "tools")
+    graph.add_edge("tools", END)
+    return graph.compile(checkpointer=saver)
+
+
+def _plain(call: Callable[..., str]) -> Callable[[int], str]:
+    def plain(x: int) -> str:
+        return call(x)
+
+    return plain
+
+
+CHILD = """
+import os, signal, sys, time
+import holdfast
+from holdfast.adapters.langgraph import HoldfastSaver, once
+from langgraph.prebuilt import ToolNode
+from tests.faces.adapters.graphs import say, thread
+from tests.faces.adapters.test_langgraph_tools import graph_of
+
+log = open(sys.argv[2], "a", buffering=1)
+
+def effect(name):
+    if name == "two":
+        while open(sys.argv[2]).read().split() != ["one", "three"]:
+            time.sleep(0.01)
+        time.sleep(0.2)                                        # long enough for the outcomes of the others
+        print(name, file=log)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if name == "three":
+        while open(sys.argv[2]).read().split() != ["one"]:
+            time.sleep(0.01)
+    print(name, file=log)
+    return f"{name} done"
+
+store = holdfast.open(sys.argv[1])
+graph = graph_of(HoldfastSaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
+graph.invoke(say("go"), thread())
+"""
+
+
+def test_after_a_kill_no_tool_that_was_done_is_called_again(tmp_path: Path) -> None:
+    url, log = f"sqlite:///{tmp_path}/tools.db", tmp_path / "log"
+    log.touch()
+    killed = subprocess.run([sys.executable, "-c", CHILD, url, str(log)], check=False, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    assert log.read_text().split() == ["one", "three", "two"]
+    called: list[str] = []
+
+    def effect(name: str) -> str:
+        called.append(name)
+        return f"{name} again"
+
+    with holdfast.open(url) as store:
+        graph = graph_of(HoldfastSaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
+        with pytest.raises(InDoubtError, match="two"):
+            graph.invoke(None, thread())
+        assert [info.id for info in store.crashed()] == ["t/tools"]
+        session = store.session("t/tools")
+        branches = [run.branch for run in store.backend.runs("t/tools")]
+        (doubtful,) = [
+            call for branch in branches for call in session.calls(branch, pending=True) if call.status == "in_doubt"
+        ]
+        session.resolve(doubtful.id, result="two was done, I looked")
+        found = graph.invoke(None, thread())["messages"]
+    assert called == []
+    assert [message.content for message in found[-3:]] == ["one done 0", "two was done, I looked", "three done 2"]
+
+
+def test_a_call_in_doubt_may_be_made_again_where_the_user_says_so(tmp_path: Path) -> None:
+    url, log = f"sqlite:///{tmp_path}/tools.db", tmp_path / "log"
+    log.touch()
+    subprocess.run([sys.executable, "-c", CHILD, url, str(log)], check=False, timeout=120)
+    called: list[str] = []
+
+    def effect(name: str) -> str:
+        called.append(name)
+        return f"{name} again"
+
+    with holdfast.open(url) as store:
+        wrapped = once(store, on_doubt="retry")
+        graph = graph_of(HoldfastSaver(store), effect, lambda tools: wrapped(ToolNode(tools)))
+        found = asyncio.run(graph.ainvoke(None, thread()))["messages"]
+    assert called == ["two"]
+    assert [message.content for message in found[-3:]] == ["one done 0", "two again 1", "three done 2"]
+
+
+def test_a_tool_that_failed_is_called_again_and_its_neighbours_are_not() -> None:
+    called: list[str] = []
+
+    def effect(name: str) -> str:
+        called.append(name)
+        if name == "two" and called.count("two") == 1:
+            raise ConnectionError("the line was bad")
+        return name
+
+    with holdfast.open("memory://") as store:
+        graph = graph_of(HoldfastSaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
+        with pytest.raises(ConnectionError, match="bad"):
+            graph.invoke(say("go"), thread())
+        found = graph.invoke(None, thread())["messages"]
+        assert [message.content for message in found[-3:]] == ["one 0", "two 1", "three 2"]
+    assert sorted(called) == ["one", "three", "two", "two"]
+
+
+def test_a_tool_that_asks_a_person_runs_again_with_the_answer() -> None:
+    called: list[str] = []
+
+    def effect(name: str) -> str:
+        called.append(name)
+        return str(interrupt("may I?")) if name == "two" else name
+
+    with holdfast.open("memory://") as store:
+        graph = graph_of(HoldfastSaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
+        graph.invoke(say("go"), thread())
+        found = graph.invoke(Command(resume="you may"), thread())["messages"]
+        assert [message.content for message in found[-3:]] == ["one 0", "you may 1", "three 2"]
+    assert sorted(called) == ["one", "three", "two", "two"]
+
+
+def test_a_run_of_ones_own_can_keep_the_calls() -> None:
+    called: list[str] = []
+
+    def effect(name: str) -> str:
+        called.append(name)
+        return name
+
+    with holdfast.open("memory://") as store:
+        with store.run("job") as run:
+            graph = graph_of(HoldfastSaver(store), effect, lambda tools: ToolNode(tools, **once(run)))
+            graph.invoke(say("go"), thread())
+        assert sorted(call.name for call in store.session("job").calls()) == ["one", "three", "two"]
+    assert sorted(called) == ["one", "three", "two"]
+
+
+def test_a_turn_later_the_same_id_is_another_call() -> None:
+    called: list[str] = []
+
+    def effect(name: str) -> str:
+        called.append(name)
+        return f"{name} {len(called)}"
+
+    with holdfast.open("memory://") as store:
+        graph = graph_of(HoldfastSaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
+        for _ in range(2):
+            graph.invoke(say("go"), thread())
+    assert len(called) == 6
