@@ -33,45 +33,49 @@ def graph(settings: Settings) -> list[Figure]:
     turns = settings.scaled(TURNS, QUICK_TURNS)
     texts = [str(one["content"]) for one in settings.messages(4 * turns) if one["role"] != "system" and one["content"]]
     with settings.folder() as folder:
-        ours = _chat(_ours, folder / "graph.db", turns, texts)
-    detail: dict[str, object] = {"holdfast": ours}
+        here = chat(ours, folder / "graph.db", turns, texts)
+    detail: dict[str, object] = {"holdfast": here}
     whole = turns == TURNS
     figures = [
-        Figure("graph", "on disk after all turns", ours["bytes"] / MEGABYTE, "MB", must=2.0 if whole else None),
-        Figure("graph", "put, last turns / first", ours["put_end_us"] / ours["put_us"], must=2.0, detail=detail),
-        Figure("graph", "put, last turns", ours["put_end_us"] / 1000, "ms"),
-        Figure("graph", "get_state at the end", ours["look_us"] / 1000, "ms"),
+        Figure("graph", "on disk after all turns", here["bytes"] / MEGABYTE, "MB", must=2.0 if whole else None),
+        Figure("graph", "put, last turns / first", here["put_end_us"] / here["put_us"], must=2.0, detail=detail),
+        Figure("graph", "put, last turns", here["put_end_us"] / 1000, "ms"),
+        Figure("graph", "get_state at the end", here["look_us"] / 1000, "ms"),
     ]
     if not settings.with_peer or importlib.util.find_spec("langgraph.checkpoint.sqlite") is None:
         sys.stderr.write("graph: SqliteSaver left out\n")
         return figures
     with settings.folder() as folder:
-        theirs = _chat(_theirs, folder / "peer.db", turns, texts)
-    detail["SqliteSaver"] = theirs
+        there = chat(theirs, folder / "peer.db", turns, texts)
+    detail["SqliteSaver"] = there
     return [
         *figures,
-        Figure("graph", "SqliteSaver on disk / ours", theirs["bytes"] / ours["bytes"], must=20.0, sense="at least"),
-        Figure("graph", "SqliteSaver put, last turns / ours", theirs["put_end_us"] / ours["put_end_us"]),
-        Figure("graph", "our get_state / SqliteSaver's", ours["look_us"] / theirs["look_us"], must=1.0),
+        Figure("graph", "SqliteSaver on disk / ours", there["bytes"] / here["bytes"], must=20.0, sense="at least"),
+        Figure("graph", "SqliteSaver put, last turns / ours", there["put_end_us"] / here["put_end_us"]),
+        Figure("graph", "our get_state / SqliteSaver's", here["look_us"] / there["look_us"], must=1.0),
     ]
 
 
 @contextlib.contextmanager
-def _ours(path: Path) -> Iterator[Any]:
+def ours(path: Path) -> Iterator[Any]:
     adapter: Any = importlib.import_module("holdfast.adapters.langgraph")
     with holdfast.open(path) as store:
         yield adapter.HoldfastSaver(store)
 
 
 @contextlib.contextmanager
-def _theirs(path: Path) -> Iterator[Any]:
+def theirs(path: Path) -> Iterator[Any]:
     peer: Any = importlib.import_module("langgraph.checkpoint.sqlite")
     with contextlib.closing(sqlite3.connect(path, check_same_thread=False)) as connection:
         yield peer.SqliteSaver(connection)
 
 
-def _chat(
-    opened: Callable[[Path], contextlib.AbstractContextManager[Any]], path: Path, turns: int, texts: list[str]
+def chat(
+    opened: Callable[[Path], contextlib.AbstractContextManager[Any]],
+    path: Path,
+    turns: int,
+    texts: list[str],
+    look: Callable[[int], None] | None = None,
 ) -> dict[str, float]:
     graphs: Any = importlib.import_module("langgraph.graph")
     messages: Any = importlib.import_module("langchain_core.messages")
@@ -92,9 +96,11 @@ def _chat(
         built.add_node("chat", lambda _: {"messages": [messages.AIMessage(next(said))]})
         built.add_edge(graphs.START, "chat")
         app = built.compile(checkpointer=saver)
-        for _ in range(turns):
+        for turn in range(1, turns + 1):
             # Written when they happen, so that what is timed is not waiting for what is not.
             app.invoke({"messages": [messages.HumanMessage(next(said))]}, config, durability="sync")
+            if look is not None:
+                look(turn)
         looks = []
         for _ in range(LOOKS):
             begun = perf_counter()
