@@ -203,7 +203,7 @@ def test_a_flipped_bit_anywhere_is_never_a_wrong_value_or_a_missing_session(tmp_
     chance = random.Random(7)
     files = files_of(tmp_path / "store")
     noticed = 0
-    for _ in range(150):
+    for _ in range(80):
         path = chance.choice(files)
         true = path.read_bytes()
         damaged = bytearray(true)
@@ -222,7 +222,7 @@ def test_a_journal_cut_off_anywhere_after_the_store_was_closed_is_damage(tmp_pat
     path = journal_path(tmp_path / "store", "two")
     true = path.read_bytes()
     chance = random.Random(11)
-    for length in {0, 1, 100, len(true) - 2, *[chance.randrange(len(true)) for _ in range(40)]}:
+    for length in {0, 1, 100, len(true) - 2, *[chance.randrange(len(true)) for _ in range(20)]}:
         path.write_bytes(true[:length])
         assert read_sessions(tmp_path / "store", states) <= {"two"}, length
         assert problems(tmp_path / "store"), length

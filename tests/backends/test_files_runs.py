@@ -359,7 +359,7 @@ def test_a_flipped_bit_anywhere_never_hides_a_call_nor_an_entry(tmp_path: Path) 
     chance = random.Random(5)
     size = journal_of(tmp_path / "true").stat().st_size
     noticed = 0
-    for _ in range(80):
+    for _ in range(40):
         shutil.copytree(tmp_path / "true", tmp_path / "s")
         path = journal_of(tmp_path / "s")
         damaged = bytearray(path.read_bytes())

@@ -43,14 +43,14 @@ def ring(nursery: Nursery, place: Place, expected: list[Look], error: int, *, la
 def test_a_disk_that_fails_for_a_while_costs_nothing_but_the_calls_it_refused(
     nursery: Nursery, place: Place, expected: list[Look], error: str
 ) -> None:
-    assert ring(nursery, place, expected, ERRORS[error], lasting=True, step=7) > 8
+    assert ring(nursery, place, expected, ERRORS[error], lasting=True, step=11) > 5
 
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_single_failing_call_is_never_taken_for_done(
     nursery: Nursery, place: Place, expected: list[Look], error: str
 ) -> None:
-    assert ring(nursery, place, expected, ERRORS[error], lasting=False, step=8) > 5
+    assert ring(nursery, place, expected, ERRORS[error], lasting=False, step=12) > 3
 
 
 @pytest.mark.exhaustive
