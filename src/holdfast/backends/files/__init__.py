@@ -61,7 +61,8 @@ class FilesBackend:
         self._shelf = Shelf(self._folder, self._leases)
         self._runs = running.Runs(self._folder, self._leases, self._applied)
         self._lock = threading.RLock()  # what is known of the journals
-        self._writer = threading.Lock()  # taken before the other, never after it
+        self._writer = threading.RLock()  # taken before the other, never after it; see `_owning`
+        self._owner: object = None
         self._held: Journal | None = None  # what is being written to, by whoever has `_writer`
         self._closed = False
         self._pid = os.getpid()
@@ -327,26 +328,36 @@ class FilesBackend:
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
         self._refuse_use()
-        with self._writer, translated("writing to the store"):
+        with translated("writing to the store"), self._owning():
             self._refuse_use()
-            with self._folder.locked():
-                yield
+            yield
 
     @contextlib.contextmanager
     def _writing(self, session: str, *, damaged: bool = False) -> Iterator[Journal | None]:
-        """The right to write, and the journal to write to.
-
-        An interrupt can strike between any two lines. So each thing is taken by a `with`, which cannot be interrupted
-        between taking and being bound to give back; or is given back by name, whether it was taken or not.
-        """
+        """The right to write, and the journal to write to."""
         self._refuse_use()
-        with translated(f"writing to session {session!r}"), self._writer:
+        with translated(f"writing to session {session!r}"), self._owning():
             self._refuse_use()
-            with self._folder.locked():
-                try:
-                    yield self._hold(session, damaged=damaged)
-                finally:
+            yield self._hold(session, damaged=damaged)
+
+    @contextlib.contextmanager
+    def _owning(self) -> Iterator[None]:
+        """Nobody else writes meanwhile, in no thread and no process.
+
+        An interrupt may strike where this was entered and its caller does not know it yet. Then what is here is held by
+        the traceback of that interrupt until somebody has dealt with it, and whoever does may write (a run gives its
+        lease back). So the same thread may come in again and is the owner from then on; what the forgotten one
+        gives back when it goes is its count alone.
+        """
+        with self._writer:
+            mine = self._owner = object()
+            try:
+                self._folder.lock()
+                yield
+            finally:
+                if self._owner is mine:
                     self._let_go()
+                    self._folder.unlock()
 
     def _hold(self, session: str, *, damaged: bool) -> Journal | None:
         with self._lock:
