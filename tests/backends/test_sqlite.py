@@ -2,13 +2,14 @@
 
 import random
 import subprocess
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 
+import holdfast
 from holdfast.backend import Backend
 from holdfast.backends.sqlite import SqliteBackend, writes
 from holdfast.backends.sqlite.reads import pack_id
@@ -177,3 +178,28 @@ def test_who_reads_after_an_interrupted_read_is_not_shown_an_old_view(tmp_path: 
             backend._read(cut_off)
         Author(backend, "another session").grow(1)
         assert backend.find_session("another session") is not None
+
+
+@pytest.mark.parametrize("index", ["runs_branch", "calls_run"])
+def test_an_index_exchanged_for_an_empty_one_never_hides_a_run_nor_a_call(tmp_path: Path, index: str) -> None:
+    path = tmp_path / "store.db"
+    made: list[str] = []
+
+    def pay() -> str:
+        made.append("paid")
+        return "paid"
+
+    with holdfast.open(path) as store, suppress(KeyboardInterrupt), store.run("s") as run:
+        run.call("pay", pay, args=1)
+        raise KeyboardInterrupt
+    with closing(connect(path, durability="full")) as connection:
+        roots: dict[Any, Any] = dict(connection.execute("SELECT name, rootpage FROM sqlite_schema"))
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    # Each page is whole and has its right checksum; it stands in the place of another. Disks do that, too.
+    content, one, other = bytearray(path.read_bytes()), roots[index], roots["blob_refs_bid"]
+    here, there = (slice(4096 * (page - 1), 4096 * page) for page in (one, other))
+    content[here], content[there] = content[there], content[here]
+    path.write_bytes(content)
+    with holdfast.open(path) as store, pytest.raises(CorruptionError), store.run("s") as run:
+        run.call("pay", pay, args=1)
+    assert made == ["paid"]
