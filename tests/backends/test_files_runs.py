@@ -1,8 +1,12 @@
 """Runs and calls in the files backend: what a person sees, and that no damage makes a call look as if never made."""
 
+import fcntl
+import gc
 import json
+import os
 import random
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -451,3 +455,44 @@ def test_a_witness_of_an_earlier_journal_says_nothing_about_this_one(tmp_path: P
     with closing(FilesBackend(tmp_path / "s")) as again:
         assert not list(again.check())
     backend.close()
+
+
+def in_time(job: Callable[[], object]) -> None:
+    """Do it in a thread of its own, which may hang: then it is left behind, and this fails."""
+    troubles: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            job()
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            troubles.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "it hangs"
+    if troubles:
+        raise troubles[0]
+
+
+def test_who_was_interrupted_while_beginning_to_write_can_write_and_lets_others(tmp_path: Path) -> None:
+    """As an interrupt leaves it: entered, and known to nobody but the traceback that is being dealt with."""
+    with closing(FilesBackend(tmp_path / "store")) as backend, closing(FilesBackend(tmp_path / "store")) as beside:
+        author = Author(backend)
+        author.grow(1)
+
+        def interrupted() -> None:
+            forgotten: Any = backend._writing(SESSION)
+            forgotten.__enter__()
+            author.grow(1)
+            with backend._writing(SESSION):
+                del forgotten  # the traceback goes, while the thread is writing again
+                gc.collect()
+                other = os.open(tmp_path / "store" / "lock", os.O_RDWR)
+                with closing(os.fdopen(other, "rb+")), pytest.raises(BlockingIOError):
+                    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+        in_time(interrupted)
+        in_time(lambda: author.grow(1))
+        in_time(lambda: Author(beside, "another").grow(1))
+        assert len(beside.ids(SESSION)) == 3
