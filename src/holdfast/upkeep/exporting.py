@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self
 
 import msgspec
 
@@ -62,13 +62,24 @@ def export(
     lines = _all_sessions(backend) if session is None else [_one_session(backend, session)]
     meter = _Meter(progress, sum([line.checkpoints for line in lines]))
     with _Draft(target) as draft:
-        out = _Out(draft)
-        out.block(bundle.OPEN, bundle.write_opening(bundle.Opening(_MADE_BY, time.time_ns() // 1000)))
-        for line in lines:
-            if not _write_session(backend, line.id, out, meter) and session is not None:
-                raise _gone(session)
-        out.finish()
+        _write(backend, draft, lines, meter, session=session)
         draft.publish(overwrite=overwrite)
+
+
+def export_to(backend: Backend, file: IO[bytes], session: str) -> None:
+    """Write a session to a file that is open, and that nobody else can see."""
+    _write(backend, _Sheet(Path("a temporary file"), file), [_one_session(backend, session)], _Meter(None, 0), session)
+
+
+def _write(
+    backend: Backend, sheet: _Sheet, lines: Iterable[SessionRow], meter: _Meter, session: str | None
+) -> None:
+    out = _Out(sheet)
+    out.block(bundle.OPEN, bundle.write_opening(bundle.Opening(_MADE_BY, time.time_ns() // 1000)))
+    for line in lines:
+        if not _write_session(backend, line.id, out, meter) and session is not None:
+            raise _gone(session)
+    out.finish()
 
 
 def _one_session(backend: Backend, session: str) -> SessionRow:
@@ -326,20 +337,20 @@ class _Mark(NamedTuple):
 
 
 class _Out:
-    """Blocks on their way into a draft. `blobs` is those that are in it."""
+    """Blocks on their way into a file. `blobs` is those that are in it."""
 
-    def __init__(self, draft: _Draft) -> None:
-        self._draft = draft
+    def __init__(self, sheet: _Sheet) -> None:
+        self._sheet = sheet
         self._digest = sha256()
         self._sessions = self._checkpoints = self._blocks = 0
         self._recent: list[bytes] = []  # blobs written since the last mark
         self.blobs: set[bytes] = set()
-        draft.write(bundle.MAGIC)
+        sheet.write(bundle.MAGIC)
 
     def block(self, kind: bytes, content: bytes) -> None:
         """Write one block."""
         data, digest = bundle.seal(kind, content)
-        self._draft.write(data)
+        self._sheet.write(data)
         self._digest.update(digest)
         self._blocks += 1
 
@@ -356,11 +367,11 @@ class _Out:
     def mark(self) -> _Mark:
         """The place where the file ends now."""
         self._recent = []
-        return _Mark(self._draft.size, self._digest.copy(), (self._sessions, self._checkpoints, self._blocks))
+        return _Mark(self._sheet.size, self._digest.copy(), (self._sessions, self._checkpoints, self._blocks))
 
     def rewind(self, mark: _Mark) -> None:
         """Forget all that was written since the last mark."""
-        self._draft.cut(mark.offset)
+        self._sheet.cut(mark.offset)
         self._digest = mark.digest.copy()
         self._sessions, self._checkpoints, self._blocks = mark.counts
         self.blobs.difference_update(self._recent)
@@ -371,19 +382,39 @@ class _Out:
         self.block(bundle.DONE, bundle.write_done(bundle.Done(*counts, self._digest.digest())))
 
 
-class _Draft:
+class _Sheet:
+    """A file that is being written, and `name` for what is said about it."""
+
+    def __init__(self, name: Path, file: IO[bytes]) -> None:
+        self._name = name
+        self._file = file
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        with _writing(self._name):
+            self._file.write(data)
+        self.size += len(data)
+
+    def cut(self, size: int) -> None:
+        """Go back to an earlier length."""
+        with _writing(self._name):
+            self._file.seek(size)
+            self._file.truncate()
+        self.size = size
+
+
+class _Draft(_Sheet):
     """A file beside the target, with a name of its own until it is published; gone again if that does not happen."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
         self._path = target.parent / f".holdfast-{secrets.token_hex(8)}.part"
         self._published = False
-        self.size = 0
+        with _writing(target):
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+            super().__init__(target, os.fdopen(os.open(self._path, flags, _MODE), "wb"))
 
     def __enter__(self) -> Self:
-        with _writing(self._target):
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-            self._file = os.fdopen(os.open(self._path, flags, _MODE), "wb")
         return self
 
     def __exit__(
@@ -394,18 +425,6 @@ class _Draft:
         if not self._published:
             with contextlib.suppress(OSError):
                 self._path.unlink()
-
-    def write(self, data: bytes) -> None:
-        with _writing(self._target):
-            self._file.write(data)
-        self.size += len(data)
-
-    def cut(self, size: int) -> None:
-        """Go back to an earlier length."""
-        with _writing(self._target):
-            self._file.seek(size)
-            self._file.truncate()
-        self.size = size
 
     def publish(self, *, overwrite: bool) -> None:
         """Give the file its name, once every byte of it is on the disk."""

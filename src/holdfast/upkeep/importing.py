@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import msgspec
 
@@ -50,12 +50,20 @@ def import_file(
         message = f"on_exists is one of {', '.join(ON_EXISTS)}, not {on_exists!r}"
         raise InvalidInputError(message)
     with _opened(path) as file, _reading(path):
-        source = Source(file)
-        tell = _meter(progress, 2 * source.size)
-        naming = _Naming(backend, rename, on_exists)
-        found = _survey(source, naming, tell)
-        naming.settle([one.moved.line.id for one in found])
-        return _take_in(backend, source, found, naming, tell)
+        return _import(backend, file, _Naming(backend, rename, on_exists), progress)
+
+
+def import_from(backend: Backend, file: IO[bytes], name: str) -> ImportReport:
+    """Take in the one session of an open file, under this name."""
+    return _import(backend, file, _Naming(backend, name, "refuse"), None)
+
+
+def _import(backend: Backend, file: IO[bytes], naming: _Naming, progress: Progress | None) -> ImportReport:
+    source = Source(file)
+    tell = _meter(progress, 2 * source.size)
+    found = _survey(source, naming, tell)
+    naming.settle([one.moved.line.id for one in found])
+    return _take_in(backend, source, found, naming, tell)
 
 
 class _Found:

@@ -11,7 +11,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
-from typing import BinaryIO, NamedTuple
+from typing import IO, NamedTuple
 
 import msgspec
 
@@ -39,7 +39,7 @@ class Block(NamedTuple):
 class Source:
     """An export file. `blocks` reads it from front to back; `content` and `blob` go back to what was read."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._blob_blocks: list[Block] = []
         self._blobs: dict[bytes, tuple[int, int]] = {}  # number of the block, place in it

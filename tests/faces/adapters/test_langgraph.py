@@ -383,23 +383,41 @@ def test_a_prune_of_holdfast_leaves_the_graph_where_it_was(saver: HoldfastSaver)
 # what people come from, and versions
 
 
-def test_what_is_in_another_saver_is_copied_with_parents_and_writes(saver: HoldfastSaver, tmp_path: Path) -> None:
-    old = SqliteSaver(sqlite3.connect(tmp_path / "old.db", check_same_thread=False))
-    theirs = chat_graph(old)
-    for text in ("one", "two"):
-        theirs.invoke(say(text), thread())
-    theirs.invoke(say("elsewhere"), thread("other"))
-    assert saver.import_from(old) == saver.import_from(old) == 9
-    for id_ in ("t", "other"):
-        wanted, found = list(old.list(thread(id_))), list(saver.list(thread(id_)))
-        assert [each.config for each in found] == [each.config for each in wanted]
-        assert [each.parent_config for each in found] == [each.parent_config for each in wanted]
-        assert [each.checkpoint for each in found] == [each.checkpoint for each in wanted]
-        assert [each.metadata for each in found] == [each.metadata for each in wanted]
-        assert [each.pending_writes for each in found] == [each.pending_writes for each in wanted]
-    messages = chat_graph(saver).invoke(say("three"), thread())["messages"]
-    assert messages[-1].content == "answer to three"
-    old.conn.close()
+def test_metadata_comes_back_with_lists_as_from_other_savers(saver: HoldfastSaver) -> None:
+    saver.put(thread(), checkpoint("1"), {**META, "seen": {"a": (1, (2, 3))}}, {})
+    assert read(saver, thread()).metadata["seen"] == {"a": [1, [2, 3]]}
+    assert len(list(saver.list(thread(), filter={"seen": {"a": (1, [2, 3])}}))) == 1
+
+
+def test_a_channel_left_out_is_as_its_version_says(saver: HoldfastSaver) -> None:
+    here = saver.put(thread(), checkpoint("1", log=["a"], turn=1), META, {"log": 1, "turn": 1})
+    second = checkpoint("2", turn=2) | {"channel_versions": {"log": 1, "turn": 2}}
+    here = saver.put(here, second, META, {"turn": 2})
+    assert read(saver, thread()).checkpoint["channel_values"] == {"log": ["a"], "turn": 2}
+    third = checkpoint("3", turn=3) | {"channel_versions": {"log": 2, "turn": 3}}
+    saver.put(here, third, META, {"log": 2, "turn": 3})
+    assert read(saver, thread()).checkpoint["channel_values"] == {"turn": 3}
+    # A step that is not its child says nothing about it, whatever the numbers are.
+    saver.put(thread(), checkpoint("4") | {"channel_versions": {"log": 2, "turn": 3}}, META, {})
+    assert read(saver, thread(checkpoint_id="4")).checkpoint["channel_values"] == {}
+
+
+def test_what_is_earlier_is_said_by_steps_where_graphs_write_in_the_background(saver: HoldfastSaver) -> None:
+    inner = {**META, "parents": {"": "2"}}
+    first = saver.put(thread(), checkpoint("1"), META, {})
+    # The step inside is on disk before the one it was made in.
+    saver.put(thread(checkpoint_ns="in"), checkpoint("2a"), inner, {})
+    second = saver.put(first, checkpoint("2"), META, {})
+    saver.put(second, checkpoint("3"), META, {})
+    inside = thread(checkpoint_ns="in")
+
+    def listed(where: Any, before: str) -> list[str]:
+        found = saver.list(where, before={"configurable": {"thread_id": "t", "checkpoint_id": before}})
+        return [each.checkpoint["id"] for each in found]
+
+    assert listed(inside, "2") == listed(inside, "1") == []
+    assert listed(inside, "3") == ["2a"]
+    assert listed(thread(), "2a") == ["2", "1"]
 
 
 @pytest.mark.parametrize("found", [None, "3.0.1", "4.4.0", "5.0.0", "4.9.0rc1"])

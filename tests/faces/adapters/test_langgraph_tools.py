@@ -193,3 +193,84 @@ def test_a_turn_later_the_same_id_is_another_call() -> None:
         for _ in range(2):
             graph.invoke(say("go"), thread())
     assert len(called) == 6
+
+
+def test_a_coroutine_that_is_cancelled_was_called_or_not_and_never_twice() -> None:
+    began: list[str] = []
+
+    @tool
+    async def pay(order: str) -> str:
+        """Pay an order."""
+        began.append(order)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return f"{order} is paid"
+
+    def model(state: Chat) -> dict[str, Any]:
+        return {"messages": [AIMessage("", tool_calls=[{"name": "pay", "args": {"order": "7"}, "id": "c"}])]}
+
+    async def cancel_after(turns: int, graph: Any) -> bool:
+        """True if the call is in doubt then."""
+        began.clear()
+        here = thread(f"t{turns}")
+        await graph.ainvoke(say("go"), here, interrupt_before=["tools"])
+        going = asyncio.ensure_future(graph.ainvoke(None, here))
+        for _ in range(turns):
+            await asyncio.sleep(0.0002)
+        going.cancel()
+        await asyncio.wait([going])
+        is_begun = bool(began)
+        try:
+            found = await graph.ainvoke(None, here)
+        except InDoubtError:
+            assert is_begun
+            return True
+        finally:
+            assert began == ["7"]
+        assert found["messages"][-1].content == "7 is paid"
+        return False
+
+    async def sweep() -> set[bool]:
+        with holdfast.open("memory://") as store:
+            graph = StateGraph(Chat)
+            graph.add_node("model", model)
+            graph.add_node("tools", ToolNode([pay], **once(store)))
+            graph.add_edge(START, "model")
+            graph.add_edge("model", "tools")
+            compiled = graph.compile(checkpointer=HoldfastSaver(store))
+            return {await cancel_after(turns, compiled) for turns in range(40)}
+
+    asyncio.run(sweep())
+
+
+def test_a_coroutine_cancelled_in_the_middle_is_in_doubt() -> None:
+    began: list[str] = []
+
+    @tool
+    async def pay(order: str) -> str:
+        """Pay an order."""
+        began.append(order)
+        await asyncio.Event().wait()
+        return "never"
+
+    def model(state: Chat) -> dict[str, Any]:
+        return {"messages": [AIMessage("", tool_calls=[{"name": "pay", "args": {"order": "7"}, "id": "c"}])]}
+
+    async def cancel() -> None:
+        with holdfast.open("memory://") as store:
+            graph = StateGraph(Chat)
+            graph.add_node("model", model)
+            graph.add_node("tools", ToolNode([pay], awrap_tool_call=once(store)))
+            graph.add_edge(START, "model")
+            graph.add_edge("model", "tools")
+            compiled = graph.compile(checkpointer=HoldfastSaver(store))
+            going = asyncio.ensure_future(compiled.ainvoke(say("go"), thread()))
+            while not began:
+                await asyncio.sleep(0.001)
+            going.cancel()
+            await asyncio.wait([going])
+            with pytest.raises(InDoubtError, match="pay"):
+                await compiled.ainvoke(None, thread())
+
+    asyncio.run(cancel())
+    assert began == ["7"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from holdfast.adapters.langgraph.lines import Held, Thread, checkpoint_of, held
@@ -11,13 +11,10 @@ from holdfast.backend import Row
 
 def checkpoints(thread: Thread, asked: dict[str, Any], before: str | None) -> Iterator[tuple[Held, list[str]]]:
     """The checkpoints of a thread, newest first: the last row that holds each, and its writes that lie elsewhere."""
-    cursor = None if before is None else thread.trace(before)[0]
+    is_early_enough = _earlier_than(thread, before)
 
-    def is_wanted(row: Held) -> bool:
-        if not row.of or asked.get("checkpoint_id") not in (None, row.of):
-            return False
-        # Where the cursor is no longer there, its id still says roughly when it was.
-        return before is None or (row.of < before if cursor is None else row.born < cursor.born)
+    def is_wanted(own: Held) -> bool:
+        return bool(own.of) and asked.get("checkpoint_id") in (None, own.of) and is_early_enough(own)
 
     last: dict[str, Held] = {}
     strays: dict[str, list[str]] = {}
@@ -27,12 +24,48 @@ def checkpoints(thread: Thread, asked: dict[str, Any], before: str | None) -> It
         last.setdefault(row.of, row)
         if row.id == row.of:
             newest = last.pop(row.of)
-            if is_wanted(newest):
+            if is_wanted(row):
                 yield newest, strays.pop(row.of, [])
     # Of these only writes are left, after a prune.
     for row in last.values():
         if is_wanted(row):
             yield row, []
+
+
+def _earlier_than(thread: Thread, before: str | None) -> Callable[[Held], bool]:
+    """Which checkpoints came before this one, in the order of the store."""
+    if before is None:
+        return lambda _: True
+    cursor = thread.trace(before)[0]
+    if cursor is None:  # no longer there; its id still says roughly when it was
+        return lambda own: own.of < before
+    born: dict[str, int | None] = {}
+
+    def when(row: Held, ns: str | None) -> int | None:
+        """When the step was put that this one was made in, of a graph around or inside its own."""
+        parents = row.metadata.get("parents")
+        step = parents.get(ns) if isinstance(parents, dict) else None
+        if not isinstance(step, str):
+            return None
+        if step not in born:
+            found = thread.trace(step)[0]
+            born[step] = None if found is None else found.born
+        return born[step]
+
+    around = thread.about(cursor)
+
+    def is_earlier(own: Held) -> bool:
+        if own.ns != cursor.ns:
+            # Graphs write in the background, so that a step inside another may be on disk before that one. What is
+            # earlier is then said by the steps that they belong to.
+            inside, outside = when(own, cursor.ns), when(around, own.ns)
+            if inside is not None:
+                return inside < cursor.born
+            if outside is not None:
+                return own.born <= outside
+        return own.born < cursor.born
+
+    return is_earlier
 
 
 def made_by(runs: Collection[str], rows: Mapping[str, Row]) -> list[str]:

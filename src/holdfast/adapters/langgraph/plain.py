@@ -304,6 +304,13 @@ class Codec:
         return value
 
 
+def listed(value: Plain) -> Plain:
+    """Plain data with lists for its tuples: metadata comes back so from every saver."""
+    if type(value) is list or type(value) is tuple:
+        return [listed(item) for item in value]
+    return {key: listed(item) for key, item in value.items()} if type(value) is dict else value
+
+
 _set = object.__setattr__
 
 

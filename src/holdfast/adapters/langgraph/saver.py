@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import contextvars
 import random
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -43,10 +43,11 @@ from holdfast.adapters.langgraph.lines import (
     stray_id,
     write_id,
 )
-from holdfast.adapters.langgraph.plain import Codec, Memo
+from holdfast.adapters.langgraph.plain import Codec, Memo, listed
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.model import State
 from holdfast.store import Store
+from holdfast.upkeep.copying import copy_session
 from holdfast.upkeep.pruning import drop
 
 _THREADS = 128  # whose last states are kept at hand
@@ -134,7 +135,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
                     return
                 if filter:
                     metadata = self._codec.revive(thread.about(row).metadata)
-                    if any([metadata.get(key) != value for key, value in filter.items()]):
+                    if any([metadata.get(key) != listed(value) for key, value in filter.items()]):
                         continue
                 left -= 1
                 with thread.lock:
@@ -173,11 +174,12 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
             inner = {key: values.pop(key) for key in [*values] if key == MINE or _is_inner(key)}
             # A tuple is one value: it is written anew each time, but packs to almost nothing beside the one before.
             mine: State = {"cp": (inner, *rest.items())}
-            plain = memo.plain(dict(get_checkpoint_metadata(config, metadata)))
+            plain = listed(memo.plain(dict(get_checkpoint_metadata(config, metadata))))
             ts = short_ts(checkpoint["ts"])
 
             def write(place: Place, early: Entries) -> None:
-                state = {**values, MINE: {**mine, "writes": early}}
+                unchanged = _unchanged(thread, place, parent, rest.get("channel_versions", {}), values)
+                state = {**values, **unchanged, MINE: {**mine, "writes": early}}
                 thread.put(ns, place, state, id_=id_, metadata=plain, parent=parent, ts=ts, took=bool(early))
 
             self._put(thread, ns, id_, parent, write)
@@ -252,10 +254,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         source = str(source_thread_id)
         if self.store.backend.find_session(source) is None:
             return
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "thread"
-            self.store.export(path, session=source)
-            self.store.import_(path, rename=str(target_thread_id))
+        copy_session(self.store.backend, source, str(target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep the newest checkpoint of each namespace with its writes, or ("delete") nothing."""
@@ -281,8 +280,8 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
 
     def import_from(self, saver: Any) -> int:
         """Copy all that is in another saver: checkpoints, parents and writes. What is here already is left as it is."""
-        found = [(tup.config["configurable"], tup.metadata.get("step", 0)) for tup in saver.list(None)]
-        for asked, _ in sorted(found, key=lambda item: item[0]["checkpoint_id"]):
+        found = [tup.config["configurable"] for tup in saver.list(None)]
+        for asked in sorted(found, key=itemgetter("checkpoint_id")):
             tup = saver.get_tuple({"configurable": asked})
             if tup is not None:
                 self._import(tup)
@@ -291,7 +290,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
     async def aimport_from(self, saver: Any) -> int:
         """As `import_from`, for savers that are async."""
         found = [tup.config["configurable"] async for tup in saver.alist(None)]
-        for asked in sorted(found, key=lambda item: item["checkpoint_id"]):
+        for asked in sorted(found, key=itemgetter("checkpoint_id")):
             tup = await saver.aget_tuple({"configurable": asked})
             if tup is not None:
                 await self._threaded(self._import, tup)
@@ -433,6 +432,20 @@ def _place(thread: Thread, ns: str, heads: dict[str, Held], parent: str | None) 
         return thread.on_top(ns, base)
     branch = max(fitting, key=lambda name: heads[name].sequence)
     return Place(branch, heads[branch])
+
+
+def _unchanged(thread: Thread, place: Place, parent: str | None, versions: State, values: State) -> State:
+    """Channels that are left out because they are as the parent has them: their version says so.
+
+    A delta channel is given with its value at its snapshots only.
+    """
+    missing = [name for name in versions if name not in values and not _is_inner(name)]
+    if not missing or place.head is None or place.head.of != parent:
+        return {}
+    before = thread.state(place.head.id)
+    _, *rest = before.get(MINE, {}).get("cp", ({},))
+    known = dict(rest).get("channel_versions", {})
+    return {name: before[name] for name in missing if name in before and known.get(name) == versions[name]}
 
 
 def _on_checkpoint(thread: Thread, ns: str, tail: Tail, entries: Entries) -> None:

@@ -7,11 +7,9 @@ and the node, so that it is the same when the node runs again) and the id that t
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
+import contextlib
+import inspect
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -21,14 +19,15 @@ from langgraph.errors import GraphBubbleUp
 
 from holdfast.adapters.langgraph.lines import calls_of
 from holdfast.adapters.langgraph.plain import Codec
+from holdfast.aio.lanes import Crew
+from holdfast.aio.run import AsyncRun
 from holdfast.errors import CallFailedError
 from holdfast.model import MAX_NAME_CHARS
 from holdfast.run import Run
 from holdfast.run.wording import OnDoubt
 from holdfast.store import Store
 
-_MANY_CALLS = 64  # at once, of coroutines: each waits in a thread, so that the event loop never does
-_BUBBLED = "interrupted"
+_BUBBLED = {"interrupted": True}
 
 
 class Once:
@@ -39,16 +38,17 @@ class Once:
 
     def __init__(self, kept: Run | Store, *, on_doubt: OnDoubt, serde: Any) -> None:
         self._kept = kept
-        self._on_doubt = on_doubt
+        self._on_doubt: OnDoubt = on_doubt
         self._codec = Codec(serde)
-        self._pool: ThreadPoolExecutor | None = None
+        self._crew = Crew()
 
     def __call__(self, request: Any, execute: Callable[[Any], Any] | None = None) -> Any:
-        """Wrap one tool call; or a whole ToolNode."""
+        """Wrap one tool call, sync or async; or a whole ToolNode."""
         if execute is None:
             request._wrap_tool_call, request._awrap_tool_call = self.wrap_tool_call, self.awrap_tool_call  # noqa: SLF001
             return request
-        return self.wrap_tool_call(request, execute)
+        wrap = self.awrap_tool_call if inspect.iscoroutinefunction(execute) else self.wrap_tool_call
+        return wrap(request, execute)
 
     def keys(self) -> Iterator[str]:
         """The arguments of a ToolNode that this fills: for `**once(store)`."""
@@ -62,77 +62,125 @@ class Once:
 
     def wrap_tool_call(self, request: Any, execute: Callable[[Any], Any]) -> Any:
         """The outcome of a tool call: recorded, or made now."""
-        return self._outcome(request, lambda: execute(request))
-
-    async def awrap_tool_call(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
-        """The same for a coroutine, which runs on the event loop."""
-        loop = asyncio.get_running_loop()
-        made: list[Future[Any]] = []
-
-        async def run() -> Any:
-            return await execute(request)
-
-        def make() -> Any:
-            made.append(asyncio.run_coroutine_threadsafe(run(), loop))
-            return made[-1].result()
-
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_MANY_CALLS, thread_name_prefix="holdfast-tools")
-        here = contextvars.copy_context()
-        try:
-            return await loop.run_in_executor(self._pool, partial(here.run, self._outcome, request, make))
-        except asyncio.CancelledError:
-            for future in made:
-                future.cancel()
-            raise
-
-    def _outcome(self, request: Any, make: Callable[[], Any]) -> Any:
-        asked = request.runtime.config.get("configurable", {})
-        task = str(asked.get("checkpoint_ns", ""))
-        if isinstance(self._kept, Run):
-            return self._call(self._kept, f"{task}/{request.tool_call['id']}", request, make)
-        if asked.get("thread_id") is None:  # a graph without a checkpointer: nobody will resume it
-            return make()
-        session = self._kept.session(calls_of(str(asked["thread_id"])))
-        with session.run(branch=_branch(task, str(request.tool_call["id"])), on_doubt=self._on_doubt) as run:
-            found = self._call(run, str(request.tool_call["id"]), request, make)
+        asked = _Asked(request, self._codec, self._on_doubt)
+        run = self._run_of(asked)
+        if run is None:
+            return execute(request)
+        if run is self._kept:
+            return self._made(run, asked, execute)
+        with run:
+            found = self._made(run, asked, execute)
             # Not completed: the next run on this branch is to find what was recorded.
             run.pause("the tool was called")
         return found
 
-    def _call(self, run: Run, key: str, request: Any, make: Callable[[], Any]) -> Any:
-        call = request.tool_call
-        bubble: GraphBubbleUp | None = None
-
+    def _made(self, run: Run, asked: _Asked, execute: Callable[[Any], Any]) -> Any:
         def fn() -> Any:
-            nonlocal bubble
-            try:
-                return self._codec.memo().plain(make())
-            except GraphBubbleUp as raised:  # the tool asks a person: it is not done, and runs again with the answer
-                bubble = raised
-                return {_BUBBLED: True}
+            with asked.bubbling():
+                asked.take(execute(asked.request))
+            return asked.made
 
         while True:
-            try:
-                found = run.call(
-                    call["name"], fn, key=key, args=call["args"], on_doubt=self._on_doubt, on_failed="retry"
-                )
-            except CallFailedError as error:
-                if error.__cause__ is not None:
-                    raise error.__cause__ from None  # LangGraph knows what to do with a tool's own errors
-                raise
-            if bubble is not None:
-                raise bubble
-            if found != {_BUBBLED: True}:
-                return _answer(self._codec.revive(found), call)
+            with _own_errors():
+                found = run.call(asked.name, fn, **asked.options)
+            if asked.is_answer(found):
+                return asked.answer(found)
 
-
-def _answer(found: Any, call: Any) -> Any:
-    """What came out, as a ToolNode wants it; somebody who decided a call may have said it in plain words."""
-    if found is not None and not isinstance(found, str | int | float | bool | dict):
+    async def awrap_tool_call(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
+        """The same for a coroutine. Cancelled before the tool was called it never was; in the middle it is in doubt."""
+        asked = _Asked(request, self._codec, self._on_doubt)
+        run = self._run_of(asked)
+        if run is None:
+            return await execute(request)
+        awaited = AsyncRun(run, self._crew)
+        if run is self._kept:
+            return await self._amade(awaited, asked, execute)
+        async with awaited:
+            found = await self._amade(awaited, asked, execute)
+            awaited.pause("the tool was called")
         return found
-    text = "The outcome of this call is unknown." if found is None else found if isinstance(found, str) else repr(found)
-    return ToolMessage(text, name=call["name"], tool_call_id=call["id"])
+
+    async def _amade(self, run: AsyncRun, asked: _Asked, execute: Callable[[Any], Awaitable[Any]]) -> Any:
+        async def fn() -> Any:
+            with asked.bubbling():
+                asked.take(await execute(asked.request))
+            return asked.made
+
+        while True:
+            with _own_errors():
+                found = await run.call(asked.name, fn, **asked.options)
+            if asked.is_answer(found):
+                return asked.answer(found)
+
+    def _run_of(self, asked: _Asked) -> Run | None:
+        """The run that keeps a call; None for a graph without a checkpointer, which nobody will resume."""
+        if isinstance(self._kept, Run):
+            asked.options["key"] = f"{asked.task}/{asked.id}"
+            return self._kept
+        if asked.thread is None:
+            return None
+        session = self._kept.session(calls_of(asked.thread))
+        return session.run(branch=_branch(asked.task, asked.id), on_doubt=self._on_doubt)
+
+
+class _Asked:
+    """A tool call that was asked for: how it is told from others, and what came out."""
+
+    def __init__(self, request: Any, codec: Codec, on_doubt: OnDoubt) -> None:
+        self.request = request
+        self._call = request.tool_call
+        self._codec = codec
+        where = request.runtime.config.get("configurable", {})
+        self.task = str(where.get("checkpoint_ns", ""))
+        self.thread = None if where.get("thread_id") is None else str(where["thread_id"])
+        self.id = str(self._call["id"])
+        self.name: str = self._call["name"]
+        self.options: dict[str, Any] = {
+            "key": self.id,
+            "args": self._call["args"],
+            "on_doubt": on_doubt,
+            "on_failed": "retry",
+        }
+        self.made: Any = None
+        self._bubble: GraphBubbleUp | None = None
+
+    @contextlib.contextmanager
+    def bubbling(self) -> Iterator[None]:
+        """A tool that asks a person is not done: it runs again with the answer."""
+        try:
+            yield
+        except GraphBubbleUp as raised:
+            self._bubble, self.made = raised, _BUBBLED
+
+    def take(self, value: Any) -> None:
+        """What the tool gave, as it is kept."""
+        self.made = self._codec.memo().plain(value)
+
+    def is_answer(self, found: Any) -> bool:
+        """False if the tool had only asked a person, so that it is to be called again."""
+        if self._bubble is not None:
+            raise self._bubble
+        return bool(found != _BUBBLED)
+
+    def answer(self, found: Any) -> Any:
+        """What came out, as a ToolNode wants it; somebody who decided a call may have said it in plain words."""
+        found = self._codec.revive(found)
+        if found is not None and not isinstance(found, str | int | float | bool | dict):
+            return found
+        unknown = "The outcome of this call is unknown."
+        text = unknown if found is None else found if isinstance(found, str) else repr(found)
+        return ToolMessage(text, name=self.name, tool_call_id=self._call["id"])
+
+
+@contextlib.contextmanager
+def _own_errors() -> Iterator[None]:
+    """LangGraph knows what to do with a tool's own errors."""
+    try:
+        yield
+    except CallFailedError as error:
+        if error.__cause__ is not None:
+            raise error.__cause__ from None
+        raise
 
 
 def _branch(task: str, call_id: str) -> str:
