@@ -71,9 +71,7 @@ def export_to(backend: Backend, file: IO[bytes], session: str) -> None:
     _write(backend, _Sheet(Path("a temporary file"), file), [_one_session(backend, session)], _Meter(None, 0), session)
 
 
-def _write(
-    backend: Backend, sheet: _Sheet, lines: Iterable[SessionRow], meter: _Meter, session: str | None
-) -> None:
+def _write(backend: Backend, sheet: _Sheet, lines: Iterable[SessionRow], meter: _Meter, session: str | None) -> None:
     out = _Out(sheet)
     out.block(bundle.OPEN, bundle.write_opening(bundle.Opening(_MADE_BY, time.time_ns() // 1000)))
     for line in lines:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -19,7 +18,6 @@ pytest.importorskip("langgraph.checkpoint.conformance", reason="the extra `langg
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
-from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
@@ -27,7 +25,7 @@ import holdfast
 from holdfast.adapters import langgraph as adapter
 from holdfast.adapters.langgraph import HoldfastSaver
 from holdfast.adapters.langgraph.lines import branch_of, line_of
-from holdfast.errors import UnsupportedError
+from holdfast.errors import ClosedError, UnsupportedError
 from tests.faces.adapters.graphs import META, Chat, chat_graph, checkpoint, read, say, thread
 
 
@@ -380,7 +378,28 @@ def test_a_prune_of_holdfast_leaves_the_graph_where_it_was(saver: HoldfastSaver)
     assert graph.invoke(Command(resume="on"), thread())["messages"][-1].content == "on"
 
 
-# what people come from, and versions
+# the store
+
+
+def test_a_saver_may_be_opened_by_async_with_or_be_given_an_async_store(new_url: Callable[[], str]) -> None:
+    async def opened() -> Any:
+        async with HoldfastSaver.open(new_url(), agent="support") as saver:
+            await chat_graph(saver).ainvoke(say("one"), thread())
+            assert [info.agent for info in saver.store.sessions()] == ["support"]
+        with pytest.raises(ClosedError):
+            saver.get_tuple(thread())
+
+    async def given() -> Any:
+        async with holdfast.aio.open(new_url()) as store:
+            found = await chat_graph(HoldfastSaver(store)).ainvoke(say("one"), thread())
+            return found, await store.session("t").load()
+
+    asyncio.run(opened())
+    found, kept = asyncio.run(given())
+    assert found["messages"][-1].content == kept["messages"][-1]["content"] == "answer to one"
+
+
+# versions and what other savers give
 
 
 def test_metadata_comes_back_with_lists_as_from_other_savers(saver: HoldfastSaver) -> None:

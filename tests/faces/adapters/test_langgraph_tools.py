@@ -6,7 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -195,22 +195,33 @@ def test_a_turn_later_the_same_id_is_another_call() -> None:
     assert len(called) == 6
 
 
+def paying_graph(store: holdfast.Store, work: Callable[[str], Awaitable[str]], **wrapped: Any) -> Any:
+    """A model that asks for one payment, and an async tool that makes it."""
+
+    async def pay(order: str) -> str:
+        return await work(order)
+
+    def model(state: Chat) -> dict[str, Any]:
+        return {"messages": [AIMessage("", tool_calls=[{"name": "pay", "args": {"order": "7"}, "id": "c"}])]}
+
+    graph = StateGraph(Chat)
+    graph.add_node("model", model)
+    graph.add_node("tools", ToolNode([tool("pay", description="Pay an order.")(pay)], **wrapped))
+    graph.add_edge(START, "model")
+    graph.add_edge("model", "tools")
+    return graph.compile(checkpointer=HoldfastSaver(store))
+
+
 def test_a_coroutine_that_is_cancelled_was_called_or_not_and_never_twice() -> None:
     began: list[str] = []
 
-    @tool
-    async def pay(order: str) -> str:
-        """Pay an order."""
+    async def work(order: str) -> str:
         began.append(order)
         for _ in range(5):
             await asyncio.sleep(0)
         return f"{order} is paid"
 
-    def model(state: Chat) -> dict[str, Any]:
-        return {"messages": [AIMessage("", tool_calls=[{"name": "pay", "args": {"order": "7"}, "id": "c"}])]}
-
-    async def cancel_after(turns: int, graph: Any) -> bool:
-        """True if the call is in doubt then."""
+    async def cancel_after(turns: int, graph: Any) -> None:
         began.clear()
         here = thread(f"t{turns}")
         await graph.ainvoke(say("go"), here, interrupt_before=["tools"])
@@ -219,26 +230,20 @@ def test_a_coroutine_that_is_cancelled_was_called_or_not_and_never_twice() -> No
             await asyncio.sleep(0.0002)
         going.cancel()
         await asyncio.wait([going])
-        is_begun = bool(began)
+        was_called = bool(began)
         try:
             found = await graph.ainvoke(None, here)
         except InDoubtError:
-            assert is_begun
-            return True
-        finally:
-            assert began == ["7"]
-        assert found["messages"][-1].content == "7 is paid"
-        return False
+            assert was_called
+        else:
+            assert found["messages"][-1].content == "7 is paid"
+        assert began == ["7"]
 
-    async def sweep() -> set[bool]:
+    async def sweep() -> None:
         with holdfast.open("memory://") as store:
-            graph = StateGraph(Chat)
-            graph.add_node("model", model)
-            graph.add_node("tools", ToolNode([pay], **once(store)))
-            graph.add_edge(START, "model")
-            graph.add_edge("model", "tools")
-            compiled = graph.compile(checkpointer=HoldfastSaver(store))
-            return {await cancel_after(turns, compiled) for turns in range(40)}
+            graph = paying_graph(store, work, **once(store))
+            for turns in range(40):
+                await cancel_after(turns, graph)
 
     asyncio.run(sweep())
 
@@ -246,31 +251,23 @@ def test_a_coroutine_that_is_cancelled_was_called_or_not_and_never_twice() -> No
 def test_a_coroutine_cancelled_in_the_middle_is_in_doubt() -> None:
     began: list[str] = []
 
-    @tool
-    async def pay(order: str) -> str:
-        """Pay an order."""
-        began.append(order)
-        await asyncio.Event().wait()
-        return "never"
-
-    def model(state: Chat) -> dict[str, Any]:
-        return {"messages": [AIMessage("", tool_calls=[{"name": "pay", "args": {"order": "7"}, "id": "c"}])]}
-
     async def cancel() -> None:
+        in_the_middle = asyncio.Event()
+
+        async def work(order: str) -> str:
+            began.append(order)
+            in_the_middle.set()
+            await asyncio.Event().wait()
+            return "never"
+
         with holdfast.open("memory://") as store:
-            graph = StateGraph(Chat)
-            graph.add_node("model", model)
-            graph.add_node("tools", ToolNode([pay], awrap_tool_call=once(store)))
-            graph.add_edge(START, "model")
-            graph.add_edge("model", "tools")
-            compiled = graph.compile(checkpointer=HoldfastSaver(store))
-            going = asyncio.ensure_future(compiled.ainvoke(say("go"), thread()))
-            while not began:
-                await asyncio.sleep(0.001)
+            graph = paying_graph(store, work, awrap_tool_call=once(store))
+            going = asyncio.ensure_future(graph.ainvoke(say("go"), thread()))
+            await in_the_middle.wait()
             going.cancel()
             await asyncio.wait([going])
             with pytest.raises(InDoubtError, match="pay"):
-                await compiled.ainvoke(None, thread())
+                await graph.ainvoke(None, thread())
 
     asyncio.run(cancel())
     assert began == ["7"]

@@ -31,19 +31,11 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 import holdfast
 from holdfast.adapters.langgraph.choosing import checkpoints, made_by, outdated
-from holdfast.adapters.langgraph.lines import (
-    MINE,
-    Entries,
-    Held,
-    Place,
-    Tail,
-    Thread,
-    calls_of,
-    short_ts,
-    stray_id,
-    write_id,
-)
+from holdfast.adapters.langgraph.lines import MINE, Entries, Held, Place, Tail, Thread, calls_of, short_ts
+from holdfast.adapters.langgraph.opening import Opening, sync_store
+from holdfast.adapters.langgraph.placing import NEVER, elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
 from holdfast.adapters.langgraph.plain import Codec, Memo, listed
+from holdfast.aio import AsyncStore
 from holdfast.errors import ConflictError, NotFoundError
 from holdfast.model import State
 from holdfast.store import Store
@@ -53,7 +45,6 @@ from holdfast.upkeep.pruning import drop
 _THREADS = 128  # whose last states are kept at hand
 _RACES = 100
 _WORKERS = 8
-_NEVER = 2**62
 _OWN = ("id", "ts", "channel_values")  # kept elsewhere than in LangGraph's part of the state
 
 P = ParamSpec("P")
@@ -70,7 +61,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
 
     def __init__(
         self,
-        store: Store,
+        store: Store | AsyncStore,
         *,
         serde: Any = None,
         allow: Collection[type | tuple[str, ...]] | bool = (),
@@ -79,7 +70,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         if serde is None:
             serde = JsonPlusSerializer(allowed_msgpack_modules=True if allow is True else list(allow or ()) or None)
         super().__init__(serde=serde)
-        self.store = store
+        self.store = sync_store(store)
         self._agent = agent
         self._threads: OrderedDict[str, tuple[Thread, Memo]] = OrderedDict()
         self._guard = threading.Lock()
@@ -87,11 +78,13 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="holdfast-langgraph")
 
     @classmethod
-    @contextlib.contextmanager
-    def open(cls, url: str | Path | None = None, *, durability: str = "full", **options: Any) -> Iterator[Self]:
-        """A saver with a store of its own: `with HoldfastSaver.open("sqlite:///agent.db") as saver`."""
-        with holdfast.open(url, durability=durability) as store:
-            yield cls(store, **options)
+    def open(cls, url: str | Path | None = None, *, durability: str = "full", **options: Any) -> Opening[Self]:
+        """A saver with its own store: `with HoldfastSaver.open("sqlite:///agent.db") as saver`, or `async with`."""
+        return Opening(lambda: cls(holdfast.open(url, durability=durability), **options))
+
+    def _leave(self) -> None:
+        self.store.close()
+        self._pool.shutdown(wait=False)
 
     # reading
 
@@ -148,7 +141,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         entries = mine.get("writes", [])
         if strays:
             early, late = thread.strays(strays, born=row.born)
-            entries = _merged(entries if about.took else _merged(early, entries), late)
+            entries = merged(entries if about.took else merged(early, entries), late)
         revive = self._codec.revive
         values = self._codec.channels(ns, {key: value for key, value in state.items() if key != MINE}, memo)
         inner, *rest = mine.get("cp", ({},))
@@ -171,15 +164,15 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         with thread.lock:
             values = memo.channels(ns, checkpoint["channel_values"])
             rest = {key: memo.plain(value) for key, value in checkpoint.items() if key not in _OWN}
-            inner = {key: values.pop(key) for key in [*values] if key == MINE or _is_inner(key)}
+            inner = {key: values.pop(key) for key in [*values] if key == MINE or is_inner(key)}
             # A tuple is one value: it is written anew each time, but packs to almost nothing beside the one before.
             mine: State = {"cp": (inner, *rest.items())}
             plain = listed(memo.plain(dict(get_checkpoint_metadata(config, metadata))))
             ts = short_ts(checkpoint["ts"])
 
             def write(place: Place, early: Entries) -> None:
-                unchanged = _unchanged(thread, place, parent, rest.get("channel_versions", {}), values)
-                state = {**values, **unchanged, MINE: {**mine, "writes": early}}
+                same = unchanged(thread, place, parent, rest.get("channel_versions", {}), values)
+                state = {**values, **same, MINE: {**mine, "writes": early}}
                 thread.put(ns, place, state, id_=id_, metadata=plain, parent=parent, ts=ts, took=bool(early))
 
             self._put(thread, ns, id_, parent, write)
@@ -198,7 +191,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
             if row is not None:
                 return None
             with contextlib.suppress(ConflictError):
-                write(_place(thread, ns, heads, parent), _merged([], thread.strays(strays, born=_NEVER)[0]))
+                write(place_of(thread, ns, heads, parent), merged([], thread.strays(strays, born=NEVER)[0]))
                 thread.early.discard(id_)
                 return None
         raise _busy(thread)
@@ -220,14 +213,14 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         tail = thread.tails.get(ns)
         if tail is not None and tail.head.of == id_:
             with contextlib.suppress(ConflictError):
-                return _on_checkpoint(thread, ns, tail, entries)
+                return on_checkpoint(thread, ns, tail, entries)
         for _ in range(_RACES):
             heads = thread.heads(ns)
             with contextlib.suppress(ConflictError):
                 for branch, head in heads.items():
                     if head.of == id_:
-                        return _on_checkpoint(thread, ns, Tail(branch, head, thread.state(head.id)), entries)
-                return _elsewhere(thread, ns, heads, id_, entries)
+                        return on_checkpoint(thread, ns, Tail(branch, head, thread.state(head.id)), entries)
+                return elsewhere(thread, ns, heads, id_, entries)
         raise _busy(thread)
 
     # upkeep
@@ -394,89 +387,6 @@ def _order(entry: list[Any]) -> tuple[str, str, int]:
     return path, task, at
 
 
-def _merged(known: Entries, new: Entries) -> Entries:
-    """Writes with others added: a special one replaces the one before, of an ordinary one the first stays."""
-    places = {(entry[1], entry[2]): at for at, entry in enumerate(known)}
-    result = list(known)
-    for entry in new:
-        place = places.setdefault((entry[1], entry[2]), len(result))
-        if place == len(result):
-            result.append(entry)
-        elif entry[2] < 0:
-            result[place] = entry
-    return result
-
-
-def _is_inner(channel: str) -> bool:
-    """True for channels that LangGraph makes for itself, and that are of no interest behind the next step."""
-    return ":" in channel or channel in ("__start__", "__pregel_tasks")
-
-
-def _channels(entries: Entries) -> str:
-    return ", ".join(dict.fromkeys([entry[3] for entry in entries if not _is_inner(entry[3])]))[:64]
-
-
 def _busy(thread: Thread) -> ConflictError:
     message = f"thread {thread.id!r} moved {_RACES} times while this write was tried"
     return ConflictError(message, hint="try again")
-
-
-def _place(thread: Thread, ns: str, heads: dict[str, Held], parent: str | None) -> Place:
-    """Where a checkpoint goes: on the line that ends with its parent, else on a new one that begins there."""
-    fitting = [branch for branch, head in heads.items() if head.of == (parent or "")]
-    base = None if fitting or not parent else thread.trace(parent)[0]
-    if not fitting and base is None and heads:
-        # It names no parent, or one that is gone: behind all that there is, so that it costs what changed.
-        fitting = list(heads)
-    if not fitting:
-        return thread.on_top(ns, base)
-    branch = max(fitting, key=lambda name: heads[name].sequence)
-    return Place(branch, heads[branch])
-
-
-def _unchanged(thread: Thread, place: Place, parent: str | None, versions: State, values: State) -> State:
-    """Channels that are left out because they are as the parent has them: their version says so.
-
-    A delta channel is given with its value at its snapshots only.
-    """
-    missing = [name for name in versions if name not in values and not _is_inner(name)]
-    if not missing or place.head is None or place.head.of != parent:
-        return {}
-    before = thread.state(place.head.id)
-    _, *rest = before.get(MINE, {}).get("cp", ({},))
-    known = dict(rest).get("channel_versions", {})
-    return {name: before[name] for name in missing if name in before and known.get(name) == versions[name]}
-
-
-def _on_checkpoint(thread: Thread, ns: str, tail: Tail, entries: Entries) -> None:
-    """Writes of the checkpoint that a line ends with."""
-    head = tail.head
-    mine = {key: value for key, value in tail.state.get(MINE, {}).items() if key != "stray"}
-    before = mine.get("writes", [])
-    after = _merged(before, entries)
-    if after == before:
-        return
-    state = {**tail.state, MINE: {**mine, "writes": after}}
-    place = Place(tail.branch, head)
-    thread.write(ns, place, state, id_=write_id(head.of, head.number + 1), summary=_channels(entries))
-
-
-def _elsewhere(thread: Thread, ns: str, heads: dict[str, Held], id_: str, entries: Entries) -> None:
-    """Writes of a checkpoint that is not there yet, or that its line has left behind."""
-    row, strays = thread.trace(id_)
-    if row is None:
-        thread.early.add(id_)
-    known = [] if row is None else thread.state(row.id).get(MINE, {}).get("writes", [])
-    early, late = thread.strays(strays, born=_NEVER if row is None else row.born)
-    known = _merged(_merged(early, known), late)
-    if _merged(known, entries) == known:
-        return
-    if not heads:
-        place = thread.on_top(ns, None)
-        thread.write(ns, place, {MINE: {"stray": entries}}, id_=stray_id(id_), summary=_channels(entries))
-        return
-    branch = max(heads, key=lambda name: heads[name].sequence)
-    state = thread.state(heads[branch].id)
-    state = {**state, MINE: {**state.get(MINE, {}), "stray": entries}}
-    place = Place(branch, heads[branch])
-    thread.write(ns, place, state, id_=stray_id(id_), summary=_channels(entries))

@@ -18,7 +18,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphBubbleUp
 
 from holdfast.adapters.langgraph.lines import calls_of
+from holdfast.adapters.langgraph.opening import sync_store
 from holdfast.adapters.langgraph.plain import Codec
+from holdfast.aio import AsyncStore
 from holdfast.aio.lanes import Crew
 from holdfast.aio.run import AsyncRun
 from holdfast.errors import CallFailedError
@@ -36,8 +38,8 @@ class Once:
     `ToolNode(tools, **once(store))` gives it both. Called with a ToolNode it wraps that one.
     """
 
-    def __init__(self, kept: Run | Store, *, on_doubt: OnDoubt, serde: Any) -> None:
-        self._kept = kept
+    def __init__(self, kept: Run | Store | AsyncStore, *, on_doubt: OnDoubt, serde: Any) -> None:
+        self._kept = kept if isinstance(kept, Run) else sync_store(kept)
         self._on_doubt: OnDoubt = on_doubt
         self._codec = Codec(serde)
         self._crew = Crew()
@@ -188,7 +190,7 @@ def _branch(task: str, call_id: str) -> str:
     return name if len(name) <= MAX_NAME_CHARS else sha256(name.encode()).hexdigest()
 
 
-def once(run_or_store: Run | Store, *, on_doubt: OnDoubt = "ask", serde: Any = None) -> Once:
+def once(run_or_store: Run | Store | AsyncStore, *, on_doubt: OnDoubt = "ask", serde: Any = None) -> Once:
     """Have each tool call of a ToolNode made once, whatever LangGraph runs again: `ToolNode(tools, **once(store))`.
 
     With a Store each call is journaled in a session beside that of its thread, `<thread>/tools`; with a Run in that
