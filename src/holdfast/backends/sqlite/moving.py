@@ -12,8 +12,9 @@ import apsw
 from holdfast import packing
 from holdfast.backend import GROUP_DELTAS, Kept, Moved, next_prefix
 from holdfast.backends.sqlite import running
-from holdfast.backends.sqlite.reads import find_sid, join, one, open_at, pack_id, row_of, sid_of
+from holdfast.backends.sqlite.reads import Rows, find_sid, one, open_at, pack_id, row_of, sid_of
 from holdfast.backends.sqlite.writes import fit, put_blobs
+from holdfast.chains import join
 from holdfast.errors import AlreadyExistsError, CorruptionError, InvalidInputError
 
 _KEPT = (
@@ -138,9 +139,9 @@ def _kept(connection: apsw.Connection, found: Any, prefixes: _Prefixes) -> Kept:
     record, prefix = None, b""
     if delta is not None and link is not None:
         prefix = b"" if (place - 1) % GROUP_DELTAS == 0 else prefixes.behind(link)
-        record = packing.open_delta(join(connection, delta), prefix=prefix, base=base, state=row.state_digest)
+        record = packing.open_delta(join(Rows(connection), delta), prefix=prefix, base=base, state=row.state_digest)
         prefix = next_prefix(place, prefix, record.body)
-    complete = None if whole is None else packing.open_whole(join(connection, whole), state=row.state_digest)
+    complete = None if whole is None else packing.open_whole(join(Rows(connection), whole), state=row.state_digest)
     prefixes.note(cid, b"" if complete is not None else prefix)
     return Kept(row, size, record, complete, None if took_run is None else (took_run, took_stood))
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Sequence
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 
 from holdfast import packing
-from holdfast.backend import GROUP_DELTAS, BranchRow, Chain, Names, Row, TagRow, next_prefix
-from holdfast.delta import LOST, Record
+from holdfast.backend import BranchRow, Chain, Names, Row, TagRow
+from holdfast.chains import Link, Opened, detour, join, missing, open_links
 from holdfast.errors import CorruptionError, NotFoundError
 
 _ROW = (
@@ -34,7 +33,7 @@ WITH RECURSIVE up(cid, link, depth) AS (
   UNION ALL SELECT c.cid, c.link, up.depth + 1 FROM up JOIN checkpoints c ON c.cid = up.link WHERE up.depth < ?3)
 SELECT {_ROW} FROM up JOIN checkpoints c ON c.cid = up.cid LEFT JOIN checkpoints p ON p.cid = c.link ORDER BY up.depth
 """
-_LINK = "c.cid, c.link, c.place, c.state_digest, c.size, c.whole IS NOT NULL, c.base"
+_LINK = "c.cid, c.link, c.place, c.state_digest, c.size, c.whole IS NOT NULL"
 _CHAIN = f"""
 WITH RECURSIVE up(cid, next) AS (
   SELECT cid, CASE WHEN whole IS NULL THEN coalesce(base, link) END FROM checkpoints WHERE cid = ?1
@@ -58,7 +57,6 @@ _BLOB = "SELECT data FROM blobs WHERE digest = ?"
 _RANGE = "SELECT id FROM checkpoints WHERE sid = ?1 AND id >= ?2 AND id < ?3 ORDER BY id LIMIT ?4"
 
 DELTA, WHOLE = "delta", "whole"  # the halves of a checkpoint
-SPILLED = b"holdfast:spilled"  # begins a half that is too long for its row: the digests of the blobs it was cut into
 
 _NATIVE_CHARS = 24
 
@@ -80,7 +78,7 @@ def unpack_id(kept: str | bytes) -> str:
     if isinstance(kept, str):
         return kept
     if not isinstance(kept, bytes):  # a row of another table, where pages were exchanged
-        raise _missing("the id of a checkpoint")
+        raise missing("the id of a checkpoint")
     return kept.hex()
 
 
@@ -105,7 +103,7 @@ def one(connection: apsw.Connection, sql: str, bindings: tuple[Any, ...] = ()) -
     """The single row that a statement must give; its absence is damage."""
     found = connection.execute(sql, bindings).fetchone()
     if found is None:
-        raise _missing("a row that must be there")
+        raise missing("a row that must be there")
     return found
 
 
@@ -185,7 +183,7 @@ def _refuse_lost_index(connection: apsw.Connection, sid: int) -> None:
     """CorruptionError if the index knows fewer checkpoints than there are: one that it does not find may be there."""
     counted, known = one(connection, _COUNTS, (sid,))
     if known < counted:
-        raise _missing("the index of the checkpoints")
+        raise missing("the index of the checkpoints")
 
 
 def find_ids(connection: apsw.Connection, session: str, prefix: str, limit: int) -> list[str]:
@@ -256,7 +254,7 @@ def chain(connection: apsw.Connection, session: str, id_: str, *, salvage: bool 
     cid = cid_of(connection, sid, id_)
     opened = open_at(connection, cid, salvage=salvage)
     (epoch,) = one(connection, _EPOCH, (sid,))
-    (base,) = (None,) if opened.base is None else one(connection, _ID, (opened.base,))
+    (base,) = (None,) if opened.base is None else one(connection, _ID, (opened.base.number,))
     return Chain(
         row=row,
         records=tuple(opened.records),
@@ -271,155 +269,36 @@ def chain(connection: apsw.Connection, session: str, id_: str, *, salvage: bool 
 
 def open_at(connection: apsw.Connection, cid: int, *, salvage: bool = False) -> Opened:
     """The chain that ends at a checkpoint, opened."""
+    rows = Rows(connection)
     try:
-        return _open_links(connection, [_Link(*link) for link in connection.execute(_CHAIN, (cid,))][::-1])
-    except (CorruptionError, apsw.Error):
-        return _Detour(connection, salvage=salvage).open(cid)
+        return open_links(rows, [Link(*link) for link in connection.execute(_CHAIN, (cid,))][::-1])
+    except rows.faults:
+        return detour(rows, cid, salvage=salvage)
 
 
-class _Link(NamedTuple):
-    """One row on the way from a checkpoint to its whole copy."""
+class Rows:
+    """The rows as chains are read from them."""
 
-    cid: int
-    link: int | None
-    place: int
-    state_digest: bytes
-    size: int
-    complete: int
-    base: int | None
-    delta: bytes | None
-    roll: bytes | None
+    faults = (CorruptionError, apsw.Error)
 
-
-class Opened:
-    """A chain as far as it has been read."""
-
-    __slots__ = ("base", "lost", "place", "prefix", "records", "singles", "whole_bytes")
-
-    def __init__(self, whole: Record, link: _Link) -> None:
-        self.records = [whole]
-        self.whole_bytes = link.size
-        self.base: int | None = link.cid
-        self.singles = 0
-        self.place = 0
-        self.prefix = b""
-        self.lost = False  # a body of this group could not be read, so what was packed against it cannot either
-
-    def roll(self, record: Record, link: _Link) -> None:
-        self.records.append(record)
-        self.base, self.singles, self.place, self.prefix = link.cid, 0, link.place, b""
-
-    def single(self, connection: apsw.Connection, link: _Link, before: bytes, *, salvage: bool) -> None:
-        if (link.place - 1) % GROUP_DELTAS == 0:
-            self.prefix, self.lost = b"", False
-        record = _open_delta(connection, link, before, self.prefix, salvage=salvage, lost=self.lost)
-        if record is None or record.body == LOST:
-            self.lost = True
-        if record is not None:
-            self.records.append(record)
-            self.singles += 1
-            self.prefix = next_prefix(link.place, self.prefix, record.body)
-        self.place = link.place
-        if link.complete:  # passed over on a detour: the deltas behind it begin anew
-            self.place, self.prefix, self.base = 0, b"", None
-
-
-def _open_links(connection: apsw.Connection, links: list[_Link]) -> Opened:
-    first = links[0]
-    if not first.complete:
-        raise _missing("the whole copy at the beginning of a chain")
-    opened = Opened(packing.open_whole(half(connection, first.cid, WHOLE), state=first.state_digest), first)
-    before = first.state_digest
-    for link in links[1:]:
-        if link.roll is not None:
-            opened.roll(packing.open_roll(link.roll, base=before, state=link.state_digest), link)
-        else:
-            opened.single(connection, link, before, salvage=False)
-        before = link.state_digest
-    return opened
-
-
-class _Detour:
-    """Reading row by row when the shortest way is damaged.
-
-    Past a bad whole copy to an older one, past a bad roll by its single deltas. With `salvage`, what cannot be read
-    at all leaves its shape, or nothing.
-    """
-
-    def __init__(self, connection: apsw.Connection, *, salvage: bool) -> None:
+    def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
-        self._salvage = salvage
 
-    def open(self, cid: int) -> Opened:
-        way: list[_Link] = []
-        at: int | None = cid
-        opened: Opened | None = None
-        while at is not None and opened is None:
-            link = self._step(at)
-            if link is None:
-                break
-            way.append(link)
-            opened = self._whole(link)
-            at = link.link
-        if opened is None:
-            if not self._salvage or not way:
-                raise _missing("every whole copy before this checkpoint")
-            opened = self._shape(way[-1])
-        way.reverse()
-        for before, link in pairwise(way):
-            opened.single(self._connection, link, before.state_digest, salvage=self._salvage)
-        opened.base = None
-        return opened
+    def step(self, number: int) -> Link | None:
+        found = self._connection.execute(_STEP, (number,)).fetchone()
+        return None if found is None else Link(*found)
 
-    def _step(self, cid: int) -> _Link | None:
-        try:
-            found = self._connection.execute(_STEP, (cid,)).fetchone()
-        except apsw.Error:
-            if not self._salvage:
-                raise
-            return None
-        return None if found is None else _Link(*found)
+    def whole(self, link: Link) -> bytes:
+        return half(self._connection, link.number, WHOLE)
 
-    def _whole(self, link: _Link) -> Opened | None:
-        if not link.complete:
-            return None
-        try:
-            data = half(self._connection, link.cid, WHOLE)
-            return Opened(packing.open_whole(data, state=link.state_digest), link)
-        except (CorruptionError, apsw.Error):
-            if link.link is None or link.delta is None:  # there is no other way to this state
-                if self._salvage:
-                    return None
-                raise
-            return None
+    def blobs(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        return blobs(self._connection, digests, salvage=False)
 
-    def _shape(self, link: _Link) -> Opened:
-        try:
-            shape = packing.salvage(half(self._connection, link.cid, WHOLE)) if link.complete else None
-        except (CorruptionError, apsw.Error):
-            shape = None
-        return Opened(shape or Record(b"\x90", b""), link)
+    def delta(self, number: int) -> bytes:
+        return half(self._connection, number, DELTA)
 
-
-def _missing(what: str) -> CorruptionError:
-    return CorruptionError(f"{what} cannot be read", hint="run verify to see what is intact")
-
-
-def _open_delta(
-    connection: apsw.Connection, link: _Link, before: bytes, prefix: bytes, *, salvage: bool, lost: bool
-) -> Record | None:
-    data = link.delta
-    try:
-        if data is None:
-            raise _missing("a delta")
-        data = join(connection, data) if data.startswith(SPILLED) else data
-        if lost and packing.needs_prefix(data):
-            return packing.salvage(data)
-        return packing.open_delta(data, prefix=prefix, base=before, state=link.state_digest)
-    except (CorruptionError, apsw.Error):
-        if not salvage:
-            raise
-        return packing.salvage(data) if data else None
+    def prefix_behind(self, number: int) -> bytes:
+        return open_at(self._connection, number).prefix
 
 
 def half(connection: apsw.Connection, cid: int, which: str) -> bytes:
@@ -427,21 +306,5 @@ def half(connection: apsw.Connection, cid: int, which: str) -> bytes:
     sql = _WHOLE if which == WHOLE else _DELTA
     (data,) = one(connection, sql, (cid,))
     if not data:
-        raise _missing("a stored record")
-    return join(connection, data)
-
-
-def spilled(data: bytes | None) -> list[bytes]:
-    """The digests of the blobs that a half was cut into; none if it stands in its row."""
-    if data is None or not data.startswith(SPILLED):
-        return []
-    return [data[at : at + 32] for at in range(len(SPILLED), len(data), 32)]
-
-
-def join(connection: apsw.Connection, data: bytes) -> bytes:
-    """A half as it was sealed."""
-    parts = spilled(data)
-    if not parts:
-        return data
-    found = blobs(connection, parts, salvage=False)
-    return b"".join([found[digest] for digest in parts])
+        raise missing("a stored record")
+    return join(Rows(connection), data)

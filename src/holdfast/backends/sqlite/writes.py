@@ -13,8 +13,9 @@ import apsw
 from holdfast import packing
 from holdfast.backend import GROUP_DELTAS, MAX_ROW_BYTES, Commit, Row
 from holdfast.backends.sqlite import running
-from holdfast.backends.sqlite.reads import SPILLED, chain, cid_of, find_row, one, pack_id, sid_of, unpack_id
+from holdfast.backends.sqlite.reads import chain, cid_of, find_row, one, pack_id, sid_of, unpack_id
 from holdfast.backends.sqlite.running import Standing
+from holdfast.chains import SPILLED
 from holdfast.digest import checkpoint_digest
 from holdfast.errors import AlreadyExistsError, ConflictError, CorruptionError, NotFoundError
 
