@@ -261,7 +261,7 @@ END
 
 # From a checkpoint along rolls and links to its whole copy. STABLE: every look inside sees the caller's one moment.
 CHAIN = f"""
-CREATE FUNCTION {{schema}}.chain_1(p_session bytea, p_id bytea)
+CREATE FUNCTION {{schema}}.chain_2(p_session bytea, p_id bytea)
 RETURNS TABLE(
   o_sequence bigint, o_link bigint, o_place integer, o_state bytea, o_size bigint, o_base bigint, o_delta bytea,
   o_roll bytea, o_whole bytea, o_id bytea, o_epoch integer, o_lost_parent_id bytea, o_lost_parent_digest bytea,
@@ -292,7 +292,7 @@ END
 
 # A checkpoint and its ancestors, with the columns of `reads.ROW`. Each is the parent of the one before it.
 LINE = f"""
-CREATE FUNCTION {{schema}}.line_1(p_session bytea, p_id bytea, p_limit bigint)
+CREATE FUNCTION {{schema}}.line_2(p_session bytea, p_id bytea, p_limit bigint)
 RETURNS TABLE(
   o_link bigint, o_id bytea, o_sequence bigint, o_lost_parent_id bytea, o_lost_parent_digest bytea, o_parent_id bytea,
   o_parent_digest bytea, o_state bytea, o_digest bytea, o_fields bytea)

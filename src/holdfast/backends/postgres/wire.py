@@ -24,11 +24,12 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
-from holdfast.backend import FORMAT_VERSION
 from holdfast.backends.postgres.faults import fault_of, translate
 from holdfast.backends.postgres.plain import ask, rows_of
 from holdfast.errors import ClosedError, CorruptionError, FormatError, InvalidInputError, UnavailableError
 
+# Of what the tables hold, whichever bytes the records in them are made of: 2 is ids that begin with a UUID in short.
+VERSION = 2
 CONNECTIONS = 16
 PATIENCE_S = 15.0
 _FIRST_PAUSE_S = 0.005
@@ -161,13 +162,13 @@ class Wire:
 
 def refuse_newer(needed: int, verb: str) -> None:
     """FormatError when the store asks for a newer Holdfast."""
-    if needed > FORMAT_VERSION:
+    if needed > VERSION:
         raise newer(needed, verb)
 
 
 def newer(needed: int, verb: str) -> FormatError:
     """The error for a store that is too new for this version."""
-    message = f"this store needs a newer Holdfast to {verb} it (format {needed}; this version knows {FORMAT_VERSION})"
+    message = f"this store needs a newer Holdfast to {verb} it (format {needed}; this version knows {VERSION})"
     return FormatError(message, hint="upgrade: pip install -U holdfast")
 
 

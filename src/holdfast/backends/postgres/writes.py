@@ -12,7 +12,7 @@ from hashlib import sha256
 from msgspec.structs import replace
 
 from holdfast import packing, whereabouts
-from holdfast.backend import FORMAT_VERSION, MAX_ROW_BYTES, Commit, Lease, Row, refuse_in_doubt
+from holdfast.backend import MAX_ROW_BYTES, Commit, Lease, Row, refuse_in_doubt
 from holdfast.backends.postgres import running
 from holdfast.backends.postgres.calls import seal_place
 from holdfast.backends.postgres.chains import SPILLED, prefix_behind
@@ -31,7 +31,7 @@ from holdfast.backends.postgres.functions import (
 )
 from holdfast.backends.postgres.reads import Claim, claim_for, claim_of, find_row, no_checkpoint, sequence_of
 from holdfast.backends.postgres.texts import mark_of, pack, pack_id, pack_or_none, unpack_id
-from holdfast.backends.postgres.wire import Wire, newer
+from holdfast.backends.postgres.wire import VERSION, Wire, newer
 from holdfast.errors import AlreadyExistsError, ConflictError, CorruptionError, HoldfastError, NotFoundError
 
 _COMMIT = (
@@ -148,7 +148,7 @@ def _call(wire: Wire, new: Commit, packed: _Packed, *, gone: int | None = None, 
     marks = list(new.kept_in_state) if lease is not None else []
     answer: bytes = wire.one(
         _COMMIT,
-        *(FORMAT_VERSION, wire.place.relaxed, pack(new.session), pack(new.branch), pack_id(new.id)),
+        *(VERSION, wire.place.relaxed, pack(new.session), pack(new.branch), pack_id(new.id)),
         b"checkpoint\0" + len(raw).to_bytes(4, "big") + raw,
         *(None if new.expect is None else pack_id(new.expect), new.fields, new.state_digest, new.epoch),
         *(packed.delta, packed.whole, packed.roll, None if new.roll_base is None else pack_id(new.roll_base)),
