@@ -305,7 +305,8 @@ def test_durability_holds_whatever_the_server_is_set_to(
         for table in ("checkpoints", "calls", "names"):
             change(postgres_url, schema, SPY.replace("{table}", table))
         author = Author(backend)
-        author.grow(1)
+        for number in range(3):
+            author.commit({"n": number})
         Runner(backend, "a run").call()
         backend.tag(SESSION, id_=author.rows[0].id, name="good")
     with psycopg.connect(postgres_url) as connection:

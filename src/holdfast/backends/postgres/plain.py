@@ -26,21 +26,22 @@ def ask(connection: psycopg.Connection[Any], statement: bytes, values: Sequence[
     sent: list[bytes | None] = []
     types: list[int] = []
     for value in values:
-        if value is None or value == []:  # an empty list would have to say of what
-            sent.append(None)
-            types.append(0)
-        elif isinstance(value, bytes):
+        kind = type(value)
+        if kind is bytes:
             sent.append(value)
             types.append(_BYTES)
-        elif isinstance(value, bool):
-            sent.append(b"\1" if value else b"\0")
-            types.append(_BOOL)
-        elif isinstance(value, int):
+        elif kind is int:
             sent.append(_INT.pack(value))
             types.append(_INT8)
-        elif isinstance(value, str):
+        elif kind is bool:
+            sent.append(b"\1" if value else b"\0")
+            types.append(_BOOL)
+        elif kind is str:
             sent.append(value.encode())
             types.append(_TEXT)
+        elif value is None or value == []:  # an empty list would have to say of what
+            sent.append(None)
+            types.append(0)
         else:
             sent.append(_pack_list(value))
             types.append(_INT8_LIST if isinstance(value[0], int) else _BYTES_LIST)

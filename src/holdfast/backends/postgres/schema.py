@@ -15,7 +15,7 @@ from hashlib import sha256
 import psycopg
 from psycopg import sql
 
-from holdfast.backends.postgres.functions import FUNCTIONS
+from holdfast.backends.postgres.functions import FUNCTIONS, ORDINARY
 from holdfast.backends.postgres.wire import VERSION, Place, Wire, refuse_newer
 from holdfast.errors import FormatError, InvalidInputError, UnsupportedError
 
@@ -125,7 +125,7 @@ def prepare(wire: Wire) -> None:
         if not found:
             _make(wire)
         elif found < LAYOUT:
-            wire.connection.execute(wire.place.plainly(UPGRADE).encode())
+            _upgrade(wire)
         wire.connection.execute("COMMIT")
     except psycopg.errors.InsufficientPrivilege as error:
         wire.connection.execute("ROLLBACK")
@@ -162,6 +162,11 @@ def _make(wire: Wire) -> None:
         connection.execute(_said(function, place).encode())
     meta = {"format_version": VERSION, "min_reader": VERSION, "min_writer": VERSION, "layout": LAYOUT}
     wire.each(_PUT_META, list(meta.items()))
+
+
+def _upgrade(wire: Wire) -> None:
+    wire.connection.execute(wire.place.plainly(UPGRADE).encode())
+    wire.connection.execute(_said(ORDINARY, wire.place).encode())
 
 
 def _said(function: str, place: Place) -> str:

@@ -118,6 +118,10 @@ class Wire:
             raise CorruptionError(message, hint="run verify to see what is intact")
         return found
 
+    def told(self, statement: str, *values: Any) -> bytes | None:
+        """The one value, in bytes, that a function of ours gives."""
+        return ask(self.connection, self.place(statement), values).get_value(0, 0)
+
     def do(self, statement: str, *values: Any) -> int:
         """How many rows a statement changed."""
         return ask(self.connection, self.place(statement), values).command_tuples or 0
