@@ -13,6 +13,7 @@ from holdfast.errors import ConflictError, FormatError, LeaseHeldError
 from holdfast.testing.author import Author, check_states
 from holdfast.testing.runner import SESSION, Runner
 from tests.backends.conftest import Fresh
+from tests.backends.proxy import Proxy
 from tests.backends.test_postgres import connect
 
 Setting = tuple[PostgresBackend, psycopg.Connection[Any]]
@@ -87,3 +88,41 @@ def test_a_branch_on_which_somebody_runs_takes_no_commit_by_the_short_way(settin
     outsider = Author(backend).stand_on_head()
     outsider.commit({"n": 2})
     assert not list(backend.check())
+
+
+def kept(backend: PostgresBackend) -> list[str]:
+    """What the server's sessions of a backend have prepared."""
+    found = [row for wire in backend._pool._idle for row in wire.rows("SELECT name FROM pg_prepared_statements")]
+    return sorted(name.split(".")[1] for (name,) in found)
+
+
+def work(backend: PostgresBackend, session: str) -> None:
+    author, run = Author(backend, session), Runner(backend, f"run of {session}")
+    for number in range(9):
+        author.commit({"n": number})
+        run.call()
+    check_states(backend, session, author.states)
+
+
+def test_what_is_asked_all_the_time_is_parsed_once(setting: Setting) -> None:
+    backend, _ = setting
+    work(backend, "one")
+    assert kept(backend) == ["commit_2", "journal_1"]
+
+
+def test_what_the_server_has_thrown_away_is_asked_in_full(setting: Setting) -> None:
+    backend, _ = setting
+    work(backend, "one")
+    (wire,) = backend._pool._idle
+    wire.connection.execute("DEALLOCATE ALL")
+    work(backend, "two")
+    assert kept(backend) == []
+    assert not list(backend.check())
+
+
+def test_behind_a_pooler_nothing_is_kept_in_a_session_of_the_server(postgres_url: str, fresh_schema: Fresh) -> None:
+    with Proxy(postgres_url) as proxy:
+        proxy.greets = True
+        with closing(PostgresBackend(proxy.url, schema=fresh_schema())) as backend:
+            work(backend, "one")
+            assert kept(backend) == []

@@ -34,7 +34,7 @@ LOST_CALL = "(damaged)"  # the name of a call that was given up and could not be
 def write(wire: Wire, lease: Lease, call: CallRow, after: int, slot: int | None, *, again: bool) -> int:
     """Write down a call, or what became of it; see the port."""
     sealed = seal(call, lease.run)
-    answer = wire.told(
+    answer = wire.told_often(
         _JOURNAL,
         *(VERSION, wire.place.relaxed, lease.run, lease.token, lease.lease_us, claim_for(lease)),
         *(after, slot, mark_of(call.id), *sealed, again),

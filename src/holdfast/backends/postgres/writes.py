@@ -162,7 +162,7 @@ def _call_ordinary(wire: Wire, new: Commit, packed: _Packed) -> bytes | None:
     """The short way; None if it is not to be had, and nothing was changed."""
     totals = new.totals
     try:
-        return wire.told(
+        return wire.told_often(
             _ORDINARY,
             *(VERSION, wire.place.relaxed, pack(new.session), pack(new.branch), pack_id(new.id), _head(new)),
             *(None if new.expect is None else pack_id(new.expect), new.fields, new.state_digest, new.epoch),
