@@ -50,11 +50,11 @@ def server() -> Iterator[str | None]:
         found.cleanup()
 
 
-def relations_bytes(url: str, schema: str) -> int:
+def relations_bytes(url: str, schema: str, *, vacuum: bool = True) -> int:
     """What the tables of a schema take on disk, with their indexes."""
     with psycopg.connect(url, autocommit=True) as connection:
         tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,)).fetchall()
-        for (table,) in tables:
+        for (table,) in tables if vacuum else ():
             connection.execute(sql.SQL("VACUUM {}").format(sql.Identifier(schema, table)))
         found = connection.execute(
             "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c "

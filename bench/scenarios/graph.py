@@ -8,6 +8,8 @@ import importlib.util
 import sqlite3
 import statistics
 import sys
+import tempfile
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,6 @@ from bench.report import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from bench.measuring import Settings
 
@@ -42,6 +43,9 @@ def graph(settings: Settings) -> list[Figure]:
         Figure("graph", "put, last turns", here["put_end_us"] / 1000, "ms"),
         Figure("graph", "get_state at the end", here["look_us"] / 1000, "ms"),
     ]
+    if (stored := _stored_by_postgres(turns, texts)) is not None:
+        name = "on PostgreSQL, tables with their indexes"
+        figures.append(Figure("graph", name, stored / MEGABYTE, "MB", must=2.0 if whole else None))
     if not settings.with_peer or importlib.util.find_spec("langgraph.checkpoint.sqlite") is None:
         sys.stderr.write("graph: SqliteSaver left out\n")
         return figures
@@ -61,6 +65,27 @@ def ours(path: Path) -> Iterator[Any]:
     adapter: Any = importlib.import_module("holdfast.adapters.langgraph")
     with holdfast.open(path) as store:
         yield adapter.HoldfastSaver(store)
+
+
+def _stored_by_postgres(turns: int, texts: list[str]) -> int | None:
+    """The same on PostgreSQL, as the server left it: nothing is vacuumed first. None if there is no server."""
+    postgres: Any = importlib.import_module("bench.postgres")
+    with postgres.server() as url, tempfile.TemporaryDirectory() as folder:
+        if url is None:
+            return None
+        postgres.drop(url, "bench_graph")
+
+        @contextlib.contextmanager
+        def opened(_: Path) -> Iterator[Any]:
+            adapter: Any = importlib.import_module("holdfast.adapters.langgraph")
+            subject = postgres.PostgresSubject(url, "bench_graph")
+            yield adapter.HoldfastSaver(subject.store)
+            subject.close()
+
+        chat(opened, Path(folder) / "none", turns, texts)
+        stored: int = postgres.relations_bytes(url, "bench_graph", vacuum=False)
+        postgres.drop(url, "bench_graph")
+        return stored
 
 
 @contextlib.contextmanager

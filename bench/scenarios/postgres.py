@@ -70,10 +70,12 @@ def _append(settings: Settings, url: str) -> list[Figure]:
     ]
     if "peer" in sizes:
         slower = statistics.median(_median(one["peer"][-NEAR:]) / _median(one["holdfast"][-NEAR:]) for one, _ in rounds)
+        most = statistics.median(_median(one["peer"][-NEAR:]) / _median(one["floor"][-NEAR:]) for one, _ in rounds)
         larger = sizes["peer"] / sizes["holdfast"]
         last = append.step_count(settings)
         figures += [
             Figure("postgres", f"PostgresSaver's time, step {last}", slower, must=20.0, sense="at least"),
+            Figure("postgres", f"PostgresSaver's time / the floor's, step {last}", most),
             Figure("postgres", "PostgresSaver's bytes", larger, must=50.0, sense="at least"),
         ]
     return figures

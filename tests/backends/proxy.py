@@ -15,6 +15,7 @@ from typing import Literal, Self
 import psycopg.conninfo
 
 Moment = Literal["before", "during", "after"]
+_KEY_DATA = b"K\0\0\0\x0c"  # begins the message that tells number and key of the server's process
 _RESET = struct.pack("ii", 1, 0)  # closing sends RST at once
 
 
@@ -33,6 +34,7 @@ class Proxy:
         self.down = False
         self.cuts = 0
         self.delay_s = 0.0
+        self.greets = False  # with a process number of its own, as a pooler does
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -129,9 +131,15 @@ class _Link:
                     self._answered.set()  # it was carried out; nobody will hear of it
                     continue
                 time.sleep(self._proxy.delay_s / 2)
-                self._client.sendall(data)
+                self._client.sendall(_greeting(data) if self._proxy.greets else data)
         self._answered.set()
         self._proxy.ended(self._client, self._server)
+
+
+def _greeting(data: bytes) -> bytes:
+    """The server's words with another process number, where one is told."""
+    before, told, after = data.partition(_KEY_DATA)
+    return before + told + bytes([after[0] ^ 1]) + after[1:] if told else data
 
 
 def _reset(end: socket.socket) -> None:

@@ -49,7 +49,7 @@ def test_a_commit_cut_at_any_moment_is_written_once(setting: Setting, moment: Mo
     author = Author(far)
     author.grow(2)
     for number in range(3):
-        proxy.cut(b"commit_1", moment)
+        proxy.cut(b".commit_", moment)
         author.commit({"number": number, "picture": bytes([number]) * 6_000})
         assert proxy.cuts == number + 1
     check_states(near, SESSION, author.states)
@@ -68,7 +68,7 @@ def test_a_journaled_call_cut_at_any_moment_is_written_once(setting: Setting, mo
         run.finish(begun)
     assert proxy.cuts == 6
     assert pending(near) == run.seen
-    proxy.cut(b"commit_1", moment)
+    proxy.cut(b".commit_", moment)
     row = run.author.write(*run.draft(ends_run=True))
     assert len(near.calls(SESSION, row.id)) == 3
     assert not near.runs(SESSION)[0].entered
@@ -123,7 +123,7 @@ def test_what_is_refused_is_still_refused_after_a_cut(setting: Setting, moment: 
     stale = Author(near).stand_on_head()
     draft = stale.draft({"by": "another"})
     author.grow(1)
-    proxy.cut(b"commit_1", moment)
+    proxy.cut(b".commit_", moment)
     with pytest.raises(ConflictError):
         far.commit(draft)
     old = Runner(far, "fenced", lease_us=1)
@@ -142,7 +142,7 @@ def test_hundreds_of_cuts_lose_nothing_and_double_nothing(setting: Setting) -> N
     author = Author(far, whole_every=12)
     run = Runner(far, "a run")
     for _ in range(110):
-        proxy.cut(b"commit_1", chance.choice(MOMENTS))
+        proxy.cut(b".commit_", chance.choice(MOMENTS))
         author.grow(1)
         proxy.cut(b"journal_1", chance.choice(MOMENTS), chance.choice([1, 1, 2]))
         begun = run.start("tool", key=str(len(run.seen)))
@@ -209,7 +209,7 @@ def test_a_second_address_takes_over_when_the_first_is_gone(postgres_url: str, f
             author = Author(backend)
             author.grow(2)
             first.down = True
-            first.cut(b"commit_1", "after")
+            first.cut(b".commit_", "after")
             author.grow(2)
             check_states(backend, SESSION, author.states)
 

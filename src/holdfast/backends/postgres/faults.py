@@ -22,6 +22,7 @@ from holdfast.errors import (
 )
 
 MISSING_BLOB = "HF001"  # raised by our own functions; the detail is the digest
+NOT_ORDINARY = "HF002"  # likewise: what was begun is undone, and to be done the longer way
 
 _UNDONE = {
     "40001",  # serialization failure

@@ -9,12 +9,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast import whereabouts
-from holdfast.backend import ABANDONED, FORMAT_VERSION, CallRow, Journaled, Lease
+from holdfast.backend import ABANDONED, CallRow, Journaled, Lease
 from holdfast.backends.postgres.calls import open_journaled, seal
 from holdfast.backends.postgres.functions import FENCED, LOST, NEWER
 from holdfast.backends.postgres.reads import claim_for, sid_of
 from holdfast.backends.postgres.texts import mark_of
-from holdfast.backends.postgres.wire import Wire, newer
+from holdfast.backends.postgres.wire import VERSION, Wire, newer
 from holdfast.errors import CorruptionError
 
 _JOURNAL = "SELECT {schema}.journal_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
@@ -34,12 +34,12 @@ LOST_CALL = "(damaged)"  # the name of a call that was given up and could not be
 def write(wire: Wire, lease: Lease, call: CallRow, after: int, slot: int | None, *, again: bool) -> int:
     """Write down a call, or what became of it; see the port."""
     sealed = seal(call, lease.run)
-    (answer,) = wire.one(
+    answer = wire.told_often(
         _JOURNAL,
-        *(FORMAT_VERSION, wire.place.relaxed, lease.run, lease.token, lease.lease_us, claim_for(lease)),
+        *(VERSION, wire.place.relaxed, lease.run, lease.token, lease.lease_us, claim_for(lease)),
         *(after, slot, mark_of(call.id), *sealed, again),
     )
-    if answer == FENCED:
+    if answer is None or answer == FENCED:
         raise whereabouts.fenced(lease.session, lease.branch)
     if answer == LOST:
         message = f"call {call.id} is not in the journal any more"

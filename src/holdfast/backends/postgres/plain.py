@@ -23,28 +23,50 @@ _FINE = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 def ask(connection: psycopg.Connection[Any], statement: bytes, values: Sequence[Any]) -> pq.abc.PGresult:
     """Run a statement with `$1`, `$2` and so on; the driver's own error if the server refuses it."""
+    sent, types = _pack(values)
+    formats = [_BINARY] * len(sent)
+    return _fine(connection, connection.pgconn.exec_params(statement, sent, types, formats, _BINARY))
+
+
+def keep(connection: psycopg.Connection[Any], name: bytes, statement: bytes) -> None:
+    """Have the server keep a statement that calls one of its functions, which says of which types the values are."""
+    _fine(connection, connection.pgconn.prepare(name, statement, []))
+
+
+def ask_kept(connection: psycopg.Connection[Any], name: bytes, values: Sequence[Any]) -> pq.abc.PGresult:
+    """Run a statement that the server keeps."""
+    sent, _ = _pack(values)
+    given: Any = sent  # the driver's own word for it leaves out that a value may be missing
+    return _fine(connection, connection.pgconn.exec_prepared(name, given, [_BINARY] * len(sent), _BINARY))
+
+
+def _pack(values: Sequence[Any]) -> tuple[list[bytes | None], list[int]]:
     sent: list[bytes | None] = []
     types: list[int] = []
     for value in values:
-        if value is None or value == []:  # an empty list would have to say of what
-            sent.append(None)
-            types.append(0)
-        elif isinstance(value, bytes):
+        kind = type(value)
+        if kind is bytes:
             sent.append(value)
             types.append(_BYTES)
-        elif isinstance(value, bool):
-            sent.append(b"\1" if value else b"\0")
-            types.append(_BOOL)
-        elif isinstance(value, int):
+        elif kind is int:
             sent.append(_INT.pack(value))
             types.append(_INT8)
-        elif isinstance(value, str):
+        elif kind is bool:
+            sent.append(b"\1" if value else b"\0")
+            types.append(_BOOL)
+        elif kind is str:
             sent.append(value.encode())
             types.append(_TEXT)
+        elif value is None or value == []:  # an empty list would have to say of what
+            sent.append(None)
+            types.append(0)
         else:
             sent.append(_pack_list(value))
             types.append(_INT8_LIST if isinstance(value[0], int) else _BYTES_LIST)
-    result = connection.pgconn.exec_params(statement, sent, types, [_BINARY] * len(sent), _BINARY)
+    return sent, types
+
+
+def _fine(connection: psycopg.Connection[Any], result: pq.abc.PGresult) -> pq.abc.PGresult:
     if result.status not in _FINE:
         error = psycopg.errors.error_from_result(result)
         if error.sqlstate is None:  # not the server's word: the connection is gone, whatever libpq thinks of it

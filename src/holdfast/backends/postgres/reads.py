@@ -41,8 +41,9 @@ SESSION = (
 SESSION_COLUMNS = 12
 _SESSION_BY_ID = f"SELECT {SESSION} FROM {{schema}}.sessions s WHERE s.id = %s"
 _SESSIONS = (
-    f"SELECT {SESSION} FROM {{schema}}.sessions s WHERE s.touched < %s AND (%s::bytea IS NULL OR s.status = %s) "
-    "AND (%s::bytea IS NULL OR s.agent = %s) ORDER BY s.touched DESC LIMIT %s"
+    f"SELECT {SESSION} FROM {{schema}}.sessions s WHERE s.era <= %s >> 8 AND s.touched < %s "
+    "AND (%s::bytea IS NULL OR s.status = %s) AND (%s::bytea IS NULL OR s.agent = %s) "
+    "ORDER BY s.era DESC, s.touched DESC LIMIT %s"
 )
 _NAMES = (
     "SELECT n.name, n.tag, c.id, u.id FROM {schema}.sessions s JOIN {schema}.names n ON n.sid = s.sid "
@@ -53,7 +54,7 @@ _NAMES = (
 )
 _ALL_NAMES = f"{_NAMES} ORDER BY n.name"
 _ONE_NAME = f"{_NAMES} AND n.name = %s"
-_LINE = "SELECT * FROM {schema}.line_1(%s, %s, %s)"
+_LINE = "SELECT * FROM {schema}.line_2(%s, %s, %s)"
 _CHILDREN = "SELECT id FROM {schema}.checkpoints WHERE sid = %s AND sequence > %s AND link = %s ORDER BY sequence"
 _IDS = (
     "SELECT c.id FROM {schema}.sessions s JOIN {schema}.checkpoints c ON c.sid = s.sid WHERE s.id = %s "
@@ -61,7 +62,7 @@ _IDS = (
 )
 _RANGE = (
     "SELECT c.id FROM {schema}.sessions s JOIN {schema}.checkpoints c ON c.sid + 0 = s.sid "
-    "WHERE s.id = %s AND c.id >= %s AND c.id <= %s ORDER BY c.id LIMIT %s"
+    "WHERE s.id = %s AND c.id >= %s AND c.id < %s AND (octet_length(c.id) = 12) = %s ORDER BY c.id LIMIT %s"
 )
 _BLOBS = "SELECT digest, data FROM {schema}.blobs WHERE digest = ANY(%s::bytea[])"
 _SIZES = (
@@ -167,7 +168,7 @@ def sessions(wire: Wire, before: int | None, limit: int, status: str | None, age
     """A page of sessions, the one touched last first."""
     wanted = pack_or_none(status), pack_or_none(agent)
     newest = _NEWEST if before is None else before
-    found = wire.rows(_SESSIONS, newest, wanted[0], wanted[0], wanted[1], wanted[1], limit)
+    found = wire.rows(_SESSIONS, newest, newest, wanted[0], wanted[0], wanted[1], wanted[1], limit)
     return [session_line(row) for row in found]
 
 
@@ -202,7 +203,7 @@ def find_ids(wire: Wire, session: str, prefix: str, limit: int) -> list[str]:
     """Ids that begin like this."""
     if not prefix:
         return []
-    found = [row[0] for low, high in ids_from(prefix) for row in wire.rows(_RANGE, pack(session), low, high, limit)]
+    found = [row[0] for range_ in ids_from(prefix) for row in wire.rows(_RANGE, pack(session), *range_, limit)]
     return [unpack_id(id_) for id_ in found][:limit]
 
 

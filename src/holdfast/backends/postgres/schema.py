@@ -2,7 +2,10 @@
 
 A checkpoint is known by its session's number and its sequence; texts are bytes (UTF-8, surrogates let pass), because
 PostgreSQL's own texts hold neither NUL nor lone surrogates. Packed bytes are kept outside the server's own compression.
-Rows that every commit changes leave room in their pages, so that they can be changed in place.
+Rows that every commit changes leave room in their pages, so that they can be changed in place; so no index may be on
+what every commit changes. `touched` is one of these: sessions are listed by its `era`, which is the same for 256
+writes, and sorted within that. Checkpoints are only ever added, at the ends of their sessions: their indexes are
+filled up. Merged deltas stay in their rows, where they take fewer bytes than in the chunks of a table aside.
 """
 
 from __future__ import annotations
@@ -12,12 +15,11 @@ from hashlib import sha256
 import psycopg
 from psycopg import sql
 
-from holdfast.backend import FORMAT_VERSION, MIN_READER, MIN_WRITER
-from holdfast.backends.postgres.functions import FUNCTIONS
-from holdfast.backends.postgres.wire import Place, Wire, refuse_newer
+from holdfast.backends.postgres.functions import FUNCTIONS, ORDINARY
+from holdfast.backends.postgres.wire import VERSION, Place, Wire, refuse_newer
 from holdfast.errors import FormatError, InvalidInputError, UnsupportedError
 
-LAYOUT = 1  # of the tables; rises with each step below, whatever the format of the bytes in them
+LAYOUT = 2  # of the tables; rises with each step below, whatever the format of the bytes in them
 _MAX_NAME_BYTES = 63
 _META_TABLE = "holdfast"
 _TABLES = ("sessions", "names", "checkpoints", "blobs", "blob_refs", "runs", "calls")
@@ -29,8 +31,9 @@ CREATE TABLE {schema}.sessions(
   sid bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, touched bigint NOT NULL, created_us bigint NOT NULL,
   updated_us bigint NOT NULL, logical bigint NOT NULL, sequence bigint NOT NULL, last_step bigint,
   checkpoints integer NOT NULL, branches integer NOT NULL, epoch integer NOT NULL, id bytea NOT NULL UNIQUE,
-  agent bytea, status bytea NOT NULL, reason bytea, usage bytea NOT NULL) WITH (fillfactor = 70);
-CREATE INDEX sessions_touched ON {schema}.sessions(touched);
+  agent bytea, status bytea NOT NULL, reason bytea, usage bytea NOT NULL,
+  era bigint NOT NULL GENERATED ALWAYS AS (touched >> 8) STORED) WITH (fillfactor = 70);
+CREATE INDEX sessions_era ON {schema}.sessions(era);
 CREATE TABLE {schema}.names(
   sid bigint NOT NULL, sequence bigint NOT NULL, undo bigint, tag boolean NOT NULL, name bytea NOT NULL,
   PRIMARY KEY(sid, name)) WITH (fillfactor = 70);
@@ -38,8 +41,9 @@ CREATE TABLE {schema}.checkpoints(
   sid bigint NOT NULL, sequence bigint NOT NULL, touched bigint NOT NULL, link bigint, base bigint, took_run bigint,
   took_stood bigint, took_calls integer, size integer NOT NULL, place integer NOT NULL, id bytea NOT NULL,
   state_digest bytea NOT NULL, digest bytea NOT NULL, lost_parent_id bytea, lost_parent_digest bytea,
-  fields bytea NOT NULL, delta bytea, roll bytea, whole bytea, PRIMARY KEY(sid, sequence));
-CREATE UNIQUE INDEX checkpoints_id ON {schema}.checkpoints(id, sid);
+  fields bytea NOT NULL, delta bytea, roll bytea, whole bytea, PRIMARY KEY(sid, sequence) WITH (fillfactor = 100))
+  WITH (toast_tuple_target = 8160);
+CREATE UNIQUE INDEX checkpoints_id ON {schema}.checkpoints(id, sid) WITH (fillfactor = 100);
 ALTER TABLE {schema}.checkpoints ALTER delta SET STORAGE EXTERNAL, ALTER roll SET STORAGE EXTERNAL,
   ALTER whole SET STORAGE EXTERNAL;
 CREATE TABLE {schema}.blobs(
@@ -59,6 +63,28 @@ CREATE TABLE {schema}.calls(
   mark bigint NOT NULL, n integer NOT NULL, body bytea NOT NULL, result bytea, place bytea) WITH (fillfactor = 70);
 CREATE UNIQUE INDEX calls_run ON {schema}.calls(run, stood, n);
 ALTER TABLE {schema}.calls ALTER body SET STORAGE EXTERNAL, ALTER result SET STORAGE EXTERNAL;
+"""
+
+# From layout 1. The functions that read get other names: who still calls the old ones would misread the ids.
+UPGRADE = """
+LOCK TABLE {schema}.sessions, {schema}.names, {schema}.checkpoints, {schema}.holdfast;
+UPDATE {schema}.holdfast SET value = 2;
+DROP INDEX {schema}.sessions_touched;
+ALTER TABLE {schema}.sessions ADD era bigint NOT NULL GENERATED ALWAYS AS (touched >> 8) STORED;
+CREATE INDEX sessions_era ON {schema}.sessions(era);
+CREATE FUNCTION {schema}.shortened(p_id bytea) RETURNS bytea LANGUAGE sql AS
+$$SELECT CASE WHEN encode(substr(p_id, 14, 36), 'escape') ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+    AND substr(p_id, 1, 13) = decode(repeat('ff', 13), 'hex')
+    AND substr(p_id, 14, 26) <> 'ffffffff-ffff-ffff-ffff-ff'::bytea
+  THEN decode(replace(encode(substr(p_id, 14, 36), 'escape'), '-', ''), 'hex') || substr(p_id, 50) ELSE p_id END$$;
+UPDATE {schema}.checkpoints SET id = {schema}.shortened(id), lost_parent_id = {schema}.shortened(lost_parent_id)
+WHERE octet_length(id) >= 49 OR octet_length(lost_parent_id) >= 49;
+DROP FUNCTION {schema}.shortened;
+ALTER TABLE {schema}.checkpoints SET (toast_tuple_target = 8160);
+ALTER INDEX {schema}.checkpoints_pkey SET (fillfactor = 100);
+ALTER INDEX {schema}.checkpoints_id SET (fillfactor = 100);
+ALTER FUNCTION {schema}.chain_1 RENAME TO chain_2;
+ALTER FUNCTION {schema}.line_1 RENAME TO line_2;
 """
 
 _LOOK = """
@@ -87,20 +113,23 @@ def check_schema_name(name: str) -> str:
 
 
 def prepare(wire: Wire) -> None:
-    """Make the store if there is none; refuse what is not one, and one that is too new."""
-    if _is_ready(wire):
+    """Make the store if there is none, or bring it up to date; refuse what is not one, and one that is too new."""
+    if _layout(wire) >= LAYOUT:
         return
     schema = wire.place.schema
     # Held to the end of the transaction: of all who come at once one makes the store, and the others find it made.
     wire.connection.execute("BEGIN")
     try:
         wire.connection.execute(_LOCK, (int.from_bytes(sha256(schema.encode()).digest()[:8], "big", signed=True),))
-        if not _is_ready(wire):
+        found = _layout(wire)
+        if not found:
             _make(wire)
+        elif found < LAYOUT:
+            _upgrade(wire)
         wire.connection.execute("COMMIT")
     except psycopg.errors.InsufficientPrivilege as error:
         wire.connection.execute("ROLLBACK")
-        message = f"there is no store in the schema {schema!r}, and this role may not make one"
+        message = f"there is no store of this version in the schema {schema!r}, and this role may not make one"
         raise UnsupportedError(
             message, hint="let its owner open it once, then grant what docs/backends.md lists"
         ) from error
@@ -110,18 +139,18 @@ def prepare(wire: Wire) -> None:
         raise
 
 
-def _is_ready(wire: Wire) -> bool:
-    """True if there is a store with the tables of this version."""
+def _layout(wire: Wire) -> int:
+    """The version of the tables that are there; 0 if there is no store."""
     place = wire.place
     found = [name for (name,) in wire.connection.execute(_LOOK, (place.schema, [_META_TABLE, *_TABLES]))]
     if _META_TABLE not in found:
         if found:
             message = f"the schema {place.schema!r} has tables of others: {', '.join(found)}"
             raise FormatError(message, hint="name another schema: '?schema=…'")
-        return False
+        return 0
     meta = dict(wire.rows(_META))
     refuse_newer(meta.get("min_reader", 1), "read")
-    return bool(meta.get("layout", 0) >= LAYOUT)
+    return int(meta.get("layout", 1))
 
 
 def _make(wire: Wire) -> None:
@@ -131,8 +160,13 @@ def _make(wire: Wire) -> None:
     connection.execute(place.plainly(SCHEMA).encode())
     for function in FUNCTIONS:
         connection.execute(_said(function, place).encode())
-    meta = {"format_version": FORMAT_VERSION, "min_reader": MIN_READER, "min_writer": MIN_WRITER, "layout": LAYOUT}
+    meta = {"format_version": VERSION, "min_reader": VERSION, "min_writer": VERSION, "layout": LAYOUT}
     wire.each(_PUT_META, list(meta.items()))
+
+
+def _upgrade(wire: Wire) -> None:
+    wire.connection.execute(wire.place.plainly(UPGRADE).encode())
+    wire.connection.execute(_said(ORDINARY, wire.place).encode())
 
 
 def _said(function: str, place: Place) -> str:

@@ -1,9 +1,10 @@
 """Connections: borrowed, tried again where that is safe, and never used by a forked child.
 
-No state is kept in a session of the server (no prepared statements, no SET beyond a transaction), so a pooler that
-hands out another session per transaction does no harm. The pool is small and has no threads of its own: a connection
-is made by whoever needs one, with the driver's own error if that fails, and all idle ones are let go when one turns
-out broken, since the others broke with it.
+No state is kept in a session of the server (no SET beyond a transaction) that we could not do without, so a pooler
+that hands out another session per transaction does no harm. Where a connection leads straight to a server, the two
+statements that are used most are kept there. The pool is small and has no threads of its own: a connection is made by
+whoever needs one, with the driver's own error if that fails, and all idle ones are let go when one turns out broken,
+since the others broke with it.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
-from holdfast.backend import FORMAT_VERSION
 from holdfast.backends.postgres.faults import fault_of, translate
-from holdfast.backends.postgres.plain import ask, rows_of
+from holdfast.backends.postgres.plain import ask, ask_kept, keep, rows_of
 from holdfast.errors import ClosedError, CorruptionError, FormatError, InvalidInputError, UnavailableError
 
+# Of what the tables hold, whichever bytes the records in them are made of: 2 is ids that begin with a UUID in short.
+VERSION = 2
 CONNECTIONS = 16
 PATIENCE_S = 15.0
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 1.0
 _KEPT_S = 600.0
+_OFTEN = 5
 # Dead peers are noticed by the system, not by us: a statement may take as long as it takes.
 _DEFAULTS = {
     "connect_timeout": "10",
@@ -93,12 +96,14 @@ class Place:
 class Wire:
     """A connection and the place it speaks of."""
 
-    __slots__ = ("connection", "made", "place")
+    __slots__ = ("_kept", "_used", "connection", "made", "place")
 
     def __init__(self, connection: psycopg.Connection[Any], place: Place) -> None:
         self.connection = connection
         self.place = place
         self.made = time.monotonic()
+        self._used: dict[bytes, int] = {}
+        self._kept: dict[bytes, bytes] = {}
 
     def rows(self, statement: str, *values: Any) -> list[Any]:
         """All rows that a statement gives."""
@@ -116,6 +121,34 @@ class Wire:
             message = "a row that must be there cannot be read"
             raise CorruptionError(message, hint="run verify to see what is intact")
         return found
+
+    def told(self, statement: str, *values: Any) -> bytes | None:
+        """The one value, in bytes, that a function of ours gives."""
+        return ask(self.connection, self.place(statement), values).get_value(0, 0)
+
+    def told_often(self, statement: str, *values: Any) -> bytes | None:
+        """The same, outside a transaction, for what is asked all the time: the server keeps it, which saves parsing."""
+        said = self.place(statement)
+        name = self._kept.get(said)
+        if name is not None:
+            try:
+                return ask_kept(self.connection, name, values).get_value(0, 0)
+            except psycopg.errors.InvalidSqlStatementName:
+                # Somebody threw it away. Nothing was carried out, and on this connection it is not kept again.
+                del self._kept[said]
+        used = self._used[said] = self._used.get(said, 0) + 1
+        if used == _OFTEN and self._is_straight():
+            # Named by its text: whatever has that name already is the same.
+            function = statement.partition("(")[0].rpartition(".")[2]
+            name = f"holdfast.{function}.{sha256(said).hexdigest()[:24]}".encode()
+            with contextlib.suppress(psycopg.errors.DuplicatePreparedStatement):
+                keep(self.connection, name, said)
+            self._kept[said] = name
+        return ask(self.connection, said, values).get_value(0, 0)
+
+    def _is_straight(self) -> bool:
+        """False behind a pooler, which greets with a process number of its own."""
+        return bool(self.one("SELECT pg_backend_pid()")[0] == self.connection.pgconn.backend_pid)
 
     def do(self, statement: str, *values: Any) -> int:
         """How many rows a statement changed."""
@@ -161,13 +194,13 @@ class Wire:
 
 def refuse_newer(needed: int, verb: str) -> None:
     """FormatError when the store asks for a newer Holdfast."""
-    if needed > FORMAT_VERSION:
+    if needed > VERSION:
         raise newer(needed, verb)
 
 
 def newer(needed: int, verb: str) -> FormatError:
     """The error for a store that is too new for this version."""
-    message = f"this store needs a newer Holdfast to {verb} it (format {needed}; this version knows {FORMAT_VERSION})"
+    message = f"this store needs a newer Holdfast to {verb} it (format {needed}; this version knows {VERSION})"
     return FormatError(message, hint="upgrade: pip install -U holdfast")
 
 

@@ -1,6 +1,7 @@
 """Writing: a commit in one statement, names in short transactions. Each function raises to leave nothing behind.
 
-The order of a commit is visible in `functions.py`: blobs, checkpoint with its records, head, totals, the run. `again`
+The order of a commit is visible in `functions.py`: blobs, checkpoint with its records, head, totals, the run. A commit
+with nothing to weigh takes a shorter way there. `again`
 says that an earlier try may have been recorded: then what is found as it was wanted counts as done.
 """
 
@@ -9,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from hashlib import sha256
 
+import psycopg
 from msgspec.structs import replace
 
 from holdfast import packing, whereabouts
-from holdfast.backend import FORMAT_VERSION, MAX_ROW_BYTES, Commit, Lease, Row, refuse_in_doubt
+from holdfast.backend import MAX_ROW_BYTES, Commit, Lease, Row, refuse_in_doubt
 from holdfast.backends.postgres import running
 from holdfast.backends.postgres.calls import seal_place
 from holdfast.backends.postgres.chains import SPILLED, prefix_behind
+from holdfast.backends.postgres.faults import NOT_ORDINARY
 from holdfast.backends.postgres.functions import (
     CONFLICT,
     DONE,
@@ -31,13 +34,14 @@ from holdfast.backends.postgres.functions import (
 )
 from holdfast.backends.postgres.reads import Claim, claim_for, claim_of, find_row, no_checkpoint, sequence_of
 from holdfast.backends.postgres.texts import mark_of, pack, pack_id, pack_or_none, unpack_id
-from holdfast.backends.postgres.wire import Wire, newer
+from holdfast.backends.postgres.wire import VERSION, Wire, newer
 from holdfast.errors import AlreadyExistsError, ConflictError, CorruptionError, HoldfastError, NotFoundError
 
 _COMMIT = (
     "SELECT {schema}.commit_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::bytea[], "
     "%s::bytea[], %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::bigint[], %s::bytea[], %s, %s, %s)"
 )
+_ORDINARY = "SELECT {schema}.commit_2(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 LOCK_SESSION = "SELECT sid, epoch FROM {schema}.sessions WHERE id = %s FOR NO KEY UPDATE"
 _FIND_NAME = (
     "SELECT n.tag, (SELECT c.id FROM {schema}.checkpoints c WHERE c.sid = n.sid AND c.sequence = n.sequence) "
@@ -102,7 +106,9 @@ def cut(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
 def commit(wire: Wire, new: Commit) -> Row:
     """Write one checkpoint and move its branch, or raise and leave nothing."""
     packed = _Packed(new, prefix=new.prefix, with_roll=True)
-    answer = _call(wire, new, packed)
+    answer = _call_ordinary(wire, new, packed) if _is_ordinary(new, packed) else None
+    if answer is None:
+        answer = _call(wire, new, packed)
     if answer.startswith(HELD):
         until_us, token, claim = _held(answer)
         if not whereabouts.is_gone(claim.holder):
@@ -141,15 +147,47 @@ def _commit_looking(wire: Wire, new: Commit) -> Row:
         return _row(wire, new, _call(wire, replace(new, epoch=epoch), packed, gone=gone, looked=True))
 
 
+def _is_ordinary(new: Commit, packed: _Packed) -> bool:
+    return not (
+        new.expect is None
+        or new.lease is not None
+        or packed.refs
+        or packed.roll is not None
+        or new.undo_to is not None
+        or new.take_up is not None
+    )
+
+
+def _call_ordinary(wire: Wire, new: Commit, packed: _Packed) -> bytes | None:
+    """The short way; None if it is not to be had, and nothing was changed."""
+    totals = new.totals
+    try:
+        return wire.told_often(
+            _ORDINARY,
+            *(VERSION, wire.place.relaxed, pack(new.session), pack(new.branch), pack_id(new.id), _head(new)),
+            *(None if new.expect is None else pack_id(new.expect), new.fields, new.state_digest, new.epoch),
+            *(packed.delta, packed.whole, new.size_bytes, totals.at_us, pack_or_none(totals.agent)),
+            *(pack(totals.status), pack_or_none(totals.reason), totals.last_step, totals.usage),
+        )
+    except psycopg.Error as error:
+        if error.sqlstate != NOT_ORDINARY:
+            raise
+        return None
+
+
+def _head(new: Commit) -> bytes:
+    """What a checkpoint's digest begins with."""
+    raw = pack(new.id)
+    return b"checkpoint\0" + len(raw).to_bytes(4, "big") + raw
+
+
 def _call(wire: Wire, new: Commit, packed: _Packed, *, gone: int | None = None, looked: bool = False) -> bytes:
     totals, lease = new.totals, new.lease
-    raw = pack(new.id)
     refs = sorted(packed.refs)
     marks = list(new.kept_in_state) if lease is not None else []
-    answer: bytes = wire.one(
+    answer = wire.told(
         _COMMIT,
-        *(FORMAT_VERSION, wire.place.relaxed, pack(new.session), pack(new.branch), pack_id(new.id)),
-        b"checkpoint\0" + len(raw).to_bytes(4, "big") + raw,
+        *(VERSION, wire.place.relaxed, pack(new.session), pack(new.branch), pack_id(new.id), _head(new)),
         *(None if new.expect is None else pack_id(new.expect), new.fields, new.state_digest, new.epoch),
         *(packed.delta, packed.whole, packed.roll, None if new.roll_base is None else pack_id(new.roll_base)),
         *(new.size_bytes, refs, [packed.blobs.get(digest) for digest in refs]),
@@ -160,8 +198,8 @@ def _call(wire: Wire, new: Commit, packed: _Packed, *, gone: int | None = None, 
         [mark_of(call_id) for call_id in marks],
         [seal_place(call_id, new.kept_in_state[call_id], lease.run) for call_id in marks if lease is not None],
         *(new.ends_run, gone, looked),
-    )[0]
-    return answer
+    )
+    return answer or b""
 
 
 def _lease(lease: Lease) -> tuple[int, int, int, bytes]:

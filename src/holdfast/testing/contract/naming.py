@@ -40,6 +40,7 @@ HOSTILE = [
     "x" * 256,
 ]
 NATIVE = "0123456789abcdef01234567"
+UUID = "1ef4f797-8335-6428-8001-8a1503f9b875"
 
 
 class NamingContract(Hooks):
@@ -200,12 +201,16 @@ class NamingContract(Hooks):
             "ünïcode",
             "../../x",
             "*",
+            *(f"{id_}{more}" for id_ in (UUID, UUID.upper(), UUID[:-1], UUID.replace("-", "")) for more in ("", "+1")),
+            *(f"{'f' * 8}-ffff-ffff-ffff-{last}" for last in ("f" * 12, "fe" + "0" * 10, "ff" + "0" * 10, "0" * 12)),
+            f"{UUID}\U0010ffff",
+            f"{NATIVE[:8]}-{NATIVE[8:12]}-{NATIVE[12:16]}-{NATIVE[16:20]}-{NATIVE[20:]}{NATIVE[:8]}",
         ]
         author = Author(backend)
         for number, id_ in enumerate(ids):
             author.commit({"number": number}, id_=id_)
         Author(backend, "other").commit({"x": 1}, id_=f"{NATIVE[:8]}{'1' * 16}")
-        prefixes = {id_[:length] for id_ in ids for length in (1, 4, 7, 8, 9, 23, 24, 25)}
+        prefixes = {id_[:length] for id_ in ids for length in (1, 4, 7, 8, 9, 13, 14, 23, 24, 25, 35, 36, 37)}
         for prefix in [*prefixes, "turn_", "turn%", "TURN", "....", "0123456789abcdeg", "\U0010ffff"]:
             expected = sorted(id_ for id_ in ids if id_.startswith(prefix))
             assert sorted(backend.find_ids("a session", prefix, limit=99)) == expected, repr(prefix)

@@ -1,0 +1,53 @@
+"""What a store in PostgreSQL leaves on the disk: what every commit changes is changed in place."""
+
+from contextlib import closing
+
+import pytest
+from psycopg import sql
+
+from holdfast.backends.postgres import PostgresBackend
+from holdfast.testing.author import Author
+from tests.backends.conftest import Fresh
+from tests.backends.test_postgres import connect
+
+PAGE = 8192
+COMMITS = 400
+
+
+def test_old_versions_of_what_every_commit_changes_do_not_pile_up(postgres_url: str, fresh_schema: Fresh) -> None:
+    with closing(PostgresBackend(postgres_url, schema=fresh_schema())) as backend:
+        Author(backend).grow(COMMITS)
+        with closing(connect(postgres_url, backend)) as connection:
+            for name, pages in (("sessions", 2), ("names", 2), ("sessions_era", 2), ("sessions_id_key", 2)):
+                found = connection.execute("SELECT pg_relation_size(%s)", (name,)).fetchone()
+                assert found is not None
+                assert found[0] <= pages * PAGE, name
+
+
+def test_an_id_that_begins_with_a_uuid_takes_few_bytes(postgres_url: str, fresh_schema: Fresh) -> None:
+    with closing(PostgresBackend(postgres_url, schema=fresh_schema())) as backend:
+        author = Author(backend)
+        for number in range(10):
+            author.commit({"n": number}, id_=f"1ef4f797-8335-6428-8001-8a1503f9b87{number}+1")
+        with closing(connect(postgres_url, backend)) as connection:
+            assert connection.execute("SELECT max(octet_length(id)) FROM checkpoints").fetchone() == (18,)
+
+
+@pytest.mark.parametrize("limit", [1, 3, 50])
+def test_sessions_are_listed_newest_first_however_many_writes_lie_between(
+    postgres_url: str, fresh_schema: Fresh, limit: int
+) -> None:
+    jumps = [1, 1, 254, 1, 1, 255, 256, 257, 511, 512, 1, 100_000, 1, 1, 2**40, 3]
+    with closing(PostgresBackend(postgres_url, schema=fresh_schema())) as backend:
+        with closing(connect(postgres_url, backend)) as connection:
+            for number, jump in enumerate(jumps):
+                connection.execute(
+                    sql.SQL("SELECT setval('touches', nextval('touches') + {})").format(sql.Literal(jump))
+                )
+                Author(backend, f"session {number}").grow(1)
+        seen: list[str] = []
+        before = None
+        while page := backend.sessions(before=before, limit=limit, status=None, agent=None):
+            seen += [line.id for line in page]
+            before = page[-1].touched
+        assert seen == [f"session {number}" for number in reversed(range(len(jumps)))]
