@@ -12,11 +12,12 @@ import msgspec
 from holdfast import packing
 from holdfast.backend import GROUP_DELTAS, Kept, Moved, next_prefix
 from holdfast.backends.postgres import running
-from holdfast.backends.postgres.chains import join, prefix_behind
+from holdfast.backends.postgres.chains import Rows, prefix_behind
 from holdfast.backends.postgres.reads import PARENT, ROW, row_of, sid_of
 from holdfast.backends.postgres.texts import pack, pack_id, pack_or_none
 from holdfast.backends.postgres.wire import Wire
 from holdfast.backends.postgres.writes import NEW_NAME, cut, put_blobs
+from holdfast.chains import join
 from holdfast.errors import AlreadyExistsError, CorruptionError, InvalidInputError
 
 _PAGE = (
@@ -84,9 +85,9 @@ def _kept(wire: Wire, found: Any, prefixes: _Prefixes) -> Kept:
     record, prefix = None, b""
     if delta is not None and link is not None:
         prefix = b"" if (place - 1) % GROUP_DELTAS == 0 else prefixes.behind(link)
-        record = packing.open_delta(join(wire, delta), prefix=prefix, base=base, state=row.state_digest)
+        record = packing.open_delta(join(Rows(wire), delta), prefix=prefix, base=base, state=row.state_digest)
         prefix = next_prefix(place, prefix, record.body)
-    complete = None if whole is None else packing.open_whole(join(wire, whole), state=row.state_digest)
+    complete = None if whole is None else packing.open_whole(join(Rows(wire), whole), state=row.state_digest)
     prefixes.note(row.sequence, b"" if complete is not None else prefix)
     return Kept(row, size, record, complete, None if took_run is None else (took_run, took_stood))
 

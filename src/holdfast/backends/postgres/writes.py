@@ -17,7 +17,7 @@ from holdfast import packing, whereabouts
 from holdfast.backend import MAX_ROW_BYTES, Commit, Lease, Row, refuse_in_doubt
 from holdfast.backends.postgres import running
 from holdfast.backends.postgres.calls import seal_place
-from holdfast.backends.postgres.chains import SPILLED, prefix_behind
+from holdfast.backends.postgres.chains import prefix_behind
 from holdfast.backends.postgres.faults import NOT_ORDINARY
 from holdfast.backends.postgres.functions import (
     CONFLICT,
@@ -35,6 +35,7 @@ from holdfast.backends.postgres.functions import (
 from holdfast.backends.postgres.reads import Claim, claim_for, claim_of, find_row, no_checkpoint, sequence_of
 from holdfast.backends.postgres.texts import mark_of, pack, pack_id, pack_or_none, unpack_id
 from holdfast.backends.postgres.wire import VERSION, Wire, newer
+from holdfast.chains import SPILLED
 from holdfast.errors import AlreadyExistsError, ConflictError, CorruptionError, HoldfastError, NotFoundError
 
 _COMMIT = (
