@@ -1,6 +1,7 @@
 """Conversations of the OpenAI Agents SDK that wait for an approval, and sessions between the SDK and ours."""
 
 import asyncio
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -188,9 +189,10 @@ def test_a_history_that_is_made_short_is_never_gone_and_can_be_had_back(store: h
         await compacting(inner, short).run_compaction({"force": True})
         assert await inner.get_items() == short
         log = [point async for point in inner.log()]
-        assert [point.trigger for point in log][:1] == ["compaction"]
-        assert all(point.state["messages"] for point in log)
-        await inner.restore(log[1])
+        if "_atomic_replace_items" in inspect.getsource(OpenAIResponsesCompactionSession):  # not in the oldest
+            assert log[0].trigger == "compaction"
+            assert all(point.state["messages"] for point in log)
+        await inner.restore(log[-1])
         assert lines(await inner.get_items()) == ["user: a", "assistant: b"]
 
     asyncio.run(story())

@@ -84,11 +84,15 @@ def joined(old: Items, new: Items) -> Items:
     It may hold back an answer while it waits for an approval. If another run began meanwhile, that one has found the
     answer in the journal, and said of its calls that they were not run.
     """
-    ids = {each["call_id"] for each in new if _kind(each) in PAIRED}
-    said = {each["call_id"] for each in old if _is_said(each)} & ids if ids else set()
+    brought = {each.get("call_id") for each in new if _kind(each).endswith(("_call", "_call_output"))}
+    said = {each["call_id"] for each in old if _is_said(each)} & brought if brought else set()
     if not said:
         return [*old, *new]
-    first = min(_last(old, PAIRED, call_id) for call_id in said)
+    old = [each for each in old if not (_is_said(each) and each["call_id"] in said)]
+    ids = {each["call_id"] for each in new if _kind(each) in PAIRED}  # 0.22 brings outputs only
+    if not said & ids:
+        return [*old, *new]
+    first = min(_last(old, PAIRED, call_id) for call_id in said & ids)
     while first and (old[first - 1] in new or old[first - 1].get("call_id") in ids):
         first -= 1  # what the model said before it asked for the tool
     return [*old[:first], *[each for each in old[first:] if each not in new and each.get("call_id") not in ids], *new]
