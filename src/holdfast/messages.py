@@ -39,9 +39,11 @@ def summarise(state: Mapping[str, Any], part: str = "messages") -> str:
 def _message_line(message: Mapping[str, Any]) -> str:
     role = message.get("role", message.get("type", ""))
     calls = message.get("tool_calls")
-    text = _first_text(message.get("content")).strip()
+    text = (_first_text(message.get("content")) or _first_text(message.get("output"))).strip()
     if not text and isinstance(calls, list) and calls:
         text = "-> " + ", ".join(_call_name(call) for call in calls[:3])
+    elif not text and role == "function_call":
+        text = "-> " + _call_name(message)
     return f"{role}: {text}" if isinstance(role, str) and role else text
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import holdfast
 from holdfast.adapters.openai_agents import HoldfastHooks, HoldfastSession
-from tests.faces.adapters.scripted import agent, asks, says, turn
+from tests.faces.adapters.scripted import agent, asks, cautious, says, turn
 
 
 def die() -> NoReturn:
@@ -23,6 +23,10 @@ def note(what: str) -> None:
     """What a tool has done to the world."""
     with Path(sys.argv[3]).open("a") as world:
         world.write(what + "\n")
+
+
+def keep(state: str) -> None:
+    Path(sys.argv[3] + ".state").write_text(state)
 
 
 def wait() -> None:
@@ -39,7 +43,8 @@ def look(order: int) -> str:
 
 async def pay(order: int) -> str:
     note(f"pay {order}")
-    await asyncio.to_thread(wait)
+    if "approved" not in sys.argv[2]:
+        await asyncio.to_thread(wait)
     die()
 
 
@@ -60,8 +65,20 @@ class AtTheEnd(HoldfastHooks):
         die()
 
 
+async def approved(session: HoldfastSession, withheld: bool) -> None:
+    """Killed inside a tool that had to be approved. What one needs to approve it again is left beside the world."""
+    acting = cautious([asks(("c1", "look", {"order": 7}), ("c2", "pay", {"order": 7}))], look, pay, withheld=withheld)
+    waiting = await turn(acting, "pay order 7", session=session, hooks=HoldfastHooks(session))
+    state = waiting.to_state()
+    keep(state.to_string())
+    state.approve(waiting.interruptions[0])
+    await turn(acting, state, session=session, hooks=HoldfastHooks(session))
+
+
 def main() -> None:
     url, how = sys.argv[1:3]
+    if "approved" in how:
+        asyncio.run(approved(HoldfastSession("t", holdfast.open(url)), "withheld" in how))
     payment = "pay_slowly" if "sync" in how.split() else "pay"
     both = asks(("c1", "look", {"order": 7}), ("c2", payment, {"order": 7}))
     hooks = {"before": BeforeTools, "end": AtTheEnd}.get(how, HoldfastHooks)()

@@ -3,7 +3,15 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from agents import Agent, Runner, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    GuardrailFunctionOutput,
+    OutputGuardrail,
+    Runner,
+    StopAtTools,
+    function_tool,
+    set_tracing_disabled,
+)
 from agents.testing import ScriptedModel, assistant_message, function_call
 
 set_tracing_disabled(True)  # it would speak to a server
@@ -28,6 +36,17 @@ def agent(steps: Iterable[Any], *tools: Callable[..., Any], raising: bool = Fals
         tools=[function_tool(tool, **given) for tool in tools],
         **options,
     )
+
+
+def cautious(steps: Iterable[Any], free: Callable[..., Any], guarded: Callable[..., Any], *, withheld: bool) -> Any:
+    """An agent whose second tool has to be approved; `withheld`: the SDK holds the items back until it is."""
+
+    async def fine(context: Any, agent: Any, output: Any) -> Any:
+        return GuardrailFunctionOutput(output_info=None, tripwire_triggered=False)
+
+    stop = {"output_guardrails": [OutputGuardrail(fine)], "tool_use_behavior": StopAtTools(stop_at_tool_names=["stop"])}
+    tools = [function_tool(free), function_tool(guarded, needs_approval=True)]
+    return Agent(name="cautious", model=ScriptedModel(steps), tools=tools, **(stop if withheld else {}))
 
 
 async def turn(agent: Any, input: Any, *, streamed: bool = False, **options: Any) -> Any:

@@ -112,6 +112,19 @@ def test_the_settings_of_a_session_limit_what_the_model_hears(store: holdfast.St
     asyncio.run(story())
 
 
+def test_settings_may_be_a_dict_and_are_checked(store: holdfast.Store) -> None:
+    async def story() -> None:
+        session = HoldfastSession("t", store, session_settings={"limit": 1})
+        await session.add_items(said("a", "b"))
+        assert await session.get_items() == said("b")
+        assert await session.get_items(-1) == said("a", "b")
+
+    asyncio.run(story())
+    assert HoldfastSession("t", store).session_settings == SessionSettings(limit=None)
+    with pytest.raises(TypeError, match="limitt"):
+        HoldfastSession("t", store, session_settings={"limitt": 1})
+
+
 def test_a_popped_item_and_a_cleared_session_can_be_had_back(store: holdfast.Store) -> None:
     async def story() -> None:
         session = HoldfastSession("t", store)
@@ -201,6 +214,32 @@ def test_what_a_caller_does_to_its_items_later_does_not_reach_the_history(store:
         (await session.get_items())[0]["content"][0]["text"] = "changed"
         await session.add_items(said("b"))
         assert (await session.get_items())[0]["content"][0]["text"] == "a"
+
+    asyncio.run(story())
+
+
+ODD: list[Any] = [
+    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
+    {"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "auto"}]},
+    {"type": "computer_call", "call_id": "c1", "action": {"type": "click", "x": 1, "y": 2}, "status": "completed"},
+    {"type": "computer_call_output", "call_id": "c1", "output": {"type": "computer_screenshot", "image_url": "data:"}},
+    {"type": "mcp_call", "id": "m1", "name": "find", "server_label": "docs", "arguments": "{}", "output": "found"},
+    {"type": "of tomorrow", "deep": [{"a": [1, 2.5, None, True]}]},
+    {"role": "user", "content": "Grüße 👩‍👩‍👧 \x00 " + "x" * 1_000_000},
+]
+
+
+def test_items_of_every_kind_come_back_as_they_were(store: holdfast.Store) -> None:
+    async def story() -> None:
+        session = HoldfastSession("t", store)
+        await session.add_items(ODD)
+        await session.add_items(says("hello"))  # the SDK's own object
+        *first, last = await HoldfastSession("t", store).get_items()
+        assert first == ODD
+        assert lines([last]) == ["assistant: hello"]
+        with pytest.raises(holdfast.InvalidInputError, match=r"items\[1\] must be a dict, not str"):
+            await session.add_items([*said("a"), "b"])
+        assert len(await session.get_items()) == len(ODD) + 1
 
     asyncio.run(story())
 

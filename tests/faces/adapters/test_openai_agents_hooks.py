@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -305,6 +306,21 @@ def killed(url: str, how: str, world: Path) -> None:
     assert done.returncode == -9
 
 
+@pytest.fixture(scope="module")
+def killed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store whose run was killed inside a tool; to be copied."""
+    folder = tmp_path_factory.mktemp("killed")
+    killed(f"{folder}/store.db", "async", folder / "world")
+    return folder
+
+
+@pytest.fixture
+def killed_store(killed_once: Path, tmp_path: Path) -> Iterator[holdfast.Store]:
+    shutil.copytree(killed_once, tmp_path / "copy")
+    with holdfast.open(f"{tmp_path}/copy/store.db") as opened:
+        yield opened
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 @pytest.mark.parametrize("how", ["async", "sync", "async streamed", "sync streamed"])
 def test_killed_inside_a_tool_the_next_run_has_what_was_paid_for_and_knows_what_is_unknown(
@@ -359,26 +375,20 @@ def test_killed_elsewhere_nothing_that_was_paid_for_is_lost(how: str, tmp_path: 
     ids=["result", "failed", "retry", "skip"],
 )
 def test_what_somebody_found_out_about_a_call_in_doubt_is_what_the_model_hears(
-    decision: dict[str, Any], told: str, tmp_path: Path
+    decision: dict[str, Any], told: str, killed_store: holdfast.Store
 ) -> None:
-    url = f"{tmp_path}/store.db"
-    killed(url, "async", tmp_path / "world")
-    with holdfast.open(url) as store:
-        session = store.session("t")
-        (doubtful,) = [call for call in session.calls(pending=True) if call.status == "in_doubt"]
-        session.resolve(doubtful.id, **decision)
-        after = agent([says("good")])
-        asyncio.run(turn(after, "go on", session=HoldfastSession("t", store), hooks=HoldfastHooks()))
-        (line,) = [line for line in heard(after) if line.startswith("out c2")]
-        assert line.removeprefix("out c2 ").startswith(told)
-        assert store.verify().ok
+    session = killed_store.session("t")
+    (doubtful,) = [call for call in session.calls(pending=True) if call.status == "in_doubt"]
+    session.resolve(doubtful.id, **decision)
+    after = agent([says("good")])
+    asyncio.run(turn(after, "go on", session=HoldfastSession("t", killed_store), hooks=HoldfastHooks()))
+    (line,) = [line for line in heard(after) if line.startswith("out c2")]
+    assert line.removeprefix("out c2 ").startswith(told)
+    assert killed_store.verify().ok
 
 
 @pytest.mark.parametrize("first", ["add", "pop", "clear", "restore", "fork"])
-def test_whatever_is_done_first_after_a_kill_nothing_paid_for_is_lost(first: str, tmp_path: Path) -> None:
-    url = f"{tmp_path}/store.db"
-    killed(url, "async", tmp_path / "world")
-
+def test_whatever_is_done_first_after_a_kill_nothing_paid_for_is_lost(first: str, killed_store: holdfast.Store) -> None:
     async def story(session: HoldfastSession) -> None:
         if first == "add":
             await session.add_items([{"role": "user", "content": "hm"}])
@@ -395,13 +405,12 @@ def test_whatever_is_done_first_after_a_kill_nothing_paid_for_is_lost(first: str
             assert lines(await other.get_items()) == ["user: pay order 7"]
             assert len(await session.get_items()) == 5
 
-    with holdfast.open(url) as store:
-        asyncio.run(story(HoldfastSession("t", store)))
-        if first in {"add", "pop", "clear", "restore"}:
-            kept = [lines(each.state["messages"])[:4] for each in store.session("t").log()]
-            taken = [call for _, calls in history(store) for call in calls]
-            assert ("look", "c1", "done") in taken
-            assert first in {"clear", "restore"} or kept[0][3] == "out c1 order 7 is paid"
+    asyncio.run(story(HoldfastSession("t", killed_store)))
+    if first in {"add", "pop", "clear", "restore"}:
+        kept = [lines(each.state["messages"])[:4] for each in killed_store.session("t").log()]
+        taken = [call for _, calls in history(killed_store) for call in calls]
+        assert ("look", "c1", "done") in taken
+        assert first in {"clear", "restore"} or kept[0][3] == "out c1 order 7 is paid"
 
 
 def test_what_the_page_shows_works_by_paste(tmp_path: Path) -> None:

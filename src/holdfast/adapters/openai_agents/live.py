@@ -1,0 +1,165 @@
+"""One `Runner.run` that is on its way with hooks: what it holds, and how it is left when nobody says that it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from agents import RunContextWrapper
+from agents.exceptions import InputGuardrailTripwireTriggered, OutputGuardrailTripwireTriggered
+
+from holdfast import errors
+from holdfast.adapters.openai_agents.items import PART, Items, is_known
+from holdfast.run import Run
+from holdfast.run.calling import Calling
+from holdfast.store import Store
+
+if TYPE_CHECKING:
+    from holdfast.adapters.openai_agents.session import HoldfastSession
+
+Task: TypeAlias = "asyncio.Task[Any] | None"
+Context: TypeAlias = "RunContextWrapper[Any] | None"
+Change = Callable[[Items], tuple[Items | None, Any]]  # from the items to the new ones (None: no change) and a result
+
+lives: weakref.WeakKeyDictionary[Store, dict[tuple[str, str], Live]] = weakref.WeakKeyDictionary()
+# Which `Runner.run` (the SDK's context of it) works on which session, and in which task it is awaited.
+visits: weakref.WeakKeyDictionary[Any, tuple[HoldfastSession, Task]] = weakref.WeakKeyDictionary()
+
+
+class Live:
+    """One `Runner.run` that is on its way with hooks: its Run, and the calls it is making. Methods run in threads."""
+
+    def __init__(self, session: HoldfastSession, run: Run, key: object) -> None:
+        self.key, self.run, self.session, self.crew = key, run, session, session._crew
+        self.task: Task = None
+        self.place = session.session_id, session.branch
+        self._final, self._store = False, session._store
+        self.open: dict[tuple[str, str | None], Calling] = {}
+        self._asking: Calling | None = None
+        self._agent = ""
+        self._asked = self._answered = self._pending = self._left = False
+        self._lock = threading.Lock()
+
+    def watch(self, wrapper: Any, task: Task) -> None:
+        """Leave when the task that awaits this `Runner.run` is done, or nobody has its context any more."""
+        if self.task is None and wrapper is not None and task is not None:
+            self.task = task
+            task.add_done_callback(lambda _: self.drop())
+            # Not `drop` itself: a collection may run inside the pool's own lock, and `drop` would wait for that.
+            weakref.finalize(wrapper, _soon, asyncio.get_running_loop(), self.drop).atexit = False
+
+    def ask(self, agent: str) -> Calling:
+        """The model is about to be asked."""
+        self._hush()
+        self._asked = True
+        self._agent, self._asking = agent, self.run._begin("model", kind="llm", args={"agent": agent})
+        return self._asking
+
+    def _hush(self) -> bool:
+        """Forget a model call that has no answer: of those nothing is on disk."""
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.withdraw()
+        return asking is not None
+
+    def answer(self, agent: str, answer: dict[str, Any]) -> None:
+        """It has answered."""
+        (self._asking or self.ask(agent)).finish(answer)
+        self._asking, self._answered, self._pending = None, True, True
+        self.run.use(**answer["usage"])
+
+    def start(self, slot: tuple[str, str | None], args: dict[str, Any]) -> None:
+        """A tool is about to run."""
+        # Before the model was asked it can only be one that was approved, and a run before may have come further.
+        if not self._asked and is_known(self.run.state.get(PART, []), *slot, args["arguments"]):
+            message = f"{slot[0]} ({slot[1]}) was begun by a run before, which did not come to its end"
+            raise errors.InDoubtError(message, hint="what is known of it is in the items: Runner.run(agent, [], …)")
+        self._pending = True
+        self.open[slot] = self.run._begin(slot[0], key=slot[1], args=args)
+
+    def end(self, slot: tuple[str, str | None], value: Any) -> None:
+        """It has given something."""
+        calling = self.open.pop(slot, None)
+        if calling is not None:
+            calling.finish(value)
+
+    def finish(self) -> None:
+        """What is handed over next is the last."""
+        self._final = True
+
+    def change(self, change: Change) -> Any:
+        """The SDK hands over what a turn has made: a boundary. All tools of the turn have ended."""
+        before = self.run.state
+        items, result = change(before.get(PART, []))
+        if items is None:
+            return result
+        asking = self._hush()  # a stream's input is handed over when the model is being asked already
+        self._end_open(items)
+        self.run.state = {**before, PART: items}
+        try:
+            self.leave(None) if self._final else self.record()
+        except BaseException:
+            self.run.state = before
+            raise
+        if asking and not self._final:
+            self.ask(self._agent)
+        return result
+
+    def record(self) -> None:
+        """A boundary."""
+        head = self.run.head
+        point = self.run.step() if self._answered else self.run.checkpoint()
+        if point is None or (head is not None and point.id == head.id):
+            raise errors.ConflictError(f"{self.run!r}: nothing is recorded while calls from before are unasked")
+        self._answered = self._pending = False
+
+    def _end_open(self, items: Items) -> None:
+        """Tools that raised have no end of their own: what the model is told of them is their outcome."""
+        for slot, calling in list(self.open.items()):
+            told = [each for each in items if each.get("call_id") == slot[1] and "output" in each] if slot[1] else []
+            with contextlib.suppress(errors.CallFailedError):
+                calling.finish(told[-1]) if told else calling.give_up(RuntimeError("ended without an outcome"))
+            del self.open[slot]
+
+    def leave(self, error: BaseException | None) -> None:
+        """End the run, once. What it has journaled and not handed over stays for the next one."""
+        with self._lock:  # who comes second waits until the lease is free
+            if self._left:
+                return
+            self._left = True
+            self._hush()
+            refused = isinstance(error, InputGuardrailTripwireTriggered | OutputGuardrailTripwireTriggered)
+            if refused or self._final:
+                # The process lives and the SDK did not hand the answer over: a guardrail did not let it pass.
+                self._end_open([])
+                error = None
+            elif error is None and (self._pending or self.open):
+                error = asyncio.CancelledError()
+            try:
+                self.run._leave(error)
+            finally:
+                here = lives.get(self._store, {})
+                if here.get(self.place) is self:
+                    del here[self.place]
+
+    def drop(self) -> None:
+        """Leave from wherever this is noticed, and wait for nothing."""
+        if not self._left:
+            with contextlib.suppress(Exception):
+                self.crew.submit(partial(self.leave, None))
+
+
+def _soon(loop: asyncio.AbstractEventLoop, job: Callable[[], None]) -> None:
+    """Have a job done by the loop, if it still runs; takes no lock. Otherwise the lease expires by itself."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(job)
+
+
+def key_of(context: Any) -> object:
+    """What all contexts that the SDK makes for one `Runner.run` share, and those of an agent used as a tool do not."""
+    return context._approvals

@@ -1,0 +1,210 @@
+"""Conversations of the OpenAI Agents SDK that wait for an approval, and sessions between the SDK and ours."""
+
+import asyncio
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import holdfast
+from tests.house.tree import ROOT
+
+pytest.importorskip("agents", reason="the extra `openai-agents` is not installed")
+
+from agents import RunState
+from agents.memory import OpenAIResponsesCompactionSession
+
+from holdfast.adapters.openai_agents import HoldfastHooks, HoldfastSession
+from tests.faces.adapters.scripted import agent, asks, cautious, heard, lines, says, turn
+
+WITHHELD = pytest.mark.parametrize("withheld", [False, True], ids=["handed over", "withheld"])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[holdfast.Store]:
+    with holdfast.open(f"{tmp_path}/store.db") as opened:
+        yield opened
+
+
+def look(order: int) -> str:
+    return f"order {order} is paid"
+
+
+async def pay(order: int) -> str:
+    return f"paid order {order}"
+
+
+def both() -> list[Any]:
+    return asks(("c1", "look", {"order": 7}), ("c2", "pay", {"order": 7}))
+
+
+def is_paired(told: list[str]) -> bool:
+    calls, outs = ([line.split()[1] for line in told if line.startswith(word)] for word in ("call", "out"))
+    return sorted(calls) == sorted(outs) == sorted(set(calls))
+
+
+@WITHHELD
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["same process", "from text"])
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_what_waited_for_an_approval_is_in_the_items_once(
+    store: holdfast.Store, withheld: bool, elsewhere: bool, streamed: bool
+) -> None:
+    async def story() -> list[str]:
+        session = HoldfastSession("t", store)
+        acting = cautious([[*says("Let me see."), *both()], says("done")], look, pay, withheld=withheld)
+        asked = await turn(acting, "pay order 7", session=session, hooks=HoldfastHooks(session), streamed=streamed)
+        state = asked.to_state()
+        if elsewhere:
+            state = await RunState.from_string(acting, state.to_string())
+            session = HoldfastSession("t", store)
+        state.approve(state.get_interruptions()[0])
+        await turn(acting, state, session=session, hooks=HoldfastHooks(session), streamed=streamed)
+        return lines(await session.get_items())
+
+    assert asyncio.run(story()) == [
+        "user: pay order 7", "assistant: Let me see.", "call c1 look", "call c2 pay",
+        "out c1 order 7 is paid", "out c2 paid order 7", "assistant: done",
+    ]  # fmt: skip
+    assert store.crashed() == []
+
+
+@pytest.mark.parametrize("how", ["approved", "approved withheld"])
+def test_killed_inside_an_approved_tool_its_outcome_is_unknown_and_it_is_not_run_again(
+    how: str, tmp_path: Path
+) -> None:
+    url, world = f"{tmp_path}/store.db", tmp_path / "world"
+    command = [sys.executable, "-m", "tests.faces.adapters.killed", url, how, str(world)]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -9
+    waiting = Path(f"{world}.state").read_text()
+    paid: list[int] = []
+
+    async def pay(order: int) -> str:
+        paid.append(order)
+        return "paid again"
+
+    async def again(session: HoldfastSession) -> None:
+        acting = cautious([says("hm")], look, pay, withheld="withheld" in how)
+        state = await RunState.from_string(acting, waiting)
+        state.approve(state.get_interruptions()[0])
+        async with HoldfastHooks(session) as hooks:
+            await turn(acting, state, session=session, hooks=hooks)
+
+    with holdfast.open(url) as store:
+        session = HoldfastSession("t", store)
+        seen = lines(asyncio.run(session.get_items()))
+        assert seen[:4] == ["user: pay order 7", "call c1 look", "call c2 pay", "out c1 order 7 is paid"]
+        assert seen[4].startswith("out c2 Outcome unknown")
+        for _ in range(2):
+            with pytest.raises(Exception, match="was begun by a run before"):
+                asyncio.run(again(session))
+        after = agent([says("I will check")])
+        asyncio.run(turn(after, "and?", session=session, hooks=HoldfastHooks()))
+        assert heard(after) == [*seen, "user: and?"]
+        assert store.verify().ok
+    assert paid == []
+
+
+def test_killed_inside_a_tool_on_a_server(postgres_url: str, tmp_path: Path) -> None:
+    url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}schema=killed_{tmp_path.name.replace('-', '_')}"
+    command = [sys.executable, "-m", "tests.faces.adapters.killed", url, "async streamed", str(tmp_path / "world")]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -9
+    with holdfast.open(url) as store:
+        after = agent([says("I will check")])
+        asyncio.run(turn(after, "and?", session=HoldfastSession("t", store), hooks=HoldfastHooks()))
+        told = heard(after)
+        store.delete("t")
+    assert told[:4] == ["user: pay order 7", "call c1 look", "call c2 pay", "out c1 order 7 is paid"]
+    assert told[4].startswith("out c2 Outcome unknown")
+    assert told[5:] == ["user: and?"]
+
+
+def test_an_answer_with_no_run_to_approve_it_is_heard_as_not_run(store: holdfast.Store) -> None:
+    async def story() -> list[str]:
+        session = HoldfastSession("t", store)
+        acting = cautious([both()], look, pay, withheld=True)
+        await turn(acting, "pay order 7", session=session, hooks=HoldfastHooks(session))
+        after = agent([says("ok")])
+        await turn(after, "never mind", session=session, hooks=HoldfastHooks())
+        return heard(after)
+
+    assert is_paired(asyncio.run(story()))
+
+
+class Loud(HoldfastSession):
+    """As people write them who know the protocol, and not what else the SDK would tell."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.said: list[Any] = []
+
+    async def get_items(self, limit: int | None = None) -> list[Any]:  # type: ignore[override]
+        return await super().get_items(limit)
+
+    async def add_items(self, items: list[Any]) -> None:  # type: ignore[override]
+        self.said += items
+        await super().add_items(items)
+
+
+def compacting(inner: HoldfastSession, short: list[Any], **options: Any) -> Any:
+    """The SDK's session that has a long history made short by a server; here by what a test wants."""
+
+    async def compact(**_: Any) -> Any:
+        return SimpleNamespace(output=short, usage=None)
+
+    client: Any = SimpleNamespace(responses=SimpleNamespace(compact=compact))
+    return OpenAIResponsesCompactionSession("t", inner, client=client, compaction_mode="input", **options)
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: inner, lambda inner: compacting(inner, [])], ids=["itself", "wrapped"])
+def test_hooks_that_were_given_their_session_know_it_without_being_told(
+    store: holdfast.Store, wrap: Callable[[Any], Any]
+) -> None:
+    async def story() -> None:
+        session = Loud("t", store)
+        acting = agent([asks(("c1", "look", {"order": 7})), says("paid")], look)
+        async with HoldfastHooks(session) as hooks:
+            await turn(acting, "look", session=wrap(session), hooks=hooks)
+        assert lines(session.said) == lines(await session.get_items())
+
+    asyncio.run(story())
+    kept = store.session("t")
+    assert lines(kept.load()["messages"]) == [
+        "user: look", "call c1 look", "out c1 order 7 is paid", "assistant: paid",
+    ]  # fmt: skip
+    calls = [(call.name, call.status) for point in kept.log() for call in kept.calls(point)]
+    assert sorted(calls) == [("look", "done"), ("model", "done"), ("model", "done")]
+
+
+def test_a_history_that_is_made_short_is_never_gone_and_can_be_had_back(store: holdfast.Store) -> None:
+    short: list[Any] = [{"type": "compaction", "id": "cmp_1", "encrypted_content": "all of it"}]
+
+    async def story() -> None:
+        inner = HoldfastSession("t", store)
+        await inner.add_items([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
+        await compacting(inner, short).run_compaction({"force": True})
+        assert await inner.get_items() == short
+        log = [point async for point in inner.log()]
+        if "_atomic_replace_items" in inspect.getsource(OpenAIResponsesCompactionSession):  # not in the oldest
+            assert log[0].trigger == "compaction"
+            assert all(point.state["messages"] for point in log)
+        await inner.restore(log[-1])
+        assert lines(await inner.get_items()) == ["user: a", "assistant: b"]
+
+    asyncio.run(story())
+
+
+def test_a_session_of_a_users_own_sees_what_a_short_history_is_made_of(store: holdfast.Store) -> None:
+    short: list[Any] = [{"role": "user", "content": "all of it"}]
+
+    async def story() -> None:
+        inner = Loud("t", store)
+        await inner.add_items([{"role": "user", "content": "a"}])
+        await compacting(inner, short).run_compaction({"force": True})
+        assert lines(inner.said) == ["user: a", "user: all of it"]
+
+    asyncio.run(story())
