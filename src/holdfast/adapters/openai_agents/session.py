@@ -176,7 +176,8 @@ class HoldfastSession:
     async def _own_run(self, wrapper: Context) -> Live | None:
         """The run of this caller, if it has one. One that ended without a word is left now.
 
-        The SDK does not say when `Runner.run` fails. It has, if the task that awaited it is done or is calling here.
+        The SDK does not say when `Runner.run` fails. It has, if the task that awaited it is done or is calling here,
+        or nobody holds what it ran with.
         """
         task, live = asyncio.current_task(), self._live
         if wrapper is not None:
@@ -184,9 +185,9 @@ class HoldfastSession:
             if live is not None and live.key is key_of(wrapper):
                 live.watch(wrapper, task)
                 return live
-        elif live is not None and live.session is self and live.task is None:
+        elif live is not None and live.session is self and live.task is None and not live.is_over:
             return live  # its run came without a context: the SDK speaks to a session that wraps this one
-        if live is not None and live.task is not None and (live.task.done() or live.task is task):
+        if live is not None and (live.task is task or live.is_over or (wrapper is not None and live.has_ended())):
             await self._crew.finish(live.leave, None)
         return None
 
