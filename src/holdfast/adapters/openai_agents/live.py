@@ -15,7 +15,7 @@ from agents import RunContextWrapper
 from agents.exceptions import InputGuardrailTripwireTriggered, OutputGuardrailTripwireTriggered
 
 from holdfast import errors
-from holdfast.adapters.openai_agents.items import PART, Items, is_known
+from holdfast.adapters.openai_agents.items import PART, Items, is_known, items_of
 from holdfast.run import Run
 from holdfast.run.calling import Calling
 from holdfast.store import Store
@@ -45,7 +45,7 @@ class Live:
         self.inner: set[Slot] = set()  # those that are agents
         self._asking: Calling | None = None
         self._agent = ""
-        self._asked = self._answered = self._pending = self._left = self._gone = False
+        self._asked = self._answered = self._pending = self._acted = self._left = self._gone = False
         self._lock = threading.Lock()
         self._watched: list[weakref.finalize[..., Any]] = []
 
@@ -110,13 +110,13 @@ class Live:
     def start(self, slot: Slot, args: dict[str, Any], is_agent: bool) -> None:  # noqa: FBT001 - called by `_tell`
         """A tool is about to run."""
         # Before the model was asked it can only be one that was approved, and a run before may have come further.
-        if not self._asked and is_known(self.run.state.get(PART, []), *slot, args["arguments"]):
+        if not self._asked and is_known(items_of(self.run.state), *slot, args["arguments"]):
             message = f"{slot[0]} ({slot[1]}) was begun by a run before, which did not come to its end"
             error = errors.InDoubtError(message, hint="what is known of it is in the items: Runner.run(agent, [], …)")
             if not self.open:
                 self.leave(error)
             raise error
-        self._pending = True
+        self._pending = self._acted = True
         self.inner.update([slot] if is_agent else [])
         self.open[slot] = self.run._begin(slot[0], key=slot[1], args=args)
 
@@ -133,7 +133,7 @@ class Live:
     def change(self, change: Change) -> Any:
         """The SDK hands over what a turn has made: a boundary. All tools of the turn have ended."""
         before = self.run.state
-        items, result = change(before.get(PART, []))
+        items, result = change(items_of(before))
         if items is None:
             return result
         asking = self._hush()  # a stream's input is handed over when the model is being asked already
@@ -154,7 +154,7 @@ class Live:
         point = self.run.step() if self._answered else self.run.checkpoint()
         if point is None or (head is not None and point.id == head.id):
             raise errors.ConflictError(f"{self.run!r}: nothing is recorded while calls from before are unasked")
-        self._answered = self._pending = False
+        self._answered = self._pending = self._acted = False
 
     def _end_open(self, items: Items) -> None:
         """Tools that raised have no end of their own: what the model is told of them is their outcome."""
@@ -173,8 +173,7 @@ class Live:
             for watched in self._watched:
                 watched.detach()
             self._hush()
-            refused = isinstance(error, InputGuardrailTripwireTriggered | OutputGuardrailTripwireTriggered)
-            if refused or self._final:
+            if self._final or self._is_refused(error):
                 # The process lives and the SDK did not hand the answer over: a guardrail did not let it pass.
                 self._end_open([])
                 error = None
@@ -186,6 +185,14 @@ class Live:
                 here = lives.get(self._store, {})
                 if here.get(self.place) is self:
                     del here[self.place]
+
+    def _is_refused(self, error: BaseException | None) -> bool:
+        """Whether a guardrail has stopped the answer; a stream's error comes to us only as that of its task."""
+        if error is None and self.task is not None and self.task.done():
+            error = getattr(self.task, "_exception", None)  # `exception()` would keep asyncio from telling of it
+        if isinstance(error, InputGuardrailTripwireTriggered):
+            return not self._acted  # what tools have done has been done, and is told as after a kill
+        return isinstance(error, OutputGuardrailTripwireTriggered)
 
     def drop(self) -> None:
         """Leave from wherever this is noticed, and wait for nothing."""

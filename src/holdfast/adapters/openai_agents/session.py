@@ -17,7 +17,7 @@ from agents import SessionSettings, TResponseInputItem
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 
 from holdfast import errors
-from holdfast.adapters.openai_agents.items import PART, Items, joined, mended, own, take_in
+from holdfast.adapters.openai_agents.items import PART, Items, items_of, joined, mended, own, take_in
 from holdfast.adapters.openai_agents.live import Change, Context, Live, key_of, lives, visits
 from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.aio.lanes import Crew, Turns
@@ -118,7 +118,7 @@ class HoldfastSession:
         for _ in range(_TRIES):
             head = self._session.head(self.branch)
             left, _ = self._left_behind()
-            items = [] if head is None else self._session.load(head).get(PART, [])
+            items = [] if head is None else items_of(self._session.load(head))
             if not left:
                 return list(items)
             again = self._session.head(self.branch)
@@ -140,7 +140,7 @@ class HoldfastSession:
                 head = self._session.head(self.branch)
                 self._known = (None, {}) if head is None else (head.id, self._session.load(head))
             id_, state = self._known
-            items, result = change(state.get(PART, []))
+            items, result = change(items_of(state))
             if items is None and not left:
                 return result
             state = {**state, PART: items}
@@ -162,7 +162,7 @@ class HoldfastSession:
         self._known = None
         with self._fresh().run(branch=self.branch) as run:
             take_in(run)
-            items, result = change(run.state.get(PART, []))
+            items, result = change(items_of(run.state))
             if items is not None:
                 run.state[PART] = items
         return result
