@@ -103,7 +103,13 @@ class HoldfastHooks(RunHooks[Any]):  # type: ignore[misc]
             entering = asyncio.ensure_future(self._enter(session, key, wrapper, task))
             self._entering[id(key)] = entering
             entering.add_done_callback(lambda _: self._entering.pop(id(key), None))
-        return await asyncio.shield(entering)
+        try:
+            return await asyncio.shield(entering)
+        except asyncio.CancelledError:
+            # A guardrail was faster. Who is told of that and runs again must find a run that can be left.
+            await asyncio.wait([entering])
+            entering.cancelled() or entering.exception()  # nobody else may ask for it
+            raise
 
     async def _enter(self, session: HoldfastSession, key: object, wrapper: Context, task: Task) -> Live:
         run: Run = session._fresh().run(branch=session.branch, lease_s=self._lease_s)
