@@ -1,16 +1,18 @@
-"""An agent that dies: `python killed.py URL how`. It is killed where `how` says, and never says a last word."""
+"""An agent that dies, as a child of a nursery: where `how` says, and without a last word."""
 
 import asyncio
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any, NoReturn
 
 import holdfast
 from holdfast.adapters.openai_agents import HoldfastHooks, HoldfastSession
+from tests.crash.ring.nursery import Say
 from tests.faces.adapters.scripted import agent, asks, says, turn
+
+given: list[str] = []  # the store's URL and the file that is the world, once in the life of a child
 
 
 def die() -> NoReturn:
@@ -21,13 +23,13 @@ def die() -> NoReturn:
 
 def note(what: str) -> None:
     """What a tool has done to the world."""
-    with Path(sys.argv[3]).open("a") as world:
+    with Path(given[1]).open("a") as world:
         world.write(what + "\n")
 
 
 def wait() -> None:
     """Until the tool beside this one is done, and that is on disk."""
-    with holdfast.open(sys.argv[1]) as store:
+    with holdfast.open(given[0]) as store:
         while not any(each.key == "c1" and each.status == "done" for each in store.session("t").calls(pending=True)):
             time.sleep(0.01)
 
@@ -60,8 +62,9 @@ class AtTheEnd(HoldfastHooks):
         die()
 
 
-def main() -> None:
-    url, how = sys.argv[1:3]
+def work(say: Say, url: str, how: str, world: Path) -> None:
+    """One turn, from its first word to the moment of death."""
+    given[:] = url, str(world)
     payment = "pay_slowly" if "sync" in how.split() else "pay"
     both = asks(("c1", "look", {"order": 7}), ("c2", payment, {"order": 7}))
     hooks = {"before": BeforeTools, "end": AtTheEnd}.get(how, HoldfastHooks)()
@@ -70,7 +73,3 @@ def main() -> None:
     acting = agent(steps, look, pay, pay_slowly)
     session = HoldfastSession("t", holdfast.open(url))
     asyncio.run(turn(acting, "pay order 7", session=session, hooks=hooks, streamed="streamed" in how))
-
-
-if __name__ == "__main__":
-    main()

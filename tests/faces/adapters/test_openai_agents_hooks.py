@@ -5,7 +5,7 @@ import gc
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from agents import Agent, GuardrailFunctionOutput, OutputGuardrail, OutputGuardr
 from agents.testing import ModelStep, ScriptedModel
 
 from holdfast.adapters.openai_agents import NOT_RUN, HoldfastHooks, HoldfastSession
+from tests.crash.ring.nursery import Nursery
+from tests.faces.adapters.killed import work
 from tests.faces.adapters.scripted import agent, asks, heard, lines, says, turn
 
 UNKNOWN = "Outcome unknown"
@@ -298,17 +300,25 @@ def test_a_handoff_is_one_run(store: holdfast.Store) -> None:
     assert [status for status, _ in history(store)][-2:] == ["in_progress", "completed"]
 
 
-def killed(url: str, how: str, world: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.faces.adapters.killed", url, how, str(world)], cwd=ROOT, check=False
-    )
-    assert done.returncode == -9
+Kill = Callable[[str, str, Path], None]
+
+
+@pytest.fixture(scope="module")
+def killed() -> Iterator[Kill]:
+    # The SDK takes longer to import than a turn takes to die.
+    with Nursery(work.__module__) as nursery:
+
+        def kill(url: str, how: str, world: Path) -> None:
+            born = nursery.run(work, url, how, world)
+            assert born.ended == -9, born.trouble
+
+        yield kill
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 @pytest.mark.parametrize("how", ["async", "sync", "async streamed", "sync streamed"])
 def test_killed_inside_a_tool_the_next_run_has_what_was_paid_for_and_knows_what_is_unknown(
-    kind: str, how: str, tmp_path: Path
+    killed: Kill, kind: str, how: str, tmp_path: Path
 ) -> None:
     url, world = (f"{tmp_path}/store.db" if kind == "sqlite" else f"file:{tmp_path}/store"), tmp_path / "world"
     killed(url, how, world)
@@ -333,7 +343,7 @@ def test_killed_inside_a_tool_the_next_run_has_what_was_paid_for_and_knows_what_
 
 
 @pytest.mark.parametrize("how", ["before", "end", "later"])
-def test_killed_elsewhere_nothing_that_was_paid_for_is_lost(how: str, tmp_path: Path) -> None:
+def test_killed_elsewhere_nothing_that_was_paid_for_is_lost(killed: Kill, how: str, tmp_path: Path) -> None:
     url = f"{tmp_path}/store.db"
     killed(url, how, tmp_path / "world")
     with holdfast.open(url) as store:
@@ -359,7 +369,7 @@ def test_killed_elsewhere_nothing_that_was_paid_for_is_lost(how: str, tmp_path: 
     ids=["result", "failed", "retry", "skip"],
 )
 def test_what_somebody_found_out_about_a_call_in_doubt_is_what_the_model_hears(
-    decision: dict[str, Any], told: str, tmp_path: Path
+    killed: Kill, decision: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
     url = f"{tmp_path}/store.db"
     killed(url, "async", tmp_path / "world")
@@ -375,7 +385,7 @@ def test_what_somebody_found_out_about_a_call_in_doubt_is_what_the_model_hears(
 
 
 @pytest.mark.parametrize("first", ["add", "pop", "clear", "restore", "fork"])
-def test_whatever_is_done_first_after_a_kill_nothing_paid_for_is_lost(first: str, tmp_path: Path) -> None:
+def test_whatever_is_done_first_after_a_kill_nothing_paid_for_is_lost(killed: Kill, first: str, tmp_path: Path) -> None:
     url = f"{tmp_path}/store.db"
     killed(url, "async", tmp_path / "world")
 
