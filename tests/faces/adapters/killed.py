@@ -30,7 +30,10 @@ def note(what: str) -> None:
 def wait() -> None:
     """Until the tool beside this one is done, and that is on disk."""
     with holdfast.open(given[0]) as store:
+        until = time.monotonic() + 30
         while not any(each.key == "c1" and each.status == "done" for each in store.session("t").calls(pending=True)):
+            if time.monotonic() > until:
+                os._exit(1)  # not with an error: the SDK would tell the model of it and go on
             time.sleep(0.01)
 
 
