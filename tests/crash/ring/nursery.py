@@ -1,6 +1,6 @@
 """A warm process that has everything imported, no store open and no thread: its children cost a few milliseconds.
 
-    with Nursery() as nursery:
+    with Nursery() as nursery:                     # or Nursery("a.module"), for children that need more of it
         born = nursery.run(function, folder, 17)   # in a child of its own, killed or not
 
 The function is called with `say` first; what it says reaches the test even if the child is killed the moment after.
@@ -8,6 +8,7 @@ The function is called with `say` first; what it says reaches the test even if t
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import subprocess
@@ -34,10 +35,13 @@ class Born(NamedTuple):
 class Nursery:
     """See the module's text."""
 
+    def __init__(self, *modules: str) -> None:
+        self._modules = modules
+
     def __enter__(self) -> Self:
         environment = {**os.environ, "PYTHONPATH": _PLACES}
         self._warm = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.ring.nursery"],
+            [sys.executable, "-m", "tests.crash.ring.nursery", *self._modules],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -110,7 +114,12 @@ def main() -> None:
     import holdfast.backends.files
     import holdfast.backends.memory
     import holdfast.backends.sqlite  # noqa: F401
-    import tests.crash.ring.children  # noqa: F401 - warm
+    import tests.crash.ring.children  # noqa: F401
+    from tests.crash.ring.workload import looks
+
+    looks()  # a whole day: what is loaded when it is first asked for is loaded now, and not by each child
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
 
     asking, answering = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     while (asked := _next(asking)) is not None:
