@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.crash.ring.nursery import Nursery
+
 KINDS = ["memory", "sqlite", "files", "postgres"]
 
 
@@ -59,3 +61,10 @@ def saver(url: str) -> Iterator[Any]:
 
     with HoldfastSaver.open(url) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """A process whose children have the OpenAI SDK: it takes longer to import than a turn takes to die."""
+    with Nursery("tests.faces.adapters.killed") as warm:
+        yield warm

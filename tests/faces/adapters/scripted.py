@@ -14,6 +14,8 @@ from agents import (
 )
 from agents.testing import ScriptedModel, assistant_message, function_call
 
+import holdfast
+
 set_tracing_disabled(True)  # it would speak to a server
 
 
@@ -77,3 +79,14 @@ def _line(item: Any) -> str:
 def heard(agent: Any) -> list[str]:
     """What the model was given when it was asked last."""
     return lines(agent.model.last_call.input)
+
+
+def history(store: holdfast.Store) -> list[tuple[str, list[tuple[str, str | None, str]]]]:
+    """Of each checkpoint of the session, oldest first, its status and its calls."""
+    session = store.session("t")
+    log = [(each.status.value, session.calls(each)) for each in session.log()]
+    # The answer, then the tools it asked for, which begin in no particular order.
+    told = [[(call.name, call.key, call.status) for call in calls] for _, calls in log]
+    return [(status, [*calls[:1], *sorted(calls[1:], key=str)]) for (status, _), calls in zip(log, told, strict=True)][
+        ::-1
+    ]

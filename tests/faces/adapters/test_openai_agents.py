@@ -1,7 +1,6 @@
 """Conversations of the OpenAI Agents SDK, kept by Holdfast."""
 
 import asyncio
-import os
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,13 +10,14 @@ import pytest
 
 import holdfast
 import holdfast.aio
+from tests.crash.ring.nursery import Nursery
 
 pytest.importorskip("agents", reason="the extra `openai-agents` is not installed")
 
 from agents.memory import Session, SessionSettings
 
 from holdfast.adapters.openai_agents import HoldfastSession, check_version
-from tests.crash.ring.nursery import Nursery, Say
+from tests.faces.adapters.killed import add_at_once
 from tests.faces.adapters.scripted import agent, asks, heard, lines, says, turn
 
 
@@ -181,30 +181,9 @@ def test_items_that_many_add_at_once_are_all_there(store: holdfast.Store, new: b
         assert mine == [f"{who}-{number}{more}" for number in range(5) for more in ("", "+")]
 
 
-async def write(url: str, who: int) -> None:
-    with holdfast.open(url) as store:
-        session = HoldfastSession("t", store)
-        for number in range(10):
-            await session.add_items([{"role": "user", "content": f"{who}-{number}"}])
-
-
-def write_at_once(say: Say, url: str) -> None:
-    """Forks three writers, so that none still imports the SDK while another is done."""
-    pids = []
-    for who in range(3):
-        pids.append(os.fork())
-        if pids[-1] == 0:
-            asyncio.run(write(url, who))
-            os._exit(0)
-    for pid in pids:
-        say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "files"])
-def test_items_that_processes_add_at_once_are_all_there(kind: str, tmp_path: Path) -> None:
-    url = f"{tmp_path}/store.db" if kind == "sqlite" else f"file:{tmp_path}/store"
-    with Nursery() as nursery:
-        assert nursery.do(write_at_once, url) == [0, 0, 0]
+@pytest.mark.parametrize("new_url", ["sqlite", "files"], indirect=True)
+def test_items_that_processes_add_at_once_are_all_there(nursery: Nursery, url: str) -> None:
+    assert nursery.do(add_at_once, url) == [0, 0, 0]
     with holdfast.open(url) as store:
         items = store.session("t").load()["messages"]
     assert sorted(item["content"] for item in items) == sorted(f"{who}-{n}" for who in range(3) for n in range(10))

@@ -1,11 +1,7 @@
-"""What HoldfastHooks keep of a run of the OpenAI Agents SDK that fails, is killed, or meets another."""
+"""What HoldfastHooks keep of a run of the OpenAI Agents SDK that fails, or meets another."""
 
 import asyncio
 import gc
-import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,16 +9,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.house.test_docs import blocks
-from tests.house.tree import ROOT
 
 pytest.importorskip("agents", reason="the extra `openai-agents` is not installed")
 
 from agents import Agent, GuardrailFunctionOutput, OutputGuardrail, OutputGuardrailTripwireTriggered, Usage
 from agents.testing import ModelStep, ScriptedModel
 
-from holdfast.adapters.openai_agents import NOT_RUN, HoldfastHooks, HoldfastSession
-from tests.faces.adapters.scripted import agent, asks, heard, lines, says, turn
+from holdfast.adapters.openai_agents import HoldfastHooks, HoldfastSession
+from tests.faces.adapters.scripted import agent, asks, heard, history, lines, says, turn
 
 UNKNOWN = "Outcome unknown"
 STREAMED = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
@@ -45,16 +39,6 @@ async def add_async(a: int, b: int) -> int:
 
 def boom() -> int:
     raise ValueError("no")
-
-
-def history(store: holdfast.Store) -> list[tuple[str, list[tuple[str, str | None, str]]]]:
-    session = store.session("t")
-    log = [(each.status.value, session.calls(each)) for each in session.log()]
-    # The answer, then the tools it asked for, which begin in no particular order.
-    told = [[(call.name, call.key, call.status) for call in calls] for _, calls in log]
-    return [(status, [*calls[:1], *sorted(calls[1:], key=str)]) for (status, _), calls in zip(log, told, strict=True)][
-        ::-1
-    ]
 
 
 @STREAMED
@@ -297,135 +281,3 @@ def test_a_handoff_is_one_run(store: holdfast.Store) -> None:
 
     assert asyncio.run(story())[-1] == "assistant: done"
     assert [status for status, _ in history(store)][-2:] == ["in_progress", "completed"]
-
-
-def killed(url: str, how: str, world: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.faces.adapters.killed", url, how, str(world)], cwd=ROOT, check=False
-    )
-    assert done.returncode == -9
-
-
-@pytest.fixture(scope="module")
-def killed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a store whose run was killed inside a tool; to be copied."""
-    folder = tmp_path_factory.mktemp("killed")
-    killed(f"{folder}/store.db", "async", folder / "world")
-    return folder
-
-
-@pytest.fixture
-def killed_store(killed_once: Path, tmp_path: Path) -> Iterator[holdfast.Store]:
-    shutil.copytree(killed_once, tmp_path / "copy")
-    with holdfast.open(f"{tmp_path}/copy/store.db") as opened:
-        yield opened
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "files"])
-@pytest.mark.parametrize("how", ["async", "sync", "async streamed", "sync streamed"])
-def test_killed_inside_a_tool_the_next_run_has_what_was_paid_for_and_knows_what_is_unknown(
-    kind: str, how: str, tmp_path: Path
-) -> None:
-    url, world = (f"{tmp_path}/store.db" if kind == "sqlite" else f"file:{tmp_path}/store"), tmp_path / "world"
-    killed(url, how, world)
-    name = "pay_slowly" if "sync" in how.split() else "pay"
-    with holdfast.open(url) as store:
-        assert [info.id for info in store.crashed()] == ["t"]
-        session = HoldfastSession("t", store)
-        seen = lines(asyncio.run(session.get_items()))
-        assert store.session("t").calls(pending=True), "looking at a conversation writes nothing"
-        after = agent([says("I will check")])
-        asyncio.run(turn(after, "go on", session=session, hooks=HoldfastHooks(), streamed="streamed" in how))
-        assert heard(after) == [*seen, "user: go on"]
-        assert seen[:4] == ["user: pay order 7", "call c1 look", f"call c2 {name}", "out c1 order 7 is paid"]
-        assert seen[4].startswith(f"out c2 {UNKNOWN}")
-        assert len(seen) == 5
-        assert lines(asyncio.run(session.get_items())) == [*heard(after), "assistant: I will check"]
-        taken = [call for _, calls in history(store) for call in calls]
-        assert set(taken[:3]) == {("model", None, "done"), ("look", "c1", "done"), (name, "c2", "skipped")}
-        assert store.crashed() == []
-        assert store.verify().ok
-    assert sorted(world.read_text().splitlines()) == ["look 7", "pay 7"]
-
-
-@pytest.mark.parametrize("how", ["before", "end", "later"])
-def test_killed_elsewhere_nothing_that_was_paid_for_is_lost(how: str, tmp_path: Path) -> None:
-    url = f"{tmp_path}/store.db"
-    killed(url, how, tmp_path / "world")
-    with holdfast.open(url) as store:
-        seen = lines(asyncio.run(HoldfastSession("t", store).get_items()))
-    user, calls = "user: pay order 7", ["call c1 look", "call c2 pay"]
-    if how == "before":
-        assert seen == [user, *calls, f"out c1 {NOT_RUN}", f"out c2 {NOT_RUN}"]
-    elif how == "end":
-        assert seen == [user, "assistant: bye"]
-    else:
-        assert seen[:6] == [user, "call c0 look", "out c0 order 6 is paid", *calls, "out c1 order 7 is paid"]
-        assert seen[6].startswith(f"out c2 {UNKNOWN}")
-
-
-@pytest.mark.parametrize(
-    ("decision", "told"),
-    [
-        ({"result": "paid, receipt 9"}, "paid, receipt 9"),
-        ({"failed": "card refused"}, "The call failed: decided: card refused"),
-        ({"decision": "retry"}, NOT_RUN),
-        ({"decision": "skip"}, UNKNOWN),
-    ],
-    ids=["result", "failed", "retry", "skip"],
-)
-def test_what_somebody_found_out_about_a_call_in_doubt_is_what_the_model_hears(
-    decision: dict[str, Any], told: str, killed_store: holdfast.Store
-) -> None:
-    session = killed_store.session("t")
-    (doubtful,) = [call for call in session.calls(pending=True) if call.status == "in_doubt"]
-    session.resolve(doubtful.id, **decision)
-    after = agent([says("good")])
-    asyncio.run(turn(after, "go on", session=HoldfastSession("t", killed_store), hooks=HoldfastHooks()))
-    (line,) = [line for line in heard(after) if line.startswith("out c2")]
-    assert line.removeprefix("out c2 ").startswith(told)
-    assert killed_store.verify().ok
-
-
-@pytest.mark.parametrize("first", ["add", "pop", "clear", "restore", "fork"])
-def test_whatever_is_done_first_after_a_kill_nothing_paid_for_is_lost(first: str, killed_store: holdfast.Store) -> None:
-    async def story(session: HoldfastSession) -> None:
-        if first == "add":
-            await session.add_items([{"role": "user", "content": "hm"}])
-        elif first == "pop":
-            assert lines([await session.pop_item()])[0].startswith(f"out c2 {UNKNOWN}")
-        elif first == "clear":
-            await session.clear_session()
-            assert await session.get_items() == []
-        elif first == "restore":
-            await session.restore(await anext(session.log(limit=1)))
-            assert lines(await session.get_items()) == ["user: pay order 7"]
-        else:
-            other = await session.fork("main", "what-if")
-            assert lines(await other.get_items()) == ["user: pay order 7"]
-            assert len(await session.get_items()) == 5
-
-    asyncio.run(story(HoldfastSession("t", killed_store)))
-    if first in {"add", "pop", "clear", "restore"}:
-        kept = [lines(each.state["messages"])[:4] for each in killed_store.session("t").log()]
-        taken = [call for _, calls in history(killed_store) for call in calls]
-        assert ("look", "c1", "done") in taken
-        assert first in {"clear", "restore"} or kept[0][3] == "out c1 order 7 is paid"
-
-
-def test_what_the_page_shows_works_by_paste(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "adapters.md").read_text("utf-8")
-    shown = [body for info, _, body in blocks(page) if info == "python no-run openai-agents"]
-    printed = [body for info, _, body in blocks(page) if info == "text openai-agents"]
-    assert shown
-    (tmp_path / "page.py").write_text("\n".join(shown), "utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "page.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.sub(r"\s+", " ", done.stdout).strip() == re.sub(r"\s+", " ", "\n".join(printed)).strip()

@@ -2,8 +2,6 @@
 
 import asyncio
 import inspect
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +10,6 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.house.tree import ROOT
 
 pytest.importorskip("agents", reason="the extra `openai-agents` is not installed")
 
@@ -71,56 +68,6 @@ def test_what_waited_for_an_approval_is_in_the_items_once(
         "out c1 order 7 is paid", "out c2 paid order 7", "assistant: done",
     ]  # fmt: skip
     assert store.crashed() == []
-
-
-@pytest.mark.parametrize("how", ["approved", "approved withheld"])
-def test_killed_inside_an_approved_tool_its_outcome_is_unknown_and_it_is_not_run_again(
-    how: str, tmp_path: Path
-) -> None:
-    url, world = f"{tmp_path}/store.db", tmp_path / "world"
-    command = [sys.executable, "-m", "tests.faces.adapters.killed", url, how, str(world)]
-    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -9
-    waiting = Path(f"{world}.state").read_text()
-    paid: list[int] = []
-
-    async def pay(order: int) -> str:
-        paid.append(order)
-        return "paid again"
-
-    async def again(session: HoldfastSession) -> None:
-        acting = cautious([says("hm")], look, pay, withheld="withheld" in how)
-        state = await RunState.from_string(acting, waiting)
-        state.approve(state.get_interruptions()[0])
-        async with HoldfastHooks(session) as hooks:
-            await turn(acting, state, session=session, hooks=hooks)
-
-    with holdfast.open(url) as store:
-        session = HoldfastSession("t", store)
-        seen = lines(asyncio.run(session.get_items()))
-        assert seen[:4] == ["user: pay order 7", "call c1 look", "call c2 pay", "out c1 order 7 is paid"]
-        assert seen[4].startswith("out c2 Outcome unknown")
-        for _ in range(2):
-            with pytest.raises(Exception, match="was begun by a run before"):
-                asyncio.run(again(session))
-        after = agent([says("I will check")])
-        asyncio.run(turn(after, "and?", session=session, hooks=HoldfastHooks()))
-        assert heard(after) == [*seen, "user: and?"]
-        assert store.verify().ok
-    assert paid == []
-
-
-def test_killed_inside_a_tool_on_a_server(postgres_url: str, tmp_path: Path) -> None:
-    url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}schema=killed_{tmp_path.name.replace('-', '_')}"
-    command = [sys.executable, "-m", "tests.faces.adapters.killed", url, "async streamed", str(tmp_path / "world")]
-    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -9
-    with holdfast.open(url) as store:
-        after = agent([says("I will check")])
-        asyncio.run(turn(after, "and?", session=HoldfastSession("t", store), hooks=HoldfastHooks()))
-        told = heard(after)
-        store.delete("t")
-    assert told[:4] == ["user: pay order 7", "call c1 look", "call c2 pay", "out c1 order 7 is paid"]
-    assert told[4].startswith("out c2 Outcome unknown")
-    assert told[5:] == ["user: and?"]
 
 
 def test_an_answer_with_no_run_to_approve_it_is_heard_as_not_run(store: holdfast.Store) -> None:
