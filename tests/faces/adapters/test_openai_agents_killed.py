@@ -26,7 +26,7 @@ UNKNOWN = "Outcome unknown"
 Kill = Callable[[str, str, Path], None]
 
 
-def on(*kinds: str) -> Any:
+def on(*kinds: str) -> pytest.MarkDecorator:
     """With the fixture `url` on stores of these kinds."""
     return pytest.mark.parametrize("new_url", kinds, indirect=True)
 
