@@ -1,7 +1,22 @@
-"""What every test shares: how hard Hypothesis tries. Fixtures live beside the tests that use them."""
+"""What every test shares: how hard Hypothesis tries, and where files lie. Fixtures live beside the tests that use them.
+
+Nothing here is about a disk: what a power cut leaves is worked out from the calls (`tests/crash/ring`), and a kill
+takes nothing from the system's cache. So files lie in memory where there is room, and no test waits for an fsync.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+MEMORY = Path("/dev/shm")
+ROOM_BYTES = 2 << 30  # many times what a run takes
+LONGEST = ("tests/house/test_linters.py", "tests/store/test_machine.py", "tests/crash/")
 
 # No deadline: an fsync on a busy machine takes as long as it takes, and says nothing about the code.
 settings.register_profile(
@@ -14,3 +29,33 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--hypothesis-profile", default=None) is None:
         asked = config.getoption("markexpr", default="")
         settings.load_profile("exhaustive" if asked == "exhaustive" else "quick")
+    keep_bytecode()
+    hear_interrupts()
+    lie_in_memory()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first: one that begins last keeps one worker busy and the other waiting."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
+def keep_bytecode() -> None:
+    """Hundreds of children import the same modules; where bytecode is not kept, each compiles them anew."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+
+
+def hear_interrupts() -> None:
+    """What a script starts in its background ignores Ctrl-C, and so would the children that tests interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def lie_in_memory() -> None:
+    """Temporary files of this process and its children; TMPDIR and --basetemp are obeyed."""
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK | os.X_OK):
+        return
+    if shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
+        os.environ["TMPDIR"] = str(MEMORY)
+        tempfile.tempdir = None  # worked out anew when it is next asked for

@@ -14,6 +14,7 @@ from holdfast import packing
 from holdfast.backend import GROUP_DELTAS, next_prefix
 from holdfast.delta import LOST, Record
 from holdfast.errors import CorruptionError
+from holdfast.model import Problem, SessionId
 
 SPILLED = b"holdfast:spilled"  # begins a half that is too long for its row: the digests of the blobs it was cut into
 _DIGEST_BYTES = 32
@@ -195,3 +196,19 @@ def join(source: Source, data: bytes) -> bytes:
         return data
     found = source.blobs(parts)
     return b"".join([found[digest] for digest in parts])
+
+
+def broken_roll(session: str | None, id_: str, roll: bytes, base: bytes | None, state: bytes) -> Problem | None:
+    """What is wrong with a merged delta, if it does not open. Each delta is also kept by itself."""
+    try:
+        if base is None:
+            raise CorruptionError("its beginning is missing")
+        packing.open_roll(roll, base=base, state=state)
+    except CorruptionError as error:
+        return Problem(
+            what=f"checkpoint {id_[:12]}: its merged deltas cannot be read: {error.args[0]}",
+            session_id=None if session is None else SessionId(session),
+            cost="nothing is lost: the single deltas are read instead",
+            remedy="copy the session with export while it is whole",
+        )
+    return None

@@ -29,6 +29,8 @@ Ext = msgspec.msgpack.Ext
 LARGE, TUPLE, SET, FROZENSET, DICT, BIGINT, DATETIME, DATE, TIME, TIMEDELTA, DECIMAL, UUID_, SURROGATES = range(1, 14)
 
 _SCALARS = frozenset({str, int, float, bool, NoneType, bytes})
+_all_scalars = _SCALARS.issuperset
+all_text = frozenset({str}).issuperset  # of types
 _HASHABLES = frozenset(
     {str, int, float, bool, NoneType, bytes, tuple, frozenset, datetime, date, time, timedelta, Decimal, UUID}
 )
@@ -65,8 +67,12 @@ def is_plain(value: object, depth: int = 0) -> bool:
     if depth >= MAX_DEPTH:
         return False
     if type(value) is dict:
-        for key, item in value.items():
-            if type(key) is not str or (type(item) not in _SCALARS and not is_plain(item, depth + 1)):
+        if not all_text(map(type, value)):
+            return False
+        if _all_scalars(map(type, value.values())):  # most messages are: told without a loop in Python
+            return True
+        for item in value.values():
+            if type(item) not in _SCALARS and not is_plain(item, depth + 1):
                 return False
         return True
     if type(value) is list:
@@ -106,14 +112,20 @@ def _encode(value: object, path: Path, encoder: Callable[[object], bytes], *, ca
         raise InvalidInputError(message, hint="flatten it, or commit from a place that is called less deeply") from None
 
 
-def encode_both(value: object, path: Path = ()) -> tuple[bytes, bytes]:
-    """The stored and the canonical form, with one look at the value."""
-    if is_plain(value):
+def settle(value: object, path: Path) -> Any:
+    """The value as loading will give it back: itself if plain, otherwise its stored form read again."""
+    return value if is_plain(value, depth_at(path)) else decode(encode_stored(value, path))
+
+
+def encode_settled(value: object, path: Path = ()) -> tuple[Any, bytes, bytes]:
+    """The value settled, its stored and its canonical form, with one look at it if it is plain."""
+    if is_plain(value, depth_at(path)):
         try:
-            return _encode_plain(value), _encode_sorted(value)
+            return value, _encode_plain(value), _encode_sorted(value)
         except (OverflowError, UnicodeEncodeError):
-            pass
-    return encode_stored(value, path), encode_canonical(value, path)
+            pass  # an int beyond 64 bits or a lone surrogate
+    value = settle(value, path)
+    return value, encode_stored(value, path), encode_canonical(value, path)
 
 
 def encode_tagged(value: object) -> bytes:

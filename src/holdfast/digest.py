@@ -37,6 +37,8 @@ class Group(msgspec.Struct, frozen=True, gc=False):
 
 def _group(digests: bytes, sizes: tuple[int, ...]) -> list[Group]:
     """These items cut into groups, the last one as long as it comes."""
+    if 0 < len(sizes) <= GROUP_ITEMS:
+        return [Group(digests, sizes, sha256(digests).digest())]
     groups = []
     for at in range(0, len(sizes), GROUP_ITEMS):
         part = digests[at * DIGEST_BYTES : (at + GROUP_ITEMS) * DIGEST_BYTES]
@@ -53,24 +55,28 @@ class ListTree:
         self._groups = groups
         self.count = count
         self.size = size
-        hashes = b"".join([group.digest for group in groups])
-        self.digest = sha256(b"list\0" + count.to_bytes(8, "big") + hashes).digest()
+        head = b"list\0" + count.to_bytes(8, "big")
+        self.digest = sha256(b"".join([head, *[group.digest for group in groups]])).digest()
 
     def splice(self, start: int, drop: int, leaves: Sequence[Leaf]) -> ListTree:
         """The tree with `drop` items from `start` on replaced by these."""
-        first = start // GROUP_ITEMS
-        # An edit that moved nothing meets the groups it lies in; anything else all groups behind it as well.
-        last = (start + drop - 1) // GROUP_ITEMS + 1 if drop == len(leaves) else len(self._groups)
-        met = self._groups[first:last]
-        digests = b"".join([group.digests for group in met])
-        sizes = tuple([size for group in met for size in group.sizes]) if len(met) != 1 else met[0].sizes
-        at = start - first * GROUP_ITEMS
-        gone = sizes[at : at + drop]
         came = tuple([leaf.size for leaf in leaves])
         added = b"".join([leaf.digest for leaf in leaves])
+        size, first = self.size + sum(came), start // GROUP_ITEMS
+        if start == self.count and start % GROUP_ITEMS:  # the most frequent: some more at the end of the last group
+            met = self._groups[first]
+            groups = self._groups[:first]
+            groups += _group(met.digests + added, met.sizes + came)
+            return ListTree(groups, start + len(came), size)
+        # An edit that moved nothing meets the groups it lies in; anything else all groups behind it as well.
+        last = (start + drop - 1) // GROUP_ITEMS + 1 if drop == len(leaves) else len(self._groups)
+        digests = b"".join([group.digests for group in self._groups[first:last]])
+        sizes = tuple([size for group in self._groups[first:last] for size in group.sizes])
+        at = start - first * GROUP_ITEMS
+        gone = sizes[at : at + drop]
         digests = digests[: at * DIGEST_BYTES] + added + digests[(at + drop) * DIGEST_BYTES :]
         groups = self._groups[:first] + _group(digests, sizes[:at] + came + sizes[at + drop :]) + self._groups[last:]
-        return ListTree(groups, self.count + len(leaves) - drop, self.size + sum(came) - sum(gone))
+        return ListTree(groups, self.count + len(leaves) - drop, size - sum(gone))
 
     def digest_of(self, index: int) -> bytes:
         """The digest of one item."""

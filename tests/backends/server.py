@@ -18,7 +18,7 @@ NAMED = "HOLDFAST_TEST_POSTGRES_URL"
 QUICK: tuple[LiteralString, ...] = (
     "ALTER SYSTEM SET fsync = off",
     "ALTER SYSTEM SET full_page_writes = off",
-    "ALTER SYSTEM SET max_wal_size = '2GB'",
+    "ALTER SYSTEM SET max_wal_size = '512MB'",
     "SELECT pg_reload_conf()",
 )
 

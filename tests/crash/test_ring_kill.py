@@ -8,21 +8,9 @@ from holdfast.testing.faults import Faults
 from tests.crash.ring.children import inspect, work
 from tests.crash.ring.nursery import Nursery
 from tests.crash.ring.rooms import KINDS, Place, room
-from tests.crash.ring.workload import Look, looks
 
 SHARES = 4  # so that both workers have something to do
 KILLED = -9
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as warm:
-        yield warm
-
-
-@pytest.fixture(scope="module")
-def expected() -> list[Look]:
-    return looks()
 
 
 @pytest.fixture(params=KINDS)
@@ -34,7 +22,6 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 def kill_all(
     nursery: Nursery,
     place: Place,
-    expected: list[Look],
     faults: Callable[[int], Faults],
     *,
     start: int,
@@ -48,38 +35,36 @@ def kill_all(
             return died
         assert born.ended == KILLED, born.trouble
         acknowledged = born.said[-1] if born.said else 0
-        found = nursery.run(inspect, place, expected, acknowledged)
+        found = nursery.run(inspect, place, acknowledged)
         assert found.ended == 0, f"killed at storage call {number}, after step {acknowledged}: {found.trouble}"
     raise AssertionError
 
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_a_process_killed_before_any_storage_call_loses_nothing_that_was_acknowledged(
-    nursery: Nursery, place: Place, expected: list[Look], share: int
+    nursery: Nursery, place: Place, share: int
 ) -> None:
     faults = lambda at: Faults(kill_at=at)  # noqa: E731
-    # Every third call, so that the whole command stays within its minutes; all of them are tried below.
-    died = kill_all(nursery, place, expected, faults, start=1 + 3 * share, step=3 * SHARES)
-    assert died > {"sqlite": 300, "files": 100}[place.kind] // (3 * SHARES)
+    # Every fifth call, so that the whole command stays within its minutes; all of them are tried below.
+    died = kill_all(nursery, place, faults, start=1 + 5 * share, step=5 * SHARES)
+    assert died > {"sqlite": 300, "files": 100}[place.kind] // (5 * SHARES)
 
 
 def test_a_process_killed_in_the_middle_of_a_write_loses_nothing_that_was_acknowledged(
-    nursery: Nursery, place: Place, expected: list[Look]
+    nursery: Nursery, place: Place
 ) -> None:
-    assert kill_all(nursery, place, expected, lambda at: Faults(tear_at=at), start=2, step=11) > 8
+    assert kill_all(nursery, place, lambda at: Faults(tear_at=at), start=2, step=11) > 8
 
 
-def test_a_killed_process_loses_nothing_with_relaxed_durability_either(
-    nursery: Nursery, place: Place, expected: list[Look]
-) -> None:
+def test_a_killed_process_loses_nothing_with_relaxed_durability_either(nursery: Nursery, place: Place) -> None:
     faults = lambda at: Faults(kill_at=at)  # noqa: E731
-    assert kill_all(nursery, place, expected, faults, start=3, step=15, durability="relaxed") > 4
+    assert kill_all(nursery, place, faults, start=3, step=15, durability="relaxed") > 4
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("durability", ["full", "relaxed"])
 def test_no_call_at_all_can_be_found_at_which_a_kill_or_a_torn_write_loses_anything(
-    nursery: Nursery, place: Place, expected: list[Look], durability: str
+    nursery: Nursery, place: Place, durability: str
 ) -> None:
     for faults in (lambda at: Faults(kill_at=at), lambda at: Faults(tear_at=at)):
-        assert kill_all(nursery, place, expected, faults, start=1, step=1, durability=durability) > 80
+        assert kill_all(nursery, place, faults, start=1, step=1, durability=durability) > 80

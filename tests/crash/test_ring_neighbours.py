@@ -51,9 +51,10 @@ def _neighbour(say: Say, place: Place, chosen: random.Random, number: int) -> in
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_processes_that_share_a_store_never_take_one_anothers_log_for_damaged(place: Place, seed: int) -> None:
-    with Nursery() as nursery:
-        *said, ends = nursery.do(live_beside_others, place, seed)
+def test_processes_that_share_a_store_never_take_one_anothers_log_for_damaged(
+    nursery: Nursery, place: Place, seed: int
+) -> None:
+    *said, ends = nursery.do(live_beside_others, place, seed)
     assert not said
     assert ends <= {0, -9}
     with place.open() as store:

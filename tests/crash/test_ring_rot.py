@@ -28,22 +28,21 @@ class Left(NamedTuple):
         return self.looks[-1]
 
 
-def left(folder: Path, kind: str = "sqlite", *, cut: bool) -> Left:
-    with Nursery() as nursery:
-        said = nursery.do(leave, Place(folder / "original", kind), cut)
+def left(nursery: Nursery, folder: Path, kind: str = "sqlite", *, cut: bool) -> Left:
+    said = nursery.do(leave, Place(folder / "original", kind), cut)
     return Left(Damage(Place(folder / "original", kind)), said)
 
 
 @pytest.fixture(scope="module")
-def closed() -> Iterator[Left]:
+def closed(nursery: Nursery) -> Iterator[Left]:
     with room() as folder:
-        yield left(folder, cut=False)
+        yield left(nursery, folder, cut=False)
 
 
 @pytest.fixture(scope="module")
-def cut() -> Iterator[Left]:
+def cut(nursery: Nursery) -> Iterator[Left]:
     with room() as folder:
-        yield left(folder, cut=True)
+        yield left(nursery, folder, cut=True)
 
 
 def spread(size: int, count: int) -> list[int]:
@@ -180,9 +179,9 @@ def test_a_session_whose_page_is_damaged_can_go_on_from_its_newest_intact_checkp
 
 
 @pytest.fixture(scope="module")
-def journals() -> Iterator[Left]:
+def journals(nursery: Nursery) -> Iterator[Left]:
     with room() as folder:
-        yield left(folder, "files", cut=False)
+        yield left(nursery, folder, "files", cut=False)
 
 
 def test_a_flipped_bit_in_a_folder_of_journals_is_never_a_wrong_value_nor_a_missing_session(journals: Left) -> None:

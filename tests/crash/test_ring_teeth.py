@@ -18,12 +18,6 @@ KILLED = -9
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as warm:
-        yield warm
-
-
-@pytest.fixture(scope="module")
 def expected() -> list[Look]:
     return looks()
 
@@ -45,13 +39,13 @@ def test_a_store_that_only_believes_it_syncs_is_found_out_by_a_power_cut(
 
 
 def test_a_head_that_moves_before_its_checkpoint_is_written_is_found_out_by_a_kill(
-    nursery: Nursery, place: Place, expected: list[Look]
+    nursery: Nursery, place: Place
 ) -> None:
     red = 0
     for number in range(20, 120):
         born = nursery.run(work_head_first, place, Faults(kill_at=number), "full")
         assert born.ended == KILLED, born.trouble
-        red += nursery.run(inspect, place, expected, born.said[-1] if born.said else 0).ended != 0
+        red += nursery.run(inspect, place, born.said[-1] if born.said else 0).ended != 0
         if red:
             break
     assert red

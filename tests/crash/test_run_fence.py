@@ -11,12 +11,6 @@ from tests.crash.runs.agent import KINDS, Outside
 from tests.crash.runs.stalling import WAYS, crash_many, recover_at_once, stall
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as warm:
-        yield warm
-
-
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with room() as folder:

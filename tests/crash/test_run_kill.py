@@ -15,16 +15,14 @@ SAMPLE = 4  # of the places to die at, one in so many is tried by default; `-m e
 Child = Callable[[Told], tuple[list[Any], int]]
 
 
-@pytest.fixture(scope="module")
-def child() -> Iterator[Child]:
-    with Nursery() as nursery:
+@pytest.fixture
+def child(nursery: Nursery) -> Child:
+    def run(told: Told) -> tuple[list[Any], int]:
+        born = nursery.run(go, told)
+        assert not born.trouble, born.trouble
+        return born.said, born.ended
 
-        def run(told: Told) -> tuple[list[Any], int]:
-            born = nursery.run(go, told)
-            assert not born.trouble, born.trouble
-            return born.said, born.ended
-
-        yield run
+    return run
 
 
 @pytest.fixture(params=KINDS)

@@ -15,12 +15,6 @@ from tests.crash.runs.agent import KINDS, STRATEGIES, Outside, Told, go
 from tests.crash.runs.troubles import die_and_stay, fill_disk, interrupt, jump_clocks, work_in_threads
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as warm:
-        yield warm
-
-
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with room() as folder:

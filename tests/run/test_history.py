@@ -135,7 +135,7 @@ def let_expire(store: holdfast.Store, world: World, lease_s: float = 0.05) -> ho
     run.__enter__()
     run.call("pay", world.do("before"), args={"n": 0})
     run.step()
-    time.sleep(lease_s * 3)
+    time.sleep(lease_s * 2)
     return run
 
 

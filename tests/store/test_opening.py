@@ -23,7 +23,8 @@ from holdfast import (
     UnsupportedError,
 )
 from holdfast.backends.sqlite import mounts, schema
-from tests.store.children import finish, finish_all, start
+from tests.crash.ring.nursery import Nursery, Say
+from tests.store.children import finish, start
 
 
 def fingerprints(folder: Path) -> dict[str, str]:
@@ -396,33 +397,38 @@ def test_a_closed_store_says_so_and_can_be_closed_again(path: Path) -> None:
     holdfast.open(path).close()
 
 
-MAKE = """
-import sys, holdfast
-sys.stdin.readline()
-with holdfast.open(sys.argv[1] or None) as store:
-    store.session(sys.argv[2]).commit({"by": sys.argv[2]})
-print("done")
-"""
+def make_at_once(say: Say, folder: Path, name: str | None, workers: int) -> None:
+    """Forks processes that are ready to open a store, and lets all go at the same moment."""
+    os.chdir(folder)
+    ready, go = os.pipe()
+    pids = []
+    for number in range(workers):
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            os.close(go)
+            os.read(ready, 1)  # until nobody can write any more
+            with holdfast.open(name) as store:
+                store.session(f"s{number}").commit({"by": number})
+            os._exit(0)
+    os.close(go)
+    for pid in pids:
+        say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("name", ["store.db", None])
 def test_processes_that_make_the_same_store_at_once_all_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
 ) -> None:
     workers = 4
-    for number in range(8):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        monkeypatch.chdir(folder)
-        children = [start(MAKE, "store.db" if named else "", f"s{child}") for child in range(workers)]
-        for child in children:
-            assert child.stdin is not None
-            child.stdin.write("go\n")
-            child.stdin.flush()
-        assert finish_all(children) == [["done"]] * workers
-        with holdfast.open("store.db" if named else None) as store:
-            assert {info.id for info in store.sessions()} == {f"s{child}" for child in range(workers)}
-            assert store.verify().ok
+    with Nursery() as nursery:
+        for number in range(8):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            assert nursery.do(make_at_once, folder, name, workers) == [0] * workers
+            monkeypatch.chdir(folder)
+            with holdfast.open(name) as store:
+                assert {info.id for info in store.sessions()} == {f"s{child}" for child in range(workers)}
+                assert store.verify().ok
 
 
 MAKE_SLOWLY = """

@@ -1,6 +1,7 @@
 """Deltas: every step of a state's history can be had back exactly, and costs what changed."""
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
@@ -126,6 +127,30 @@ def test_an_append_costs_less_than_twice_what_was_appended() -> None:
         state["messages"] += added
         assert history.commit(state) < 2 * encoded(added)
     history.check(state)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 64, 65])
+def test_a_conversation_keeps_its_digest_as_it_grows_from_nothing(at_once: int) -> None:
+    messages = conversation(200)
+    state: State = {"messages": []}
+    history = History(state)
+    for at in range(0, len(messages), at_once):
+        state["messages"] += messages[at : at + at_once]
+        history.commit(state)
+        history.check(state)
+
+
+def test_a_change_inside_an_appended_item_costs_the_change_whatever_kind_of_dict_it_came_as() -> None:
+    item: OrderedDict[str, Any] = OrderedDict(role="tool", parts=[message(number) for number in range(100)])
+    state: State = {"messages": [message(0)]}
+    history = History(state)
+    state["messages"].append(item)
+    history.commit(state)
+    item["parts"].append(message(100))
+    assert history.commit(state) < 2 * encoded(message(100))
+    plain = {"messages": [message(0), dict(item)]}
+    assert exactly(history.state(), plain)
+    assert history.known.digest == know(plain).digest
 
 
 def test_an_edit_in_the_middle_of_a_thousand_messages_costs_less_than_a_kilobyte() -> None:

@@ -13,9 +13,9 @@ from hashlib import sha256
 from operator import is_
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.codec import Path, encode_both
+from holdfast.codec import Path, encode_settled, settle
 from holdfast.delta.record import DEL, LIST, MANY, PATCH, SET, SPLICE, Record, Writer
-from holdfast.delta.shadow import is_text_dict, is_vector, same, settle, shadow_of
+from holdfast.delta.shadow import is_text_dict, is_vector, same, shadow_of
 from holdfast.digest import DictTree, Leaf, ListTree, Tree, leaf_of, tree_of
 from holdfast.model import State
 
@@ -63,20 +63,29 @@ def advance(known: Known, state: State, *, frozen: bool = False) -> tuple[Record
     With `frozen` nothing in the state will ever be changed; then what is the same object next time is not compared.
     """
     writer = Writer()
-    same_parts, grown = ((), {}) if not frozen or known.given is None else _identical(known.given, state)
+    shadow, tree, skip = known.shadow, known.tree, frozenset[str]()
+    if frozen and known.given is not None:
+        shadow, tree, skip = _pass_over(writer, known, known.given, state)
+    shadow, next_tree = _dict(writer, shadow, tree, state, (), skip)
+    assert isinstance(next_tree, DictTree)  # noqa: S101 - a dict's tree is a DictTree
+    return *writer.finish(), Known(shadow, next_tree, state if frozen else None)
+
+
+def _pass_over(
+    writer: Writer, known: Known, given: State, state: State
+) -> tuple[dict[str, Any], DictTree, frozenset[str]]:
+    """What is known once the lists that only grew are dealt with, and the keys that need no further look."""
+    same_parts, grown = _identical(given, state)
     shadow, tree = known.shadow, known.tree
     for key, count in grown.items():
-        items = [settle(item, (key, count + at)) for at, item in enumerate(state[key][count:])]
+        items = state[key][count:]
         child = tree.children[key]
         assert isinstance(child, ListTree)  # noqa: S101 - a list's tree is a ListTree
         after = _splice(writer, child, (key,), _Gap(count, count, count, count + len(items)), items)
         assert after is not None  # noqa: S101 - it has a tree
         shadow = {**shadow, key: shadow[key] + [shadow_of(item) for item in items]}
         tree = tree.replace({key: after}, [])
-    skip = frozenset([*same_parts, *grown])
-    shadow, next_tree = _dict(writer, shadow, tree, state, (), skip)
-    assert isinstance(next_tree, DictTree)  # noqa: S101 - a dict's tree is a DictTree
-    return *writer.finish(), Known(shadow, next_tree, state if frozen else None)
+    return shadow, tree, frozenset([*same_parts, *grown])
 
 
 def _identical(before: State, after: State) -> tuple[list[str], dict[str, int]]:
@@ -243,7 +252,7 @@ def _list(
         old = before
         grew = len(new) >= count and same(old, new if len(new) == count else new[:count])
     if grew:
-        items = [settle(item, (*path, count + at)) for at, item in enumerate(new[count:])]
+        items = new[count:]
         tree = _splice(writer, tree, path, _Gap(count, count, count, len(new)), items)
         if is_vector(before) or not before:
             return shadow_of(new if is_vector(before) else items), tree
@@ -270,14 +279,16 @@ class _Gap(NamedTuple):
 
 
 def _splice(writer: Writer, tree: ListTree | None, path: Path, gap: _Gap, items: list[Any]) -> ListTree | None:
+    """Put these items in the place of the old ones; they are settled where they lie, as each is looked at anyway."""
     drop = gap.old_to - gap.old_from
     if not drop and not items:
         return tree
     writer.op(SPLICE, path, gap.old_from, drop, len(items))
     leaves: list[Leaf] = []
-    for at, item in enumerate(items, gap.new_from):
-        here = (*path, at)
-        stored, canonical = encode_both(item, here)
+    for at, given in enumerate(items):
+        here = (*path, gap.new_from + at)
+        item, stored, canonical = encode_settled(given, here)
+        items[at] = item
         writer.value(item, here, stored)
         leaves.append(Leaf(sha256(canonical).digest(), len(canonical)))
     return None if tree is None else tree.splice(gap.old_from, drop, leaves)

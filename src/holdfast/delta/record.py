@@ -104,6 +104,8 @@ class Writer:
 
     def finish(self) -> tuple[Record, dict[bytes, bytes]]:
         """The record, and the pieces it needs by their digests."""
+        if not self._refs:
+            return Record(encode_ops(self.ops), b"".join(self.values)), {}
         refs = tuple(dict.fromkeys(self._refs))
         record = Record(encode_ops(self.ops), b"".join(self.values), refs)
         return record, {ref: self._pieces[ref] for ref in refs}

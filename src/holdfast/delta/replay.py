@@ -39,8 +39,6 @@ _NO_BUCKET = bytes(DIGEST_BYTES)
 
 
 _read_small = _reader({}, salvage=False)  # made once: most records have no large values
-_scalars = frozenset({str, int, float, bool, bytes, type(None)}).issuperset
-_texts = frozenset({str}).issuperset
 _sorted = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
@@ -333,10 +331,7 @@ def _node(value: Any, depth: int) -> _Node:
 
 
 def _canonical(value: Any, depth: int) -> bytes:
-    # Most items are dicts of scalars; a set asks for all their types without a loop in Python.
-    if (
-        type(value) is dict and depth < MAX_DEPTH and _scalars(map(type, value.values())) and _texts(map(type, value))
-    ) or is_plain(value, depth):
+    if is_plain(value, depth):
         try:
             return _sorted(value)
         except (OverflowError, UnicodeEncodeError):

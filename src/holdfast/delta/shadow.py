@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Any, TypeGuard
 
-from holdfast.codec import Path, decode, depth_at, encode_canonical, encode_stored, is_plain
+from holdfast.codec import all_text, decode, encode_canonical
 from holdfast.errors import InvalidInputError
 
 _NUMBERS = frozenset({int, float, bool})
 _ITSELF = frozenset({str, bytes, type(None)})
+_all_themselves = _ITSELF.issuperset
 
 
 class Exact:
@@ -93,7 +94,9 @@ def shadow_of(value: object) -> Any:
     if kind in _ITSELF:
         return value
     if kind is dict:
-        if all([type(key) is str for key in value]):  # type: ignore[attr-defined]
+        if all_text(map(type, value)):  # type: ignore[call-overload]
+            if _all_themselves(map(type, value.values())):  # type: ignore[attr-defined]
+                return value.copy()  # type: ignore[attr-defined]
             return {
                 key: item if type(item) in _ITSELF else shadow_of(item)
                 for key, item in value.items()  # type: ignore[attr-defined]
@@ -116,8 +119,3 @@ def same(shadow: object, value: object) -> bool:
         return bool(shadow == value)
     except Exception:  # noqa: BLE001 - a foreign __eq__ may do anything (arrays raise); then a closer look decides
         return False
-
-
-def settle(value: object, path: Path) -> Any:
-    """The value as loading will give it back: itself if plain, otherwise its stored form read again."""
-    return value if is_plain(value, depth_at(path)) else decode(encode_stored(value, path))

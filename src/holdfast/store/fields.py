@@ -96,7 +96,7 @@ def read_fields(row: Row) -> Fields:
 
 def encode_usage(usage: Usage) -> bytes:
     """A usage as bytes; nothing used takes no bytes."""
-    if usage == _NO_USAGE:
+    if usage is _NO_USAGE or usage == _NO_USAGE:
         return b""
     extra = dict(usage.extra)
     flat = [usage.tokens_in, usage.tokens_out, usage.cost, usage.tasks_completed, extra]
@@ -112,7 +112,7 @@ def total_of(parent: Fields | None, used: Usage) -> bytes:
     """What was used up to here: the parent's total and this step's own."""
     if parent is None or not parent.total:
         return encode_usage(used)
-    return parent.total if used == Usage() else encode_usage(decode_usage(parent.total) + used)
+    return parent.total if used == _NO_USAGE else encode_usage(decode_usage(parent.total) + used)
 
 
 def check_state(state: object) -> None:

@@ -9,7 +9,7 @@ from holdfast.backends.sqlite import desk, wal
 from holdfast.testing.faults import Faults, Posix, mount
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
-from tests.crash.ring.workload import Day, Look, go_on, judge, judge_bundle, shorten
+from tests.crash.ring.workload import Day, go_on, judge, judge_bundle, looks, shorten
 
 
 def shorten_log() -> None:
@@ -34,11 +34,11 @@ def work(say: Say, place: Place, faults: Faults, durability: str = "full") -> No
         Day(lambda: place.open(durability), place.bundle).run(say)
 
 
-def inspect(say: Say, place: Place, expected: list[Look], least: int) -> None:
+def inspect(say: Say, place: Place, least: int) -> None:
     """After a kill: what was acknowledged is there, nothing is half there, and work goes on."""
-    judge_bundle(place.bundle, expected, least)
+    judge_bundle(place.bundle, looks(), least)
     with place.open() as store:
-        verdict = judge(store, expected)
+        verdict = judge(store, looks())
         assert {least, least + 1} & set(verdict.steps), (
             f"step {least} was acknowledged, and the store looks as after {verdict.steps}: "
             + "; ".join(shorten(verdict.found))

@@ -3,46 +3,58 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import holdfast
-from holdfast.testing.faults import Call, Crash, Timeline
+from holdfast.testing.faults import Call, Crash, Moment, Timeline
 from tests.crash.ring.rooms import Place
 from tests.crash.ring.workload import Look, go_on, judge, judge_bundle, look_at
 
+BY_CHANCE = (-1, -2, -3, -4)  # of each moment, besides its systematic states
+
 
 class Tally(NamedTuple):
-    """What was found in how many states."""
+    """What was found in how many states, and how many steps were acknowledged before the latest cut."""
 
     states: int
     lost: int
     ahead: int
+    latest: int
 
 
 def crashes(trace: Sequence[Call], count: int, *, seed: int, share: int = 0, shares: int = 1) -> Iterator[Crash]:
-    """Different states, `count` in all shares: every systematic one as far as there is room, the others by chance."""
+    """Different states, `count` in all shares, from the whole day: every systematic one if there is room for it."""
     seen: set[int] = set()
     chosen = random.Random(seed)
     wanted = count // shares
-    uncertain = [moment.number for moment in Timeline(trace) if moment.open_calls]
-    systematic = set(uncertain) if len(uncertain) < count // 8 else set(chosen.sample(uncertain, count // 8))
+    sizes = {moment.number: moment.size for moment in Timeline(trace) if moment.number % shares == share}
     while len(seen) < wanted:
         before = len(seen)
+        # Some of the first round are the same; of the next there are more than enough to make up for them.
+        picks = _picks(sizes, len(sizes) * 4 if before else wanted, chosen)
         for moment in Timeline(trace):
-            if len(seen) >= wanted:
-                return
-            if moment.number % shares != share:
-                continue
-            found = [moment.chance(chosen) for _ in range(4)]
-            if moment.number in systematic:
-                found += moment.systematic()
-            for crash in found:
+            for crash in _picked(moment, picks.get(moment.number, ()), chosen):
                 if hash(crash) not in seen and len(seen) < wanted:
                     seen.add(hash(crash))
                     yield crash
-        systematic = set()
         assert len(seen) > before, f"there are only {before} different states"
+
+
+def _picks(sizes: dict[int, int], count: int, chosen: random.Random) -> dict[int, set[int]]:
+    """Which states of which moments: one of each, in the order of the day, as far as they go; then any others."""
+    every = chosen.sample([(number, BY_CHANCE[0]) for number in sizes], min(count, len(sizes)))
+    more = [(number, pick) for number, size in sizes.items() for pick in (*BY_CHANCE[1:], *range(size))]
+    picks: dict[int, set[int]] = {}
+    for number, pick in [*every, *chosen.sample(more, min(count - len(every), len(more)))]:
+        picks.setdefault(number, set()).add(pick)
+    return picks
+
+
+def _picked(moment: Moment, picks: Collection[int], chosen: random.Random) -> Iterator[Crash]:
+    yield from (moment.chance(chosen) for pick in BY_CHANCE if pick in picks)
+    if any(pick >= 0 for pick in picks):
+        yield from (crash for number, crash in enumerate(moment.systematic()) if number in picks)
 
 
 def survive(crash: Crash, place: Place, expected: list[Look], *, may_lose: bool, more: bool) -> tuple[bool, bool]:
@@ -81,15 +93,15 @@ def survive_in_part(crash: Crash, place: Place, expected: list[Look]) -> bool:
 
 def survive_all(found: Iterator[Crash], place: Place, expected: list[Look], *, may_lose: bool = False) -> Tally:
     """Open them all."""
-    states = lost = ahead = 0
+    states = lost = ahead = latest = 0
     for crash in found:
         try:
             was_lost, was_ahead = survive(crash, place, expected, may_lose=may_lose, more=states % 10 == 0)
         except (AssertionError, holdfast.HoldfastError) as error:
             message = f"{crash!r}: {type(error).__name__}: {error}"
             raise AssertionError(message) from error
-        states, lost, ahead = states + 1, lost + was_lost, ahead + was_ahead
-    return Tally(states, lost, ahead)
+        states, lost, ahead, latest = states + 1, lost + was_lost, ahead + was_ahead, max(latest, crash.marks)
+    return Tally(states, lost, ahead, latest)
 
 
 def forgotten_in(

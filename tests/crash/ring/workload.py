@@ -6,6 +6,7 @@ looks: every checkpoint's state by its number in the session, every name, every 
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -137,8 +138,9 @@ def look_at(store: Store, name: str) -> Look:
     }
 
 
+@functools.cache
 def looks() -> list[Look]:
-    """How a store looks after each step when nothing goes wrong."""
+    """How a store looks after each step when nothing goes wrong. Large: worked out by a child, not sent to it."""
     store = holdfast.open("memory://")
     close, store.close = store.close, lambda: None  # type: ignore[method-assign]
     seen: list[Look] = []

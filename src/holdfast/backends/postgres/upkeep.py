@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import psycopg
 
-from holdfast import packing
 from holdfast.backends.postgres.calls import open_journaled
 from holdfast.backends.postgres.texts import unpack, unpack_id
 from holdfast.backends.postgres.wire import Wire
+from holdfast.chains import broken_roll
 from holdfast.errors import CorruptionError
 from holdfast.model import Problem, SessionId
 
@@ -173,23 +173,13 @@ def check(wire: Wire) -> list[Problem]:
 
 
 def _broken_rolls(wire: Wire) -> list[Problem]:
-    """Merged deltas that do not open. Each delta is also kept by itself, so nothing is lost with them."""
     problems = []
     at = (0, 0)
     while page := wire.rows(_ROLLS, *at):
         at = page[-1][2:4]
         for session, id_, _, _, roll, state, base in page:
-            try:
-                if base is None:
-                    message = "its beginning is missing"
-                    raise CorruptionError(message)
-                packing.open_roll(roll, base=base, state=state)
-            except CorruptionError as error:
-                what = f"checkpoint {unpack_id(id_)[:12]}: its merged deltas cannot be read: {error.args[0]}"
-                cost = "nothing is lost: the single deltas are read instead"
-                where = None if session is None else SessionId(unpack(session))
-                remedy = "copy the session with export while it is whole"
-                problems.append(Problem(what=what, session_id=where, cost=cost, remedy=remedy))
+            problem = broken_roll(None if session is None else unpack(session), unpack_id(id_), roll, base, state)
+            problems += [] if problem is None else [problem]
     return problems
 
 

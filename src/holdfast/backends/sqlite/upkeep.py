@@ -7,11 +7,10 @@ import time
 
 import apsw
 
-from holdfast import packing
 from holdfast.backends.sqlite.reads import one, unpack_id
 from holdfast.backends.sqlite.schema import BUSY_TIMEOUT_MS
-from holdfast.errors import CorruptionError
-from holdfast.model import Problem, SessionId
+from holdfast.chains import broken_roll
+from holdfast.model import Problem
 
 _ORPHAN_BLOBS = "SELECT count(*) FROM blobs b WHERE NOT EXISTS(SELECT 1 FROM blob_refs r WHERE r.bid = b.bid)"
 _DANGLING_REFS = (
@@ -164,18 +163,8 @@ def check(connection: apsw.Connection) -> list[Problem]:
 
 
 def _broken_rolls(connection: apsw.Connection) -> list[Problem]:
-    """Merged deltas that do not open. Each delta is also kept by itself, so nothing is lost with them."""
-    problems = []
-    for session, id_, roll, state, base in connection.execute(_ROLLS):
-        try:
-            if base is None:
-                message = "its beginning is missing"
-                raise CorruptionError(message)
-            packing.open_roll(roll, base=base, state=state)
-        except CorruptionError as error:
-            what = f"checkpoint {unpack_id(id_)[:12]}: its merged deltas cannot be read: {error.args[0]}"
-            cost = "nothing is lost: the single deltas are read instead"
-            where = None if session is None else SessionId(session)
-            remedy = "copy the session with export while it is whole"
-            problems.append(Problem(what=what, session_id=where, cost=cost, remedy=remedy))
-    return problems
+    found = [
+        broken_roll(session, unpack_id(id_), roll, base, state)
+        for session, id_, roll, state, base in connection.execute(_ROLLS)
+    ]
+    return [problem for problem in found if problem is not None]

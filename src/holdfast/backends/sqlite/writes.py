@@ -19,13 +19,14 @@ from holdfast.chains import SPILLED
 from holdfast.digest import checkpoint_digest
 from holdfast.errors import AlreadyExistsError, ConflictError, CorruptionError, NotFoundError
 
+# One row, whether or not there is such a session: the number for the next checkpoint comes with it.
 _HEAD = (
-    "SELECT s.sid, s.sequence, s.epoch, n.cid, n.tag, c.id, c.digest, c.place, c.whole IS NOT NULL, "
-    "r.run, r.token, r.claim, r.entered, coalesce(c.sequence, 0) FROM sessions s "
+    "SELECT 1 + k.last, s.sid, coalesce(s.sequence, 0), coalesce(s.epoch, 0), n.cid, n.tag, c.id, c.digest, c.place, "
+    "c.whole IS NOT NULL, r.run, r.token, r.claim, r.entered, coalesce(c.sequence, 0) "
+    "FROM (SELECT coalesce(max(cid), 0) AS last FROM checkpoints) k LEFT JOIN sessions s ON s.id = ?1 "
     "LEFT JOIN names n ON n.sid = s.sid AND n.name = ?2 LEFT JOIN checkpoints c ON c.cid = n.cid "
-    "LEFT JOIN runs r ON r.sid = s.sid AND r.branch = ?2 WHERE s.id = ?1"
+    "LEFT JOIN runs r ON r.sid = s.sid AND r.branch = ?2"
 )
-_NEXT_CID = "SELECT coalesce(max(cid), 0) + 1 FROM checkpoints"
 _NEW_SESSION = (
     "INSERT INTO sessions(id, sequence, checkpoints, branches, logical, epoch, touched, created_us, updated_us, agent, "
     "status, reason, last_step, usage) VALUES(?, 1, 1, 1, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -53,13 +54,10 @@ _DROP_REF = "DELETE FROM blob_refs WHERE cid = ? AND bid = ?"
 _DROP_BLOB = "DELETE FROM blobs WHERE bid = ?1 AND NOT EXISTS(SELECT 1 FROM blob_refs WHERE bid = ?1)"
 
 
-_NOTHING = (None, 0, 0, None, 0, None, None, 0, 0, None, 0, None, 0, 0)
-
-
 def commit(connection: apsw.Connection, new: Commit) -> Row:
     """Write one checkpoint and move its branch, or raise and leave nothing."""
-    found = connection.execute(_HEAD, (new.session, new.branch)).fetchone()
-    sid, sequence, epoch, head, tagged, kept_id, parent_digest, place, complete, *run = found or _NOTHING
+    found = one(connection, _HEAD, (new.session, new.branch))
+    cid, sid, sequence, epoch, head, tagged, kept_id, parent_digest, place, complete, *run = found
     standing = None if run[0] is None else Standing(*run)
     if tagged:
         raise _taken(new.branch)
@@ -71,7 +69,6 @@ def commit(connection: apsw.Connection, new: Commit) -> Row:
         return _settle_conflict(connection, new, head_id, standing)
     if standing is not None or new.lease is not None:
         running.check_commit(connection, new, standing)
-    (cid,) = one(connection, _NEXT_CID)
     sequence += 1
     place = 0 if head is None else 1 if complete else place + 1
     delta = _seal_delta(connection, new, head_id, epoch)

@@ -126,6 +126,11 @@ class Moment:
         folders = {name for name, inode in found.items() if self._inodes[inode].is_folder and _reachable(name, found)}
         return Crash(self.number, self.marks, files, folders, how)
 
+    @property
+    def size(self) -> int:
+        """How many systematic states there are."""
+        return 2 + len(self.open_calls) + len(self._unsure)
+
     def systematic(self) -> Iterator[Crash]:
         """Nothing uncertain, everything, and everything but one."""
         yield self.crash(lambda *_: False, names=(), how="nothing that was not synced")
