@@ -8,7 +8,7 @@ import importlib.util
 import sqlite3
 import statistics
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -43,9 +43,7 @@ def graph(settings: Settings) -> list[Figure]:
         Figure("graph", "put, last turns", here["put_end_us"] / 1000, "ms"),
         Figure("graph", "get_state at the end", here["look_us"] / 1000, "ms"),
     ]
-    if (stored := _stored_by_postgres(turns, texts)) is not None:
-        name = "on PostgreSQL, tables with their indexes"
-        figures.append(Figure("graph", name, stored / MEGABYTE, "MB", must=2.0 if whole else None))
+    figures += _on_postgres(settings, turns, texts, detail)
     if not settings.with_peer or importlib.util.find_spec("langgraph.checkpoint.sqlite") is None:
         sys.stderr.write("graph: SqliteSaver left out\n")
         return figures
@@ -67,25 +65,58 @@ def ours(path: Path) -> Iterator[Any]:
         yield adapter.HoldfastSaver(store)
 
 
-def _stored_by_postgres(turns: int, texts: list[str]) -> int | None:
-    """The same on PostgreSQL, as the server left it: nothing is vacuumed first. None if there is no server."""
+def _on_postgres(settings: Settings, turns: int, texts: list[str], detail: dict[str, object]) -> list[Figure]:
+    """The same on PostgreSQL, sizes as the server left them: nothing is vacuumed first."""
     postgres: Any = importlib.import_module("bench.postgres")
-    with postgres.server() as url, tempfile.TemporaryDirectory() as folder:
+    has_peer = settings.with_peer and importlib.util.find_spec("langgraph.checkpoint.postgres") is not None
+    found: dict[str, dict[str, float]] = {}
+    with postgres.server() as url:
         if url is None:
-            return None
-        postgres.drop(url, "bench_graph")
+            return []
+        for name, opened in (("holdfast", _ours_there), ("PostgresSaver", _theirs_there)):
+            if name == "holdfast" or has_peer:
+                schema = f"bench_graph_{name.lower()}"
+                postgres.drop(url, schema)
+                found[name] = chat(partial(opened, url, schema), Path(), turns, texts)
+                found[name]["bytes"] = postgres.relations_bytes(url, schema, vacuum=False)
+                postgres.drop(url, schema)
+    here, there = found["holdfast"], found.get("PostgresSaver")
+    detail["on PostgreSQL"] = found
+    must = 2.0 if turns == TURNS else None
+    figures = [
+        Figure("graph", "on PostgreSQL, tables with their indexes", here["bytes"] / MEGABYTE, "MB", must=must),
+        Figure("graph", "on PostgreSQL, put, last turns / first", here["put_end_us"] / here["put_us"], must=2.0),
+    ]
+    if there is None:
+        sys.stderr.write("graph: PostgresSaver left out\n")
+        return figures
+    return [
+        *figures,
+        Figure("graph", "PostgresSaver's tables / ours", there["bytes"] / here["bytes"], must=20.0, sense="at least"),
+        Figure("graph", "PostgresSaver put, last turns / ours", there["put_end_us"] / here["put_end_us"]),
+        Figure("graph", "our get_state / PostgresSaver's", here["look_us"] / there["look_us"], must=1.0),
+    ]
 
-        @contextlib.contextmanager
-        def opened(_: Path) -> Iterator[Any]:
-            adapter: Any = importlib.import_module("holdfast.adapters.langgraph")
-            subject = postgres.PostgresSubject(url, "bench_graph")
-            yield adapter.HoldfastSaver(subject.store)
-            subject.close()
 
-        chat(opened, Path(folder) / "none", turns, texts)
-        stored: int = postgres.relations_bytes(url, "bench_graph", vacuum=False)
-        postgres.drop(url, "bench_graph")
-        return stored
+@contextlib.contextmanager
+def _ours_there(url: str, schema: str, _: Path) -> Iterator[Any]:
+    adapter: Any = importlib.import_module("holdfast.adapters.langgraph")
+    subject = importlib.import_module("bench.postgres").PostgresSubject(url, schema)
+    yield adapter.HoldfastSaver(subject.store)
+    subject.close()
+
+
+@contextlib.contextmanager
+def _theirs_there(url: str, schema: str, _: Path) -> Iterator[Any]:
+    peer: Any = importlib.import_module("langgraph.checkpoint.postgres")
+    psycopg: Any = importlib.import_module("psycopg")
+    options = {"autocommit": True, "prepare_threshold": 0, "row_factory": psycopg.rows.dict_row}
+    with psycopg.connect(url, **options) as connection:
+        connection.execute(psycopg.sql.SQL("CREATE SCHEMA {}").format(psycopg.sql.Identifier(schema)))
+        connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(psycopg.sql.Identifier(schema)))
+        saver = peer.PostgresSaver(connection)
+        saver.setup()
+        yield saver
 
 
 @contextlib.contextmanager
@@ -131,7 +162,8 @@ def chat(
             begun = perf_counter()
             app.get_state(config)
             looks.append(perf_counter() - begun)
-    size = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*") if not file.name.endswith("-shm"))
+    files = path.parent.glob(f"{path.name}*") if path.name else ()
+    size = sum(file.stat().st_size for file in files if not file.name.endswith("-shm"))
     early, late = puts[5 * PUTS_A_TURN : 15 * PUTS_A_TURN], puts[-10 * PUTS_A_TURN :]
     micros = {"put_us": early, "put_end_us": late, "look_us": looks}
     return {"bytes": float(size), **{name: statistics.median(times) * 1e6 for name, times in micros.items()}}
