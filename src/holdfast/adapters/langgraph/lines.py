@@ -114,6 +114,8 @@ def held(row: Row) -> Held | None:
         mine = {}
     given: dict[str, Any] = {"source": fields.trigger, "step": fields.step, "parents": {}}
     metadata = {key: value for key, value in given.items() if key not in mine.get("not", ())} | metadata
+    if "own" in mine:
+        metadata[MINE] = mine["own"]
     return Held(
         id=row.id,
         sequence=row.sequence,
@@ -224,10 +226,27 @@ class Thread:
         found = {branch: self.find(head) for branch, head in self.lines(ns).items()}
         return {branch: head for branch, head in found.items() if head is not None}
 
-    def newest(self, ns: str) -> tuple[str, Held] | None:
-        """The line whose checkpoint was put last: the order is the store's, not that of the time in an id."""
-        heads = {branch: head for branch, head in self.heads(ns).items() if head.of}
+    def newest(self, ns: str) -> tuple[str | None, Held] | None:
+        """The line whose checkpoint was put last: the order is the store's, not that of the time in an id.
+
+        No line if it does not end with a row of ours.
+        """
+        lines = self.lines(ns)
+        found = {branch: self.find(head) for branch, head in lines.items()}
+        if None in found.values():
+            return self._buried(ns)
+        heads = {branch: head for branch, head in found.items() if head is not None and head.of}
         return max(heads.items(), key=lambda item: item[1].born) if heads else None
+
+    def _buried(self, ns: str) -> tuple[None, Held] | None:
+        """The same where somebody committed on a line with Holdfast's own means: what is below still counts."""
+        found: Held | None = None
+        for row in self.rows(ns):
+            if row.of and (found is None or row.born > found.born):
+                found = row
+            if row.of == row.id:  # all below were put before
+                break
+        return None if found is None else (None, found)
 
     def trace(self, checkpoint: str) -> tuple[Held | None, list[str]]:
         """The last row with a checkpoint's state and writes, and the rows of its writes that lie elsewhere."""
@@ -327,6 +346,8 @@ class Thread:
         if parent != before:
             mine["parent"] = parent
         more = {key: value for key, value in metadata.items() if key not in said or said[key] != value}
+        if MINE in more:
+            mine["own"] = more[MINE]
         # An input is not in its channel yet; what the step before said is not said again.
         summary = "" if trigger == "input" else None
         self._commit(ns, place, state, id_=id_, trigger=trigger, step=step, summary=summary, more=more, mine=mine)

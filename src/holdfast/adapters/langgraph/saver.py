@@ -103,6 +103,9 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
             if found is None:
                 return None
             branch, row = found
+            if branch is None:
+                last, strays = thread.trace(row.of)
+                return self._tuple(thread, memo, last or row, strays)
             tail = thread.tails.get(ns)
             if tail is None or tail.head.id != row.id:
                 thread.tails[ns] = Tail(branch, row, thread.state(row.id))
@@ -130,21 +133,24 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
                     metadata = self._codec.revive(thread.about(row).metadata)
                     if any([metadata.get(key) != listed(value) for key, value in filter.items()]):
                         continue
-                left -= 1
                 with thread.lock:
                     found = self._tuple(thread, memo, row, strays)
-                yield found
+                if found is not None:
+                    left -= 1
+                    yield found
 
-    def _tuple(self, thread: Thread, memo: Memo, row: Held, strays: Collection[str] = ()) -> CheckpointTuple:
+    def _tuple(self, thread: Thread, memo: Memo, row: Held, strays: Collection[str] = ()) -> CheckpointTuple | None:
         ns, state = row.ns or "", thread.state(row.id)
         mine, about = state.get(MINE, {}), thread.about(row)
+        if "cp" not in mine:  # somebody else's session, which was taken back
+            return None
         entries = mine.get("writes", [])
         if strays:
             early, late = thread.strays(strays, born=row.born)
             entries = merged(entries if about.took else merged(early, entries), late)
         revive = self._codec.revive
         values = self._codec.channels(ns, {key: value for key, value in state.items() if key != MINE}, memo)
-        inner, *rest = mine.get("cp", ({},))
+        inner, *rest = mine["cp"]
         values.update(revive(inner))
         checkpoint = {key: revive(value) for key, value in rest}
         checkpoint |= {"id": row.of, "ts": about.ts, "channel_values": values}
@@ -203,7 +209,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         ns: str = asked.get("checkpoint_ns", "")
         with thread.lock:
             entries = [
-                [task_path, task_id, WRITES_IDX_MAP.get(channel, at), channel, memo.plain(value)]
+                [task_path, task_id, WRITES_IDX_MAP.get(channel, at), channel, memo.value(value)]
                 for at, (channel, value) in enumerate(writes)
             ]
             if entries:
@@ -227,7 +233,10 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread; nothing of it is left behind."""
-        for session in (calls_of(str(thread_id)), str(thread_id)):
+        calls = calls_of(str(thread_id))
+        # Somebody may have a thread of that name; it is not this one's to delete.
+        is_thread = bool(Thread(self.store, calls, None).lines(None))
+        for session in [str(thread_id)] if is_thread else [calls, str(thread_id)]:
             with contextlib.suppress(NotFoundError):
                 self.store.delete(session)
         self._forget(thread_id)
