@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
 
 pytest.importorskip("langgraph.checkpoint.conformance", reason="the extra `langgraph` and its conformance suite")
 
-from langchain_core.messages import AIMessage
-from langchain_core.tools import tool
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
 
@@ -271,3 +273,74 @@ def test_a_coroutine_cancelled_in_the_middle_is_in_doubt() -> None:
 
     asyncio.run(cancel())
     assert began == ["7"]
+
+
+def tools_graph(
+    saver: Any, tools: list[Any], calls: list[tuple[str, int, str]], schema: Any = Chat, **more: Any
+) -> Any:
+    made: list[Any] = [{"name": name, "args": {"x": x}, "id": id_} for name, x, id_ in calls]
+    graph = StateGraph(schema)
+    graph.add_node("model", lambda _: {"messages": [AIMessage("", tool_calls=made)]})
+    graph.add_node("tools", ToolNode(tools, **more))
+    graph.add_edge(START, "model")
+    graph.add_edge("model", "tools")
+    return graph.compile(checkpointer=saver)
+
+
+def test_calls_with_one_id_in_one_message_are_each_made_once() -> None:
+    called: list[int] = []
+
+    @tool  # type: ignore[untyped-decorator]
+    def work(x: int) -> str:
+        """Work."""
+        called.append(x)
+        if called.count(3) == 1 and x == 3:
+            raise ConnectionError("bad")
+        return str(x)
+
+    with holdfast.open("memory://") as store:
+        calls = [("work", 1, "c"), ("work", 2, "c"), ("work", 1, "c"), ("work", 3, "")]
+        graph = tools_graph(HoldfastSaver(store), [work], calls, **once(store))
+        with pytest.raises(ConnectionError):
+            graph.invoke(say("go"), thread())
+        assert [message.content for message in graph.invoke(None, thread())["messages"][-4:]] == ["1", "2", "1", "3"]
+    assert sorted(called) == [1, 1, 2, 3, 3]
+
+
+@dataclasses.dataclass
+class Order:
+    number: int
+
+
+class Ordering(TypedDict):
+    messages: Annotated[list[Any], add_messages]
+    order: Any
+
+
+def test_what_a_tool_gives_is_what_the_graph_gets() -> None:
+    @tool  # type: ignore[untyped-decorator]
+    def order(x: int, tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
+        """Order."""
+        return Command(update={"order": Order(x), "messages": [ToolMessage("done", tool_call_id=tool_call_id)]})
+
+    with holdfast.open("memory://") as store:
+        saver = HoldfastSaver(store, allow=[Order])
+        graph = tools_graph(saver, [order], [("order", 7, "c")], Ordering, **once(store))
+        assert graph.invoke(say("go"), thread())["order"] == Order(7)
+
+
+def test_a_tool_whose_result_cannot_be_kept_is_not_called_again() -> None:
+    called: list[int] = []
+
+    @tool(response_format="content_and_artifact")  # type: ignore[untyped-decorator]
+    def work(x: int) -> tuple[str, object]:
+        """Work."""
+        called.append(x)
+        return "done", object()
+
+    with holdfast.open("memory://") as store:
+        graph = tools_graph(HoldfastSaver(store), [work], [("work", 1, "c")], **once(store))
+        with pytest.raises(TypeError, match="serializable"):
+            graph.invoke(say("go"), thread())
+        assert "unknown" in graph.invoke(None, thread())["messages"][-1].content
+    assert called == [1]

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from hashlib import sha256
 from typing import Any
 
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphBubbleUp
 
@@ -135,16 +135,17 @@ class _Asked:
         where = request.runtime.config.get("configurable", {})
         self.task = str(where.get("checkpoint_ns", ""))
         self.thread = None if where.get("thread_id") is None else str(where["thread_id"])
-        self.id = str(self._call["id"])
+        self.id = f"{self._call['id']}{_again(request)}"
         self.name: str = self._call["name"]
         self.options: dict[str, Any] = {
             "key": self.id,
-            "args": self._call["args"],
+            "args": None if codec.seals else self._call["args"],
             "on_doubt": on_doubt,
             "on_failed": "retry",
         }
         self.made: Any = None
-        self._bubble: GraphBubbleUp | None = None
+        self._given: list[Any] = []  # by the tool, in this process
+        self._raised: GraphBubbleUp | Exception | None = None
 
     @contextlib.contextmanager
     def bubbling(self) -> Iterator[None]:
@@ -152,20 +153,27 @@ class _Asked:
         try:
             yield
         except GraphBubbleUp as raised:
-            self._bubble, self.made = raised, _BUBBLED
+            self._raised, self.made = raised, _BUBBLED
 
     def take(self, value: Any) -> None:
         """What the tool gave, as it is kept."""
-        self.made = self._codec.memo().plain(value)
+        self._given = [value]
+        try:
+            self.made = self._codec.memo().value(value)
+        except Exception as error:  # noqa: BLE001 - of anybody's serializer
+            # The tool has done its work. That this cannot be kept is no reason to do it again.
+            self._raised, self.made = error, None
 
     def is_answer(self, found: Any) -> bool:
         """False if the tool had only asked a person, so that it is to be called again."""
-        if self._bubble is not None:
-            raise self._bubble
+        if self._raised is not None:
+            raise self._raised
         return bool(found != _BUBBLED)
 
     def answer(self, found: Any) -> Any:
         """What came out, as a ToolNode wants it; somebody who decided a call may have said it in plain words."""
+        if self._given:  # as it is without `once`; not every type is built again
+            return self._given[0]
         found = self._codec.revive(found)
         if found is not None and not isinstance(found, str | int | float | bool | dict):
             return found
@@ -183,6 +191,20 @@ def _own_errors() -> Iterator[None]:
         if error.__cause__ is not None:
             raise error.__cause__ from None
         raise
+
+
+def _again(request: Any) -> str:
+    """What tells a call from those before it in the same message: some models give an id twice."""
+    state, call = request.state, request.tool_call
+    fields = state if isinstance(state, dict) else getattr(state, "__dict__", {})
+    for channel in [state, *fields.values()]:
+        last = [each for each in channel if isinstance(each, AIMessage)][-1:] if isinstance(channel, list) else []
+        for calls in [message.tool_calls for message in last]:
+            for at, each in enumerate(calls):
+                if each is call:
+                    before = [one["id"] for one in calls[:at]].count(call["id"])
+                    return f"#{before}" if before else ""
+    return ""
 
 
 def _branch(task: str, call_id: str) -> str:
