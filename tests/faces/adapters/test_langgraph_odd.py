@@ -13,6 +13,7 @@ from langgraph.checkpoint.serde.types import RESUME
 
 import holdfast
 from holdfast.adapters.langgraph import HoldfastSaver
+from holdfast.errors import AlreadyExistsError
 from tests.faces.adapters.graphs import META, Chat, chat_graph, checkpoint, read, say, thread
 
 
@@ -110,6 +111,13 @@ def test_a_thread_named_like_the_calls_of_another_outlives_it(saver: HoldfastSav
     saver.delete_thread("t")
     assert read(saver, thread("t")) is None
     assert read(saver, thread("t/tools")).checkpoint["channel_values"] == {"x": "t/tools"}
+
+
+def test_an_id_that_is_taken_in_another_namespace_is_an_error_and_no_loss(saver: HoldfastSaver) -> None:
+    saver.put(thread(), checkpoint("1", x=1), META, {})
+    with pytest.raises(AlreadyExistsError, match="namespace ''"):
+        saver.put(thread(checkpoint_ns="in"), checkpoint("1", x=2), META, {})
+    assert read(saver, thread()).checkpoint["channel_values"] == {"x": 1}
 
 
 def test_metadata_may_have_any_key(saver: HoldfastSaver) -> None:

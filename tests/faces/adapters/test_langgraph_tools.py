@@ -7,6 +7,7 @@ import dataclasses
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -344,3 +345,69 @@ def test_a_tool_whose_result_cannot_be_kept_is_not_called_again() -> None:
             graph.invoke(say("go"), thread())
         assert "unknown" in graph.invoke(None, thread())["messages"][-1].content
     assert called == [1]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_doubt_is_not_for_the_model_to_decide(is_async: bool) -> None:
+    called: list[int] = []
+
+    class Killed(BaseException):
+        pass
+
+    @tool  # type: ignore[untyped-decorator]
+    def work(x: int) -> str:
+        """Work."""
+        called.append(x)
+        raise Killed
+
+    with holdfast.open("memory://") as store:
+        more = {"handle_tool_errors": True, **once(store)}
+        graph = tools_graph(HoldfastSaver(store), [work], [("work", 1, "c")], **more)
+        with pytest.raises(Killed):
+            graph.invoke(say("go"), thread())
+        with pytest.raises(InDoubtError, match="work"):
+            asyncio.run(graph.ainvoke(None, thread())) if is_async else graph.invoke(None, thread())
+        assert graph.get_state(thread()).next == ("tools",)
+    assert called == [1]
+
+
+class Slow(HoldfastSaver):
+    """Its writes are late, and those of the background later than a tool."""
+
+    def put(self, *args: Any) -> Any:
+        time.sleep(0.05)
+        return super().put(*args)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_no_tool_is_called_before_the_step_that_asked_for_it_is_on_disk(is_async: bool) -> None:
+    with holdfast.open("memory://") as store:
+        saver = Slow(store)
+
+        def work(x: int) -> str:
+            kept = HoldfastSaver(store).get_tuple(thread())
+            asked = [] if kept is None else kept.checkpoint["channel_values"]["messages"][-1:]
+            return "on disk" if [True for message in asked if isinstance(message, AIMessage)] else "not yet"
+
+        made = tool("work", description="Work.")(work)
+        graph = tools_graph(saver, [made], [("work", 1, "c")], **once(store))
+        ran = asyncio.run(graph.ainvoke(say("go"), thread())) if is_async else graph.invoke(say("go"), thread())
+        assert ran["messages"][-1].content == "on disk"
+        # Here nothing is, before the end: there is nothing to wait for.
+        ran = graph.invoke(say("go"), thread(), durability="exit")
+        assert ran["messages"][-1].content == "not yet"
+
+
+def test_a_subgraph_without_checkpoints_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.adapters.langgraph.tools._SETTLE_S", 0.1)
+    with holdfast.open("memory://") as store:
+        made = tool("work", description="Work.")(_plain(str))
+        wrapped = once(store)
+        inner = tools_graph(False, [made], [("work", 1, "c")], **wrapped)
+        graph = StateGraph(Chat)
+        graph.add_node("inner", inner)
+        graph.add_edge(START, "inner")
+        app = graph.compile(checkpointer=HoldfastSaver(store))
+        for _ in range(2):
+            assert app.invoke(say("go"), thread())["messages"][-1].content == "1"
+        assert wrapped._unkept == {"inner"}

@@ -157,7 +157,7 @@ def _micros(moment: datetime) -> int:
 
 
 def _long_ts(ts: str | int) -> str:
-    return ts if isinstance(ts, str) else (_EPOCH + timedelta(microseconds=ts)).isoformat()
+    return (_EPOCH + timedelta(microseconds=ts)).isoformat() if isinstance(ts, int) else ts
 
 
 def short_ts(ts: str) -> str | int:

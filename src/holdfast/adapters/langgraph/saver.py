@@ -36,7 +36,7 @@ from holdfast.adapters.langgraph.opening import Opening, sync_store
 from holdfast.adapters.langgraph.placing import NEVER, elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
 from holdfast.adapters.langgraph.plain import Codec, Memo, listed
 from holdfast.aio import AsyncStore
-from holdfast.errors import ConflictError, NotFoundError
+from holdfast.errors import AlreadyExistsError, ConflictError, NotFoundError
 from holdfast.model import State
 from holdfast.store import Store
 from holdfast.upkeep.copying import copy_session
@@ -194,6 +194,9 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         for _ in range(_RACES):
             heads = thread.heads(ns)
             row, strays = thread.trace(id_)
+            if row is not None and row.ns != ns:
+                message = f"thread {thread.id!r} has a checkpoint {id_!r} already, in namespace {row.ns!r}"
+                raise AlreadyExistsError(message, hint="give each checkpoint an id of its own")
             if row is not None:
                 return None
             with contextlib.suppress(ConflictError):
@@ -228,6 +231,10 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
                         return on_checkpoint(thread, ns, Tail(branch, head, thread.state(head.id)), entries)
                 return elsewhere(thread, ns, heads, id_, entries)
         raise _busy(thread)
+
+    def holds(self, thread_id: object, checkpoint_id: str) -> bool:
+        """True if a checkpoint is in the store; a graph may be a step ahead, since it writes in the background."""
+        return self.store.backend.find_row(str(thread_id), checkpoint_id) is not None
 
     # upkeep
 
