@@ -113,6 +113,22 @@ def test_a_thread_named_like_the_calls_of_another_outlives_it(saver: HoldfastSav
     assert read(saver, thread("t/tools")).checkpoint["channel_values"] == {"x": "t/tools"}
 
 
+@pytest.mark.parametrize("by_retention", [False, True])
+def test_one_may_prune_while_another_lists(saver: HoldfastSaver, by_retention: bool) -> None:
+    here = thread()
+    for step in range(80):  # more than are read at once
+        here = saver.put(here, checkpoint(f"{step:03}", x=step), {**META, "step": step}, {})
+    saver.put_writes(here, [("x", "late")], "task")
+    seen = []
+    for found in HoldfastSaver(saver.store).list(thread()):
+        seen.append(found.metadata["step"])
+        if len(seen) == 2:
+            saver.store.prune(holdfast.Retention(keep_last=4)) if by_retention else saver.prune(["t"])
+    assert seen == ([79, 78, 77] if by_retention else [79, 78])
+    saver.delete_thread("t")
+    assert read(saver, thread()) is None
+
+
 def test_an_id_that_is_taken_in_another_namespace_is_an_error_and_no_loss(saver: HoldfastSaver) -> None:
     saver.put(thread(), checkpoint("1", x=1), META, {})
     with pytest.raises(AlreadyExistsError, match="namespace ''"):

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from holdfast.backend import Backend, Row
 from holdfast.codec import decode
 from holdfast.delta import rebuild
-from holdfast.errors import AlreadyExistsError, ConflictError
+from holdfast.errors import AlreadyExistsError, ConflictError, NotFoundError
 from holdfast.model import MAX_NAME_CHARS, State
 from holdfast.store import Session, Store
 from holdfast.store.fields import read_fields
@@ -295,10 +295,17 @@ class Thread:
 
     def _line(self, head_id: str) -> Iterator[Row]:
         next_id: str | None = head_id
+        last: str | None = None
         while next_id is not None:
-            page = self.backend.line(self.id, next_id, limit=_PAGE_ROWS)
+            try:
+                page = self.backend.line(self.id, next_id, limit=_PAGE_ROWS)
+            except NotFoundError:
+                # Pruned since the page before was read: its last row is linked to what is left.
+                row = None if last is None else self.backend.find_row(self.id, last)
+                next_id, last = None if row is None else row.link_id, None
+                continue
             yield from page
-            next_id = page[-1].link_id
+            next_id, last = page[-1].link_id, page[-1].id
 
     # writing
 

@@ -44,6 +44,7 @@ from holdfast.upkeep.pruning import drop
 
 _THREADS = 128  # whose last states are kept at hand
 _RACES = 100
+_MOVED = (ConflictError, NotFoundError)  # somebody wrote, or pruned, since this was looked at
 _WORKERS = 8
 _OWN = ("id", "ts", "channel_values")  # kept elsewhere than in LangGraph's part of the state
 
@@ -94,22 +95,26 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         ns: str = config["configurable"].get("checkpoint_ns", "")
         wanted = get_checkpoint_id(config)
         with thread.lock:
-            if wanted:
-                row, strays = thread.trace(str(wanted))
-                if row is None or row.ns != ns:
-                    return None
-                return self._tuple(thread, memo, row, strays)
-            found = thread.newest(ns)
-            if found is None:
-                return None
-            branch, row = found
-            if branch is None:
-                last, strays = thread.trace(row.of)
-                return self._tuple(thread, memo, last or row, strays)
-            tail = thread.tails.get(ns)
-            if tail is None or tail.head.id != row.id:
-                thread.tails[ns] = Tail(branch, row, thread.state(row.id))
-            return self._tuple(thread, memo, row)
+            for _ in range(_RACES):
+                with contextlib.suppress(NotFoundError):  # pruned between two looks
+                    return self._get(thread, memo, ns, wanted)
+        raise _busy(thread)
+
+    def _get(self, thread: Thread, memo: Memo, ns: str, wanted: object) -> CheckpointTuple | None:
+        if wanted:
+            row, strays = thread.trace(str(wanted))
+            return None if row is None or row.ns != ns else self._tuple(thread, memo, row, strays)
+        found = thread.newest(ns)
+        if found is None:
+            return None
+        branch, row = found
+        if branch is None:
+            last, strays = thread.trace(row.of)
+            return self._tuple(thread, memo, last or row, strays)
+        tail = thread.tails.get(ns)
+        if tail is None or tail.head.id != row.id:
+            thread.tails[ns] = Tail(branch, row, thread.state(row.id))
+        return self._tuple(thread, memo, row)
 
     def list(
         self,
@@ -134,7 +139,10 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
                     if any([metadata.get(key) != listed(value) for key, value in filter.items()]):
                         continue
                 with thread.lock:
-                    found = self._tuple(thread, memo, row, strays)
+                    try:
+                        found = self._tuple(thread, memo, row, strays)
+                    except NotFoundError:  # pruned in the meantime, or only its last row was
+                        found = self.get_tuple(_config(thread.id, row.ns or "", row.of))
                 if found is not None:
                     left -= 1
                     yield found
@@ -189,7 +197,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
     ) -> None:
         tail = thread.tails.get(ns)
         if tail is not None and tail.head.of == parent and id_ not in thread.early:
-            with contextlib.suppress(ConflictError):
+            with contextlib.suppress(*_MOVED):
                 return write(Place(tail.branch, tail.head), [])
         for _ in range(_RACES):
             heads = thread.heads(ns)
@@ -199,7 +207,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
                 raise AlreadyExistsError(message, hint="give each checkpoint an id of its own")
             if row is not None:
                 return None
-            with contextlib.suppress(ConflictError):
+            with contextlib.suppress(*_MOVED):
                 write(place_of(thread, ns, heads, parent), merged([], thread.strays(strays, born=NEVER)[0]))
                 thread.early.discard(id_)
                 return None
@@ -221,11 +229,11 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
     def _put_writes(self, thread: Thread, ns: str, id_: str, entries: Entries) -> None:
         tail = thread.tails.get(ns)
         if tail is not None and tail.head.of == id_:
-            with contextlib.suppress(ConflictError):
+            with contextlib.suppress(*_MOVED):
                 return on_checkpoint(thread, ns, tail, entries)
         for _ in range(_RACES):
             heads = thread.heads(ns)
-            with contextlib.suppress(ConflictError):
+            with contextlib.suppress(*_MOVED):
                 for branch, head in heads.items():
                     if head.of == id_:
                         return on_checkpoint(thread, ns, Tail(branch, head, thread.state(head.id)), entries)
