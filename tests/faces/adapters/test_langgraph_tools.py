@@ -233,14 +233,14 @@ def test_a_coroutine_that_is_cancelled_was_called_or_not_and_never_twice() -> No
             await asyncio.sleep(0.0002)
         going.cancel()
         await asyncio.wait([going])
-        was_called = bool(began)
         try:
             found = await graph.ainvoke(None, here)
         except InDoubtError:
-            assert was_called
+            # LangChain takes a few turns of the loop before the first line of a tool; nobody sees where it was.
+            assert began in ([], ["7"])
         else:
             assert found["messages"][-1].content == "7 is paid"
-        assert began == ["7"]
+            assert began == ["7"]
 
     async def sweep() -> None:
         with holdfast.open("memory://") as store:
@@ -396,6 +396,22 @@ def test_no_tool_is_called_before_the_step_that_asked_for_it_is_on_disk(is_async
         # Here nothing is, before the end: there is nothing to wait for.
         ran = graph.invoke(say("go"), thread(), durability="exit")
         assert ran["messages"][-1].content == "not yet"
+
+
+def test_a_step_of_which_only_the_writes_are_left_is_on_disk() -> None:
+    def effect(name: str) -> str:
+        if name == "two" and not answers:
+            answers.append(name)
+            raise ConnectionError
+        return name
+
+    answers: list[str] = []
+    with holdfast.open("memory://") as store:
+        graph = graph_of(HoldfastSaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
+        with pytest.raises(ConnectionError):
+            graph.invoke(say("go"), thread())
+        store.prune(holdfast.Retention(keep_last=1), session="t")
+        assert graph.invoke(None, thread())["messages"][-1].content == "three 2"
 
 
 def test_a_subgraph_without_checkpoints_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,7 +242,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
 
     def holds(self, thread_id: object, checkpoint_id: str) -> bool:
         """True if a checkpoint is in the store; a graph may be a step ahead, since it writes in the background."""
-        return self.store.backend.find_row(str(thread_id), checkpoint_id) is not None
+        return self._thread(thread_id)[0].trace(checkpoint_id)[0] is not None
 
     # upkeep
 
