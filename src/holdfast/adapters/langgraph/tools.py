@@ -76,8 +76,9 @@ class Once:
         asked = _Asked(request, self._codec, self._on_doubt)
         with _own_errors():
             run = self._run_of(asked)
-            if run is None:
-                return execute(request)
+        if run is None:
+            return execute(request)
+        with _own_errors():
             self._settle(asked)
             if run is self._kept:
                 return self._made(run, asked, execute)
@@ -103,8 +104,9 @@ class Once:
         asked = _Asked(request, self._codec, self._on_doubt)
         with _own_errors():
             run = self._run_of(asked)
-            if run is None:
-                return await execute(request)
+        if run is None:
+            return await execute(request)
+        with _own_errors():
             await self._crew.run(self._settle, asked)
             awaited = AsyncRun(run, self._crew)
             if run is self._kept:
