@@ -40,14 +40,22 @@ def agent(steps: Iterable[Any], *tools: Callable[..., Any], raising: bool = Fals
     )
 
 
-def cautious(steps: Iterable[Any], free: Callable[..., Any], guarded: Callable[..., Any], *, withheld: bool) -> Any:
+def cautious(
+    steps: Iterable[Any],
+    free: Callable[..., Any],
+    guarded: Callable[..., Any],
+    *,
+    withheld: bool,
+    raising: bool = False,
+) -> Any:
     """An agent whose second tool has to be approved; `withheld`: the SDK holds the items back until it is."""
+    given = {"failure_error_function": None} if raising else {}
 
     async def fine(context: Any, agent: Any, output: Any) -> Any:
         return GuardrailFunctionOutput(output_info=None, tripwire_triggered=False)
 
     stop = {"output_guardrails": [OutputGuardrail(fine)], "tool_use_behavior": StopAtTools(stop_at_tool_names=["stop"])}
-    tools = [function_tool(free), function_tool(guarded, needs_approval=True)]
+    tools = [function_tool(free), function_tool(guarded, needs_approval=True, **given)]
     return Agent(name="cautious", model=ScriptedModel(steps), tools=tools, **(stop if withheld else {}))
 
 

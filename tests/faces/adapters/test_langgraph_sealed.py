@@ -91,7 +91,7 @@ def test_calls_are_sealed_where_the_serializer_encrypts() -> None:
     def work(x: int) -> str:
         return f"secret {x}"
 
-    calls: list[Any] = [{"name": "work", "args": {"x": 42}, "id": "c"}]
+    calls: list[Any] = [{"name": "work", "args": {"x": 987654321}, "id": "c"}]
     graph = StateGraph(Chat)
     graph.add_node("model", lambda _: {"messages": [AIMessage("", tool_calls=calls)]})
     graph.add_edge(START, "model")
@@ -101,10 +101,10 @@ def test_calls_are_sealed_where_the_serializer_encrypts() -> None:
     with holdfast.open("memory://") as store:
         graph.add_node("tools", ToolNode([tool("work", description="Work.")(work)], **once(store, serde=serde)))
         app = graph.compile(checkpointer=HoldfastSaver(store, serde=serde))
-        assert app.invoke(say("go"), thread())["messages"][-1].content == "secret 42"
+        assert app.invoke(say("go"), thread())["messages"][-1].content == "secret 987654321"
         session = store.session("t/tools")
         (branch,) = [run.branch for run in store.backend.runs("t/tools")]
         kept = repr(session.calls(branch, pending=True))
         assert "work" in kept
         assert "secret" not in kept
-        assert "42" not in kept
+        assert "987654321" not in kept

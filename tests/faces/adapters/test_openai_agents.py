@@ -16,7 +16,7 @@ pytest.importorskip("agents", reason="the extra `openai-agents` is not installed
 
 from agents.memory import Session, SessionSettings
 
-from holdfast.adapters.openai_agents import HoldfastSession, check_version
+from holdfast.adapters.openai_agents import HoldfastHooks, HoldfastSession, check_version
 from tests.faces.adapters.killed import add_at_once
 from tests.faces.adapters.scripted import agent, asks, heard, lines, says, turn
 
@@ -247,6 +247,25 @@ def test_a_conversation_is_an_ordinary_session(store: holdfast.Store) -> None:
     assert [checkpoint.summary for checkpoint in session.log()] == ["assistant: hello", "user: hi"]
     assert next(store.sessions()).agent == "support"
     assert store.verify().ok
+
+
+@pytest.mark.parametrize("odd", ["text", {"a": 1}, ["text"], [None]])
+def test_a_session_whose_messages_are_something_else_is_refused_and_not_changed(odd: Any) -> None:
+    async def story(store: holdfast.Store) -> None:
+        session, asked = HoldfastSession("t", store), agent([says("hi")])
+        attempts = (
+            session.get_items(), session.add_items(said("a")), session.pop_item(),
+            turn(asked, "hello", session=session), turn(asked, "hello", session=session, hooks=HoldfastHooks()),
+        )  # fmt: skip
+        for attempt in attempts:
+            with pytest.raises(holdfast.InvalidInputError, match="not a list of dicts"):
+                await attempt
+        assert asked.model.calls == ()
+
+    with holdfast.open("memory://") as store:
+        store.session("t").commit({"messages": odd})
+        asyncio.run(story(store))
+        assert store.session("t").load() == {"messages": odd}
 
 
 @pytest.mark.parametrize("version", ["0.20.9", "0.25.0", "1.0.0", "0.9", "banana", None])

@@ -1,6 +1,7 @@
 """What HoldfastHooks keep of a run of the OpenAI Agents SDK that fails, or meets another."""
 
 import asyncio
+import contextlib
 import gc
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,15 @@ import holdfast
 
 pytest.importorskip("agents", reason="the extra `openai-agents` is not installed")
 
-from agents import Agent, GuardrailFunctionOutput, OutputGuardrail, OutputGuardrailTripwireTriggered, Usage
+from agents import (
+    Agent,
+    GuardrailFunctionOutput,
+    InputGuardrail,
+    InputGuardrailTripwireTriggered,
+    OutputGuardrail,
+    OutputGuardrailTripwireTriggered,
+    Usage,
+)
 from agents.testing import ModelStep, ScriptedModel
 
 from holdfast.adapters.openai_agents import HoldfastHooks, HoldfastSession
@@ -216,20 +225,65 @@ def test_a_cancelled_run_leaves_the_paid_answer_to_the_next(store: holdfast.Stor
     assert told[5:] == ["user: and?"]
 
 
-def test_an_answer_that_a_guardrail_stopped_does_not_come_back(store: holdfast.Store) -> None:
-    async def refuse(context: Any, agent: Any, output: Any) -> Any:
-        return GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
+async def refuse(*_: Any) -> Any:
+    return GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
 
-    async def story() -> list[str]:
-        session = HoldfastSession("t", store)
-        rude = agent([says("rude")], output_guardrails=[OutputGuardrail(refuse)])
-        with pytest.raises(OutputGuardrailTripwireTriggered):
-            await turn(rude, "hi", session=session, hooks=HoldfastHooks())
-        after = agent([says("polite")])
-        await turn(after, "again", session=session, hooks=HoldfastHooks())
-        return heard(after)
 
-    assert "rude" not in " ".join(asyncio.run(story()))
+async def refuse_late(*_: Any) -> Any:
+    await asyncio.sleep(0.1)
+    return await refuse()
+
+
+async def after_refusal(store: holdfast.Store, refused: Any, *, streamed: bool, exact: bool) -> list[str]:
+    """What the next model hears; `exact`: the hooks are told of the error."""
+    session = HoldfastSession("t", store)
+    async with contextlib.AsyncExitStack() as stack:
+        hooks = HoldfastHooks()
+        stack.enter_context(pytest.raises((InputGuardrailTripwireTriggered, OutputGuardrailTripwireTriggered)))
+        if exact:
+            await stack.enter_async_context(hooks)
+        await turn(refused, "hi", session=session, hooks=hooks, streamed=streamed)
+    after = agent([says("polite")])
+    await turn(after, "again", session=session, hooks=HoldfastHooks())
+    return heard(after)
+
+
+GUARDS: dict[str, Any] = {
+    "output": {"output_guardrails": [OutputGuardrail(refuse)]},
+    "input": {"input_guardrails": [InputGuardrail(refuse)]},
+    "input, late": {"input_guardrails": [InputGuardrail(refuse_late)]},
+}
+
+
+@STREAMED
+@pytest.mark.parametrize("exact", [False, True], ids=["alone", "in a context"])
+@pytest.mark.parametrize("guard", GUARDS)
+def test_an_answer_that_a_guardrail_stopped_does_not_come_back(guard: str, exact: bool, streamed: bool) -> None:
+    with holdfast.open("memory://") as store:
+        rude = agent([says("rude")], **GUARDS[guard])
+        told = asyncio.run(after_refusal(store, rude, streamed=streamed, exact=exact))
+    assert told == ["user: hi", "user: again"]
+
+
+@STREAMED
+@pytest.mark.parametrize("exact", [False, True], ids=["alone", "in a context"])
+def test_what_tools_did_before_a_guardrail_refused_is_told(exact: bool, streamed: bool) -> None:
+    done = asyncio.Event()
+
+    async def pay() -> str:
+        done.set()
+        return "paid"
+
+    async def refuse_then(*_: Any) -> Any:
+        await done.wait()
+        return await refuse_late()
+
+    with holdfast.open("memory://") as store:
+        acting = agent([asks(("c1", "pay", {})), says("ok")], pay, input_guardrails=[InputGuardrail(refuse_then)])
+        told = asyncio.run(after_refusal(store, acting, streamed=streamed, exact=exact))
+        assert told[:2] == ["user: hi", "call c1 pay"]
+        assert told[2] == "out c1 paid" or told[2].startswith(f"out c1 {UNKNOWN}")  # on a slow machine
+        assert store.session("t").calls(pending=True) == []
 
 
 def test_hooks_without_a_session_are_refused_before_the_model_is_paid(store: holdfast.Store) -> None:

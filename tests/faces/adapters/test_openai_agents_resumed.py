@@ -82,6 +82,74 @@ def test_an_answer_with_no_run_to_approve_it_is_heard_as_not_run(store: holdfast
     assert is_paired(asyncio.run(story()))
 
 
+@pytest.mark.parametrize("held", [False, True], ids=["error gone", "error held"])
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_an_approved_tool_that_raised_is_not_run_again_and_nobody_waits_for_its_lease(
+    store: holdfast.Store, held: bool, streamed: bool
+) -> None:
+    paid: list[int] = []
+
+    async def pay(order: int) -> str:
+        paid.append(order)
+        raise ValueError("no answer")
+
+    async def story() -> list[str]:
+        session, errors = HoldfastSession("t", store), []
+        acting = cautious([both()], look, pay, withheld=False, raising=True)
+        waiting = await turn(acting, "pay order 7", session=session, hooks=HoldfastHooks(session))
+        text = waiting.to_state().to_string()
+        for match in ("no answer", "is being run" if held else "was begun by a run before"):
+            state = await RunState.from_string(acting, text)
+            state.approve(state.get_interruptions()[0])
+            with pytest.raises(Exception, match=match) as caught:
+                await turn(acting, state, session=session, hooks=HoldfastHooks(session), streamed=streamed)
+            errors += [caught.value] if held else []
+            del caught
+        errors.clear()
+        after = agent([says("I will check")])
+        await turn(after, "and?", session=session, hooks=HoldfastHooks())
+        return heard(after)
+
+    told = asyncio.run(story())
+    assert paid == [7]
+    assert is_paired(told)
+    assert told[-1] == "user: and?"
+    assert store.session("t").calls(pending=True) == []
+
+
+def test_of_two_that_resume_at_once_one_is_told_before_its_tool_runs(store: holdfast.Store) -> None:
+    paid: list[int] = []
+
+    async def story() -> None:
+        inside, go_on = asyncio.Event(), asyncio.Event()
+
+        async def pay(order: int) -> str:
+            paid.append(order)
+            inside.set()
+            await go_on.wait()
+            return f"paid order {order}"
+
+        acting = cautious([both(), says("done")], look, pay, withheld=False)
+        waiting = await turn(acting, "pay", session=HoldfastSession("t", store), hooks=HoldfastHooks())
+        text = waiting.to_state().to_string()
+
+        async def resume() -> None:
+            session, state = HoldfastSession("t", store), await RunState.from_string(acting, text)
+            state.approve(state.get_interruptions()[0])
+            await turn(acting, state, session=session, hooks=HoldfastHooks(session))
+
+        first = asyncio.create_task(resume())
+        await inside.wait()
+        with pytest.raises(Exception, match="is being run"):
+            await asyncio.wait_for(resume(), 10)
+        go_on.set()
+        await first
+        assert lines(await HoldfastSession("t", store).get_items())[-2:] == ["out c2 paid order 7", "assistant: done"]
+
+    asyncio.run(story())
+    assert paid == [7]
+
+
 class Loud(HoldfastSession):
     """As people write them who know the protocol, and not what else the SDK would tell."""
 

@@ -16,7 +16,7 @@ from agents.tool_context import ToolContext
 
 from holdfast import errors
 from holdfast.adapters.openai_agents.items import Items, output_item, take_in
-from holdfast.adapters.openai_agents.live import Context, Live, Task, key_of, lives, visits
+from holdfast.adapters.openai_agents.live import Context, Live, Slot, Task, key_of, lives, visits
 from holdfast.adapters.openai_agents.session import HoldfastSession
 from holdfast.aio.run import AsyncRun
 from holdfast.run import Run
@@ -62,13 +62,15 @@ class HoldfastHooks(RunHooks[Any]):  # type: ignore[misc]
 
     async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
         """That the tool is about to run is on disk before it does."""
-        args = {"arguments": getattr(context, "tool_arguments", None)}
-        await self._tell(context, Live.start, (tool.name, getattr(context, "tool_call_id", None)), args)
+        slot, args = _slot(context, tool), {"arguments": getattr(context, "tool_arguments", None)}
+        live = await self._find_live(context, slot)
+        if live is not None:
+            await live.crew.finish(live.start, slot, args, getattr(tool, "_is_agent_tool", False))
 
     async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: object) -> None:
         """What came out is on disk before the model hears of it."""
         outcome = output_item(getattr(context, "tool_call", None), result)
-        await self._tell(context, Live.end, (tool.name, getattr(context, "tool_call_id", None)), outcome)
+        await self._tell(context, Live.end, _slot(context, tool), outcome)
 
     async def on_agent_end(self, context: Any, agent: Any, output: Any) -> None:
         """The items that come now are the last."""
@@ -81,30 +83,40 @@ class HoldfastHooks(RunHooks[Any]):  # type: ignore[misc]
         await live.crew.finish(verb, live, *args)
         return True
 
-    async def _find_live(self, context: Any) -> Live | None:
-        """The run that this context belongs to, entered if it is not yet."""
+    async def _find_live(self, context: Any, slot: Slot | None = None) -> Live | None:
+        """The run that this context belongs to, entered if it is not yet; `slot`: for this tool."""
         key = key_of(context)
         found = [(wrapper, *visit) for wrapper, visit in list(visits.items()) if key_of(wrapper) is key]
         wrapper, session, task = found[0] if found else (None, self._session, None)
         live = None if session is None else session._live
         if session is None or (live is not None and live.key is key):
             return live
-        if live is not None and not found:
-            if live.open:
+        if live is not None and not found and not live.is_over:
+            if live.is_around(slot):
                 return None  # an agent that is a tool of ours: its conversation is another
-            await live.crew.finish(live.leave, None)  # it waited for an approval, and is taken up with that
+            if live.is_busy and not live.has_ended():
+                raise errors.LeaseHeldError(f"{session!r} is being run", hint="wait for that to end, or fork")
+        if live is not None and (live.is_over or not found):
+            await live.crew.finish(live.leave, None)  # it has failed; or waited for an approval, which is here
         entering = self._entering.get(id(key))  # tools that begin at once are one run
         if entering is None:
             entering = asyncio.ensure_future(self._enter(session, key, wrapper, task))
             self._entering[id(key)] = entering
             entering.add_done_callback(lambda _: self._entering.pop(id(key), None))
-        return await asyncio.shield(entering)
+        try:
+            return await asyncio.shield(entering)
+        except asyncio.CancelledError:
+            # A guardrail was faster. Who is told of that and runs again must find a run that can be left.
+            await asyncio.wait([entering])
+            entering.cancelled() or entering.exception()  # nobody else may ask for it
+            raise
 
     async def _enter(self, session: HoldfastSession, key: object, wrapper: Context, task: Task) -> Live:
         run: Run = session._fresh().run(branch=session.branch, lease_s=self._lease_s)
         await AsyncRun(run, session._crew).__aenter__()
         live = Live(session, run, key)
         live.watch(wrapper, task)
+        live.outlive(self)
         lives.setdefault(session._store, {})[live.place] = live
         self._begun.add(live)
         try:
@@ -114,3 +126,7 @@ class HoldfastHooks(RunHooks[Any]):  # type: ignore[misc]
             await session._crew.finish(live.leave, error)
             raise
         return live
+
+
+def _slot(context: Any, tool: Any) -> Slot:
+    return tool.name, getattr(context, "tool_call_id", None)

@@ -37,7 +37,7 @@ def output_item(call: Any, result: object) -> Any:
 def take_in(run: Run) -> bool:
     """Put what the run before left in the journal into the items; the next boundary makes it history."""
     calls = run.session.calls(run.branch, pending=True)
-    run.state = {**run.state, PART: mended(run.state.get(PART, []), calls)} if calls else run.state
+    run.state = {**run.state, PART: mended(items_of(run.state), calls)} if calls else run.state
     for call in calls:
         if call.parent is not None:
             continue  # goes with the call it was made in
@@ -66,6 +66,15 @@ def mended(items: Items, calls: Iterable[Call]) -> Items:
         if item.get("type") in PAIRED and item["call_id"] not in begun:
             tail.append({"type": f"{item['type']}_output", "call_id": item["call_id"], "output": NOT_RUN})
     return repair_messages([*items, *tail])
+
+
+def items_of(state: dict[str, Any]) -> Items:
+    """The items in a state, which somebody else may have made."""
+    items = state.get(PART, [])
+    if not isinstance(items, list) or not all([isinstance(each, dict) for each in items]):
+        message = f"state[{PART!r}] is not a list of dicts: this session was not made by HoldfastSession"
+        raise errors.InvalidInputError(message, hint="use another id, or session.commit({**state, 'messages': […]})")
+    return items
 
 
 def own(items: Iterable[Any]) -> Items:

@@ -17,7 +17,7 @@ from agents import SessionSettings, TResponseInputItem
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 
 from holdfast import errors
-from holdfast.adapters.openai_agents.items import PART, Items, joined, mended, own, take_in
+from holdfast.adapters.openai_agents.items import PART, Items, items_of, joined, mended, own, take_in
 from holdfast.adapters.openai_agents.live import Change, Context, Live, key_of, lives, visits
 from holdfast.aio import AsyncSession, AsyncStore
 from holdfast.aio.lanes import Crew, Turns
@@ -118,7 +118,7 @@ class HoldfastSession:
         for _ in range(_TRIES):
             head = self._session.head(self.branch)
             left, _ = self._left_behind()
-            items = [] if head is None else self._session.load(head).get(PART, [])
+            items = [] if head is None else items_of(self._session.load(head))
             if not left:
                 return list(items)
             again = self._session.head(self.branch)
@@ -140,7 +140,7 @@ class HoldfastSession:
                 head = self._session.head(self.branch)
                 self._known = (None, {}) if head is None else (head.id, self._session.load(head))
             id_, state = self._known
-            items, result = change(state.get(PART, []))
+            items, result = change(items_of(state))
             if items is None and not left:
                 return result
             state = {**state, PART: items}
@@ -162,7 +162,7 @@ class HoldfastSession:
         self._known = None
         with self._fresh().run(branch=self.branch) as run:
             take_in(run)
-            items, result = change(run.state.get(PART, []))
+            items, result = change(items_of(run.state))
             if items is not None:
                 run.state[PART] = items
         return result
@@ -176,7 +176,8 @@ class HoldfastSession:
     async def _own_run(self, wrapper: Context) -> Live | None:
         """The run of this caller, if it has one. One that ended without a word is left now.
 
-        The SDK does not say when `Runner.run` fails. It has, if the task that awaited it is done or is calling here.
+        The SDK does not say when `Runner.run` fails. It has, if the task that awaited it is done or is calling here,
+        or nobody holds what it ran with.
         """
         task, live = asyncio.current_task(), self._live
         if wrapper is not None:
@@ -184,9 +185,9 @@ class HoldfastSession:
             if live is not None and live.key is key_of(wrapper):
                 live.watch(wrapper, task)
                 return live
-        elif live is not None and live.session is self and live.task is None:
+        elif live is not None and live.session is self and live.task is None and not live.is_over:
             return live  # its run came without a context: the SDK speaks to a session that wraps this one
-        if live is not None and live.task is not None and (live.task.done() or live.task is task):
+        if live is not None and (live.task is task or live.is_over or (wrapper is not None and live.has_ended())):
             await self._crew.finish(live.leave, None)
         return None
 

@@ -68,7 +68,7 @@ class _File(apsw.VFSFile):
             self._faults.trace.append(Call("create", self._name))
         super().__init__(vfs.below, name, flags)
 
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+    def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802 - bytes or a Buffer, as the version has it
         write = super().xWrite
         self._meet("write", offset, bytes(data), lambda kept: write(kept, offset))
 
