@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
 
 pytest.importorskip("langgraph.checkpoint.conformance", reason="the extra `langgraph` and its conformance suite")
 
-from langchain_core.messages import AIMessage
-from langchain_core.tools import tool
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
 
@@ -283,3 +286,156 @@ def test_a_coroutine_cancelled_in_the_middle_is_in_doubt() -> None:
 
     asyncio.run(cancel())
     assert began == ["7"]
+
+
+def tools_graph(
+    saver: Any, tools: list[Any], calls: list[tuple[str, int, str]], schema: Any = Chat, **more: Any
+) -> Any:
+    made: list[Any] = [{"name": name, "args": {"x": x}, "id": id_} for name, x, id_ in calls]
+    graph = StateGraph(schema)
+    graph.add_node("model", lambda _: {"messages": [AIMessage("", tool_calls=made)]})
+    graph.add_node("tools", ToolNode(tools, **more))
+    graph.add_edge(START, "model")
+    graph.add_edge("model", "tools")
+    return graph.compile(checkpointer=saver)
+
+
+def test_calls_with_one_id_in_one_message_are_each_made_once() -> None:
+    called: list[int] = []
+
+    @tool  # type: ignore[untyped-decorator]
+    def work(x: int) -> str:
+        """Work."""
+        called.append(x)
+        if called.count(3) == 1 and x == 3:
+            raise ConnectionError("bad")
+        return str(x)
+
+    with holdfast.open("memory://") as store:
+        calls = [("work", 1, "c"), ("work", 2, "c"), ("work", 1, "c"), ("work", 3, "")]
+        graph = tools_graph(HoldfastSaver(store), [work], calls, **once(store))
+        with pytest.raises(ConnectionError):
+            graph.invoke(say("go"), thread())
+        assert [message.content for message in graph.invoke(None, thread())["messages"][-4:]] == ["1", "2", "1", "3"]
+    assert sorted(called) == [1, 1, 2, 3, 3]
+
+
+@dataclasses.dataclass
+class Order:
+    number: int
+
+
+class Ordering(TypedDict):
+    messages: Annotated[list[Any], add_messages]
+    order: Any
+
+
+def test_what_a_tool_gives_is_what_the_graph_gets() -> None:
+    @tool  # type: ignore[untyped-decorator]
+    def order(x: int, tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
+        """Order."""
+        return Command(update={"order": Order(x), "messages": [ToolMessage("done", tool_call_id=tool_call_id)]})
+
+    with holdfast.open("memory://") as store:
+        saver = HoldfastSaver(store, allow=[Order])
+        graph = tools_graph(saver, [order], [("order", 7, "c")], Ordering, **once(store))
+        assert graph.invoke(say("go"), thread())["order"] == Order(7)
+
+
+def test_a_tool_whose_result_cannot_be_kept_is_not_called_again() -> None:
+    called: list[int] = []
+
+    @tool(response_format="content_and_artifact")  # type: ignore[untyped-decorator]
+    def work(x: int) -> tuple[str, object]:
+        """Work."""
+        called.append(x)
+        return "done", object()
+
+    with holdfast.open("memory://") as store:
+        graph = tools_graph(HoldfastSaver(store), [work], [("work", 1, "c")], **once(store))
+        with pytest.raises(TypeError, match="serializable"):
+            graph.invoke(say("go"), thread())
+        assert "unknown" in graph.invoke(None, thread())["messages"][-1].content
+    assert called == [1]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_doubt_is_not_for_the_model_to_decide(is_async: bool) -> None:
+    called: list[int] = []
+
+    class Killed(BaseException):
+        pass
+
+    @tool  # type: ignore[untyped-decorator]
+    def work(x: int) -> str:
+        """Work."""
+        called.append(x)
+        raise Killed
+
+    with holdfast.open("memory://") as store:
+        more = {"handle_tool_errors": True, **once(store)}
+        graph = tools_graph(HoldfastSaver(store), [work], [("work", 1, "c")], **more)
+        with pytest.raises(Killed):
+            graph.invoke(say("go"), thread())
+        with pytest.raises(InDoubtError, match="work"):
+            asyncio.run(graph.ainvoke(None, thread())) if is_async else graph.invoke(None, thread())
+        assert graph.get_state(thread()).next == ("tools",)
+    assert called == [1]
+
+
+class Slow(HoldfastSaver):
+    """Its writes are late, and those of the background later than a tool."""
+
+    def put(self, *args: Any) -> Any:
+        time.sleep(0.05)
+        return super().put(*args)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_no_tool_is_called_before_the_step_that_asked_for_it_is_on_disk(is_async: bool) -> None:
+    with holdfast.open("memory://") as store:
+        saver = Slow(store)
+
+        def work(x: int) -> str:
+            kept = HoldfastSaver(store).get_tuple(thread())
+            asked = [] if kept is None else kept.checkpoint["channel_values"]["messages"][-1:]
+            return "on disk" if [True for message in asked if isinstance(message, AIMessage)] else "not yet"
+
+        made = tool("work", description="Work.")(work)
+        graph = tools_graph(saver, [made], [("work", 1, "c")], **once(store))
+        ran = asyncio.run(graph.ainvoke(say("go"), thread())) if is_async else graph.invoke(say("go"), thread())
+        assert ran["messages"][-1].content == "on disk"
+        # Here nothing is, before the end: there is nothing to wait for.
+        ran = graph.invoke(say("go"), thread(), durability="exit")
+        assert ran["messages"][-1].content == "not yet"
+
+
+def test_a_step_of_which_only_the_writes_are_left_is_on_disk() -> None:
+    def effect(name: str) -> str:
+        if name == "two" and not answers:
+            answers.append(name)
+            raise ConnectionError
+        return name
+
+    answers: list[str] = []
+    with holdfast.open("memory://") as store:
+        graph = graph_of(HoldfastSaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
+        with pytest.raises(ConnectionError):
+            graph.invoke(say("go"), thread())
+        store.prune(holdfast.Retention(keep_last=1), session="t")
+        assert graph.invoke(None, thread())["messages"][-1].content == "three 2"
+
+
+def test_a_subgraph_without_checkpoints_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.adapters.langgraph.tools._SETTLE_S", 0.1)
+    with holdfast.open("memory://") as store:
+        made = tool("work", description="Work.")(_plain(str))
+        wrapped = once(store)
+        inner = tools_graph(False, [made], [("work", 1, "c")], **wrapped)
+        graph = StateGraph(Chat)
+        graph.add_node("inner", inner)
+        graph.add_edge(START, "inner")
+        app = graph.compile(checkpointer=HoldfastSaver(store))
+        for _ in range(2):
+            assert app.invoke(say("go"), thread())["messages"][-1].content == "1"
+        assert wrapped._unkept == {"inner"}

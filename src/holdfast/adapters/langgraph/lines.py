@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from holdfast.backend import Backend, Row
 from holdfast.codec import decode
 from holdfast.delta import rebuild
-from holdfast.errors import AlreadyExistsError, ConflictError
+from holdfast.errors import AlreadyExistsError, ConflictError, NotFoundError
 from holdfast.model import MAX_NAME_CHARS, State
 from holdfast.store import Session, Store
 from holdfast.store.fields import read_fields
@@ -114,6 +114,8 @@ def held(row: Row) -> Held | None:
         mine = {}
     given: dict[str, Any] = {"source": fields.trigger, "step": fields.step, "parents": {}}
     metadata = {key: value for key, value in given.items() if key not in mine.get("not", ())} | metadata
+    if "own" in mine:
+        metadata[MINE] = mine["own"]
     return Held(
         id=row.id,
         sequence=row.sequence,
@@ -155,7 +157,7 @@ def _micros(moment: datetime) -> int:
 
 
 def _long_ts(ts: str | int) -> str:
-    return ts if isinstance(ts, str) else (_EPOCH + timedelta(microseconds=ts)).isoformat()
+    return (_EPOCH + timedelta(microseconds=ts)).isoformat() if isinstance(ts, int) else ts
 
 
 def short_ts(ts: str) -> str | int:
@@ -224,10 +226,27 @@ class Thread:
         found = {branch: self.find(head) for branch, head in self.lines(ns).items()}
         return {branch: head for branch, head in found.items() if head is not None}
 
-    def newest(self, ns: str) -> tuple[str, Held] | None:
-        """The line whose checkpoint was put last: the order is the store's, not that of the time in an id."""
-        heads = {branch: head for branch, head in self.heads(ns).items() if head.of}
+    def newest(self, ns: str) -> tuple[str | None, Held] | None:
+        """The line whose checkpoint was put last: the order is the store's, not that of the time in an id.
+
+        No line if it does not end with a row of ours.
+        """
+        lines = self.lines(ns)
+        found = {branch: self.find(head) for branch, head in lines.items()}
+        if None in found.values():
+            return self._buried(ns)
+        heads = {branch: head for branch, head in found.items() if head is not None and head.of}
         return max(heads.items(), key=lambda item: item[1].born) if heads else None
+
+    def _buried(self, ns: str) -> tuple[None, Held] | None:
+        """The same where somebody committed on a line with Holdfast's own means: what is below still counts."""
+        found: Held | None = None
+        for row in self.rows(ns):
+            if row.of and (found is None or row.born > found.born):
+                found = row
+            if row.of == row.id:  # all below were put before
+                break
+        return None if found is None else (None, found)
 
     def trace(self, checkpoint: str) -> tuple[Held | None, list[str]]:
         """The last row with a checkpoint's state and writes, and the rows of its writes that lie elsewhere."""
@@ -276,10 +295,17 @@ class Thread:
 
     def _line(self, head_id: str) -> Iterator[Row]:
         next_id: str | None = head_id
+        last: str | None = None
         while next_id is not None:
-            page = self.backend.line(self.id, next_id, limit=_PAGE_ROWS)
+            try:
+                page = self.backend.line(self.id, next_id, limit=_PAGE_ROWS)
+            except NotFoundError:
+                # Pruned since the page before was read: its last row is linked to what is left.
+                row = None if last is None else self.backend.find_row(self.id, last)
+                next_id, last = None if row is None else row.link_id, None
+                continue
             yield from page
-            next_id = page[-1].link_id
+            next_id, last = page[-1].link_id, page[-1].id
 
     # writing
 
@@ -327,6 +353,8 @@ class Thread:
         if parent != before:
             mine["parent"] = parent
         more = {key: value for key, value in metadata.items() if key not in said or said[key] != value}
+        if MINE in more:
+            mine["own"] = more[MINE]
         # An input is not in its channel yet; what the step before said is not said again.
         summary = "" if trigger == "input" else None
         self._commit(ns, place, state, id_=id_, trigger=trigger, step=step, summary=summary, more=more, mine=mine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.adapters.langgraph.lines import MINE, Entries, Held, Place, Tail, Thread, stray_id, write_id
+from holdfast.codec import encode_canonical
 from holdfast.model import State
 
 NEVER = 2**62
@@ -24,6 +25,11 @@ def merged(known: Entries, new: Entries) -> Entries:
         elif entry[2] < 0:
             result[place] = entry
     return result
+
+
+def _is_same(after: Entries, before: Entries) -> bool:
+    # True is not 1, and an answer of 1.0 is not 1; looked at closely only where it matters.
+    return after == before and encode_canonical(after) == encode_canonical(before)
 
 
 def place_of(thread: Thread, ns: str, heads: dict[str, Held], parent: str | None) -> Place:
@@ -59,7 +65,7 @@ def on_checkpoint(thread: Thread, ns: str, tail: Tail, entries: Entries) -> None
     mine = {key: value for key, value in tail.state.get(MINE, {}).items() if key != "stray"}
     before = mine.get("writes", [])
     after = merged(before, entries)
-    if after == before:
+    if _is_same(after, before):
         return
     state = {**tail.state, MINE: {**mine, "writes": after}}
     place = Place(tail.branch, head)
@@ -74,7 +80,7 @@ def elsewhere(thread: Thread, ns: str, heads: dict[str, Held], id_: str, entries
     known = [] if row is None else thread.state(row.id).get(MINE, {}).get("writes", [])
     early, late = thread.strays(strays, born=NEVER if row is None else row.born)
     known = merged(merged(early, known), late)
-    if merged(known, entries) == known:
+    if _is_same(merged(known, entries), known):
         return
     if not heads:
         place = thread.on_top(ns, None)

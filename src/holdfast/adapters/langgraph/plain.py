@@ -3,7 +3,8 @@
 What a state may hold as it is stays as it is. A message becomes a dict with role and content, so that every tool of
 Holdfast shows a conversation. Anything else goes through LangGraph's own serializer, whose bytes are unpacked into
 readable data; the way back goes through it again, and so through its list of safe types: no name in a row is looked up
-here. A dict with the key `lc` is one of these; one that had the key before is wrapped.
+here. A dict with the key `lc` is one of these; one that had the key before is wrapped. A serializer of the user's own
+has a reason, such as a cipher: nothing is kept of a graph's values but what it gives.
 
 To encode a message costs 4 microseconds, and a chat is a thousand of them at every step. So a Memo keeps what each
 object was encoded to, with a copy of its fields that shows whether it was changed in place since.
@@ -23,6 +24,7 @@ from uuid import UUID
 import langchain_core.messages as lc
 import ormsgpack
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from holdfast.errors import InvalidInputError
 
@@ -35,6 +37,8 @@ _MANY_CHANNELS = 32
 _UNPACK = ormsgpack.OPT_NON_STR_KEYS
 _FIELDS = attrgetter("__dict__")
 _EXTRA = attrgetter("__pydantic_extra__")
+_STRICT = JsonPlusSerializer(allowed_msgpack_modules=None)
+_SEALED = -1  # in the place of an extension's code
 _log = logging.getLogger("holdfast.adapters.langgraph")
 
 # Roles as the chat APIs call them; a message of another class has its class for a tag all the same.
@@ -75,6 +79,14 @@ def _is_hashable(value: Any) -> bool:
     return type(value) in _NATIVE or (type(value) is tuple and all(map(_is_hashable, value)))
 
 
+def _is_same(now: Any, then: Any) -> bool:
+    """True if these are equal. An array does not say, and then they are not."""
+    try:
+        return bool(now == then)
+    except Exception:  # noqa: BLE001 - whatever an artifact's own comparison raises
+        return False
+
+
 def _shape_in(plain: Plain) -> _Shape | None:
     tag = plain.get(_LC) if type(plain) is dict else None
     return _SHAPES.get(tag) if isinstance(tag, str) else None
@@ -97,7 +109,7 @@ class Run(NamedTuple):
         if len(values) < count or not all(map(is_, self.messages, values)):
             return False
         head = values if len(values) == count else values[:count]
-        return list(map(_FIELDS, head)) == self.fields and not any(map(_EXTRA, head))
+        return _is_same(list(map(_FIELDS, head)), self.fields) and not any(map(_EXTRA, head))
 
 
 Known = tuple[Any, Mapping[str, Any], Plain]
@@ -106,12 +118,13 @@ Known = tuple[Any, Mapping[str, Any], Plain]
 class Memo:
     """What the messages of one thread were encoded to, by identity. Not thread-safe."""
 
-    __slots__ = ("_fallback", "_known", "_runs")
+    __slots__ = ("_fallback", "_known", "_runs", "_seals")
 
-    def __init__(self, fallback: Callable[[Any], Plain]) -> None:
+    def __init__(self, fallback: Callable[[Any], Plain], *, seals: bool) -> None:
         self._runs: dict[tuple[str, str], list[Run]] = {}
         self._known: dict[int, Known] = {}  # those met since the last checkpoint
         self._fallback = fallback
+        self._seals = seals
 
     def note(self, key: tuple[str, str], run: Run) -> None:
         """Remember the messages of a channel. The last two lists are, since a reader may come between two writes."""
@@ -124,7 +137,7 @@ class Memo:
         result: dict[str, Plain] = {}
         for name, value in values.items():
             is_chat = type(value) is list and value and type(value[0]) in _SHAPE_OF
-            result[name] = self._chat((ns, name), value) if is_chat else self.plain(value)
+            result[name] = self._chat((ns, name), value) if is_chat else self.value(value)
         self._known = {}
         return result
 
@@ -139,12 +152,34 @@ class Memo:
                 self._known |= {id(one): (one, *rest) for one, *rest in zip(messages, fields, plain, strict=True)}
             run = Run([], [], [])
         new = values[len(run.messages) :]
-        plain = [self.plain(item) for item in new]
+        added: list[Plain] = self.value(new)
         known = [self._known.get(id(item)) for item in new]
         if None not in known:
             fields = [kept[1] for kept in known if kept is not None]
-            self.note(key, Run(values, run.fields + fields, run.plain + plain))
-        return run.plain + plain
+            # A copy of the list too: it is the graph's own, and nodes append to it.
+            self.note(key, Run(values.copy(), run.fields + fields, run.plain + added))
+        return run.plain + added
+
+    def value(self, value: Any) -> Plain:
+        """A value of a graph as a state can hold it, and as its serializer wants it."""
+        if not self._seals:
+            return self.plain(value)
+        # Each item for itself, so that a list that grows costs what was added.
+        return [self._sealed(item) for item in value] if type(value) is list else self._sealed(value)
+
+    def _sealed(self, value: Any) -> Plain:
+        if type(value) not in _SHAPE_OF or value.__pydantic_extra__:
+            return self._fallback(value)
+        kept = self._known.get(id(value))
+        if kept is None or not _is_same(kept[1], value.__dict__):
+            kept = self._known[id(value)] = value, self.fields(value), self._fallback(value)
+        return kept[2]
+
+    def fields(self, message: Any) -> Mapping[str, Any]:
+        """A copy of a message's fields, that shows later whether it was changed."""
+        return {
+            name: value if type(value) in _SCALARS else self.plain(value) for name, value in _FIELDS(message).items()
+        }
 
     def plain(self, value: Any) -> Plain:
         """A value as a state can hold it."""
@@ -175,7 +210,7 @@ class Memo:
         fields = message.__dict__
         kept = self._known.get(id(message))
         extra = message.__pydantic_extra__
-        if kept is not None and not extra and kept[1] == fields:
+        if kept is not None and not extra and _is_same(kept[1], fields):
             return kept[2]
         defaults, copy = shape.defaults, {}
         plain: dict[str, Plain] = {} if shape.role is None else {"role": shape.role}
@@ -213,19 +248,27 @@ class Codec:
 
     def __init__(self, serde: Any) -> None:
         self.serde = serde
+        self.seals = type(serde).dumps_typed is not JsonPlusSerializer.dumps_typed
 
     def memo(self) -> Memo:
         """A memo for one conversation."""
-        memo = Memo(lambda value: memo.plain(self._unpacked(value)))
+
+        def unpacked(value: Any) -> Plain:
+            return memo.plain(self._unpacked(value))
+
+        memo = Memo(unpacked, seals=self.seals)
         return memo
 
     def _unpacked(self, value: Any) -> Any:
         kind, data = self.serde.dumps_typed([value])
-        if kind != "msgpack":
-            if kind == "pickle":
-                message = f"a value of type {type(value).__name__} can only be pickled, and that is not kept"
-                raise InvalidInputError(message, hint="make it a dataclass or a pydantic model, or plain data")
-            return _Shown(-1, [kind, bytes(data)])  # a serializer of the user's own: sealed, as it wants to be
+        if kind == "pickle":
+            message = f"a value of type {type(value).__name__} can only be pickled, and that is not kept"
+            raise InvalidInputError(message, hint="make it a dataclass or a pydantic model, or plain data")
+        if kind == "json" and self.seals:
+            message = "what a serializer calls `json` is not read again, since LangGraph's would build what it names"
+            raise InvalidInputError(message, hint="give the form another name in dumps_typed and loads_typed")
+        if self.seals or kind != "msgpack":
+            return _Shown(_SEALED, [kind, bytes(data)])
         (shown,) = ormsgpack.unpackb(data, ext_hook=_show, option=_UNPACK)
         return shown
 
@@ -233,9 +276,11 @@ class Codec:
         """The channels of a checkpoint again."""
         result: dict[str, Any] = {}
         for name, value in values.items():
-            shapes = [_shape_in(item) for item in value] if type(value) is list else []
+            shapes = [_shape_in(item) for item in value] if type(value) is list and not self.seals else []
             if not shapes or None in shapes:
-                result[name] = self.revive(value)
+                result[name] = found = self.revive(value)
+                if self.seals and type(value) is list and _is_sealed_chat(value, found):
+                    memo.note((ns, name), Run(found.copy(), list(map(memo.fields, found)), value))
                 continue
             pairs = [self._message(item, shape) for item, shape in zip(value, shapes, strict=True) if shape]
             result[name] = messages = [message for message, _ in pairs]
@@ -254,7 +299,10 @@ class Codec:
             if _LC in value:
                 return self._tagged(value)
             return {key: item if type(item) in _SCALARS else self.revive(item) for key, item in value.items()}
-        return tuple([self.revive(item) for item in value]) if kind is tuple else value
+        if kind is tuple:
+            return tuple([self.revive(item) for item in value])
+        # A set is copied like the other containers: what is at hand of the store must not change with the reader's.
+        return set(value) if kind is set else value
 
     def _tagged(self, value: dict[Any, Plain]) -> Any:
         tag = value[_LC]
@@ -292,7 +340,7 @@ class Codec:
         return message, copy
 
     def _foreign(self, code: int, content: Plain) -> Any:
-        if code == -1:
+        if code == _SEALED:
             kind, data = content
             if kind in ("pickle", "json"):  # what these would build is named in the row
                 _log.warning("a value kept as %s was refused; it comes back as bytes", kind)
@@ -300,8 +348,14 @@ class Codec:
             (value,) = self.serde.loads_typed((kind, data))
             return value
         packed = ormsgpack.packb([_packable(code, content)], option=_UNPACK)
-        (value,) = self.serde.loads_typed(("msgpack", packed))
+        # What is not sealed was not made by a serializer that seals, so it has no say in what is built.
+        (value,) = (_STRICT if self.seals else self.serde).loads_typed(("msgpack", packed))
         return value
+
+
+def _is_sealed_chat(kept: list[Plain], found: list[Any]) -> bool:
+    are_sealed = all([type(item) is dict and item.get(_LC) == _SEALED for item in kept])
+    return are_sealed and not any([type(item) not in _SHAPE_OF or _EXTRA(item) for item in found])
 
 
 def listed(value: Plain) -> Plain:

@@ -36,7 +36,7 @@ from holdfast.adapters.langgraph.opening import Opening, sync_store
 from holdfast.adapters.langgraph.placing import NEVER, elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
 from holdfast.adapters.langgraph.plain import Codec, Memo, listed
 from holdfast.aio import AsyncStore
-from holdfast.errors import ConflictError, NotFoundError
+from holdfast.errors import AlreadyExistsError, ConflictError, NotFoundError
 from holdfast.model import State
 from holdfast.store import Store
 from holdfast.upkeep.copying import copy_session
@@ -44,6 +44,7 @@ from holdfast.upkeep.pruning import drop
 
 _THREADS = 128  # whose last states are kept at hand
 _RACES = 100
+_MOVED = (ConflictError, NotFoundError)  # somebody wrote, or pruned, since this was looked at
 _WORKERS = 8
 _OWN = ("id", "ts", "channel_values")  # kept elsewhere than in LangGraph's part of the state
 
@@ -94,19 +95,26 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         ns: str = config["configurable"].get("checkpoint_ns", "")
         wanted = get_checkpoint_id(config)
         with thread.lock:
-            if wanted:
-                row, strays = thread.trace(str(wanted))
-                if row is None or row.ns != ns:
-                    return None
-                return self._tuple(thread, memo, row, strays)
-            found = thread.newest(ns)
-            if found is None:
-                return None
-            branch, row = found
-            tail = thread.tails.get(ns)
-            if tail is None or tail.head.id != row.id:
-                thread.tails[ns] = Tail(branch, row, thread.state(row.id))
-            return self._tuple(thread, memo, row)
+            for _ in range(_RACES):
+                with contextlib.suppress(NotFoundError):  # pruned between two looks
+                    return self._get(thread, memo, ns, wanted)
+        raise _busy(thread)
+
+    def _get(self, thread: Thread, memo: Memo, ns: str, wanted: object) -> CheckpointTuple | None:
+        if wanted:
+            row, strays = thread.trace(str(wanted))
+            return None if row is None or row.ns != ns else self._tuple(thread, memo, row, strays)
+        found = thread.newest(ns)
+        if found is None:
+            return None
+        branch, row = found
+        if branch is None:
+            last, strays = thread.trace(row.of)
+            return self._tuple(thread, memo, last or row, strays)
+        tail = thread.tails.get(ns)
+        if tail is None or tail.head.id != row.id:
+            thread.tails[ns] = Tail(branch, row, thread.state(row.id))
+        return self._tuple(thread, memo, row)
 
     def list(
         self,
@@ -130,21 +138,27 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
                     metadata = self._codec.revive(thread.about(row).metadata)
                     if any([metadata.get(key) != listed(value) for key, value in filter.items()]):
                         continue
-                left -= 1
                 with thread.lock:
-                    found = self._tuple(thread, memo, row, strays)
-                yield found
+                    try:
+                        found = self._tuple(thread, memo, row, strays)
+                    except NotFoundError:  # pruned in the meantime, or only its last row was
+                        found = self.get_tuple(_config(thread.id, row.ns or "", row.of))
+                if found is not None:
+                    left -= 1
+                    yield found
 
-    def _tuple(self, thread: Thread, memo: Memo, row: Held, strays: Collection[str] = ()) -> CheckpointTuple:
+    def _tuple(self, thread: Thread, memo: Memo, row: Held, strays: Collection[str] = ()) -> CheckpointTuple | None:
         ns, state = row.ns or "", thread.state(row.id)
         mine, about = state.get(MINE, {}), thread.about(row)
+        if "cp" not in mine:  # somebody else's session, which was taken back
+            return None
         entries = mine.get("writes", [])
         if strays:
             early, late = thread.strays(strays, born=row.born)
             entries = merged(entries if about.took else merged(early, entries), late)
         revive = self._codec.revive
         values = self._codec.channels(ns, {key: value for key, value in state.items() if key != MINE}, memo)
-        inner, *rest = mine.get("cp", ({},))
+        inner, *rest = mine["cp"]
         values.update(revive(inner))
         checkpoint = {key: revive(value) for key, value in rest}
         checkpoint |= {"id": row.of, "ts": about.ts, "channel_values": values}
@@ -183,14 +197,17 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
     ) -> None:
         tail = thread.tails.get(ns)
         if tail is not None and tail.head.of == parent and id_ not in thread.early:
-            with contextlib.suppress(ConflictError):
+            with contextlib.suppress(*_MOVED):
                 return write(Place(tail.branch, tail.head), [])
         for _ in range(_RACES):
             heads = thread.heads(ns)
             row, strays = thread.trace(id_)
+            if row is not None and row.ns != ns:
+                message = f"thread {thread.id!r} has a checkpoint {id_!r} already, in namespace {row.ns!r}"
+                raise AlreadyExistsError(message, hint="give each checkpoint an id of its own")
             if row is not None:
                 return None
-            with contextlib.suppress(ConflictError):
+            with contextlib.suppress(*_MOVED):
                 write(place_of(thread, ns, heads, parent), merged([], thread.strays(strays, born=NEVER)[0]))
                 thread.early.discard(id_)
                 return None
@@ -203,7 +220,7 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
         ns: str = asked.get("checkpoint_ns", "")
         with thread.lock:
             entries = [
-                [task_path, task_id, WRITES_IDX_MAP.get(channel, at), channel, memo.plain(value)]
+                [task_path, task_id, WRITES_IDX_MAP.get(channel, at), channel, memo.value(value)]
                 for at, (channel, value) in enumerate(writes)
             ]
             if entries:
@@ -212,22 +229,29 @@ class HoldfastSaver(BaseCheckpointSaver):  # type: ignore[misc]
     def _put_writes(self, thread: Thread, ns: str, id_: str, entries: Entries) -> None:
         tail = thread.tails.get(ns)
         if tail is not None and tail.head.of == id_:
-            with contextlib.suppress(ConflictError):
+            with contextlib.suppress(*_MOVED):
                 return on_checkpoint(thread, ns, tail, entries)
         for _ in range(_RACES):
             heads = thread.heads(ns)
-            with contextlib.suppress(ConflictError):
+            with contextlib.suppress(*_MOVED):
                 for branch, head in heads.items():
                     if head.of == id_:
                         return on_checkpoint(thread, ns, Tail(branch, head, thread.state(head.id)), entries)
                 return elsewhere(thread, ns, heads, id_, entries)
         raise _busy(thread)
 
+    def holds(self, thread_id: object, checkpoint_id: str) -> bool:
+        """True if a checkpoint is in the store; a graph may be a step ahead, since it writes in the background."""
+        return self._thread(thread_id)[0].trace(checkpoint_id)[0] is not None
+
     # upkeep
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread; nothing of it is left behind."""
-        for session in (calls_of(str(thread_id)), str(thread_id)):
+        calls = calls_of(str(thread_id))
+        # Somebody may have a thread of that name; it is not this one's to delete.
+        is_thread = bool(Thread(self.store, calls, None).lines(None))
+        for session in [str(thread_id)] if is_thread else [calls, str(thread_id)]:
             with contextlib.suppress(NotFoundError):
                 self.store.delete(session)
         self._forget(thread_id)
