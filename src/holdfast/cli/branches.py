@@ -58,12 +58,12 @@ def tell(branches: dict[str, Checkpoint], tags: dict[str, Checkpoint], runs: dic
 
 def _row(name: str, point: Checkpoint, run: str | None) -> list[Piece]:
     from holdfast.cli.sessions import STYLES
-    from holdfast.cli.shown import age, safe
+    from holdfast.cli.shown import age, safe, short
 
     status = run or point.status.value
     return [
         (safe(name), "bold"),
-        (point.id[:8], "yellow"),
+        (short(point.id), "yellow"),
         "" if point.step is None else str(point.step),
         (status, STYLES.get(status, "magenta")),
         (age(point.created_at), "dim"),

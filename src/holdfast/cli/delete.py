@@ -85,35 +85,38 @@ def _names(screen: Screen, names: list[str]) -> str:
 
 def _branch(screen: Screen, session: Session, branch: str, *, yes: bool) -> None:
     from holdfast.cli.restore import standing_at
-    from holdfast.cli.shown import cut, safe
+    from holdfast.cli.shown import cut, safe, short
 
     head = standing_at(session, branch)
     screen.line(f"The name {safe(branch)} goes; its checkpoints stay, by their ids. It stands at:")
-    screen.line("  ", (head.id[:8], "yellow"), f"  {cut(safe(head.summary), screen.width - 14)}")
+    screen.line(
+        "  ", (short(head.id), "yellow"), f"  {cut(safe(head.summary), screen.width - 6 - len(short(head.id)))}"
+    )
     agree(f"Delete branch {safe(branch)}?", yes=yes)
     session.delete_branch(branch)
-    screen.line(f"Deleted branch {safe(branch)} (was {head.id[:8]}).")
+    screen.line(f"Deleted branch {safe(branch)} (was {short(head.id)}).")
 
 
 def _checkpoint(screen: Screen, store: Store, session: Session, ref: str, *, yes: bool) -> None:
-    from holdfast.cli.shown import cut, many, safe
+    from holdfast.cli.shown import cut, many, safe, short
 
     point = session.checkpoint(ref)
     for name, at in session.tags().items():
         if at.id == point.id:
-            message = f"checkpoint {point.id[:8]} is tagged {name!r}"
+            message = f"checkpoint {short(point.id)} is tagged {name!r}"
             raise holdfast.InvalidInputError(message, hint="take the tag away first: holdfast tag SESSION -d NAME")
     branches = [name for name, head in session.branches().items() if head.id == point.id]
     children = len(store.backend.children(session.id, point.id))
     screen.line("This checkpoint goes, for good:")
     step = "" if point.step is None else f"step {point.step}  "
-    screen.line("  ", (point.id[:8], "yellow"), f"  {step}{cut(safe(point.summary), screen.width - 14 - len(step))}")
+    room = screen.width - 6 - len(step) - len(short(point.id))
+    screen.line("  ", (short(point.id), "yellow"), f"  {step}{cut(safe(point.summary), room)}")
     if children:
         follow = "follows it and stays" if children == 1 else "follow it and stay"
         screen.line(f"  {many(children, 'checkpoint')} {follow} readable")
     if branches:
-        back = point.parent_id[:8] if point.parent_id else "nothing"
+        back = short(point.parent_id) if point.parent_id else "nothing"
         screen.line(f"  {_names(screen, branches)} moves back to {back}")
-    agree(f"Delete checkpoint {point.id[:8]}?", yes=yes)
+    agree(f"Delete checkpoint {short(point.id)}?", yes=yes)
     session.delete(point)
-    screen.line(f"Deleted {point.id[:8]}.")
+    screen.line(f"Deleted {short(point.id)}.")

@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli.line import Line
 from holdfast.cli.lookup import ref_argument, session_argument, session_of
-from holdfast.cli.shown import safe
+from holdfast.cli.shown import safe, short
 from holdfast.cli.where import in_store
 
 if TYPE_CHECKING:
@@ -25,4 +25,4 @@ def command(store: Store, session: str, ref: str, name: str) -> None:
     found = session_of(store, session)
     branch = found.fork(ref, name)
     click.echo(f"Branch {safe(name)} of {safe(found.id)} stands at")
-    click.echo(f"  {branch.head.id[:8]}  {safe(branch.head.summary)}".rstrip())
+    click.echo(f"  {short(branch.head.id)}  {safe(branch.head.summary)}".rstrip())

@@ -183,11 +183,11 @@ class _Teller:
             self._screen.line()
 
     def _one_line(self, lanes: list[Piece], used: int, point: Checkpoint) -> None:
-        from holdfast.cli.shown import age, count, cut, money, pad, safe
+        from holdfast.cli.shown import age, count, cut, money, pad, safe, short
 
         tokens, cost = count(point.usage.tokens_in + point.usage.tokens_out), money(point.usage.cost)
         end = f"{pad(tokens, 6, right=True)} {pad(cost, 7, right=True)} {pad(age(point.created_at), 4, right=True)}"
-        begin: list[Piece] = [(point.id[:8], "yellow"), f" {'' if point.step is None else point.step:>3} "]
+        begin: list[Piece] = [(short(point.id), "yellow"), f" {'' if point.step is None else point.step:>3} "]
         titles = [*self._refs(point), *_titles(point)]
         for text, style in titles:
             begin += [(f"{text} ", style)]
@@ -200,10 +200,10 @@ class _Teller:
         self._screen.line(*lanes, *begin, pad(cut(text, room), room), " ", (end, "dim"))
 
     def _lines(self, lanes: list[Piece], used: int, drawn: Drawn) -> None:
-        from holdfast.cli.shown import age, count, cut, money, safe
+        from holdfast.cli.shown import age, count, cut, money, safe, short
 
         point = drawn.point
-        begin: list[Piece] = [(point.id[:8], "yellow")]
+        begin: list[Piece] = [(short(point.id), "yellow")]
         step = [] if point.step is None else [(f"step {point.step}", "")]
         for text, style in [*step, *_titles(point), *self._refs(point)]:
             begin += ["  ", (text, style)]
@@ -271,13 +271,13 @@ def _deeds(tools: list[CallRow], room: int) -> list[Piece]:
 
 def _titles(point: Checkpoint) -> list[tuple[str, str]]:
     """What sets a checkpoint apart: its label, what caused it, how it ended."""
-    from holdfast.cli.shown import cut, safe
+    from holdfast.cli.shown import cut, safe, short
 
     titles: list[tuple[str, str]] = []
     if point.label:
         titles.append((f'"{cut(safe(point.label), 30)}"', "bold"))
     if point.restored_from is not None:
-        titles.append((f"{safe(point.trigger)} of {point.restored_from[:8]}", "magenta"))
+        titles.append((f"{safe(point.trigger)} of {short(point.restored_from)}", "magenta"))
     elif point.trigger not in ("manual", point.status.value):
         titles.append((cut(safe(point.trigger), 24), ""))
     style = _WORTH_TELLING.get(point.status.value)

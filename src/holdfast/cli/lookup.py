@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import holdfast
-from holdfast.cli.shown import many, safe
+from holdfast.cli.shown import many, safe, short
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -109,7 +109,7 @@ def _offer_refs(ctx: click.Context, _param: click.Parameter, incomplete: str) ->
             names = {**session.branches(), **session.tags()}
             offered = [(name, point.summary) for name, point in names.items()]
             with contextlib.suppress(holdfast.NotFoundError):
-                offered += [(point.id[:8], point.summary) for point in session.log(limit=20)]
+                offered += [(short(point.id), point.summary) for point in session.log(limit=20)]
             return _items((name, text) for name, text in offered if name.startswith(incomplete))
     return []
 

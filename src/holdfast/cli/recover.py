@@ -111,7 +111,7 @@ def _crashed(store: Store, session: str | None) -> Iterator[tuple[Session, Stand
 
 def _tell(screen: Screen, session: Session, standing: Standing, *, alone: bool) -> None:
     from holdfast.cli.restore import quoted
-    from holdfast.cli.shown import age, cut, many, safe, wrapped
+    from holdfast.cli.shown import age, cut, many, safe, short, wrapped
     from holdfast.cli.talk import arguments, call_line
 
     where = "" if standing.branch == "main" else f"  branch {safe(standing.branch)}"
@@ -125,8 +125,8 @@ def _tell(screen: Screen, session: Session, standing: Standing, *, alone: bool) 
         step = "" if head.step is None else f"step {head.step}, "
         said = f"{step}{head.summary}"
         end = f"  {age(head.created_at)}"
-        room = screen.width - 26 - len(end)
-        screen.line("  last recorded ", (head.id[:8], "yellow"), f"  {cut(safe(said), room)}", (end, "dim"))
+        room = screen.width - 18 - len(end) - len(short(head.id))
+        screen.line("  last recorded ", (short(head.id), "yellow"), f"  {cut(safe(said), room)}", (end, "dim"))
     doubtful = {call.id for call in standing.in_doubt}
     for call in standing.calls:
         screen.line("  ", *call_line(call, screen.width - 2))

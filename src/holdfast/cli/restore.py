@@ -35,16 +35,16 @@ def command(store: Store, session: str, ref: str, *, branch: str, yes: bool) -> 
     What changes, and what leaves the head, is shown first. `holdfast undo` takes it back.
     """
     from holdfast.cli.screen import Screen
-    from holdfast.cli.shown import safe
+    from holdfast.cli.shown import safe, short
 
     found = session_of(store, session)
     target, head = found.checkpoint(ref), standing_at(found, branch)
     screen = Screen()
     preview(screen, found, branch, head, target)
-    agree(f"Restore {safe(branch)} to {target.id[:8]}?", yes=yes)
+    agree(f"Restore {safe(branch)} to {short(target.id)}?", yes=yes)
     refuse_moved(found, branch, head)
     made = found.restore(target, branch=branch)
-    screen.line(f"Restored: {safe(branch)} is at {made.id[:8]}, a new checkpoint.")
+    screen.line(f"Restored: {safe(branch)} is at {short(made.id)}, a new checkpoint.")
     screen.line(f"To take it back: holdfast undo {quoted(found.id)}{_for_branch(branch)}")
 
 
@@ -70,13 +70,13 @@ def refuse_moved(session: Session, branch: str, head: Checkpoint) -> None:
 def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, target: Checkpoint) -> None:
     """What the branch holds now and would hold then: the steps that leave the head, and how much differs."""
     from holdfast.cli.diff import tell_stat
-    from holdfast.cli.shown import age, cut, safe
+    from holdfast.cli.shown import age, cut, safe, short
 
     for word, point in (("now ", head), ("then", target)):
         step = "" if point.step is None else f"step {point.step}  "
         screen.line(
             f"{cut(safe(branch), 20)} {word}  ",
-            (point.id[:8], "yellow"),
+            (short(point.id), "yellow"),
             f"  {step}",
             cut(safe(point.summary), max(20, screen.width - 50)),
             (f"  {age(point.created_at)}", "dim"),
@@ -94,7 +94,7 @@ def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, tar
 
 
 def _leaving(screen: Screen, session: Session, head: Checkpoint, target: Checkpoint) -> None:
-    from holdfast.cli.shown import cut, safe
+    from holdfast.cli.shown import cut, safe, short
 
     leaving = []
     for point in islice(session.log(head), _LOOKED_AT):
@@ -112,8 +112,8 @@ def _leaving(screen: Screen, session: Session, head: Checkpoint, target: Checkpo
     screen.line(f"What {these} did leaves the head; {stay} in the history:")
     for point in leaving[:_LISTED]:
         step = "" if point.step is None else f"step {point.step}  "
-        room = screen.width - 12 - len(step)
-        screen.line("  ", (point.id[:8], "yellow"), f"  {step}{cut(safe(point.summary), room)}")
+        room = screen.width - 4 - len(step) - len(short(point.id))
+        screen.line("  ", (short(point.id), "yellow"), f"  {step}{cut(safe(point.summary), room)}")
     if len(leaving) > _LISTED:
         screen.line(f"  … and {len(leaving) - _LISTED:,} more")
 

@@ -96,7 +96,7 @@ def _shape(found: Found) -> dict[str, Any]:
 
 
 def _tell(screen: Screen, found: Found, length: int, *, first: bool) -> None:
-    from holdfast.cli.shown import age, cut, safe
+    from holdfast.cli.shown import age, cut, safe, short
     from holdfast.cli.talk import ROLES
     from holdfast.store.fields import read_fields, to_datetime
 
@@ -107,7 +107,7 @@ def _tell(screen: Screen, found: Found, length: int, *, first: bool) -> None:
     place = "".join(f"[{each!r}]" if not isinstance(each, str) else f".{each}" for each in found.path).lstrip(".")
     end = f"  {age(to_datetime(fields.at_us))}"
     name = cut(safe(found.session), max(16, screen.width // 2 - 10))
-    screen.line((name, "bold"), "  ", (found.row.id[:8], "yellow"), step, (end, "dim"))
+    screen.line((name, "bold"), "  ", (short(found.row.id), "yellow"), step, (end, "dim"))
     who: list[Piece] = []
     if found.role:
         who = [

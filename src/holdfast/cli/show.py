@@ -91,11 +91,12 @@ def _as_json(
 
 def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]) -> None:
     from holdfast.cli.sessions import STYLES
-    from holdfast.cli.shown import age, cut, many, moment, money, safe
+    from holdfast.cli.shown import age, cut, many, moment, money, safe, short
 
     called = f"({safe(', '.join(refs))})" if refs else ""
     screen.line(
-        (f"checkpoint {point.id}", "yellow"), *([("  " + cut(called, screen.width - 38), "bold cyan")] if refs else [])
+        (f"checkpoint {safe(point.id)}", "yellow"),
+        *([("  " + cut(called, screen.width - 38), "bold cyan")] if refs else []),
     )
     made = session.calls(point)
     used, total = point.usage, point.total_usage
@@ -112,10 +113,10 @@ def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]
         ),
         ("label", point.label),
         ("made", f"{moment(point.created_at)} ({age(point.created_at)}), by {point.trigger}"),
-        ("restored", point.restored_from and f"from {point.restored_from[:8]}"),
+        ("restored", point.restored_from and f"from {short(point.restored_from)}"),
         ("used", usage(used.tokens_in, used.tokens_out, used.cost)),
         ("so far", usage(total.tokens_in, total.tokens_out, total.cost)),
-        ("parent", point.parent_id and point.parent_id[:8]),
+        ("parent", point.parent_id and short(point.parent_id)),
         ("hint", point.resume_hint),
         ("metadata", ", ".join(f"{key}={each!r}" for key, each in point.metadata.items())),
         ("calls", made and f"{many(len(made), 'call')}: {', '.join(f'{each.name} {each.status}' for each in made)}"),

@@ -13,6 +13,7 @@ _MAX_MARKS = 4  # on one letter; a heap of them would climb over the lines above
 _ELLIPSIS = "…"
 _UNITS = ((60, 1, "s"), (3600, 60, "m"), (86_400, 3600, "h"), (7 * 86_400, 86_400, "d"), (60 * 86_400, 604_800, "w"))
 _YEAR_S = 365 * 86_400
+_SHORT, _SHORT_UUID = 8, 13
 _THOUSAND, _MILLION = 1000, 1_000_000
 
 
@@ -45,6 +46,11 @@ def _safe_letters(text: str) -> str:
         )
         out.append(char if char.isprintable() or joins else repr(char)[1:-1])
     return "".join(out)
+
+
+def short(id_: str) -> str:
+    """The beginning of a checkpoint's id, to be typed again. A UUID begins with the time, so it takes a little more."""
+    return safe(id_[: _SHORT_UUID if len(id_) > _SHORT_UUID and id_[_SHORT] == id_[_SHORT_UUID] == "-" else _SHORT])
 
 
 def lines_of(text: str) -> list[str]:

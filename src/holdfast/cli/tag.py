@@ -9,7 +9,7 @@ import click
 from holdfast.cli.branches import tell
 from holdfast.cli.line import Line, json_option
 from holdfast.cli.lookup import ref_argument, session_argument, session_of
-from holdfast.cli.shown import safe
+from holdfast.cli.shown import safe, short
 from holdfast.cli.where import in_store
 
 if TYPE_CHECKING:
@@ -48,4 +48,4 @@ def command(store: Store, session: str, ref: str, name: str | None, *, delete: s
         point = found.checkpoint(ref)
         found.tag(point, name)
         click.echo(f"Tag {safe(name)} of {safe(found.id)} stands at")
-        click.echo(f"  {point.id[:8]}  {safe(point.summary)}".rstrip())
+        click.echo(f"  {short(point.id)}  {safe(point.summary)}".rstrip())

@@ -25,7 +25,7 @@ def command(store: Store, session: str, *, branch: str, yes: bool) -> None:
     """Take back the last restore or undo on a branch of SESSION, as a new checkpoint. Undo twice is redo."""
     from holdfast.cli.restore import preview, refuse_moved, standing_at
     from holdfast.cli.screen import Screen
-    from holdfast.cli.shown import safe
+    from holdfast.cli.shown import safe, short
     from holdfast.cli.standing import undo_target
 
     found = session_of(store, session)
@@ -35,7 +35,7 @@ def command(store: Store, session: str, *, branch: str, yes: bool) -> None:
         raise holdfast.NotFoundError(message, hint="`holdfast restore SESSION REF` goes back to any checkpoint")
     screen = Screen()
     preview(screen, found, branch, head, found.checkpoint(target))
-    agree(f"Bring {safe(branch)} back to {target[:8]}?", yes=yes)
+    agree(f"Bring {safe(branch)} back to {short(target)}?", yes=yes)
     refuse_moved(found, branch, head)
     made = found.undo(branch=branch)
-    screen.line(f"Undone: {safe(branch)} is at {made.id[:8]}, a new checkpoint. Undo again to redo.")
+    screen.line(f"Undone: {safe(branch)} is at {short(made.id)}, a new checkpoint. Undo again to redo.")

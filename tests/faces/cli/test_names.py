@@ -100,3 +100,31 @@ def test_refs_are_branches_tags_ids_and_their_parents(folder: Path) -> None:
     nothing = shell.run("show", "ticket-42", "nothing", folder=folder)
     assert "main, what-if, asked" in nothing.err
     assert "session." not in nothing.err, "a hint for Python at a shell"
+
+
+def make_with_ids(path: Path, ids: list[str]) -> None:
+    with holdfast.open(path) as store:
+        session = store.session("s")
+        for number, id_ in enumerate(ids):
+            session.commit({"messages": [{"role": "user", "content": f"wide {number} " + "x" * 200}]}, id=id_)
+
+
+def test_every_command_works_on_checkpoints_whose_ids_mean_harm(tmp_path: Path) -> None:
+    make_with_ids(tmp_path / "store.db", [f"\x1b[31m{number}\x07\u202e" for number in range(8)])
+    for command in [*COMMANDS[:3], ["show", "SESSION", "\x1b"], ["log", "SESSION", "--oneline"], *COMMANDS[3:]]:
+        words = ["s" if word == "SESSION" else word for word in command]
+        done = shell.run(*words, folder=tmp_path, HOLDFAST_URL="store.db")
+        assert (done.code == 0) == (words[-1] != "\x1b"), (words, done)
+        assert not set("\x1b\x07\u202e") & set(done.out + done.err), words
+
+
+def test_ids_that_begin_with_the_time_are_told_apart_and_leave_room_for_the_rest(tmp_path: Path) -> None:
+    ids = [f"1f1e1115-9cb{number}-68b8-8000-b8fb58b3670f" for number in range(8)]
+    make_with_ids(tmp_path / "store.db", ids)
+    for command in [*COMMANDS, ["delete", "SESSION", "-y"]][:-3]:
+        words = ["s" if word == "SESSION" else word for word in command]
+        done = shell.run(*words, folder=tmp_path, HOLDFAST_URL="store.db")
+        assert max(map(len, done.out.splitlines())) <= 80, (words, done.out)
+    log = shell.run("log", "s", "--oneline", folder=tmp_path, HOLDFAST_URL="store.db").out
+    assert {line[:13] for line in log.splitlines() if line.startswith("1f1e")} >= {ids[0][:13], ids[1][:13]}
+    assert shell.run("show", "s", ids[3][:13], folder=tmp_path, HOLDFAST_URL="store.db").code == 0
