@@ -103,17 +103,22 @@ def test_of_two_runs_at_once_one_goes_on_and_the_other_is_told(store: holdfast.S
 
 
 def test_a_lease_is_kept_while_the_model_thinks(tmp_path: Path) -> None:
-    async def think(call: Any) -> Any:
-        await asyncio.sleep(1.5)
-        return says("at last")
-
     async def story(store: holdfast.Store) -> None:
+        thinking, enough = asyncio.Event(), asyncio.Event()
+
+        async def think(call: Any) -> Any:
+            thinking.set()
+            await enough.wait()
+            return says("at last")
+
         slow = agent([ModelStep.respond(think)])
         session = HoldfastSession("t", store)
-        running = asyncio.create_task(turn(slow, "one", session=session, hooks=HoldfastHooks(lease_s=0.6)))
-        await asyncio.sleep(1.2)
+        running = asyncio.create_task(turn(slow, "one", session=session, hooks=HoldfastHooks(lease_s=1.2)))
+        await thinking.wait()
+        await asyncio.sleep(1.8)
         with pytest.raises(holdfast.LeaseHeldError):
             await turn(agent([says("me")]), "two", session=HoldfastSession("t", store), hooks=HoldfastHooks())
+        enough.set()
         await running
         assert lines(await session.get_items()) == ["user: one", "assistant: at last"]
 
