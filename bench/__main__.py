@@ -18,7 +18,7 @@ from bench.scenarios import SCENARIOS
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Holdfast.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Backstay.")
     parser.add_argument("scenarios", nargs="*", metavar="scenario", help=f"which ones (all): {', '.join(SCENARIOS)}")
     parser.add_argument(
         "--data", type=Path, help="conversations to use (JSON Lines, gzip or plain) instead of generated ones"

@@ -1,7 +1,7 @@
 """The floor: what a durable commit costs when nothing at all is done besides.
 
 One plain table, one row a step holding the new bytes and nothing else, each
-insert its own transaction: the same SQLite as Holdfast's, WAL, synchronous=FULL,
+insert its own transaction: the same SQLite as Backstay's, WAL, synchronous=FULL,
 everything else at its default. No digest, no parent, no compare-and-set.
 """
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 EVERY = 10
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 360, 70, 40, 150, 45
 LOWEST, HIGHEST = 4, 9  # powers of ten of the bytes
-LINES = (("Holdfast", ours, "#1a7f37"), ("SqliteSaver", theirs, "#b35900"))
+LINES = (("Backstay", ours, "#1a7f37"), ("SqliteSaver", theirs, "#b35900"))
 
 Points = list[tuple[int, int]]
 

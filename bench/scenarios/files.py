@@ -6,7 +6,7 @@ import os
 import statistics
 from typing import TYPE_CHECKING, Any
 
-import holdfast
+import backstay
 from bench.measuring import Settings, interleave
 from bench.report import Figure
 from bench.scenarios.append import of_rounds, steps
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class Files:
-    """One Holdfast store of files, in the default durability."""
+    """One Backstay store of files, in the default durability."""
 
-    name = "holdfast"
+    name = "backstay"
 
     def __init__(self, folder: Path) -> None:
         self.folder = self.path = folder / "store"
-        self._store: holdfast.Store | None = None
-        self._sessions: dict[str, holdfast.Session] = {}
+        self._store: backstay.Store | None = None
+        self._sessions: dict[str, backstay.Session] = {}
 
     def open(self) -> None:
-        self._store = holdfast.open(f"file:{self.folder}")
+        self._store = backstay.open(f"file:{self.folder}")
 
-    def save(self, session: str, state: dict[str, Any], new: bytes) -> None:  # noqa: ARG002 - Holdfast finds the delta
+    def save(self, session: str, state: dict[str, Any], new: bytes) -> None:  # noqa: ARG002 - Backstay finds the delta
         assert self._store is not None
         if session not in self._sessions:
             self._sessions[session] = self._store.session(session)
@@ -69,11 +69,11 @@ def files(settings: Settings) -> list[Figure]:
         with settings.folder() as folder:
             found.append(interleave([Files(folder), Append(folder)], steps(settings), seed=seed))
     medians = {name: [one[name].median_us() for one in found] for name in found[0]}
-    cost = of_rounds(found, lambda one: one["holdfast"].median_us() / one["floor"].median_us())
+    cost = of_rounds(found, lambda one: one["backstay"].median_us() / one["floor"].median_us())
     sizes = {name: found[0][name].stored_bytes for name in found[0]}
     return [
         Figure("files", "median commit / bare append", cost, must=1.5, detail={"median_us": medians}),
-        Figure("files", "median commit", statistics.median(medians["holdfast"]), unit="us"),
+        Figure("files", "median commit", statistics.median(medians["backstay"]), unit="us"),
         Figure("files", "median bare append", statistics.median(medians["floor"]), unit="us"),
-        Figure("files", "journal / new bytes", sizes["holdfast"] / sizes["floor"], detail={"stored_bytes": sizes}),
+        Figure("files", "journal / new bytes", sizes["backstay"] / sizes["floor"], detail={"stored_bytes": sizes}),
     ]

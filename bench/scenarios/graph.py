@@ -13,7 +13,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import holdfast
+import backstay
 from bench.report import Figure
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def graph(settings: Settings) -> list[Figure]:
     texts = [str(one["content"]) for one in settings.messages(4 * turns) if one["role"] != "system" and one["content"]]
     with settings.folder() as folder:
         here = chat(ours, folder / "graph.db", turns, texts)
-    detail: dict[str, object] = {"holdfast": here}
+    detail: dict[str, object] = {"backstay": here}
     whole = turns == TURNS
     figures = [
         Figure("graph", "on disk after all turns", here["bytes"] / MEGABYTE, "MB", must=2.0 if whole else None),
@@ -60,9 +60,9 @@ def graph(settings: Settings) -> list[Figure]:
 
 @contextlib.contextmanager
 def ours(path: Path) -> Iterator[Any]:
-    adapter: Any = importlib.import_module("holdfast.adapters.langgraph")
-    with holdfast.open(path) as store:
-        yield adapter.HoldfastSaver(store)
+    adapter: Any = importlib.import_module("backstay.adapters.langgraph")
+    with backstay.open(path) as store:
+        yield adapter.BackstaySaver(store)
 
 
 def _on_postgres(settings: Settings, turns: int, texts: list[str], detail: dict[str, object]) -> list[Figure]:
@@ -73,14 +73,14 @@ def _on_postgres(settings: Settings, turns: int, texts: list[str], detail: dict[
     with postgres.server() as url:
         if url is None:
             return []
-        for name, opened in (("holdfast", _ours_there), ("PostgresSaver", _theirs_there)):
-            if name == "holdfast" or has_peer:
+        for name, opened in (("backstay", _ours_there), ("PostgresSaver", _theirs_there)):
+            if name == "backstay" or has_peer:
                 schema = f"bench_graph_{name.lower()}"
                 postgres.drop(url, schema)
                 found[name] = chat(partial(opened, url, schema), Path(), turns, texts)
                 found[name]["bytes"] = postgres.relations_bytes(url, schema, vacuum=False)
                 postgres.drop(url, schema)
-    here, there = found["holdfast"], found.get("PostgresSaver")
+    here, there = found["backstay"], found.get("PostgresSaver")
     detail["on PostgreSQL"] = found
     must = 2.0 if turns == TURNS else None
     figures = [
@@ -100,9 +100,9 @@ def _on_postgres(settings: Settings, turns: int, texts: list[str], detail: dict[
 
 @contextlib.contextmanager
 def _ours_there(url: str, schema: str, _: Path) -> Iterator[Any]:
-    adapter: Any = importlib.import_module("holdfast.adapters.langgraph")
+    adapter: Any = importlib.import_module("backstay.adapters.langgraph")
     subject = importlib.import_module("bench.postgres").PostgresSubject(url, schema)
-    yield adapter.HoldfastSaver(subject.store)
+    yield adapter.BackstaySaver(subject.store)
     subject.close()
 
 

@@ -88,9 +88,9 @@ def _against_append(settings: Settings, name: str, steps: Iterator[Step]) -> lis
     taken, detail = _run(settings, steps)
     yardstick = stored(settings)
     detail["append_bytes"] = yardstick
-    cost = taken["holdfast"].median_us() / taken["floor"].median_us()
+    cost = taken["backstay"].median_us() / taken["floor"].median_us()
     return [
-        Figure(name, "bytes / append's", taken["holdfast"].stored_bytes / yardstick, must=1.5, detail=detail),
+        Figure(name, "bytes / append's", taken["backstay"].stored_bytes / yardstick, must=1.5, detail=detail),
         Figure(name, "median commit / floor", cost),
     ]
 
@@ -109,13 +109,13 @@ def nested(settings: Settings) -> list[Figure]:
 
 def scratchpad(settings: Settings) -> list[Figure]:
     taken, detail = _run(settings, _scratchpad_steps(settings))
-    final = len(taken["holdfast"].times_ns) * SCRATCH_PER_STEP
-    cost = taken["holdfast"].median_us() / taken["floor"].median_us()
+    final = len(taken["backstay"].times_ns) * SCRATCH_PER_STEP
+    cost = taken["backstay"].median_us() / taken["floor"].median_us()
     return [
         Figure(
             "scratchpad",
             "stored / final string",
-            taken["holdfast"].stored_bytes / final,
+            taken["backstay"].stored_bytes / final,
             must=3.0,
             detail=detail,
         ),

@@ -51,7 +51,7 @@ def postgres(settings: Settings) -> list[Figure]:
 
 def _append(settings: Settings, url: str) -> list[Figure]:
     rounds = [_round(settings, url, seed) for seed in range(settings.rounds)]
-    cost = statistics.median(_median(one["holdfast"]) / _median(one["floor"]) for one, _ in rounds)
+    cost = statistics.median(_median(one["backstay"]) / _median(one["floor"]) for one, _ in rounds)
     sizes = rounds[0][1]
     small = _stored_by_sqlite(settings)
     figures = [
@@ -62,16 +62,16 @@ def _append(settings: Settings, url: str) -> list[Figure]:
             must=1.5,
             detail={"median_us": {name: [_median(one[name]) for one, _ in rounds] for name in rounds[0][0]}},
         ),
-        Figure("postgres", "stored / what SQLite stores", sizes["holdfast"] / small, must=1.2, detail={"bytes": sizes}),
+        Figure("postgres", "stored / what SQLite stores", sizes["backstay"] / small, must=1.2, detail={"bytes": sizes}),
         Figure(
-            "postgres", "median commit", statistics.median(_median(one["holdfast"]) for one, _ in rounds), unit="us"
+            "postgres", "median commit", statistics.median(_median(one["backstay"]) for one, _ in rounds), unit="us"
         ),
         Figure("postgres", "median floor", statistics.median(_median(one["floor"]) for one, _ in rounds), unit="us"),
     ]
     if "peer" in sizes:
-        slower = statistics.median(_median(one["peer"][-NEAR:]) / _median(one["holdfast"][-NEAR:]) for one, _ in rounds)
+        slower = statistics.median(_median(one["peer"][-NEAR:]) / _median(one["backstay"][-NEAR:]) for one, _ in rounds)
         most = statistics.median(_median(one["peer"][-NEAR:]) / _median(one["floor"][-NEAR:]) for one, _ in rounds)
-        larger = sizes["peer"] / sizes["holdfast"]
+        larger = sizes["peer"] / sizes["backstay"]
         last = append.step_count(settings)
         figures += [
             Figure("postgres", f"PostgresSaver's time, step {last}", slower, must=20.0, sense="at least"),
@@ -102,7 +102,7 @@ def _median(times_ns: list[int]) -> float:
 
 def _round(settings: Settings, url: str, seed: int) -> tuple[dict[str, list[int]], dict[str, int]]:
     """A second conversation given to each in turn; what each took, and by how much its tables have grown."""
-    kinds: dict[str, Any] = {"holdfast": PostgresSubject, "floor": PostgresFloor}
+    kinds: dict[str, Any] = {"backstay": PostgresSubject, "floor": PostgresFloor}
     if settings.with_peer and peer_installed():
         kinds["peer"] = PostgresPeer
     for name in kinds:
@@ -124,14 +124,14 @@ def _round(settings: Settings, url: str, seed: int) -> tuple[dict[str, list[int]
             if number % 100 == 0:
                 gc.collect()
     for number in range(MORE - 1):
-        relations_bytes(url, "bench_holdfast")  # vacuums, as the server does by itself within minutes
-        for contender in [each for each in contenders if each.name == "holdfast"]:
+        relations_bytes(url, "bench_backstay")  # vacuums, as the server does by itself within minutes
+        for contender in [each for each in contenders if each.name == "backstay"]:
             for _, state, new in append.steps(settings):
                 contender.save(f"more {number}", state, new)
     for contender in contenders:
         contender.close()
     grown = {name: relations_bytes(url, f"bench_{name}") - before[name] for name in kinds}
-    grown["holdfast"] //= MORE
+    grown["backstay"] //= MORE
     for name in kinds:
         drop(url, f"bench_{name}")
     return times, grown

@@ -36,25 +36,25 @@ def _ratio(taken: dict[str, list[int]], above: str, below: str) -> float:
 def load(settings: Settings) -> list[Figure]:
     """The head after the append, in a Store opened for it and nothing else, against decoding a plain copy."""
     plain = pack({"messages": settings.messages(PER_STEP * step_count(settings))})
-    taken: dict[str, list[int]] = {"holdfast": [], "decode": []}
+    taken: dict[str, list[int]] = {"backstay": [], "decode": []}
     if settings.with_peer:
         taken["peer"] = []
     with settings.folder() as folder:
         interleave(settings.contenders(folder), steps(settings))
         with collector_paused():
             for _ in range(settings.scaled(60, 20)):
-                taken["holdfast"].append(_fresh_load(Subject(folder)))
+                taken["backstay"].append(_fresh_load(Subject(folder)))
                 taken["decode"].append(_timed(lambda: msgspec.msgpack.decode(plain)))
                 if settings.with_peer:
                     taken["peer"].append(_fresh_load(Peer(folder)))
     medians = {name: statistics.median(times) / 1e3 for name, times in taken.items()}
     detail: dict[str, object] = {"median_us": medians, "best_us": {n: min(t) / 1e3 for n, t in taken.items()}}
-    best = min(taken["holdfast"]) / min(taken["decode"])
-    ratio = _ratio(taken, "holdfast", "decode")
+    best = min(taken["backstay"]) / min(taken["decode"])
+    ratio = _ratio(taken, "backstay", "decode")
     return [
         Figure("load head", "load / decoding plain msgpack", ratio, must=4.0, detail=detail),
         Figure("load head", "the best of each", best),
-        Figure("load head", "median load", medians["holdfast"], unit="us"),
+        Figure("load head", "median load", medians["backstay"], unit="us"),
     ]
 
 

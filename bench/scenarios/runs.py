@@ -10,7 +10,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import holdfast
+import backstay
 from bench import durable
 from bench.floor import Floor
 from bench.report import Figure
@@ -29,9 +29,9 @@ BARE = b"x" * 100
 
 RESUME = """
 import sys, time
-import holdfast, holdfast.store, holdfast.backends.sqlite
+import backstay, backstay.store, backstay.backends.sqlite
 begun = time.perf_counter()
-with holdfast.open(sys.argv[1]) as store, store.run("long") as run:
+with backstay.open(sys.argv[1]) as store, store.run("long") as run:
     run.call("first", lambda: None, key=sys.argv[2], args=1)
     took = time.perf_counter() - begun
     run.halt("measured")
@@ -81,7 +81,7 @@ def _taken(folder: Path, count: int, *, with_dbos: bool) -> dict[str, list[float
         taken[name].append(perf_counter() - begun)
 
     def body(peer: Callable[[], Any] | None) -> None:
-        with holdfast.open(folder / "store.db") as store, store.run("calls") as run:
+        with backstay.open(folder / "store.db") as store, store.run("calls") as run:
             run.state["messages"] = [{"role": "user", "content": "refund order 7"}]
             for number in range(count):
                 tool = partial(run.call, "t", _nothing, key=str(number), args={"order": number})
@@ -113,7 +113,7 @@ def resume(settings: Settings) -> list[Figure]:
     count = settings.scaled(CHECKPOINTS, QUICK_CHECKPOINTS)
     with settings.folder() as folder:
         file = folder / "store.db"
-        with holdfast.open(file, durability="relaxed") as store, store.run("long") as run:
+        with backstay.open(file, durability="relaxed") as store, store.run("long") as run:
             messages = settings.messages(MESSAGES)
             for number in range(count):
                 due = (number + 1) * MESSAGES // count
@@ -153,7 +153,7 @@ def _weight(settings: Settings, how: str) -> int:
     prose = " ".join(texts).encode("ascii", "replace").decode()
     with settings.folder() as folder:
         file = folder / "store.db"
-        with holdfast.open(file, durability="relaxed") as store, store.run("calls") as run:
+        with backstay.open(file, durability="relaxed") as store, store.run("calls") as run:
             for number in range(CALLS):
                 at = number * RESULT_BYTES % (len(prose) - RESULT_BYTES)
                 text = prose[at : at + RESULT_BYTES]

@@ -33,9 +33,9 @@ def _growth(settings: Settings, folder: Path, first: Step, rest: Iterator[Step])
     detail: dict[str, object] = {
         "bytes_per_commit": each,
         "median_us": {name: after[name].median_us() for name in after},
-        "first_bytes": before["holdfast"].stored_bytes,
+        "first_bytes": before["backstay"].stored_bytes,
     }
-    return each["holdfast"], detail
+    return each["backstay"], detail
 
 
 def keys(settings: Settings) -> list[Figure]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import holdfast
+import backstay
 from bench.report import Figure
 
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ def cli(settings: Settings) -> list[Figure]:
     """`python -c pass`, the help, and the first screens of a long list and a long history, in turn."""
     sessions = settings.scaled(SESSIONS, QUICK_SESSIONS)
     checkpoints = settings.scaled(CHECKPOINTS, QUICK_CHECKPOINTS)
-    script = Path(sys.executable).with_name("holdfast")
-    holdfast_ = [str(script)] if script.exists() else [sys.executable, "-m", "holdfast"]
+    script = Path(sys.executable).with_name("backstay")
+    backstay_ = [str(script)] if script.exists() else [sys.executable, "-m", "backstay"]
     with settings.folder() as folder:
         _fill(folder, sessions, checkpoints)
         commands = {
             "pass": ([sys.executable, "-c", "pass"], 0),
-            "help": ([*holdfast_, "--help"], 0),
-            "sessions": ([*holdfast_, "sessions", "--store", "many.db"], SCREEN_LINES),
-            "log": ([*holdfast_, "log", "long", "--store", "long.db"], SCREEN_LINES),
-            "graph": ([*holdfast_, "log", "long", "--graph", "--all", "--store", "long.db"], SCREEN_LINES),
+            "help": ([*backstay_, "--help"], 0),
+            "sessions": ([*backstay_, "sessions", "--store", "many.db"], SCREEN_LINES),
+            "log": ([*backstay_, "log", "long", "--store", "long.db"], SCREEN_LINES),
+            "graph": ([*backstay_, "log", "long", "--graph", "--all", "--store", "long.db"], SCREEN_LINES),
         }
         for command, lines in commands.values():
             _waited(command, lines, folder)  # the first time also compiles
@@ -47,7 +47,7 @@ def cli(settings: Settings) -> list[Figure]:
     median = {name: statistics.median(times) * 1e3 for name, times in taken.items()}
     ratio = {name: median[name] / median["pass"] for name in median}
     return [
-        Figure("cli", "holdfast --help / python -c pass", ratio["help"], must=6.0, detail={"median_ms": median}),
+        Figure("cli", "backstay --help / python -c pass", ratio["help"], must=6.0, detail={"median_ms": median}),
         Figure("cli", f"first screen of {sessions:,} sessions / pass", ratio["sessions"], must=12.0),
         Figure("cli", f"first screen of {checkpoints:,} checkpoints / pass", ratio["log"], must=12.0),
         Figure("cli", "the same as a graph / pass", ratio["graph"], must=12.0),
@@ -56,12 +56,12 @@ def cli(settings: Settings) -> list[Figure]:
 
 
 def _fill(folder: Path, sessions: int, checkpoints: int) -> None:
-    used = holdfast.Usage(100, 20, 0.001)
-    with holdfast.open(folder / "many.db", durability="relaxed") as store:
+    used = backstay.Usage(100, 20, 0.001)
+    with backstay.open(folder / "many.db", durability="relaxed") as store:
         for number in range(sessions):
             state = {"messages": [{"role": "user", "content": f"question {number}"}]}
             store.session(f"session-{number:05}", agent="support").commit(state, step=1, usage=used)
-    with holdfast.open(folder / "long.db", durability="relaxed") as store:
+    with backstay.open(folder / "long.db", durability="relaxed") as store:
         session = store.session("long", agent="support")
         messages: list[dict[str, str]] = []
         for number in range(checkpoints):

@@ -13,7 +13,7 @@ from bench.report import Figure
 from bench.subject import Subject
 
 if TYPE_CHECKING:
-    import holdfast
+    import backstay
 
 THREADS = 32
 STATE_MESSAGES = 20
@@ -27,7 +27,7 @@ def _states(settings: Settings, commits: int, seed: int) -> list[dict[str, Any]]
     return [{"messages": messages[start : start + STATE_MESSAGES]} for start in starts]
 
 
-def _counters(store: holdfast.Store) -> tuple[int, int] | None:
+def _counters(store: backstay.Store) -> tuple[int, int] | None:
     """The backend's own count of commits and of syncs made for them, where it keeps one."""
     backend: Any = getattr(store, "backend", None)
     if not (hasattr(backend, "commits") and hasattr(backend, "syncs")):
@@ -46,7 +46,7 @@ def _run(settings: Settings, work: list[list[dict[str, Any]]]) -> tuple[float, f
             session.commit(states[0])
         gate = threading.Barrier(len(work) + 1)
 
-        def commit_all(session: holdfast.Session, states: list[dict[str, Any]]) -> None:
+        def commit_all(session: backstay.Session, states: list[dict[str, Any]]) -> None:
             gate.wait()
             try:
                 for state in states:

@@ -12,7 +12,7 @@ from bench.measuring import Settings, collector_paused, stored_bytes
 from bench.report import Figure
 from bench.scenarios.append import PER_STEP, steps
 from bench.subject import Subject
-from holdfast import Retention
+from backstay import Retention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,7 +13,7 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-NAMED = "HOLDFAST_TEST_POSTGRES_URL"
+NAMED = "BACKSTAY_TEST_POSTGRES_URL"
 # Nothing here is about power: that a commit waits for the disk is the server's own affair, and is measured in `bench`.
 QUICK: tuple[LiteralString, ...] = (
     "ALTER SYSTEM SET fsync = off",
@@ -67,6 +67,6 @@ def running(run_id: str) -> Iterator[str]:
     if named:
         yield named
         return
-    server = Server(f"holdfast-tests-{run_id[:12]}")
+    server = Server(f"backstay-tests-{run_id[:12]}")
     yield server.url
     server.close()

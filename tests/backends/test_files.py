@@ -14,25 +14,25 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.backend import Backend, Kept, Moved
-from holdfast.backends.files import FilesBackend
-from holdfast.backends.files.disk import Disk
-from holdfast.delta import refs_of
-from holdfast.errors import (
+import backstay
+from backstay.backend import Backend, Kept, Moved
+from backstay.backends.files import FilesBackend
+from backstay.backends.files.disk import Disk
+from backstay.delta import refs_of
+from backstay.errors import (
     AlreadyExistsError,
     ConflictError,
     CorruptionError,
     FormatError,
-    HoldfastError,
+    BackstayError,
     InvalidInputError,
     UnavailableError,
 )
-from holdfast.model import State
-from holdfast.testing import BackendContract
-from holdfast.testing.author import Author, check_states, delete, read_back, read_row
-from holdfast.testing.contract import What
-from holdfast.testing.exact import exactly_equal
+from backstay.model import State
+from backstay.testing import BackendContract
+from backstay.testing.author import Author, check_states, delete, read_back, read_row
+from backstay.testing.contract import What
+from backstay.testing.exact import exactly_equal
 from tests.store.children import finish, start
 
 
@@ -57,7 +57,7 @@ class TestFiles(BackendContract):
     def opening_code(self, backend: Backend) -> str:
         return (
             "from pathlib import Path\n"
-            "from holdfast.backends.files import FilesBackend\n"
+            "from backstay.backends.files import FilesBackend\n"
             f"backend = FilesBackend(Path({str(path_of(backend))!r}))"
         )
 
@@ -155,7 +155,7 @@ def read_sessions(store: Path, states: dict[str, dict[str, State]]) -> set[str]:
     troubled: set[str] = set()
     try:
         backend = FilesBackend(store, durability="relaxed")
-    except HoldfastError:
+    except BackstayError:
         return set(states)
     with closing(backend):
         for session, known in states.items():
@@ -292,7 +292,7 @@ def test_a_sector_of_the_last_line_that_never_arrived_drops_the_line_whole(tmp_p
 
 
 def test_a_person_can_read_a_journal_line_by_line(tmp_path: Path) -> None:
-    with holdfast.open(f"file:{tmp_path / 'store'}") as store:
+    with backstay.open(f"file:{tmp_path / 'store'}") as store:
         session = store.session("ticket-42", agent="support")
         session.commit({"messages": [{"role": "user", "content": "where is order 7?"}]}, label="begun")
         session.commit({"messages": [{"role": "user", "content": "where is order 7?"}, {"role": "assistant"}]})
@@ -356,7 +356,7 @@ def test_a_folder_that_is_not_a_store_is_refused_and_left_as_it_is(tmp_path: Pat
 
 def test_a_store_of_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     states = write_sessions(tmp_path / "store")
-    meta = tmp_path / "store" / "holdfast.json"
+    meta = tmp_path / "store" / "backstay.json"
     true = meta.read_bytes()
     opened = FilesBackend(tmp_path / "store")
     meta.write_bytes(true.replace(b'"min_writer":1', b'"min_writer":2'))
@@ -375,16 +375,16 @@ def test_a_store_of_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path) 
 def test_a_url_that_names_no_folder_is_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInputError):
-        holdfast.open(url)
+        backstay.open(url)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_url_may_be_relative_or_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for url in ("file:one two", f"file://{tmp_path}/one%20two", f"file:{tmp_path}/one two"):
-        with holdfast.open(url) as store:
+        with backstay.open(url) as store:
             store.session("s").commit({"from": url})
-    with holdfast.open("file:one two") as store:
+    with backstay.open("file:one two") as store:
         assert len(list(store.session("s").log())) == 3
 
 
@@ -392,8 +392,8 @@ def test_a_url_may_be_relative_or_absolute(tmp_path: Path, monkeypatch: pytest.M
 
 
 WRITER = """
-import sys, holdfast
-with holdfast.open("file:" + sys.argv[1]) as store:
+import sys, backstay
+with backstay.open("file:" + sys.argv[1]) as store:
     for number in range(int(sys.argv[3])):
         while True:
             session = store.session("shared")
@@ -402,7 +402,7 @@ with holdfast.open("file:" + sys.argv[1]) as store:
                 state["done"].append([sys.argv[2], number])
                 session.commit(state)
                 break
-            except (holdfast.ConflictError, holdfast.NotFoundError):
+            except (backstay.ConflictError, backstay.NotFoundError):
                 pass
         store.session("of " + sys.argv[2]).commit({"number": number, "picture": b"p" * 6000})
 print("done")
@@ -413,7 +413,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     children = [start(WRITER, tmp_path / "store", name, 15) for name in "abc"]
     for child in children:
         assert finish(child) == ["done"]
-    with holdfast.open(f"file:{tmp_path / 'store'}") as store:
+    with backstay.open(f"file:{tmp_path / 'store'}") as store:
         done = store.session("shared").load()["done"]
         assert sorted(done) == [[name, number] for name in "abc" for number in range(15)]
         assert {info.id: info.checkpoints for info in store.sessions()} == {
@@ -553,7 +553,7 @@ def test_a_session_that_does_not_arrive_whole_leaves_nothing_behind(tmp_path: Pa
             move(source, target, 5, fail_at=13)
         assert target.find_session("a session") is None
         left = [path.name for path in files_of(tmp_path / "to")]
-        assert set(left) <= {"holdfast.json", "counter"}
+        assert set(left) <= {"backstay.json", "counter"}
 
 
 def test_repair_settles_names_after_lost_lines_and_keeps_every_readable_checkpoint(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast.backend import Backend, Journaled
-from holdfast.backends.files import FilesBackend
-from holdfast.errors import CorruptionError, FencedError, HoldfastError, LeaseHeldError
-from holdfast.testing.author import Author, delete, read_back
-from holdfast.testing.runner import SESSION, SHORT_S, SHORT_US, Runner, pending, took
+from backstay.backend import Backend, Journaled
+from backstay.backends.files import FilesBackend
+from backstay.errors import CorruptionError, FencedError, BackstayError, LeaseHeldError
+from backstay.testing.author import Author, delete, read_back
+from backstay.testing.runner import SESSION, SHORT_S, SHORT_US, Runner, pending, took
 
 pack = msgspec.msgpack.encode
 
@@ -353,7 +353,7 @@ def told(store: Path, truth: list[object]) -> int:
                     continue
                 assert pending(backend, branch) == true
                 assert list(Runner(backend, branch=branch).entered.calls) == true
-            except HoldfastError:
+            except BackstayError:
                 assert refused
     return refused
 

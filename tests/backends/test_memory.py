@@ -1,8 +1,8 @@
 """The memory backend keeps the contract."""
 
-from holdfast.backend import Backend
-from holdfast.backends.memory import MemoryBackend
-from holdfast.testing import BackendContract
+from backstay.backend import Backend
+from backstay.backends.memory import MemoryBackend
+from backstay.testing import BackendContract
 
 
 class TestMemory(BackendContract):

@@ -7,14 +7,14 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from holdfast.backend import Backend
-from holdfast.backends.postgres import PostgresBackend, writes
-from holdfast.backends.postgres.texts import pack, pack_id
-from holdfast.testing import BackendContract
-from holdfast.testing.contract import What
+from backstay.backend import Backend
+from backstay.backends.postgres import PostgresBackend, writes
+from backstay.backends.postgres.texts import pack, pack_id
+from backstay.testing import BackendContract
+from backstay.testing.contract import What
 from tests.backends.conftest import Fresh
 
-TABLES = ("holdfast", "sessions", "names", "checkpoints", "blobs", "blob_refs", "runs", "calls")
+TABLES = ("backstay", "sessions", "names", "checkpoints", "blobs", "blob_refs", "runs", "calls")
 
 
 class TestPostgres(BackendContract):
@@ -73,7 +73,7 @@ class TestPostgres(BackendContract):
 
     def opening_code(self, backend: Backend) -> str | None:
         return (
-            "from holdfast.backends.postgres import PostgresBackend; "
+            "from backstay.backends.postgres import PostgresBackend; "
             f"backend = PostgresBackend({self.url!r}, schema={schema_of(backend)!r})"
         )
 

@@ -11,13 +11,13 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from holdfast.backend import DONE, SKIPPED, Backend
-from holdfast.backends.postgres import PostgresBackend, wire
-from holdfast.errors import ConflictError, FencedError, HoldfastError, UnavailableError
-from holdfast.testing.author import Author, check_states, delete
-from holdfast.testing.contract.moving import packed_up
-from holdfast.testing.contract.racing import together
-from holdfast.testing.runner import SESSION, Runner, new_call, pending
+from backstay.backend import DONE, SKIPPED, Backend
+from backstay.backends.postgres import PostgresBackend, wire
+from backstay.errors import ConflictError, FencedError, BackstayError, UnavailableError
+from backstay.testing.author import Author, check_states, delete
+from backstay.testing.contract.moving import packed_up
+from backstay.testing.contract.racing import together
+from backstay.testing.runner import SESSION, Runner, new_call, pending
 from tests.backends.conftest import Fresh
 from tests.backends.proxy import Moment, Proxy
 from tests.backends.server import Server
@@ -215,7 +215,7 @@ def test_a_second_address_takes_over_when_the_first_is_gone(postgres_url: str, f
 
 
 def test_a_restart_of_the_server_is_survived_without_opening_again() -> None:
-    server = Server(f"holdfast-restart-{random.randrange(1 << 30):x}")
+    server = Server(f"backstay-restart-{random.randrange(1 << 30):x}")
     try:
         with contextlib.closing(PostgresBackend(server.url, schema="restarted")) as backend:
             author = Author(backend)
@@ -352,7 +352,7 @@ def test_an_error_nobody_foresaw_is_one_of_ours_with_the_drivers_chained(
             lambda: list(backend.check()),
             backend.compact,
         ):
-            with pytest.raises(HoldfastError) as refused:
+            with pytest.raises(BackstayError) as refused:
                 act()
             assert isinstance(refused.value.__cause__, psycopg.Error)
 

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import settings
 from psycopg import sql
 
-import holdfast
-from holdfast.backend import Backend
-from holdfast.backends.postgres import PostgresBackend
-from holdfast.errors import ClosedError, FormatError, InvalidInputError, UnavailableError, UnsupportedError
-from holdfast.store import Store
-from holdfast.testing import machine_for
-from holdfast.testing.author import Author, check_states
-from holdfast.testing.runner import SESSION, Runner, new_call
+import backstay
+from backstay.backend import Backend
+from backstay.backends.postgres import PostgresBackend
+from backstay.errors import ClosedError, FormatError, InvalidInputError, UnavailableError, UnsupportedError
+from backstay.store import Store
+from backstay.testing import machine_for
+from backstay.testing.author import Author, check_states
+from backstay.testing.runner import SESSION, Runner, new_call
 from tests.backends.conftest import Fresh
 
 HOSTILE = [
@@ -57,7 +57,7 @@ def dropped(url: str, schema: str) -> Iterator[None]:
 
 def test_a_store_opens_by_its_url_and_everything_works_there(postgres_url: str, fresh_schema: Fresh) -> None:
     url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}schema={fresh_schema()}"
-    with holdfast.open(url) as store:
+    with backstay.open(url) as store:
         session = store.session("ticket-42", agent="support")
         session.commit({"messages": [{"role": "user", "content": "NUL \0, half \ud800"}]}, label="asked")
         session.fork("main", "what-if")
@@ -65,7 +65,7 @@ def test_a_store_opens_by_its_url_and_everything_works_there(postgres_url: str, 
         assert session.restore("main~1").restored_from
         assert store.verify().ok
         assert repr(store) == "<Store postgres>"
-    with holdfast.open(url, durability="relaxed") as store:
+    with backstay.open(url, durability="relaxed") as store:
         assert store.session("ticket-42").load()["messages"][0]["content"] == "NUL \0, half \ud800"
         with store.run("a run", input="go") as run:
             run.state["out"] = run.call("tool", lambda: "done")
@@ -157,7 +157,7 @@ def test_a_role_that_may_not_create_uses_what_its_owner_made(
     assert isinstance(refused.value.__cause__, psycopg.Error)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         for grant in grants_in_the_docs():
-            connection.execute(grant.replace("holdfast", f'"{schema}"', 1).replace("worker", name))
+            connection.execute(grant.replace("backstay", f'"{schema}"', 1).replace("worker", name))
     with contextlib.closing(PostgresBackend(url, schema=schema)) as backend:
         author = Author(backend)
         author.grow(5)
@@ -188,7 +188,7 @@ def test_a_store_that_has_become_too_new_is_not_written_to(postgres_url: str, fr
         author = Author(backend)
         author.grow(2)
         run = Runner(backend, "a run")
-        change(postgres_url, schema, "UPDATE {schema}.holdfast SET value = 99 WHERE key = 'min_writer'")
+        change(postgres_url, schema, "UPDATE {schema}.backstay SET value = 99 WHERE key = 'min_writer'")
         for act in (
             lambda: author.grow(1),
             lambda: Author(backend, "new").grow(1),
@@ -196,13 +196,13 @@ def test_a_store_that_has_become_too_new_is_not_written_to(postgres_url: str, fr
             lambda: backend.tag(SESSION, id_=author.rows[0].id, name="good"),
             lambda: backend.delete_session(SESSION),
         ):
-            with pytest.raises(FormatError, match="newer Holdfast to write"):
+            with pytest.raises(FormatError, match="newer Backstay to write"):
                 act()
         assert backend.find_session("new") is None
         check_states(backend, SESSION, author.states)
         PostgresBackend(postgres_url, schema=schema).close()
-        change(postgres_url, schema, "UPDATE {schema}.holdfast SET value = 99 WHERE key = 'min_reader'")
-        with pytest.raises(FormatError, match="newer Holdfast to read"):
+        change(postgres_url, schema, "UPDATE {schema}.backstay SET value = 99 WHERE key = 'min_reader'")
+        with pytest.raises(FormatError, match="newer Backstay to read"):
             PostgresBackend(postgres_url, schema=schema)
 
 
@@ -232,9 +232,9 @@ def test_tables_of_others_are_left_alone(postgres_url: str, fresh_schema: Fresh)
     ],
 )
 def test_a_password_is_in_no_message(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.backends.postgres.wire.PATIENCE_S", 0.0)
+    monkeypatch.setattr("backstay.backends.postgres.wire.PATIENCE_S", 0.0)
     with pytest.raises((InvalidInputError, UnavailableError)) as refused:
-        holdfast.open(url)
+        backstay.open(url)
     error: BaseException | None = refused.value
     while error is not None:
         assert "cret" not in f"{error} {error!r} {getattr(error, 'hint', '')}"
@@ -258,8 +258,8 @@ def test_a_missing_driver_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) ->
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UnsupportedError, match=r"pip install 'holdfast\[postgres\]'"):
-        holdfast.open("postgresql://localhost/db")
+    with pytest.raises(UnsupportedError, match=r"pip install 'backstay\[postgres\]'"):
+        backstay.open("postgresql://localhost/db")
 
 
 def test_a_forked_child_may_not_use_it_and_the_parent_goes_on(postgres_url: str, fresh_schema: Fresh) -> None:
@@ -331,7 +331,7 @@ def test_nothing_is_kept_in_a_session_of_the_server(postgres_url: str, fresh_sch
         run.leave()
         list(backend.check())
         for question in (
-            "SELECT count(*) FROM pg_prepared_statements WHERE name NOT LIKE 'holdfast.%'",
+            "SELECT count(*) FROM pg_prepared_statements WHERE name NOT LIKE 'backstay.%'",
             "SELECT count(*) FROM pg_settings WHERE source = 'session' AND name <> 'application_name'",
             "SELECT count(*) FROM pg_cursors WHERE name <> ''",
             "SELECT count(*) FROM pg_listening_channels()",
@@ -345,16 +345,16 @@ def test_a_store_moves_between_sqlite_and_postgresql_with_the_same_digests(
     postgres_url: str, fresh_schema: Fresh, tmp_path: Path
 ) -> None:
     opened = [
-        holdfast.open(tmp_path / "one.db"),
+        backstay.open(tmp_path / "one.db"),
         Store(PostgresBackend(postgres_url, schema=fresh_schema())),
-        holdfast.open(tmp_path / "two.db"),
+        backstay.open(tmp_path / "two.db"),
     ]
     with contextlib.ExitStack() as stack:
         first, second, third = [stack.enter_context(store) for store in opened]
         live(first)
         for number, (here, there) in enumerate([(first, second), (second, third)]):
-            here.export(tmp_path / f"{number}.holdfast")
-            there.import_(tmp_path / f"{number}.holdfast")
+            here.export(tmp_path / f"{number}.backstay")
+            there.import_(tmp_path / f"{number}.backstay")
             assert there.verify().ok
         for session in ("talk", "a run"):
             histories = [list(store.session(session).log()) for store in (first, second, third)]

@@ -8,10 +8,10 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from holdfast.backends.postgres import PostgresBackend
-from holdfast.errors import ConflictError, FormatError, LeaseHeldError
-from holdfast.testing.author import Author, check_states
-from holdfast.testing.runner import SESSION, Runner
+from backstay.backends.postgres import PostgresBackend
+from backstay.errors import ConflictError, FormatError, LeaseHeldError
+from backstay.testing.author import Author, check_states
+from backstay.testing.runner import SESSION, Runner
 from tests.backends.conftest import Fresh
 from tests.backends.proxy import Proxy
 from tests.backends.test_postgres import connect

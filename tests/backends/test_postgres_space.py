@@ -5,8 +5,8 @@ from contextlib import closing
 import pytest
 from psycopg import sql
 
-from holdfast.backends.postgres import PostgresBackend
-from holdfast.testing.author import Author
+from backstay.backends.postgres import PostgresBackend
+from backstay.testing.author import Author
 from tests.backends.conftest import Fresh
 from tests.backends.proxy import eventually
 from tests.backends.test_postgres import connect, schema_of

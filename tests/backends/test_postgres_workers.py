@@ -13,29 +13,29 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.backends.postgres import PostgresBackend
-from holdfast.errors import LeaseHeldError
-from holdfast.store import Store
-from holdfast.testing.runner import SESSION, Runner
+import backstay
+from backstay.backends.postgres import PostgresBackend
+from backstay.errors import LeaseHeldError
+from backstay.store import Store
+from backstay.testing.runner import SESSION, Runner
 from tests.backends.conftest import Fresh
 
 RECOVERER = """
-import json, sys, holdfast
-from holdfast.backends.postgres import PostgresBackend
-store = holdfast.Store(PostgresBackend(sys.argv[1], schema=sys.argv[2]))
+import json, sys, backstay
+from backstay.backends.postgres import PostgresBackend
+store = backstay.Store(PostgresBackend(sys.argv[1], schema=sys.argv[2]))
 print("ready", flush=True)
 sys.stdin.readline()
 def handler(run):
     run.call("handled", lambda: 1, key="once")
     run.state["done"] = run.state.get("done", 0) + 1
-report = holdfast.recover(store, handler)
+report = backstay.recover(store, handler)
 print(json.dumps(list(report.completed)), flush=True)
 """
 PAUSED = """
-import sys, holdfast
-from holdfast.backends.postgres import PostgresBackend
-store = holdfast.Store(PostgresBackend(sys.argv[1], schema=sys.argv[2]))
+import sys, backstay
+from backstay.backends.postgres import PostgresBackend
+store = backstay.Store(PostgresBackend(sys.argv[1], schema=sys.argv[2]))
 try:
     with store.run("paused", lease_s=0.5) as run:
         run.state["by"] = "the paused one"
@@ -44,7 +44,7 @@ try:
         sys.stdin.readline()
         run.state["by"] = "a ghost"
         run.checkpoint()
-except holdfast.FencedError:
+except backstay.FencedError:
     print("fenced", flush=True)
 """
 Where = tuple[str, str]
@@ -109,7 +109,7 @@ def test_a_worker_that_was_paused_is_fenced_when_it_wakes(store: Store, where: W
         with pytest.raises(LeaseHeldError), store.run("paused"):
             pass
         os.kill(worker.pid, signal.SIGSTOP)
-        report = holdfast.recover(store, lambda run: run.state.update(by="the next one"), wait_s=1.5)
+        report = backstay.recover(store, lambda run: run.state.update(by="the next one"), wait_s=1.5)
         assert report.completed == ("paused",)
         os.kill(worker.pid, signal.SIGCONT)
         tell(worker)
@@ -130,7 +130,7 @@ def waiting(store: Store, wait_s: float) -> Iterator[Taken]:
     def handler(run: Any) -> None:
         taken.append((run.session.id, time.monotonic()))
 
-    thread = threading.Thread(target=lambda: holdfast.recover(store, handler, wait_s=wait_s))
+    thread = threading.Thread(target=lambda: backstay.recover(store, handler, wait_s=wait_s))
     thread.start()
     time.sleep(0.7)  # until it has looked once and listens
     yield taken

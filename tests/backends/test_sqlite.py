@@ -9,17 +9,17 @@ from typing import Any
 import apsw
 import pytest
 
-import holdfast
-from holdfast.backend import Backend
-from holdfast.backends.sqlite import SqliteBackend, writes
-from holdfast.backends.sqlite.reads import pack_id
-from holdfast.backends.sqlite.schema import connect
-from holdfast.errors import CorruptionError, HoldfastError
-from holdfast.model import State
-from holdfast.testing import BackendContract
-from holdfast.testing.author import Author, read_back, read_row
-from holdfast.testing.contract import What
-from holdfast.testing.exact import exactly_equal
+import backstay
+from backstay.backend import Backend
+from backstay.backends.sqlite import SqliteBackend, writes
+from backstay.backends.sqlite.reads import pack_id
+from backstay.backends.sqlite.schema import connect
+from backstay.errors import CorruptionError, BackstayError
+from backstay.model import State
+from backstay.testing import BackendContract
+from backstay.testing.author import Author, read_back, read_row
+from backstay.testing.contract import What
+from backstay.testing.exact import exactly_equal
 
 
 class TestSqlite(BackendContract):
@@ -71,7 +71,7 @@ class TestSqlite(BackendContract):
 
     def opening_code(self, backend: Backend) -> str | None:
         return (
-            "from pathlib import Path; from holdfast.backends.sqlite import SqliteBackend; "
+            "from pathlib import Path; from backstay.backends.sqlite import SqliteBackend; "
             f"backend = SqliteBackend(Path({str(path_of(backend))!r}))"
         )
 
@@ -118,14 +118,14 @@ def read_sessions(path: Path, states: dict[str, dict[str, State]]) -> bool:
     errors = 0
     try:
         backend = SqliteBackend(path)
-    except HoldfastError:
+    except BackstayError:
         return True
     with closing(backend):
         for session, known in states.items():
             for look in (ids_of, line_of):
                 try:
                     assert look(backend, session) == set(known)
-                except HoldfastError:
+                except BackstayError:
                     errors += 1
             for id_, state in known.items():
                 try:
@@ -135,7 +135,7 @@ def read_sessions(path: Path, states: dict[str, dict[str, State]]) -> bool:
         try:
             page = backend.sessions(before=None, limit=9, status=None, agent=None)
             assert [row.id for row in page] == ["three", "two", "one"]
-        except HoldfastError:
+        except BackstayError:
             errors += 1
         if errors:
             assert list(backend.check())
@@ -189,7 +189,7 @@ def test_an_index_exchanged_for_an_empty_one_never_hides_a_run_nor_a_call(tmp_pa
         made.append("paid")
         return "paid"
 
-    with holdfast.open(path) as store, suppress(KeyboardInterrupt), store.run("s") as run:
+    with backstay.open(path) as store, suppress(KeyboardInterrupt), store.run("s") as run:
         run.call("pay", pay, args=1)
         raise KeyboardInterrupt
     with closing(connect(path, durability="full")) as connection:
@@ -200,6 +200,6 @@ def test_an_index_exchanged_for_an_empty_one_never_hides_a_run_nor_a_call(tmp_pa
     here, there = (slice(4096 * (page - 1), 4096 * page) for page in (one, other))
     content[here], content[there] = content[there], content[here]
     path.write_bytes(content)
-    with holdfast.open(path) as store, pytest.raises(CorruptionError), store.run("s") as run:
+    with backstay.open(path) as store, pytest.raises(CorruptionError), store.run("s") as run:
         run.call("pay", pay, args=1)
     assert made == ["paid"]

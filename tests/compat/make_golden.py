@@ -16,9 +16,9 @@ from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
-import holdfast
-from holdfast import Retention, Status, Usage
-from holdfast.backend import FORMAT_VERSION
+import backstay
+from backstay import Retention, Status, Usage
+from backstay.backend import FORMAT_VERSION
 from tests.compat.portrait import portrait
 
 _INDIA = timezone(timedelta(hours=5, minutes=30))
@@ -56,7 +56,7 @@ def large(seed: int, count: int) -> str:
     return " ".join(f"word {seed * number % 97}" for number in range(count))
 
 
-def every_value(store: holdfast.Store) -> None:
+def every_value(store: backstay.Store) -> None:
     session = store.session("every value", agent="scribe")
     for key, value in VALUES.items():
         session.commit({key: value}, label=f"only {key!r}".encode("ascii", "backslashreplace").decode())
@@ -67,7 +67,7 @@ def every_value(store: holdfast.Store) -> None:
     session.commit({})
 
 
-def large_values(store: holdfast.Store) -> None:
+def large_values(store: backstay.Store) -> None:
     session = store.session("large values")
     prompt, image = large(3, 2500), bytes(range(256)) * 160
     state: dict[str, Any] = {"system": prompt, "messages": [{"role": "user", "image": image}], "scratch": large(5, 900)}
@@ -78,7 +78,7 @@ def large_values(store: holdfast.Store) -> None:
     store.session("shares the prompt").commit({"system": prompt})
 
 
-def long_talk(store: holdfast.Store) -> None:
+def long_talk(store: backstay.Store) -> None:
     """Appends with rolls and whole copies, edits in the middle, a window that moves on."""
     session = store.session("long talk", agent="planner")
     # Long enough at its beginning that many deltas weigh less than the state: only then are they merged.
@@ -95,7 +95,7 @@ def long_talk(store: holdfast.Store) -> None:
     session.commit({"messages": messages[-30:], "plan": {"todo": ["x"]}}, status=Status.FAILED("no money left"))
 
 
-def branching(store: holdfast.Store) -> None:
+def branching(store: backstay.Store) -> None:
     """Forks, tags, a restore and its undo, a deleted checkpoint whose child has lost its parent."""
     session = store.session("branches and tags")
     made = [session.commit({"n": number, "log": list(range(number))}) for number in range(8)]
@@ -112,7 +112,7 @@ def branching(store: holdfast.Store) -> None:
     session.delete_branch("gone soon")
 
 
-def pruned(store: holdfast.Store) -> None:
+def pruned(store: backstay.Store) -> None:
     session = store.session("pruned")
     for number in range(40):
         session.commit({"messages": [f"message {at}" for at in range(number)]}, label="kept" if number == 9 else None)
@@ -120,12 +120,12 @@ def pruned(store: holdfast.Store) -> None:
     session.commit({"messages": ["after"]}, status="completed")
 
 
-def foreign_ids(store: holdfast.Store) -> None:
+def foreign_ids(store: backstay.Store) -> None:
     """Ids that another system made: text of any kind, and one that only looks like ours."""
     session = store.session("föreign: ../ids")
     ids = ["1ef4f797-8335-6428-8001-8a1503f9b875", "run/7 #ä", "ABCDEFABCDEFABCDEFABCDEF", "x" * 200]
     for number, id_ in enumerate(ids):
-        with patch("holdfast.store.session.secrets.token_hex", return_value=id_):
+        with patch("backstay.store.session.secrets.token_hex", return_value=id_):
             session.commit({"n": number, "seen": ids[:number]})
 
 
@@ -135,12 +135,12 @@ def make(folder: Path) -> Path:
     if file.exists():
         message = f"{file} is there already, and is kept for ever"
         raise FileExistsError(message)
-    with holdfast.open(file) as store:
+    with backstay.open(file) as store:
         for write in (every_value, large_values, long_talk, branching, pruned, foreign_ids):
             write(store)
     for beside in folder.glob(f"{file.name}-*"):
         beside.unlink()
-    with holdfast.open(file) as store:
+    with backstay.open(file) as store:
         assert store.verify().ok
         found = portrait(store)
     for beside in folder.glob(f"{file.name}-*"):

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import holdfast
-from holdfast import Call, Run, Session, Store
+import backstay
+from backstay import Call, Run, Session, Store
 
 NAME = "journal-1"
 LONG = "a result that is long enough to be kept in the state alone; " * 8
@@ -36,7 +36,7 @@ def work(run: Run, made: list[str]) -> None:
         run.append(run.call("model", partial(make, "model", answer), kind="llm"))
         found = partial(make, "look up", LONG + str(turn))
         run.append(run.call("look up", found, key=f"look-{turn}", args={"turn": turn}))
-        with contextlib.suppress(holdfast.CallFailedError):
+        with contextlib.suppress(backstay.CallFailedError):
             run.call("fail", partial(make, "fail", ValueError("not today")), key=f"fail-{turn}", args=[turn])
         inside = partial(run.call, "inside", partial(make, "inside", (1, b"\0")), args=turn)
         run.call("agent", inside, key=f"agent-{turn}")
@@ -94,7 +94,7 @@ def main(folder: Path) -> int:
     if store_file.exists() or facts.exists():
         sys.stderr.write(f"{NAME} is there, and is made only once\n")
         return 1
-    with holdfast.open(store_file) as store:
+    with backstay.open(store_file) as store:
         fill(store)
         facts.write_text(json.dumps(seen(store), indent=1, ensure_ascii=True) + "\n", "ascii")
     store_file.with_name(f"{NAME}.db-tail").unlink(missing_ok=True)

@@ -16,9 +16,9 @@ from unittest.mock import patch
 
 import psycopg
 
-import holdfast
-from holdfast.backends.postgres import PostgresBackend
-from holdfast.backends.postgres.schema import LAYOUT
+import backstay
+from backstay.backends.postgres import PostgresBackend
+from backstay.backends.postgres.schema import LAYOUT
 from tests.compat.make_golden import branching, foreign_ids, large_values, long_talk, pruned
 from tests.compat.make_journal import fill, seen
 from tests.compat.portrait import portrait
@@ -27,7 +27,7 @@ SCHEMA = "the_schema_of_the_golden_store"  # a name that stands for nothing else
 RUNS = ("crashed", "given up", "done")
 
 
-def uuids(store: holdfast.Store) -> None:
+def uuids(store: backstay.Store) -> None:
     """Ids like LangGraph's, those that only look like them, and one among them that another has lost as its parent."""
     session = store.session("uuids")
     one = "1ef4f797-8335-6428-8001-8a1503f9b87"
@@ -47,13 +47,13 @@ def uuids(store: holdfast.Store) -> None:
     ]
     made = []
     for number, id_ in enumerate(ids):
-        with patch("holdfast.store.session.secrets.token_hex", return_value=id_):
+        with patch("backstay.store.session.secrets.token_hex", return_value=id_):
             made.append(session.commit({"n": number}))
     session.delete(made[1])
     session.delete(made[7])
 
 
-def told(store: holdfast.Store) -> dict[str, Any]:
+def told(store: backstay.Store) -> dict[str, Any]:
     """What everybody can see of it, as JSON holds it."""
     calls = {name: calls for name, calls in seen(store).items() if name in RUNS}
     found: dict[str, Any] = json.loads(json.dumps({"sessions": portrait(store), "calls": calls}))
@@ -74,7 +74,7 @@ def make(url: str, folder: Path) -> Path:
         message = f"{file} is there already, and is kept for ever"
         raise FileExistsError(message)
     try:
-        with holdfast.Store(PostgresBackend(url, schema=SCHEMA)) as store:
+        with backstay.Store(PostgresBackend(url, schema=SCHEMA)) as store:
             for write in (large_values, long_talk, branching, pruned, foreign_ids, uuids, fill):
                 write(store)
             assert store.verify().ok

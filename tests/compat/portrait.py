@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
-import holdfast
+import backstay
 
 _SHOWN_CHARS = 600
 
@@ -39,12 +39,12 @@ def typed(value: object) -> Any:
     return {type(value).__name__: _WRITTEN[type(value)](value)}
 
 
-def portrait(store: holdfast.Store) -> dict[str, Any]:
+def portrait(store: backstay.Store) -> dict[str, Any]:
     """All sessions, all checkpoints of each, everything that can be read of them."""
     return {info.id: _session(store, info) for info in store.sessions()}
 
 
-def _session(store: holdfast.Store, info: holdfast.SessionInfo) -> dict[str, Any]:
+def _session(store: backstay.Store, info: backstay.SessionInfo) -> dict[str, Any]:
     session = store.session(info.id)
     heads = session.branches()
     return {
@@ -58,7 +58,7 @@ def _session(store: holdfast.Store, info: holdfast.SessionInfo) -> dict[str, Any
     }
 
 
-def _checkpoint(store: holdfast.Store, session: holdfast.Session, id_: str) -> dict[str, Any]:
+def _checkpoint(store: backstay.Store, session: backstay.Session, id_: str) -> dict[str, Any]:
     point = session.checkpoint(id_)
     row = store.backend.find_row(session.id, id_)
     assert row is not None
@@ -75,7 +75,7 @@ def _checkpoint(store: holdfast.Store, session: holdfast.Session, id_: str) -> d
     }
 
 
-def _usage(usage: holdfast.Usage) -> Any:
+def _usage(usage: backstay.Usage) -> Any:
     return [
         usage.tokens_in,
         usage.tokens_out,

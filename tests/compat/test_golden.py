@@ -9,8 +9,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-import holdfast
-from holdfast.backend import FORMAT_VERSION
+import backstay
+from backstay.backend import FORMAT_VERSION
 from tests.compat.portrait import portrait
 
 HERE = Path(__file__).parent
@@ -30,7 +30,7 @@ def test_the_format_of_today_has_a_store_that_tomorrow_will_be_held_to() -> None
 @golden
 def test_a_store_kept_for_years_gives_back_every_state_and_digest(golden: Path, tmp_path: Path) -> None:
     expected = json.loads(golden.with_suffix(".json").read_text("ascii"))
-    with holdfast.open(copied(golden, tmp_path)) as store:
+    with backstay.open(copied(golden, tmp_path)) as store:
         found = json.loads(json.dumps(portrait(store)))
     assert list(found) == list(expected)
     for name, session in expected.items():
@@ -41,7 +41,7 @@ def test_a_store_kept_for_years_gives_back_every_state_and_digest(golden: Path, 
 
 @golden
 def test_a_store_kept_for_years_is_whole_and_can_be_written_on(golden: Path, tmp_path: Path) -> None:
-    with holdfast.open(copied(golden, tmp_path)) as store:
+    with backstay.open(copied(golden, tmp_path)) as store:
         before = store.stats().checkpoints
         report = store.verify()
         assert report.ok, str(report)
@@ -60,7 +60,7 @@ def test_a_store_kept_for_years_is_whole_and_can_be_written_on(golden: Path, tmp
 @golden
 def test_the_golden_store_holds_each_kind_of_row_that_can_be_lost(golden: Path, tmp_path: Path) -> None:
     file = copied(golden, tmp_path)
-    holdfast.open(file).close()
+    backstay.open(file).close()
     connection = apsw.Connection(str(file), vfs="cksmvfs", flags=apsw.SQLITE_OPEN_READONLY)
     try:
         for what in (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import apsw
 
-import holdfast
+import backstay
 from tests.compat.make_journal import NAME, seen, work
 
 HERE = Path(__file__).parent
@@ -19,14 +19,14 @@ def copied(folder: Path) -> Path:
 
 
 def test_calls_kept_for_years_are_read_as_they_were(tmp_path: Path) -> None:
-    with holdfast.open(copied(tmp_path)) as store:
+    with backstay.open(copied(tmp_path)) as store:
         assert seen(store) == json.loads((HERE / f"{NAME}.json").read_text("ascii"))
         report = store.verify()
         assert report.ok, str(report)
 
 
 def test_a_run_that_crashed_years_ago_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
-    with holdfast.open(copied(tmp_path)) as store:
+    with backstay.open(copied(tmp_path)) as store:
         (info,) = [info for info in store.sessions() if info.id == "crashed"]
         assert (info.crashed, info.usage.cost) == (True, 0.25)
         session = store.session("crashed")
@@ -44,7 +44,7 @@ def test_a_run_that_crashed_years_ago_goes_on_and_repeats_nothing(tmp_path: Path
 
 def test_the_golden_journal_holds_each_kind_of_row_that_can_be_lost(tmp_path: Path) -> None:
     file = copied(tmp_path)
-    holdfast.open(file).close()
+    backstay.open(file).close()
     connection = apsw.Connection(str(file), vfs="cksmvfs", flags=apsw.SQLITE_OPEN_READONLY)
     try:
         for what in (

@@ -11,9 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-import holdfast
-from holdfast.backends.postgres import PostgresBackend
-from holdfast.backends.postgres.schema import LAYOUT
+import backstay
+from backstay.backends.postgres import PostgresBackend
+from backstay.backends.postgres.schema import LAYOUT
 from tests.backends.conftest import Fresh
 from tests.compat.make_journal import work
 from tests.compat.make_postgres import SCHEMA, told
@@ -40,8 +40,8 @@ def schema(golden: Path, postgres_url: str, fresh_schema: Fresh) -> str:
 
 
 @contextlib.contextmanager
-def opened(url: str, schema: str) -> Iterator[holdfast.Store]:
-    with holdfast.Store(PostgresBackend(url, schema=schema)) as store:
+def opened(url: str, schema: str) -> Iterator[backstay.Store]:
+    with backstay.Store(PostgresBackend(url, schema=schema)) as store:
         yield store
 
 
@@ -104,7 +104,7 @@ def test_ids_in_an_old_schema_are_found_by_how_they_begin(postgres_url: str, sch
 
 def test_who_still_knows_only_the_old_tables_is_told_so(postgres_url: str, schema: str) -> None:
     with opened(postgres_url, schema), psycopg.connect(postgres_url, autocommit=True) as connection:
-        rows = connection.execute(f'SELECT key, value FROM "{schema}".holdfast').fetchall()
+        rows = connection.execute(f'SELECT key, value FROM "{schema}".backstay').fetchall()
         assert dict(rows) == {"format_version": 2, "min_reader": 2, "min_writer": 2, "layout": LAYOUT}
         for function in ("chain_1", "line_1"):
             found = connection.execute(

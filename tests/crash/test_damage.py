@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import CorruptionError, HoldfastError, NotFoundError, Session, Store
+import backstay
+from backstay import CorruptionError, BackstayError, NotFoundError, Session, Store
 
 Expected = dict[str, dict[str, tuple[dict[str, Any], str]]]  # session -> checkpoint id -> state, digest; oldest first
 
@@ -33,7 +33,7 @@ def fill(store: Store, count: int) -> Expected:
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Expected]:
     path = tmp_path_factory.mktemp("sample") / "store.db"
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         expected = fill(store, 25)
     return path.read_bytes(), expected
 
@@ -60,7 +60,7 @@ def check_session(session: Session, points: dict[str, tuple[dict[str, Any], str]
         except NotFoundError as error:
             message = f"a damaged checkpoint seems not to exist: {error}"
             raise AssertionError(message) from error
-        except HoldfastError:
+        except BackstayError:
             pass
     with suppress(CorruptionError):
         assert session.head() is not None
@@ -87,13 +87,13 @@ def check_way_out(session: Session, points: dict[str, tuple[dict[str, Any], str]
         state = session.load(salvage=True)
         whole = list(points.values())[-1][0]
         for kept, message in zip(state.get("messages", []), whole["messages"], strict=False):
-            assert kept == message or isinstance(kept, holdfast.Damaged) or len(state["messages"]) < 25
+            assert kept == message or isinstance(kept, backstay.Damaged) or len(state["messages"]) < 25
 
 
 def check_damaged(path: Path, expected: Expected, position: int) -> str:
     try:
-        store = holdfast.open(path)
-    except HoldfastError:
+        store = backstay.open(path)
+    except BackstayError:
         return "refused"
     with store:
         report = store.verify()
@@ -146,7 +146,7 @@ def test_pages_exchanged_zeroed_or_written_twice_are_noticed(path: Path, sample:
 
 
 def test_damage_to_one_session_leaves_the_other_readable(path: Path) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         for name in ("first", "second"):
             session = store.session(name)
             for number in range(30):
@@ -156,7 +156,7 @@ def test_damage_to_one_session_leaves_the_other_readable(path: Path) -> None:
     at = content.index(needle)
     content[at + 50] ^= 1
     path.write_bytes(content)
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         assert store.session("second").load()["n"] == 29
         assert len(list(store.session("second").log())) == 30
         assert store.verify("second").ok
@@ -170,7 +170,7 @@ def test_damage_to_one_session_leaves_the_other_readable(path: Path) -> None:
 
 def test_a_flipped_bit_in_the_log_never_gives_a_wrong_value(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         expected = fill(store, 25)
         content, log = path.read_bytes(), Path(f"{path}-wal").read_bytes()
     end = len(log.rstrip(b"\0"))
@@ -182,7 +182,7 @@ def test_a_flipped_bit_in_the_log_never_gives_a_wrong_value(path: Path, tmp_path
         Path(f"{copy}-wal").write_bytes(damaged)
         Path(f"{copy}-shm").unlink(missing_ok=True)
         # A log is read up to the first frame that does not verify: the newest checkpoints may be taken back, whole.
-        with suppress(CorruptionError), holdfast.open(copy) as store:
+        with suppress(CorruptionError), backstay.open(copy) as store:
             for name, points in expected.items():
                 for info in store.sessions():
                     if info.id == name:
@@ -194,9 +194,9 @@ def test_a_flipped_bit_in_the_log_never_gives_a_wrong_value(path: Path, tmp_path
 
 
 def test_damage_that_happens_while_the_store_is_open_is_noticed(path: Path) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         expected = fill(store, 25)
-    with holdfast.open(path) as store, path.open("r+b") as file:
+    with backstay.open(path) as store, path.open("r+b") as file:
         store.session("a").load()
         size = path.stat().st_size
         rng = random.Random(4)

@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-import holdfast
+import backstay
 from tests.store.children import run
 
 # A limit on how large a file may grow is a full disk that can be had without being root.
 FILL = """
-import os, resource, signal, sys, holdfast
+import os, resource, signal, sys, backstay
 path, where = sys.argv[1], sys.argv[2]
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-store = holdfast.open(path)
+store = backstay.open(path)
 session = store.session("s")
 kept = []
 if where == "later":
@@ -23,7 +23,7 @@ failed = 0
 for number in range(600):
     try:
         kept.append(session.commit({"n": number, "noise": os.urandom(30_000)}).id)
-    except holdfast.UnavailableError as error:
+    except backstay.UnavailableError as error:
         failed += 1
         assert error.__cause__ is not None
         if failed == 5:
@@ -41,7 +41,7 @@ late = 0
 while len(kept) < 20 + before_room:
     try:
         kept.append(session.commit({"n": len(kept), "noise": os.urandom(30_000)}).id)
-    except holdfast.UnavailableError:
+    except backstay.UnavailableError:
         late += 1
 assert late <= 1, late
 report = store.verify()
@@ -53,7 +53,7 @@ print(*kept)
 
 def full(path: Path, where: str) -> None:
     (line,) = run(FILL, path, where)
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         assert [point.id for point in store.session("s").log()] == line.split()[::-1]
         assert store.verify().ok
 
@@ -67,16 +67,16 @@ def test_a_disk_that_is_full_from_the_start_leaves_a_store_to_go_on_with(path: P
 
 
 MAKE = """
-import resource, signal, sys, holdfast
+import resource, signal, sys, backstay
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 before = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), before[1]))
 try:
-    holdfast.open(sys.argv[1])
-except holdfast.UnavailableError as error:
+    backstay.open(sys.argv[1])
+except backstay.UnavailableError as error:
     print("refused")
 resource.setrlimit(resource.RLIMIT_FSIZE, before)
-with holdfast.open(sys.argv[1]) as store:
+with backstay.open(sys.argv[1]) as store:
     store.session("s").commit({"n": 1})
     assert store.verify().ok
 """

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-import holdfast
+import backstay
 from tests.store.children import start
 
 # Commits without end to three sessions from two threads, and says so line by line, after each commit has returned.
 COMMIT = """
-import os, sys, threading, holdfast
-store = holdfast.open(sys.argv[1], durability=sys.argv[2])
+import os, sys, threading, backstay
+store = backstay.open(sys.argv[1], durability=sys.argv[2])
 seed = int(sys.argv[3])
 print("open", flush=True)
 def work(name):
@@ -58,7 +58,7 @@ def acknowledged(child: subprocess.Popen[str], after_s: float) -> list[list[str]
 
 def all_there(path: Path, lines: list[list[str]], gone: set[str]) -> None:
     """Every acknowledged checkpoint is there and loads; the store verifies and goes on."""
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         report = store.verify()
         assert report.ok, str(report)
         known: dict[str, dict[str, Any]] = {}
@@ -117,8 +117,8 @@ def test_what_was_acknowledged_survives_hundreds_of_kills(path: Path, durability
 
 
 DELETE = """
-import sys, holdfast
-store = holdfast.open(sys.argv[1])
+import sys, backstay
+store = backstay.open(sys.argv[1])
 print("open", flush=True)
 number = 0
 while True:
@@ -142,7 +142,7 @@ def test_a_delete_cut_off_by_kill_9_is_done_or_not_done(path: Path) -> None:
         child.kill()
         out, _ = child.communicate()
         done = {line[:-1] for line in out.splitlines(keepends=True) if line.endswith("\n")}
-        with holdfast.open(path) as store:
+        with backstay.open(path) as store:
             left = {info.id for info in store.sessions()}
             assert not left & done
             assert len(left) <= 1

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.errors import CorruptionError, HoldfastError
-from holdfast.store import Store
+from backstay.errors import CorruptionError, BackstayError
+from backstay.store import Store
 from tests.crash.ring.nursery import Nursery
 from tests.crash.ring.rooms import Place, room
 from tests.crash.ring.rot import NAMES, PAGE_BYTES, Damage, image, leave, read_all, step_of
@@ -171,7 +171,7 @@ def test_a_session_whose_page_is_damaged_can_go_on_from_its_newest_intact_checkp
     place = closed.damage.flip(STORE, closed.damage.find(image()[8_000:8_400]), 1)
     with place.open() as store:
         session = store.session("two")
-        with pytest.raises(HoldfastError):
+        with pytest.raises(BackstayError):
             session.load()
         intact = session.newest_intact()
         assert intact is not None
@@ -210,7 +210,7 @@ def same_or_refused(store: Store, name: str, journals: Left) -> bool:
     """False for a session that looks as it did earlier; AssertionError for one that never looked like this."""
     try:
         found = look_at(store, name)
-    except HoldfastError:
+    except BackstayError:
         return True
     if found == journals.truth[name]:
         return True

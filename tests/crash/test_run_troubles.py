@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from holdfast import whereabouts
+from backstay import whereabouts
 from tests.crash.ring.nursery import Nursery
 from tests.crash.ring.rooms import Place, room
 from tests.crash.runs.agent import KINDS, STRATEGIES, Outside, Told, go

@@ -1,4 +1,4 @@
-"""`holdfast.aio` as a program with an event loop meets it: nothing is lost, nothing interleaves, the loop goes on."""
+"""`backstay.aio` as a program with an event loop meets it: nothing is lost, nothing interleaves, the loop goes on."""
 
 import asyncio
 import contextvars
@@ -16,10 +16,10 @@ from typing import Any
 import apsw
 import pytest
 
-import holdfast
-from holdfast import aio
+import backstay
+from backstay import aio
 
-HAS_MEMORY = importlib.util.find_spec("holdfast.backends.memory") is not None
+HAS_MEMORY = importlib.util.find_spec("backstay.backends.memory") is not None
 BACKENDS = ["sqlite", *(["memory"] if HAS_MEMORY else [])]
 
 
@@ -101,24 +101,24 @@ def test_a_store_can_be_awaited_and_then_closes_at_the_end_of_its_block(file: Pa
         async with store:
             session = store.session("s")
             await session.commit(state(1))
-        with pytest.raises(holdfast.ClosedError):
+        with pytest.raises(backstay.ClosedError):
             await session.load()
-        with pytest.raises(holdfast.ClosedError):
+        with pytest.raises(backstay.ClosedError):
             store.session("s")
-        with pytest.raises(holdfast.ClosedError):
+        with pytest.raises(backstay.ClosedError):
             await store.stats()
         await store.close()
         return session
 
     session = asyncio.run(story())
     assert repr(session) == "<AsyncSession 's'>"
-    with holdfast.open(file) as store:
+    with backstay.open(file) as store:
         assert store.session("s").load() == state(1)
 
 
 def threads_since(before: set[threading.Thread]) -> list[str]:
     """Ours; another test may have left a store open, whose threads go when it is collected."""
-    return [each.name for each in set(threading.enumerate()) - before if "holdfast-aio" in each.name]
+    return [each.name for each in set(threading.enumerate()) - before if "backstay-aio" in each.name]
 
 
 def test_no_thread_stays_behind_when_a_store_is_closed(file: Path) -> None:
@@ -138,30 +138,30 @@ def test_no_thread_stays_behind_when_a_store_is_closed(file: Path) -> None:
 
 def test_errors_come_through_as_they_are(file: Path, tmp_path: Path) -> None:
     async def story() -> None:
-        with pytest.raises(holdfast.InvalidInputError, match="names no store"):
+        with pytest.raises(backstay.InvalidInputError, match="names no store"):
             await aio.open("nonsense")
-        with pytest.raises(holdfast.InvalidInputError, match="durability"):
+        with pytest.raises(backstay.InvalidInputError, match="durability"):
             async with aio.open(file, durability="some"):
                 pass
         (tmp_path / "letter.db").write_text("Dear store, " * 100)
-        with pytest.raises(holdfast.FormatError):
+        with pytest.raises(backstay.FormatError):
             await aio.open(tmp_path / "letter.db")
         async with aio.open(file) as store:
-            with pytest.raises(holdfast.InvalidInputError):
+            with pytest.raises(backstay.InvalidInputError):
                 store.session("")
-            with pytest.raises(holdfast.NotFoundError):
+            with pytest.raises(backstay.NotFoundError):
                 await store.session("s").load()
-            with pytest.raises(holdfast.InvalidInputError, match=r"state\['x'\]"):
+            with pytest.raises(backstay.InvalidInputError, match=r"state\['x'\]"):
                 await store.session("s").commit({"x": object()})
-            with pytest.raises(holdfast.NotFoundError):
+            with pytest.raises(backstay.NotFoundError):
                 await anext(store.session("s").log())
-            with pytest.raises(holdfast.InvalidInputError, match="limit"):
+            with pytest.raises(backstay.InvalidInputError, match="limit"):
                 await anext(store.sessions(limit=-1))
             one, other = store.session("t"), store.session("t")
             first = await one.commit(state(1))
             await other.load()
             await other.commit(state(2))
-            with pytest.raises(holdfast.ConflictError):
+            with pytest.raises(backstay.ConflictError):
                 await one.commit(state(3), expect=first)
 
     asyncio.run(story())
@@ -269,7 +269,7 @@ def test_what_a_timeout_cut_off_survives_the_end_of_the_program(file: Path) -> N
 
     with pytest.raises(TimeoutError):
         asyncio.run(story())
-    with holdfast.open(file) as store:
+    with backstay.open(file) as store:
         assert [checkpoint.label for checkpoint in store.session("s").log()] == ["cut off", "before"]
 
 
@@ -285,7 +285,7 @@ def test_closing_finishes_the_calls_made_before_it(file: Path) -> None:
         assert len(await asyncio.gather(*commits)) == 5
 
     asyncio.run(story())
-    with holdfast.open(file) as store:
+    with backstay.open(file) as store:
         assert len(list(store.session("s").log())) == 6
 
 
@@ -327,13 +327,13 @@ def test_long_histories_come_in_pages_while_the_loop_goes_on(url: str) -> None:
 def test_what_is_intact_is_given_before_the_damage_behind_it_is_reported(file: Path) -> None:
     def history() -> Iterator[int]:
         yield from range(7)
-        raise holdfast.CorruptionError("damaged")
+        raise backstay.CorruptionError("damaged")
 
     async def story() -> None:
         async with aio.open(file) as store:
             numbers = store._crew.pages(history)
             seen = [await anext(numbers) for _ in range(7)]
-            with pytest.raises(holdfast.CorruptionError):
+            with pytest.raises(backstay.CorruptionError):
                 await anext(numbers)
         assert seen == list(range(7))
 
@@ -348,12 +348,12 @@ def test_a_listener_is_called_on_the_loop_before_the_commit_returns(url: str) ->
             here = threading.current_thread().name
             await store.session("s").commit(state(1), label="one")
             assert heard == [("one", here)]
-            with pytest.raises(holdfast.InvalidInputError, match="no event"):
+            with pytest.raises(backstay.InvalidInputError, match="no event"):
                 store.on("nonsense", print)
 
             async def listener(_: object) -> None: ...
 
-            with pytest.raises(holdfast.InvalidInputError, match="coroutine function"):
+            with pytest.raises(backstay.InvalidInputError, match="coroutine function"):
                 store.on("checkpoint", listener)
 
     asyncio.run(story())
@@ -398,7 +398,7 @@ def test_a_store_used_in_a_forked_child_is_refused_there_and_goes_on_here(file: 
 
     async def in_child() -> bool:
         for call in (session.load(), session.commit(state(9)), store.stats()):
-            with pytest.raises(holdfast.ClosedError, match="parent"):
+            with pytest.raises(backstay.ClosedError, match="parent"):
                 await asyncio.wait_for(call, 10)
         await asyncio.wait_for(store.close(), 10)
         return True
@@ -421,6 +421,6 @@ def test_a_store_used_in_a_forked_child_is_refused_there_and_goes_on_here(file: 
 
 
 def test_a_program_without_a_loop_does_not_pay_for_one() -> None:
-    code = "import sys, holdfast; print('asyncio' in sys.modules, 'concurrent.futures' in sys.modules)"
+    code = "import sys, backstay; print('asyncio' in sys.modules, 'concurrent.futures' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

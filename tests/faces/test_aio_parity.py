@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import aio
+import backstay
+from backstay import aio
 
 TWINS: list[tuple[type, type]] = [
-    (holdfast.Store, aio.AsyncStore),
-    (holdfast.Session, aio.AsyncSession),
-    (holdfast.Run, aio.AsyncRun),
+    (backstay.Store, aio.AsyncStore),
+    (backstay.Session, aio.AsyncSession),
+    (backstay.Run, aio.AsyncRun),
 ]
 
 # What does no I/O has nothing to await.
@@ -61,22 +61,22 @@ def test_everything_that_touches_the_disk_is_awaited(name: str, plain: type, awa
 
 
 def test_opening_takes_the_same_arguments() -> None:
-    ours, theirs = (inspect.signature(fn).parameters for fn in (holdfast.open, aio.open))
+    ours, theirs = (inspect.signature(fn).parameters for fn in (backstay.open, aio.open))
     assert list(ours.values()) == list(theirs.values())
 
 
 def test_a_function_that_takes_a_store_is_not_forgotten() -> None:
     takes_store = {
         name
-        for name in holdfast.__all__
-        if inspect.isfunction(fn := getattr(holdfast, name))
-        and any(p.annotation in ("Store", holdfast.Store) for p in inspect.signature(fn).parameters.values())
+        for name in backstay.__all__
+        if inspect.isfunction(fn := getattr(backstay, name))
+        and any(p.annotation in ("Store", backstay.Store) for p in inspect.signature(fn).parameters.values())
     }
     assert takes_store <= set(aio.__all__)
 
 
 def test_what_a_session_knows_of_itself_can_be_asked_of_either(tmp_path: Path) -> None:
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         known = {name for name in vars(store.session("s", agent="a")) if not name.startswith("_")}
     assert known
     assert all(isinstance(inspect.getattr_static(aio.AsyncSession, name, None), property) for name in known)

@@ -11,18 +11,18 @@ from pathlib import Path
 import click
 import pytest
 
-import holdfast
-from holdfast import cli
+import backstay
+from backstay import cli
 from tests.house.tree import ROOT
 
-CLI = [sys.executable, "-m", "holdfast"]
-PLAIN = {key: value for key, value in os.environ.items() if key not in {"NO_COLOR", "FORCE_COLOR", "HOLDFAST_DEBUG"}}
+CLI = [sys.executable, "-m", "backstay"]
+PLAIN = {key: value for key, value in os.environ.items() if key not in {"NO_COLOR", "FORCE_COLOR", "BACKSTAY_DEBUG"}}
 ESCAPE = "\x1b["
 
 # A command of the test's own, in a process of its own: `fails` is what it does.
 OWN_COMMAND = """
-import sys, time, click, holdfast
-from holdfast import cli
+import sys, time, click, backstay
+from backstay import cli
 
 @cli.commands.command("own")
 def own():
@@ -67,20 +67,20 @@ def on_terminal(*args: str, **env: str) -> str:
 
 def test_help_and_version_can_be_asked_for() -> None:
     assert "demo" in run("--help").stdout
-    assert run("--version").stdout == f"holdfast {holdfast.__version__}\n"
+    assert run("--version").stdout == f"backstay {backstay.__version__}\n"
     assert run("--help").returncode == run("-h").returncode == run("--version").returncode == 0
 
 
 def test_the_installed_script_is_the_same_command() -> None:
-    script = Path(sys.executable).with_name("holdfast")
+    script = Path(sys.executable).with_name("backstay")
     if not script.exists():
-        pytest.skip("holdfast is not installed in this environment")
+        pytest.skip("backstay is not installed in this environment")
     done = subprocess.run([script, "--version"], capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stdout) == (0, f"holdfast {holdfast.__version__}\n")
+    assert (done.returncode, done.stdout) == (0, f"backstay {backstay.__version__}\n")
 
 
 def test_help_does_not_wait_for_the_driver_or_the_terminal_library() -> None:
-    code = "import sys; from holdfast.cli import main; main(['--help']); print(*sys.modules)"
+    code = "import sys; from backstay.cli import main; main(['--help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert not loaded & {"apsw", "asyncio", "json", "msgspec", "rich", "sqlite3", "subprocess"}
@@ -91,26 +91,26 @@ def test_a_command_line_that_is_wrong_is_explained_and_is_exit_code_2(args: list
     done = run(*args)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "Usage: holdfast" in done.stderr
+    assert "Usage: backstay" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_an_expected_failure_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
-    done = run_own(f"holdfast.open({str(tmp_path)!r} + '/nothing.txt')")
+    done = run_own(f"backstay.open({str(tmp_path)!r} + '/nothing.txt')")
     assert done.returncode == 1
     assert done.stdout == ""
-    assert re.fullmatch(r"holdfast: .*nothing\.txt' names no store \(use .*\)\n", done.stderr)
+    assert re.fullmatch(r"backstay: .*nothing\.txt' names no store \(use .*\)\n", done.stderr)
 
 
 def test_a_name_in_an_error_cannot_write_to_the_terminal() -> None:
-    done = run_own("raise holdfast.NotFoundError('no session ' + chr(27) + '[2Jx' + chr(10) + 'y')")
-    assert done.stderr == "holdfast: no session \\x1b[2Jx\\ny\n"
+    done = run_own("raise backstay.NotFoundError('no session ' + chr(27) + '[2Jx' + chr(10) + 'y')")
+    assert done.stderr == "backstay: no session \\x1b[2Jx\\ny\n"
 
 
 def test_a_file_that_cannot_be_written_is_one_line_too(tmp_path: Path) -> None:
     done = run_own(f"open({str(tmp_path / 'missing' / 'file')!r})")
     assert done.returncode == 1
-    assert done.stderr == f"holdfast: {tmp_path}/missing/file: No such file or directory\n"
+    assert done.stderr == f"backstay: {tmp_path}/missing/file: No such file or directory\n"
 
 
 def test_a_bug_is_one_line_and_a_traceback_only_when_asked_for() -> None:
@@ -118,8 +118,8 @@ def test_a_bug_is_one_line_and_a_traceback_only_when_asked_for() -> None:
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert "ZeroDivisionError" in done.stderr
-    assert "HOLDFAST_DEBUG=1" in done.stderr
-    asked = run_own("1 / 0", HOLDFAST_DEBUG="1")
+    assert "BACKSTAY_DEBUG=1" in done.stderr
+    asked = run_own("1 / 0", BACKSTAY_DEBUG="1")
     assert asked.returncode == 1
     assert asked.stderr.startswith("Traceback")
 
@@ -155,7 +155,7 @@ def reading_one_line(code: str) -> tuple[int, str]:
         pytest.param("print('line', flush=True); time.sleep(0.3); print('left in the buffer')", id="buffered"),
         pytest.param("print('line', flush=True); time.sleep(0.3); print('x' * 1_000_000)", id="written"),
         pytest.param(
-            "from holdfast.cli.screen import Screen; s = Screen(); s.line('line'); time.sleep(0.3); s.line('more')",
+            "from backstay.cli.screen import Screen; s = Screen(); s.line('line'); time.sleep(0.3); s.line('more')",
             id="screen",
         ),
     ],
@@ -165,9 +165,9 @@ def test_a_reader_who_leaves_early_is_no_error_to_report(body: str) -> None:
 
 
 def test_the_head_of_the_demo_can_be_had_through_a_pipe() -> None:
-    command = f"{sys.executable} -m holdfast demo | head -1"
+    command = f"{sys.executable} -m backstay demo | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, env=PLAIN, timeout=60)
-    assert done.stdout.startswith("Holdfast")
+    assert done.stdout.startswith("Backstay")
     assert done.stderr == ""
 
 
@@ -178,7 +178,7 @@ def test_output_that_could_not_be_written_is_not_called_done() -> None:
             [*CLI, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=PLAIN, timeout=60
         )
     assert done.returncode == 1
-    assert done.stderr == "holdfast: No space left on device\n"
+    assert done.stderr == "backstay: No space left on device\n"
 
 
 def test_what_is_piped_is_plain() -> None:
@@ -202,7 +202,7 @@ def test_every_command_and_option_is_on_the_page_about_them(name: str) -> None:
     page = (ROOT / "docs" / "cli.md").read_text("utf-8")
     command = cli.commands.get_command(click.Context(cli.commands), name)
     assert command is not None
-    assert f"`holdfast {name}" in page
+    assert f"`backstay {name}" in page
     for parameter in command.params:
         names = parameter.opts if isinstance(parameter, click.Option) else [parameter.human_readable_name.strip("[]")]
         assert all(name in page for name in names), f"docs/cli.md does not know {names}"

@@ -11,14 +11,14 @@ from pathlib import Path
 import apsw
 import pytest
 
-import holdfast
-from holdfast.cli.bar import Bar
+import backstay
+from backstay.cli.bar import Bar
 
-CLI = [sys.executable, "-m", "holdfast"]
+CLI = [sys.executable, "-m", "backstay"]
 
 
 def run(folder: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    plain = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST")}
+    plain = {key: value for key, value in os.environ.items() if not key.startswith("BACKSTAY")}
     return subprocess.run(
         [*CLI, *args], capture_output=True, text=True, check=False, cwd=folder, env=plain | env, timeout=60
     )
@@ -26,7 +26,7 @@ def run(folder: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         session = store.session("../s\x1b[31m")
         for number in range(20):
             session.commit({"n": number, "text": str(number) * 50})
@@ -37,11 +37,11 @@ def test_a_sound_store_is_said_to_be_sound(folder: Path) -> None:
     done = run(folder, "verify", "--store", "store.db")
     assert (done.returncode, done.stderr) == (0, "")
     assert "20 checkpoints checked, 0 problems" in done.stdout
-    assert run(folder, "verify", "--repair", HOLDFAST_URL="store.db").returncode == 0
+    assert run(folder, "verify", "--repair", BACKSTAY_URL="store.db").returncode == 0
 
 
 def test_damage_is_told_by_words_and_by_the_exit_code(folder: Path) -> None:
-    with holdfast.open(folder / "store.db"):
+    with backstay.open(folder / "store.db"):
         connection = apsw.Connection(str(folder / "store.db"), vfs="cksmvfs")
         connection.execute("UPDATE checkpoints SET fields = zeroblob(10) WHERE sequence = 3")
         connection.close()
@@ -60,20 +60,20 @@ def test_a_dry_run_and_a_real_one_say_the_same(folder: Path) -> None:
 
 
 def test_sessions_go_out_and_come_in(folder: Path) -> None:
-    assert run(folder, "export", "all.holdfast", "--store", "store.db").returncode == 0
-    assert run(folder, "export", "all.holdfast", "--store", "store.db").returncode == 1
-    assert run(folder, "import", "all.holdfast", "--store", "file:other").returncode == 0
-    assert run(folder, "import", "all.holdfast", "--rename", "t", "--store", "other.db").returncode == 0
-    with holdfast.open(folder / "other.db") as store:
+    assert run(folder, "export", "all.backstay", "--store", "store.db").returncode == 0
+    assert run(folder, "export", "all.backstay", "--store", "store.db").returncode == 1
+    assert run(folder, "import", "all.backstay", "--store", "file:other").returncode == 0
+    assert run(folder, "import", "all.backstay", "--rename", "t", "--store", "other.db").returncode == 0
+    with backstay.open(folder / "other.db") as store:
         assert store.session("t").load()["n"] == 19
-    again = run(folder, "import", "all.holdfast", "--rename", "t", "--store", "other.db")
+    again = run(folder, "import", "all.backstay", "--rename", "t", "--store", "other.db")
     assert again.returncode == 1
     assert "t" in again.stderr
 
 
 def test_a_bar_is_drawn_at_a_terminal_and_only_after_a_second() -> None:
     code = (
-        "import time; from holdfast.cli.bar import Bar\n"
+        "import time; from backstay.cli.bar import Bar\n"
         "with Bar('verify') as bar:\n"
         "    for n in range(16):\n        bar(n, 16); time.sleep(0.1)\n"
     )

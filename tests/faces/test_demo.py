@@ -1,4 +1,4 @@
-"""`holdfast demo`: the first thing anyone runs, so all it says must be true, readable and gone afterwards."""
+"""`backstay demo`: the first thing anyone runs, so all it says must be true, readable and gone afterwards."""
 
 import os
 import subprocess
@@ -9,13 +9,13 @@ from pathlib import Path
 import click
 import pytest
 
-import holdfast
-from holdfast.cli.demo import Story
-from holdfast.cli.screen import Screen
+import backstay
+from backstay.cli.demo import Story
+from backstay.cli.screen import Screen
 
 
 def demo(*args: str, temporary: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "holdfast", "demo", *args]
+    command = [sys.executable, "-m", "backstay", "demo", *args]
     plain = {key: value for key, value in os.environ.items() if key not in {"NO_COLOR", "FORCE_COLOR"}}
     temporary.mkdir(exist_ok=True)
     return subprocess.run(
@@ -66,10 +66,10 @@ def test_a_kept_store_is_private_and_holds_what_the_demo_said(tmp_path: Path) ->
     folder = tmp_path / "kept" / "here"
     done = demo("--keep", str(folder), temporary=tmp_path / "tmp")
     assert done.returncode == 0
-    assert f"holdfast.open('{folder}/store.db')" in done.stdout
+    assert f"backstay.open('{folder}/store.db')" in done.stdout
     assert list((tmp_path / "tmp").iterdir()) == []
     assert folder.stat().st_mode & 0o777 == 0o700
-    with holdfast.open(folder / "store.db") as store:
+    with backstay.open(folder / "store.db") as store:
         session = store.session("ticket-42")
         assert session.load()["last_tool"] == "refund"
         assert session.load("what-if")["last_tool"] == "voucher"
@@ -81,7 +81,7 @@ def test_a_kept_store_is_private_and_holds_what_the_demo_said(tmp_path: Path) ->
 
 
 BROKEN = """
-from holdfast.backends.sqlite import running
+from backstay.backends.sqlite import running
 whole = running.journal
 def forgetful(connection, lease, call, after, slot):
     if {condition}:
@@ -105,7 +105,7 @@ def test_a_second_demo_does_not_write_into_a_kept_store(tmp_path: Path) -> None:
     before = (folder / "store.db").read_bytes()
     again = demo("--keep", str(folder), temporary=tmp_path / "tmp")
     assert again.returncode == 1
-    assert again.stderr.startswith("holdfast: ")
+    assert again.stderr.startswith("backstay: ")
     assert len(again.stderr.splitlines()) == 1
     assert (folder / "store.db").read_bytes() == before
 
@@ -113,7 +113,7 @@ def test_a_second_demo_does_not_write_into_a_kept_store(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = demo("--keep", str(tmp_path / "file" / "below"), temporary=tmp_path / "tmp")
-    assert (done.returncode, done.stderr) == (1, f"holdfast: {tmp_path}/file/below: Not a directory\n")
+    assert (done.returncode, done.stderr) == (1, f"backstay: {tmp_path}/file/below: Not a directory\n")
 
 
 def test_the_demo_cannot_claim_what_does_not_hold(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`holdfast import` and `holdfast export` with the files of other systems, as a shell sees them."""
+"""`backstay import` and `backstay export` with the files of other systems, as a shell sees them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-import holdfast
-from holdfast import formats
-from holdfast.cli import main
+import backstay
+from backstay import formats
+from backstay.cli import main
 from tests.faces.formats import made
 from tests.faces.formats.test_round_trips import MAKERS
 
@@ -30,7 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
 
     def shell(*args: str) -> Done:
-        monkeypatch.setenv("HOLDFAST_URL", "store.db")
+        monkeypatch.setenv("BACKSTAY_URL", "store.db")
         code = main(args)
         return Done(code, *capsys.readouterr())
 
@@ -67,7 +67,7 @@ def test_a_single_file_of_another_system_is_recognised_too(run: Shell, tmp_path:
     assert "1 sessions with 1 checkpoints imported from smooth" in run("import", "c.db").stdout
     assert run("export", "smooth", "agent-1", "back.db").returncode == 0
     assert run("import", "smooth", "back.db", "--rename", "t").returncode == 0
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         assert {info.id for info in store.sessions()} == {"agent-1", "t"}
 
 
@@ -87,7 +87,7 @@ def test_a_single_file_of_another_system_is_recognised_too(run: Shell, tmp_path:
 def test_a_command_that_cannot_be_meant_is_explained(args: list[str], run: Shell, tmp_path: Path) -> None:
     done = run(*args)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "Usage: holdfast" in done.stderr
+    assert "Usage: backstay" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_cannot_be_done_is_one_line_without_a_traceback(
     args: list[str], said: str, run: Shell, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         store.session("../up").commit({"n": 1})
     done = run(*args)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)

@@ -7,30 +7,30 @@ from collections.abc import Iterator
 
 import pytest
 
-import holdfast
+import backstay
 from tests.house.tree import ROOT
 
 PAGE = ROOT / "docs" / "errors.md"
 CODE = re.compile(r"`([a-z][a-z0-9_.-]*)`")
 
 
-def subclasses(of: type[holdfast.HoldfastError]) -> Iterator[type[holdfast.HoldfastError]]:
+def subclasses(of: type[backstay.BackstayError]) -> Iterator[type[backstay.BackstayError]]:
     for each in of.__subclasses__():
-        if each.__module__.partition(".")[0] == "holdfast":
+        if each.__module__.partition(".")[0] == "backstay":
             yield each
             yield from subclasses(each)
 
 
-def every_error() -> list[type[holdfast.HoldfastError]]:
+def every_error() -> list[type[backstay.BackstayError]]:
     # Any module may define one, so all are loaded; those that need an extra that is absent cannot be.
-    for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
+    for module in pkgutil.walk_packages(backstay.__path__, "backstay."):
         if not module.name.endswith("__main__"):
             try:
                 importlib.import_module(module.name)
             except ModuleNotFoundError as absent:
-                if (absent.name or "").startswith("holdfast"):
+                if (absent.name or "").startswith("backstay"):
                     raise
-    return sorted(set(subclasses(holdfast.HoldfastError)), key=lambda error: error.__name__)
+    return sorted(set(subclasses(backstay.BackstayError)), key=lambda error: error.__name__)
 
 
 def cells(row: str) -> list[str]:
@@ -57,7 +57,7 @@ def documented(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("error", every_error(), ids=lambda error: error.__name__)
-def test_every_error_carries_a_code_that_can_be_searched_for(error: type[holdfast.HoldfastError]) -> None:
+def test_every_error_carries_a_code_that_can_be_searched_for(error: type[backstay.BackstayError]) -> None:
     code = getattr(error, "code", None)
     assert isinstance(code, str), f"{error.__name__} has no code"
     assert CODE.fullmatch(f"`{code}`"), f"{error.__name__} has the code {code!r}, which is no plain word"
@@ -73,7 +73,7 @@ def test_every_code_is_explained_and_every_explanation_has_its_error() -> None:
         pytest.skip("docs/errors.md is not written yet")
     codes = {error.code for error in every_error()}
     pages = documented(PAGE.read_text("utf-8"))
-    base = getattr(holdfast.HoldfastError, "code", None)
+    base = getattr(backstay.BackstayError, "code", None)
     assert not codes - pages, f"docs/errors.md does not explain {sorted(codes - pages)}"
     assert not pages - codes - {base}, f"docs/errors.md explains {sorted(pages - codes)}, which nothing raises"
 

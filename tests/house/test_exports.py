@@ -1,4 +1,4 @@
-"""What `import holdfast` gives: everything promised, explained, and nothing heavy."""
+"""What `import backstay` gives: everything promised, explained, and nothing heavy."""
 
 import inspect
 import subprocess
@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import pytest
 
-import holdfast
+import backstay
 
 ERRORS = [
     "AlreadyExistsError",
@@ -17,7 +17,7 @@ ERRORS = [
     "CorruptionError",
     "FencedError",
     "FormatError",
-    "HoldfastError",
+    "BackstayError",
     "InDoubtError",
     "InvalidInputError",
     "LeaseHeldError",
@@ -49,48 +49,48 @@ def order(name: str) -> tuple[int, str]:
     return (1 if name[0].isupper() else 2), name
 
 
-@pytest.mark.parametrize("name", holdfast.__all__)
+@pytest.mark.parametrize("name", backstay.__all__)
 def test_every_promised_name_can_be_imported(name: str) -> None:
-    assert getattr(holdfast, name, None) is not None, f"holdfast.__all__ lists {name}, which is not there"
+    assert getattr(backstay, name, None) is not None, f"backstay.__all__ lists {name}, which is not there"
 
 
-@pytest.mark.parametrize("name", [n for n in holdfast.__all__ if not n.startswith("__")])
+@pytest.mark.parametrize("name", [n for n in backstay.__all__ if not n.startswith("__")])
 def test_help_on_every_promised_name_says_something(name: str) -> None:
-    thing = getattr(holdfast, name)
+    thing = getattr(backstay, name)
     if inspect.isclass(thing):
         # A class without words of its own would show its parent's, or a dataclass's signature.
         said = vars(thing).get("__doc__") or ""
-        assert not said.startswith(f"{name}("), f"holdfast.{name} has only a generated docstring"
+        assert not said.startswith(f"{name}("), f"backstay.{name} has only a generated docstring"
     elif inspect.ismodule(thing) or callable(thing):
         said = thing.__doc__ or ""
     else:
         return
-    assert said.strip(), f"holdfast.{name} has no docstring"
+    assert said.strip(), f"backstay.{name} has no docstring"
 
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_every_error_can_be_caught_by_its_name(name: str) -> None:
-    assert name in holdfast.__all__
-    assert issubclass(getattr(holdfast, name), holdfast.HoldfastError)
+    assert name in backstay.__all__
+    assert issubclass(getattr(backstay, name), backstay.BackstayError)
 
 
 def test_an_error_can_be_caught_by_the_builtin_people_already_catch() -> None:
-    assert issubclass(holdfast.NotFoundError, LookupError)
-    assert issubclass(holdfast.InvalidInputError, ValueError)
+    assert issubclass(backstay.NotFoundError, LookupError)
+    assert issubclass(backstay.InvalidInputError, ValueError)
 
 
 def test_the_list_of_names_can_be_searched_by_eye() -> None:
-    names = list(holdfast.__all__)
+    names = list(backstay.__all__)
     assert names == sorted(set(names), key=order)
 
 
 def test_the_version_shown_is_the_version_installed() -> None:
-    assert getattr(holdfast, "__version__", version("holdfast")) == version("holdfast")
+    assert getattr(backstay, "__version__", version("backstay")) == version("backstay")
 
 
-def test_importing_holdfast_does_not_make_a_program_pay_for_drivers_or_terminals() -> None:
-    code = "import sys; before = set(sys.modules); import holdfast; print(*(set(sys.modules) - before))"
+def test_importing_backstay_does_not_make_a_program_pay_for_drivers_or_terminals() -> None:
+    code = "import sys; before = set(sys.modules); import backstay; print(*(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
-    assert not loaded & HEAVY, f"`import holdfast` loads {sorted(loaded & HEAVY)}"
+    assert not loaded & HEAVY, f"`import backstay` loads {sorted(loaded & HEAVY)}"

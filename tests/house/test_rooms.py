@@ -27,14 +27,14 @@ def pure_modules() -> list[str]:
 
 def files_of(module: str) -> list[Path]:
     single = SRC / f"{module}.py"
-    return [single] if single.exists() else python_files(f"src/holdfast/{module}")
+    return [single] if single.exists() else python_files(f"src/backstay/{module}")
 
 
 @pytest.mark.parametrize("module", pure_modules())
 def test_no_pure_module_escapes_the_ban_on_files_clocks_and_chance(module: str) -> None:
     if files_of(module):
-        assert f"holdfast.{module}" in contract("study")["source_modules"], (
-            f"add holdfast.{module} to the contract `study` in pyproject.toml"
+        assert f"backstay.{module}" in contract("study")["source_modules"], (
+            f"add backstay.{module} to the contract `study` in pyproject.toml"
         )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-SRC = ROOT / "src" / "holdfast"
+SRC = ROOT / "src" / "backstay"
 
 
 def name_of(path: Path) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import backstay
 
 BACKENDS = ("memory", "sqlite", "files")
 
@@ -15,11 +15,11 @@ def url_of(kind: str, folder: Path) -> str:
 
 
 @pytest.fixture(params=BACKENDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[holdfast.Store]:
-    with holdfast.open(url_of(request.param, tmp_path)) as opened:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[backstay.Store]:
+    with backstay.open(url_of(request.param, tmp_path)) as opened:
         yield opened
 
 
 @pytest.fixture
-def session(store: holdfast.Store) -> holdfast.Session:
+def session(store: backstay.Store) -> backstay.Session:
     return store.session("t")

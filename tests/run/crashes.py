@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.run import Run
+import backstay
+from backstay.run import Run
 
 
 class Cut(BaseException):
@@ -15,7 +15,7 @@ class Cut(BaseException):
 
 
 @contextmanager
-def cut_off(store: holdfast.Store, id_: str = "t", **options: Any) -> Iterator[Run]:
+def cut_off(store: backstay.Store, id_: str = "t", **options: Any) -> Iterator[Run]:
     """A run whose body, come to its end, is cut off there."""
     run = store.run(id_, **options)
     with ends_by(Cut, run):
@@ -64,7 +64,7 @@ class World:
         return doing
 
 
-def leave_in_doubt(store: holdfast.Store, world: World, name: str = "pay", *, id_: str = "t", **options: Any) -> str:
+def leave_in_doubt(store: backstay.Store, world: World, name: str = "pay", *, id_: str = "t", **options: Any) -> str:
     """A run cut off inside a tool: its call is in doubt. Gives the call's id."""
     with pytest.raises(Cut), store.run(id_) as run:
         run.call(name, world.cut(name), args={}, **options)

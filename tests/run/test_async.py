@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-import holdfast.aio
+import backstay
+import backstay.aio
 from tests.run.conftest import BACKENDS, url_of
 
 
@@ -32,7 +32,7 @@ def test_a_cancelled_call_is_in_doubt_and_its_lease_is_free_at_once(url: str) ->
                 await run.call("get", lambda: done.append("got"), args={})
                 await run.call("pay", pay, args={})
 
-        async with holdfast.aio.open(url) as store:
+        async with backstay.aio.open(url) as store:
             task = asyncio.create_task(loop())
             await inside.wait()
             task.cancel()
@@ -58,7 +58,7 @@ def test_tasks_cancelled_at_any_moment_repeat_nothing(url: str) -> None:
             await asyncio.sleep(0)
             return key
 
-        def happened(call: holdfast.Call) -> Any:
+        def happened(call: backstay.Call) -> Any:
             if str(call.key) not in done:
                 done.append(str(call.key))
             return call.key
@@ -73,7 +73,7 @@ def test_tasks_cancelled_at_any_moment_repeat_nothing(url: str) -> None:
                 await run.step()
             return list(results)
 
-        async with holdfast.aio.open(url) as store:
+        async with backstay.aio.open(url) as store:
             for delay_ms in range(0, 24, 2):
                 task = asyncio.create_task(loop())
                 await asyncio.sleep(delay_ms / 4000)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import (
+import backstay
+from backstay import (
     AfterLlmResponse,
     AfterToolCall,
     Always,
@@ -21,7 +21,7 @@ from holdfast import (
     Never,
     Strategy,
 )
-from holdfast.strategy import Moment
+from backstay.strategy import Moment
 from tests.run.crashes import World, cut_off, ends_by, leave_in_doubt
 
 STEPS = 5
@@ -32,7 +32,7 @@ def world() -> World:
     return World()
 
 
-def loop(run: holdfast.Run, world: World, steps: int = STEPS) -> None:
+def loop(run: backstay.Run, world: World, steps: int = STEPS) -> None:
     """A tool in every second step, a model in every step; counts in the state."""
     while run.state.get("n", 0) < steps:
         n = run.state.get("n", 0)
@@ -60,7 +60,7 @@ def loop(run: holdfast.Run, world: World, steps: int = STEPS) -> None:
     ids=repr,
 )
 def test_a_strategy_records_each_boundary_that_is_due_once(
-    store: holdfast.Store, world: World, strategy: Strategy, recorded: list[int]
+    store: backstay.Store, world: World, strategy: Strategy, recorded: list[int]
 ) -> None:
     with store.run("t", strategy=strategy) as run:
         loop(run, world)
@@ -68,14 +68,14 @@ def test_a_strategy_records_each_boundary_that_is_due_once(
     assert [point.step for point in points] == recorded
     assert [point.state["n"] for point in points] == recorded
     assert [point.trigger for point in points][-1] == "completed"
-    assert points[-1].status is holdfast.Status.COMPLETED
-    assert all(point.status is holdfast.Status.IN_PROGRESS for point in points[:-1])
+    assert points[-1].status is backstay.Status.COMPLETED
+    assert all(point.status is backstay.Status.IN_PROGRESS for point in points[:-1])
     # Every call is in the history, once, with the checkpoint that took it in.
     names = [call.result for point in points for call in store.session("t").calls(point)]
     assert names == world.done
 
 
-def test_events_of_a_loop_that_someone_else_drives_are_boundaries(store: holdfast.Store) -> None:
+def test_events_of_a_loop_that_someone_else_drives_are_boundaries(store: backstay.Store) -> None:
     with store.run("t", strategy=AfterToolCall()) as run:
         run.call("tool", lambda: 1)
         assert run.event(Event.TOOL_CALL_COMPLETE) is not None
@@ -87,7 +87,7 @@ def test_events_of_a_loop_that_someone_else_drives_are_boundaries(store: holdfas
             run.event("teatime")  # type: ignore[arg-type]
 
 
-def test_every_nth_iteration_is_counted_on_after_a_resume(store: holdfast.Store, world: World) -> None:
+def test_every_nth_iteration_is_counted_on_after_a_resume(store: backstay.Store, world: World) -> None:
     with cut_off(store, strategy=EveryN(3)) as run:
         loop(run, world, 4)
     with store.run("t", strategy=EveryN(3)) as run:
@@ -98,7 +98,7 @@ def test_every_nth_iteration_is_counted_on_after_a_resume(store: holdfast.Store,
     assert len(world.done) == len(set(world.done)) == 7 + 3
 
 
-def test_a_checkpoint_is_recorded_whatever_the_strategy_says_with_its_label(store: holdfast.Store) -> None:
+def test_a_checkpoint_is_recorded_whatever_the_strategy_says_with_its_label(store: backstay.Store) -> None:
     with store.run("t", strategy=Never()) as run:
         run.state["n"] = 1
         point = run.checkpoint("before the storm")
@@ -109,13 +109,13 @@ def test_a_checkpoint_is_recorded_whatever_the_strategy_says_with_its_label(stor
 
 @pytest.mark.parametrize("end", ["step", "event", "checkpoint"])
 def test_a_boundary_while_recorded_calls_are_unasked_records_nothing_and_swallows_nothing(
-    store: holdfast.Store, world: World, end: str
+    store: backstay.Store, world: World, end: str
 ) -> None:
     with cut_off(store, strategy=Never()) as run:
         loop(run, world, 3)
     before = list(world.done)
 
-    def boundary(run: holdfast.Run) -> Any:
+    def boundary(run: backstay.Run) -> Any:
         return run.checkpoint() if end == "checkpoint" else run.step() if end == "step" else run.event(Event.ITERATION)
 
     with store.run("t", strategy=Always()) as run:  # another strategy than before the crash
@@ -131,7 +131,7 @@ def test_a_boundary_while_recorded_calls_are_unasked_records_nothing_and_swallow
 
 
 def test_leaving_while_recorded_calls_are_unasked_is_an_error_that_names_them_and_loses_nothing(
-    store: holdfast.Store, world: World
+    store: backstay.Store, world: World
 ) -> None:
     with cut_off(store) as run:
         run.call("pay", world.do("paid"), key="order 7", args={})
@@ -143,14 +143,14 @@ def test_leaving_while_recorded_calls_are_unasked_is_an_error_that_names_them_an
     assert world.done == ["paid"]
 
 
-def test_leaving_while_a_call_is_in_doubt_is_an_error_that_names_it(store: holdfast.Store, world: World) -> None:
+def test_leaving_while_a_call_is_in_doubt_is_an_error_that_names_it(store: backstay.Store, world: World) -> None:
     leave_in_doubt(store, world)
     with pytest.raises(InDoubtError, match="pay"), store.run("t"):
         pass
     assert [info.id for info in store.crashed()] == ["t"]
 
 
-def test_a_state_that_cannot_be_stored_is_named_and_the_run_can_mend_it(store: holdfast.Store) -> None:
+def test_a_state_that_cannot_be_stored_is_named_and_the_run_can_mend_it(store: backstay.Store) -> None:
     with store.run("t") as run:
         run.call("tool", lambda: 1)
         run.state["bad"] = object()
@@ -172,7 +172,7 @@ class WhileDue(Strategy, frozen=True):
         return True
 
 
-def test_a_call_that_begins_while_a_boundary_is_recorded_is_not_swallowed_by_it(store: holdfast.Store) -> None:
+def test_a_call_that_begins_while_a_boundary_is_recorded_is_not_swallowed_by_it(store: backstay.Store) -> None:
     inside, release = threading.Event(), threading.Event()
     refused: list[BaseException] = []
 
@@ -208,7 +208,7 @@ def test_a_call_that_begins_while_a_boundary_is_recorded_is_not_swallowed_by_it(
     assert [call.status for call in taken] == []
 
 
-def test_iteration_and_usage_carry_on_after_a_crash(store: holdfast.Store) -> None:
+def test_iteration_and_usage_carry_on_after_a_crash(store: backstay.Store) -> None:
     with cut_off(store) as run:
         for _ in range(2):
             run.use(tokens_in=10, tokens_out=1, cost=0.5, images=1)
@@ -228,7 +228,7 @@ def test_iteration_and_usage_carry_on_after_a_crash(store: holdfast.Store) -> No
         assert (run.iteration, run.usage.tokens_in) == (3, 30)
 
 
-def test_the_hint_for_whoever_resumes_is_recorded_with_the_boundary(store: holdfast.Store) -> None:
+def test_the_hint_for_whoever_resumes_is_recorded_with_the_boundary(store: backstay.Store) -> None:
     with cut_off(store) as run:
         run.resume_hint = "waiting for the bank"
         run.step()
@@ -237,7 +237,7 @@ def test_the_hint_for_whoever_resumes_is_recorded_with_the_boundary(store: holdf
         assert run.resume_hint == "waiting for the bank"
 
 
-def test_a_result_that_stands_in_the_state_is_kept_once_and_still_read_back(store: holdfast.Store) -> None:
+def test_a_result_that_stands_in_the_state_is_kept_once_and_still_read_back(store: backstay.Store) -> None:
     text, reply = "long " * 400, {"role": "assistant", "content": [{"type": "text", "text": "x" * 900}]}
     with store.run("t") as run:
         run.append({"role": "tool", "content": run.call("read", lambda: text)})
@@ -252,7 +252,7 @@ def test_a_result_that_stands_in_the_state_is_kept_once_and_still_read_back(stor
     assert places == [True, True, False]
 
 
-def test_a_result_that_was_changed_in_the_state_is_kept_as_it_came(store: holdfast.Store) -> None:
+def test_a_result_that_was_changed_in_the_state_is_kept_as_it_came(store: backstay.Store) -> None:
     with store.run("t") as run:
         reply = run.call("model", lambda: {"role": "assistant", "n": [1, 2], "content": "y" * 500}, kind="llm")
         run.append(reply)
@@ -264,7 +264,7 @@ def test_a_result_that_was_changed_in_the_state_is_kept_as_it_came(store: holdfa
 
 
 @pytest.mark.parametrize("key", [2**70, "lone \udc80 surrogate", -1])
-def test_a_result_beside_an_odd_key_does_not_end_the_run(store: holdfast.Store, key: Any) -> None:
+def test_a_result_beside_an_odd_key_does_not_end_the_run(store: backstay.Store, key: Any) -> None:
     text = "result " * 100
     with store.run("t") as run:
         run.state["notes"] = {key: run.call("read", lambda: text)}
@@ -272,7 +272,7 @@ def test_a_result_beside_an_odd_key_does_not_end_the_run(store: holdfast.Store, 
     assert [call.result for call in store.session("t").calls("main~1")] == [text]
 
 
-def test_every_seconds_that_fires_during_a_replay_records_nothing(store: holdfast.Store, world: World) -> None:
+def test_every_seconds_that_fires_during_a_replay_records_nothing(store: backstay.Store, world: World) -> None:
     with cut_off(store, strategy=Never()) as run:
         loop(run, world, 3)
     with cut_off(store, strategy=EverySeconds(1e-9)) as run:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import CallFailedError, InDoubtError, InvalidInputError, MismatchError
+import backstay
+from backstay import CallFailedError, InDoubtError, InvalidInputError, MismatchError
 from tests.run.crashes import Cut, World, cut_off, ends_by, leave_in_doubt
 
 
@@ -17,7 +17,7 @@ def world() -> World:
     return World()
 
 
-def test_a_finished_call_is_not_made_again_after_a_crash(store: holdfast.Store, world: World) -> None:
+def test_a_finished_call_is_not_made_again_after_a_crash(store: backstay.Store, world: World) -> None:
     with cut_off(store) as run:
         assert run.call("model", world.do("asked"), kind="llm") == "asked"
         assert run.call("pay", world.do("paid"), args={"n": 1}) == "paid"
@@ -30,7 +30,7 @@ def test_a_finished_call_is_not_made_again_after_a_crash(store: holdfast.Store, 
 
 
 def test_a_tool_is_known_to_have_started_before_it_can_do_anything(
-    store: holdfast.Store, session: holdfast.Session
+    store: backstay.Store, session: backstay.Session
 ) -> None:
     def look() -> list[tuple[str, str, Any, str]]:
         return [(call.name, call.kind, call.args, call.status) for call in session.calls(pending=True)]
@@ -51,7 +51,7 @@ class Point:
 
 
 @pytest.mark.parametrize("value", [None, (1, "a"), {1: {2}}, 2**90, Decimal("1.50"), b"\0", float("inf"), {"a": [()]}])
-def test_what_came_out_is_given_again_exactly_as_it_was(store: holdfast.Store, value: Any) -> None:
+def test_what_came_out_is_given_again_exactly_as_it_was(store: backstay.Store, value: Any) -> None:
     with cut_off(store) as run:
         first = run.call("f", lambda: value)
     with store.run("t") as run:
@@ -60,14 +60,14 @@ def test_what_came_out_is_given_again_exactly_as_it_was(store: holdfast.Store, v
     assert (type(again), again) == (type(value), value)
 
 
-def test_the_first_time_gives_what_a_replay_will_give(store: holdfast.Store) -> None:
+def test_the_first_time_gives_what_a_replay_will_give(store: backstay.Store) -> None:
     with cut_off(store) as run:
         assert run.call("f", lambda: Point(3)) == {"x": 3}
     with store.run("t") as run:
         assert run.call("f", lambda: Point(3)) == {"x": 3}
 
 
-def test_a_model_that_failed_or_was_cut_off_is_asked_again(store: holdfast.Store, world: World) -> None:
+def test_a_model_that_failed_or_was_cut_off_is_asked_again(store: backstay.Store, world: World) -> None:
     with cut_off(store) as run, pytest.raises(OSError, match="busy"):
         run.call("model", world.break_("failed", OSError("busy")), kind="llm")
     with ends_by(Cut, store.run("t")) as run:
@@ -79,7 +79,7 @@ def test_a_model_that_failed_or_was_cut_off_is_asked_again(store: holdfast.Store
 
 
 def test_a_tool_that_failed_is_told_as_failed_now_and_later_and_not_made_again(
-    store: holdfast.Store, world: World
+    store: backstay.Store, world: World
 ) -> None:
     with cut_off(store) as run:
         with pytest.raises(CallFailedError) as now:
@@ -97,7 +97,7 @@ def test_a_tool_that_failed_is_told_as_failed_now_and_later_and_not_made_again(
     assert world.done == ["tried", "paid"]
 
 
-def test_the_call_itself_can_say_that_a_failure_is_tried_again(store: holdfast.Store, world: World) -> None:
+def test_the_call_itself_can_say_that_a_failure_is_tried_again(store: backstay.Store, world: World) -> None:
     with cut_off(store) as run, pytest.raises(CallFailedError):
         run.call("pay", world.break_("tried", OSError()))
     with store.run("t") as run:
@@ -105,7 +105,7 @@ def test_the_call_itself_can_say_that_a_failure_is_tried_again(store: holdfast.S
 
 
 def test_calls_are_told_apart_by_name_key_and_how_often_they_were_asked_for(
-    store: holdfast.Store, world: World
+    store: backstay.Store, world: World
 ) -> None:
     with cut_off(store) as run:
         for name, key in [("a", None), ("a", None), ("a", "k"), ("a", "k"), ("b", "k")]:
@@ -118,7 +118,7 @@ def test_calls_are_told_apart_by_name_key_and_how_often_they_were_asked_for(
 
 
 def test_two_keyless_calls_of_one_name_at_once_are_refused_before_they_can_be_mixed_up(
-    store: holdfast.Store, world: World
+    store: backstay.Store, world: World
 ) -> None:
     inside, release = threading.Event(), threading.Event()
 
@@ -145,7 +145,7 @@ def test_two_keyless_calls_of_one_name_at_once_are_refused_before_they_can_be_mi
     assert [call.status for call in store.session("t").calls("main~1")] == ["done", "done"]
 
 
-def test_a_call_made_inside_another_belongs_to_it(store: holdfast.Store, world: World) -> None:
+def test_a_call_made_inside_another_belongs_to_it(store: backstay.Store, world: World) -> None:
     with cut_off(store) as run:
 
         def agent() -> str:
@@ -163,9 +163,9 @@ def test_a_call_made_inside_another_belongs_to_it(store: holdfast.Store, world: 
 
 @pytest.mark.parametrize("kind", ["tool", "llm"])
 def test_what_an_agent_inside_a_call_has_done_is_not_done_again_when_the_outer_call_is(
-    store: holdfast.Store, world: World, kind: Any
+    store: backstay.Store, world: World, kind: Any
 ) -> None:
-    def agent(run: holdfast.Run, end: BaseException | None) -> str:
+    def agent(run: backstay.Run, end: BaseException | None) -> str:
         paid = run.call("pay", world.do("paid"), args={})
         if end is not None:
             raise end
@@ -178,7 +178,7 @@ def test_what_an_agent_inside_a_call_has_done_is_not_done_again_when_the_outer_c
     assert world.done == ["paid"]
 
 
-def test_other_arguments_than_recorded_never_give_the_wrong_result(store: holdfast.Store, world: World) -> None:
+def test_other_arguments_than_recorded_never_give_the_wrong_result(store: backstay.Store, world: World) -> None:
     with cut_off(store) as run:
         run.call("pay", world.do("7"), args={"order": 7})
         run.state["n"] = 1
@@ -195,7 +195,7 @@ def test_other_arguments_than_recorded_never_give_the_wrong_result(store: holdfa
         run.call("get", world.do("state 2"))
     assert world.done == ["7", "state 1"]
     info = next(iter(store.sessions()))
-    assert info.status is holdfast.Status.FAILED
+    assert info.status is backstay.Status.FAILED
     # The journal is as it was: the right arguments still get the answer.
     with store.run("t") as run:
         assert run.call("pay", world.do("!"), args={"order": 7}) == "7"
@@ -203,7 +203,7 @@ def test_other_arguments_than_recorded_never_give_the_wrong_result(store: holdfa
         assert run.call("get", world.do("!")) == "state 1"
 
 
-def test_a_mismatch_names_the_arguments_that_were_recorded_and_those_asked_for_now(store: holdfast.Store) -> None:
+def test_a_mismatch_names_the_arguments_that_were_recorded_and_those_asked_for_now(store: backstay.Store) -> None:
     with cut_off(store) as run:
         run.call("pay", lambda: 1, args={"order": "seven"})
     with pytest.raises(MismatchError) as error, store.run("t") as run:
@@ -212,7 +212,7 @@ def test_a_mismatch_names_the_arguments_that_were_recorded_and_those_asked_for_n
     assert "eight" in str(error.value)
 
 
-def test_a_result_that_cannot_be_kept_keeps_that_the_call_was_done(store: holdfast.Store, world: World) -> None:
+def test_a_result_that_cannot_be_kept_keeps_that_the_call_was_done(store: backstay.Store, world: World) -> None:
     with cut_off(store) as run, pytest.raises(InvalidInputError, match="was done"):
         run.call("open", world.do("opened", result=object()))
     with cut_off(store) as run:
@@ -227,7 +227,7 @@ def test_a_result_that_cannot_be_kept_keeps_that_the_call_was_done(store: holdfa
     assert world.done == ["opened"]
 
 
-def test_a_result_that_could_not_be_kept_does_not_haunt_the_next_run(store: holdfast.Store, world: World) -> None:
+def test_a_result_that_could_not_be_kept_does_not_haunt_the_next_run(store: backstay.Store, world: World) -> None:
     with store.run("t") as run:
         run.state["n"] = 1
     with store.run("t") as run, pytest.raises(InvalidInputError):
@@ -239,14 +239,14 @@ def test_a_result_that_could_not_be_kept_does_not_haunt_the_next_run(store: hold
     assert store.session("t").load() == {"n": 2}
 
 
-def test_a_model_answer_that_cannot_be_kept_is_asked_for_again(store: holdfast.Store) -> None:
+def test_a_model_answer_that_cannot_be_kept_is_asked_for_again(store: backstay.Store) -> None:
     with store.run("t") as run:
         with pytest.raises(InvalidInputError, match="cannot be stored"):
             run.call("model", object, kind="llm")
         assert run.call("model", lambda: "text", kind="llm") == "text"
 
 
-def test_a_new_call_that_may_be_the_one_in_doubt_is_not_made(store: holdfast.Store, world: World) -> None:
+def test_a_new_call_that_may_be_the_one_in_doubt_is_not_made(store: backstay.Store, world: World) -> None:
     leave_in_doubt(store, world, key="1")
     with ends_by(InDoubtError, store.run("t")) as run:
         run.call("pay", world.do("twice"), args={}, key="2")
@@ -256,7 +256,7 @@ def test_a_new_call_that_may_be_the_one_in_doubt_is_not_made(store: holdfast.Sto
     assert world.done == ["pay", "another"]
 
 
-def test_a_loop_that_someone_else_drives_says_what_came_out(store: holdfast.Store, world: World) -> None:
+def test_a_loop_that_someone_else_drives_says_what_came_out(store: backstay.Store, world: World) -> None:
     with cut_off(store) as run, run.calling("pay", key="1", args={}) as call:
         assert not call.done
         assert call.finish((1, 2)) == (1, 2)
@@ -278,7 +278,7 @@ def test_a_loop_that_someone_else_drives_says_what_came_out(store: holdfast.Stor
     }
 
 
-def test_listeners_hear_of_every_call_with_its_outcome(store: holdfast.Store) -> None:
+def test_listeners_hear_of_every_call_with_its_outcome(store: backstay.Store) -> None:
     heard: list[tuple[str, str, Any]] = []
     store.on("call", lambda call: heard.append((call.name, call.status, call.result)))
     store.on("call", lambda _: 1 / 0)  # a listener's fault is not the run's
@@ -290,7 +290,7 @@ def test_listeners_hear_of_every_call_with_its_outcome(store: holdfast.Store) ->
     assert heard == [("a", "done", 1), ("m", "done", 2), ("b", "failed", None)]
 
 
-def test_what_cannot_be_a_call_is_refused_before_anything_is_done(store: holdfast.Store, world: World) -> None:
+def test_what_cannot_be_a_call_is_refused_before_anything_is_done(store: backstay.Store, world: World) -> None:
     run = store.run("t")
     with pytest.raises(InvalidInputError, match="not entered"):
         run.call("a", world.do("!"))
@@ -313,7 +313,7 @@ def test_what_cannot_be_a_call_is_refused_before_anything_is_done(store: holdfas
     assert world.done == []
 
 
-def test_a_result_too_large_for_the_journal_keeps_that_the_call_was_done(store: holdfast.Store, world: World) -> None:
+def test_a_result_too_large_for_the_journal_keeps_that_the_call_was_done(store: backstay.Store, world: World) -> None:
     with cut_off(store) as run, pytest.raises(InvalidInputError, match="bytes"):
         run.call("dump", world.do("dumped", result="x" * 17_000_000), args={})
     with cut_off(store) as run, pytest.raises(InvalidInputError, match="was done"):

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import CallFailedError, InDoubtError, InvalidInputError, NotFoundError
+import backstay
+from backstay import CallFailedError, InDoubtError, InvalidInputError, NotFoundError
 from tests.run.crashes import Cut, World, cut_off, ends_by, leave_in_doubt
 
 
@@ -15,7 +15,7 @@ def world() -> World:
     return World()
 
 
-def test_a_call_in_doubt_is_told_and_not_made_again(store: holdfast.Store, world: World) -> None:
+def test_a_call_in_doubt_is_told_and_not_made_again(store: backstay.Store, world: World) -> None:
     heard: list[str] = []
     store.on("in_doubt", lambda call: heard.append(call.id))
     id_ = leave_in_doubt(store, world)
@@ -25,7 +25,7 @@ def test_a_call_in_doubt_is_told_and_not_made_again(store: holdfast.Store, world
     assert heard == [id_]
     assert world.done == ["pay"]
     (info,) = store.crashed()
-    assert (info.id, info.status) == ("t", holdfast.Status.IN_PROGRESS)
+    assert (info.id, info.status) == ("t", backstay.Status.IN_PROGRESS)
 
 
 @pytest.mark.parametrize("where", ["run", "call"])
@@ -38,7 +38,7 @@ def test_a_call_in_doubt_is_told_and_not_made_again(store: holdfast.Store, world
     ],
 )
 def test_the_loop_can_decide_beforehand(
-    store: holdfast.Store, world: World, where: str, choice: Any, result: Any, done: list[str]
+    store: backstay.Store, world: World, where: str, choice: Any, result: Any, done: list[str]
 ) -> None:
     leave_in_doubt(store, world)
     of_run, of_call = ({"on_doubt": choice}, {}) if where == "run" else ({}, {"on_doubt": choice})
@@ -52,16 +52,16 @@ def test_the_loop_can_decide_beforehand(
     assert world.done == done
 
 
-def test_a_call_can_be_stricter_than_its_run(store: holdfast.Store, world: World) -> None:
+def test_a_call_can_be_stricter_than_its_run(store: backstay.Store, world: World) -> None:
     leave_in_doubt(store, world)
     with ends_by(InDoubtError, store.run("t", on_doubt="retry")) as run:
         run.call("pay", world.do("twice"), args={}, on_doubt="ask")
 
 
-def test_a_function_that_cannot_tell_leaves_it_in_doubt(store: holdfast.Store, world: World) -> None:
+def test_a_function_that_cannot_tell_leaves_it_in_doubt(store: backstay.Store, world: World) -> None:
     leave_in_doubt(store, world)
 
-    def cannot_tell(_: holdfast.Call) -> None:
+    def cannot_tell(_: backstay.Call) -> None:
         message = "the bank does not answer"
         raise OSError(message)
 
@@ -83,7 +83,7 @@ def test_a_function_that_cannot_tell_leaves_it_in_doubt(store: holdfast.Store, w
     ],
 )
 def test_somebody_else_can_decide(
-    store: holdfast.Store, world: World, decision: Any, told: Any, result: Any, done: list[str]
+    store: backstay.Store, world: World, decision: Any, told: Any, result: Any, done: list[str]
 ) -> None:
     id_ = leave_in_doubt(store, world)
     store.session("t").resolve(id_, *decision, **told)
@@ -92,7 +92,7 @@ def test_somebody_else_can_decide(
     assert world.done == done
 
 
-def test_somebody_else_can_say_that_it_failed(store: holdfast.Store, world: World) -> None:
+def test_somebody_else_can_say_that_it_failed(store: backstay.Store, world: World) -> None:
     id_ = leave_in_doubt(store, world)
     store.session("t").resolve(id_, failed="card refused")
     with store.run("t") as run, pytest.raises(CallFailedError, match="card refused"):
@@ -100,7 +100,7 @@ def test_somebody_else_can_say_that_it_failed(store: holdfast.Store, world: Worl
     assert world.done == ["pay"]
 
 
-def test_a_decision_that_is_none_changes_nothing(store: holdfast.Store, world: World) -> None:
+def test_a_decision_that_is_none_changes_nothing(store: backstay.Store, world: World) -> None:
     id_ = leave_in_doubt(store, world)
     session = store.session("t")
     wrong: list[tuple[Any, dict[str, Any]]] = [((), {}), (("retry",), {"result": 1}), (("maybe",), {})]
@@ -115,7 +115,7 @@ def test_a_decision_that_is_none_changes_nothing(store: holdfast.Store, world: W
     assert [call.status for call in session.calls(pending=True)] == ["in_doubt"]
 
 
-def test_what_is_known_cannot_be_decided(store: holdfast.Store, world: World) -> None:
+def test_what_is_known_cannot_be_decided(store: backstay.Store, world: World) -> None:
     with cut_off(store) as run:
         run.call("pay", world.do("paid"), args={})
     (call,) = store.session("t").calls(pending=True)
@@ -123,7 +123,7 @@ def test_what_is_known_cannot_be_decided(store: holdfast.Store, world: World) ->
         store.session("t").resolve(call.id, "retry")
 
 
-def test_a_call_of_a_run_that_is_alive_is_not_for_others_to_decide(store: holdfast.Store, world: World) -> None:
+def test_a_call_of_a_run_that_is_alive_is_not_for_others_to_decide(store: backstay.Store, world: World) -> None:
     with store.run("t") as run:
 
         def meddle() -> None:
@@ -134,7 +134,7 @@ def test_a_call_of_a_run_that_is_alive_is_not_for_others_to_decide(store: holdfa
         run.call("pay", meddle, args={})
 
 
-def test_a_run_sees_what_was_decided_after_it_began(store: holdfast.Store, world: World) -> None:
+def test_a_run_sees_what_was_decided_after_it_began(store: backstay.Store, world: World) -> None:
     id_ = leave_in_doubt(store, world)
     with store.run("t") as run:
         store.session("t").resolve(id_, result="by hand")
@@ -144,11 +144,11 @@ def test_a_run_sees_what_was_decided_after_it_began(store: holdfast.Store, world
 
 @pytest.mark.parametrize("how", ["result", "retry", "skip"])
 def test_a_decision_made_while_the_loop_makes_up_its_mind_is_not_written_over(
-    store: holdfast.Store, world: World, how: str
+    store: backstay.Store, world: World, how: str
 ) -> None:
     id_ = leave_in_doubt(store, world)
 
-    def slow(_: holdfast.Call) -> str:
+    def slow(_: backstay.Call) -> str:
         told: dict[str, Any] = {"result": "by hand"} if how == "result" else {"decision": how}
         store.session("t").resolve(id_, **told)
         return "guessed"
@@ -159,7 +159,7 @@ def test_a_decision_made_while_the_loop_makes_up_its_mind_is_not_written_over(
     assert world.done == ["pay"] + ["again"] * (how == "retry")
 
 
-def test_calls_in_doubt_do_not_hold_up_other_calls(store: holdfast.Store, world: World) -> None:
+def test_calls_in_doubt_do_not_hold_up_other_calls(store: backstay.Store, world: World) -> None:
     leave_in_doubt(store, world, key="1")
     with ends_by(InDoubtError, store.run("t")) as run:
         assert run.call("post", world.do("posted")) == "posted"
@@ -169,7 +169,7 @@ def test_calls_in_doubt_do_not_hold_up_other_calls(store: holdfast.Store, world:
 
 
 def test_an_interruption_inside_a_call_that_the_loop_swallows_leaves_it_in_doubt(
-    store: holdfast.Store, world: World
+    store: backstay.Store, world: World
 ) -> None:
     with ends_by(InDoubtError, store.run("t")) as run:
         with pytest.raises(Cut):
@@ -184,7 +184,7 @@ def test_an_interruption_inside_a_call_that_the_loop_swallows_leaves_it_in_doubt
     assert [info.id for info in store.crashed()] == ["t"]
 
 
-def test_a_call_in_doubt_inside_another_leaves_both_in_doubt(store: holdfast.Store, world: World) -> None:
+def test_a_call_in_doubt_inside_another_leaves_both_in_doubt(store: backstay.Store, world: World) -> None:
     with ends_by(Cut, store.run("t")) as run:
         run.call("agent", lambda: run.call("pay", world.cut("pay"), args={}), args={})
     with ends_by(InDoubtError, store.run("t")) as run:
@@ -198,7 +198,7 @@ def test_a_call_in_doubt_inside_another_leaves_both_in_doubt(store: holdfast.Sto
 
 
 def test_giving_up_frees_the_session_and_keeps_what_was_in_doubt_in_history(
-    store: holdfast.Store, world: World
+    store: backstay.Store, world: World
 ) -> None:
     with store.run("t", input="first") as run:
         run.state["n"] = 1
@@ -206,7 +206,7 @@ def test_giving_up_frees_the_session_and_keeps_what_was_in_doubt_in_history(
     session = store.session("t")
     session.abandon(reason="nobody knows any more")
     info = next(iter(store.sessions()))
-    assert (info.status, info.reason, info.crashed) == (holdfast.Status.HALTED, "nobody knows any more", False)
+    assert (info.status, info.reason, info.crashed) == (backstay.Status.HALTED, "nobody knows any more", False)
     assert session.calls(pending=True) == []
     assert store.crashed() == []
     with store.run("t", input="second") as run:
@@ -218,16 +218,16 @@ def test_giving_up_frees_the_session_and_keeps_what_was_in_doubt_in_history(
     ]
 
 
-def test_a_live_run_is_not_given_up_by_others(store: holdfast.Store) -> None:
-    with store.run("t"), pytest.raises(holdfast.LeaseHeldError):
+def test_a_live_run_is_not_given_up_by_others(store: backstay.Store) -> None:
+    with store.run("t"), pytest.raises(backstay.LeaseHeldError):
         store.session("t").abandon(reason="impatience")
 
 
-def test_deciding_takes_as_long_as_it_takes_and_the_lease_is_kept(store: holdfast.Store, world: World) -> None:
+def test_deciding_takes_as_long_as_it_takes_and_the_lease_is_kept(store: backstay.Store, world: World) -> None:
     leave_in_doubt(store, world)
     done = threading.Event()
 
-    def ask_somebody(_: holdfast.Call) -> str:
+    def ask_somebody(_: backstay.Call) -> str:
         done.wait(1.2)
         return "paid"
 
@@ -235,14 +235,14 @@ def test_deciding_takes_as_long_as_it_takes_and_the_lease_is_kept(store: holdfas
         started = threading.Thread(target=lambda: run.call("pay", world.do("twice"), args={}))
         started.start()
         started.join(0.9)
-        with pytest.raises(holdfast.LeaseHeldError), store.run("t"):
+        with pytest.raises(backstay.LeaseHeldError), store.run("t"):
             pass
         started.join()
         run.step()
 
 
 def test_a_call_in_doubt_that_was_to_be_retried_and_then_was_not_made_is_still_in_doubt(
-    store: holdfast.Store, world: World
+    store: backstay.Store, world: World
 ) -> None:
     leave_in_doubt(store, world)
     with cut_off(store, on_doubt="retry") as run:
@@ -252,18 +252,18 @@ def test_a_call_in_doubt_that_was_to_be_retried_and_then_was_not_made_is_still_i
     assert world.done == ["pay"]
 
 
-def test_a_call_that_was_begun_and_not_made_is_made_without_asking(store: holdfast.Store, world: World) -> None:
+def test_a_call_that_was_begun_and_not_made_is_made_without_asking(store: backstay.Store, world: World) -> None:
     with cut_off(store) as run:
         run._begin("pay", args={}).withdraw()
     with store.run("t") as run:
         assert run.call("pay", world.do("paid"), args={}) == "paid"
 
 
-def test_what_a_function_asks_to_find_out_belongs_to_the_call_it_decides(store: holdfast.Store, world: World) -> None:
+def test_what_a_function_asks_to_find_out_belongs_to_the_call_it_decides(store: backstay.Store, world: World) -> None:
     leave_in_doubt(store, world)
     with cut_off(store) as run:
 
-        def find_out(_: holdfast.Call) -> Any:
+        def find_out(_: backstay.Call) -> Any:
             return run.call("bank", world.do("asked the bank"), args={})
 
         assert run.call("pay", world.do("twice"), args={}, on_doubt=find_out) == "asked the bank"

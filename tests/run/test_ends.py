@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import ClosedError, InvalidInputError, LeaseHeldError, LoopGuard, RunEnded, Status
+import backstay
+from backstay import ClosedError, InvalidInputError, LeaseHeldError, LoopGuard, RunEnded, Status
 from tests.run.crashes import Cut, World, cut_off, ends_by
 
 
@@ -15,11 +15,11 @@ def world() -> World:
     return World()
 
 
-def info(store: holdfast.Store) -> holdfast.SessionInfo:
+def info(store: backstay.Store) -> backstay.SessionInfo:
     return next(iter(store.sessions()))
 
 
-def test_a_run_that_comes_to_its_end_is_completed_and_its_state_kept(store: holdfast.Store) -> None:
+def test_a_run_that_comes_to_its_end_is_completed_and_its_state_kept(store: backstay.Store) -> None:
     with store.run("t", agent="support", input="hello") as run:
         assert (run.resumed, run.head, run.input, run.iteration) == (False, None, "hello", 0)
         run.append({"role": "user", "content": run.input})
@@ -38,7 +38,7 @@ def test_a_run_that_comes_to_its_end_is_completed_and_its_state_kept(store: hold
     ids=["halt", "fail", "exception"],
 )
 def test_a_run_that_ends_otherwise_has_that_status_and_is_gone_on_with_from_its_last_boundary(
-    store: holdfast.Store, world: World, end: Any, status: Status, reason: str
+    store: backstay.Store, world: World, end: Any, status: Status, reason: str
 ) -> None:
     with contextlib.suppress(KeyError), store.run("t", input="go") as run:
         run.state["n"] = 1
@@ -59,7 +59,7 @@ def test_a_run_that_ends_otherwise_has_that_status_and_is_gone_on_with_from_its_
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit, Cut])
 @pytest.mark.parametrize("where", ["inside a call", "between calls"])
 def test_an_interruption_leaves_it_in_progress_with_the_lease_free(
-    store: holdfast.Store, world: World, error: type[BaseException], where: str
+    store: backstay.Store, world: World, error: type[BaseException], where: str
 ) -> None:
     def interrupt() -> None:
         raise error
@@ -79,7 +79,7 @@ def test_an_interruption_leaves_it_in_progress_with_the_lease_free(
     assert world.done == ["got"]
 
 
-def test_halting_passes_every_except_exception_on_its_way_out(store: holdfast.Store) -> None:
+def test_halting_passes_every_except_exception_on_its_way_out(store: backstay.Store) -> None:
     reached = False
     with store.run("t") as run:
         try:
@@ -91,7 +91,7 @@ def test_halting_passes_every_except_exception_on_its_way_out(store: holdfast.St
     assert info(store).reason == "stop here"
 
 
-def test_a_loop_that_swallows_its_own_end_has_ended_all_the_same(store: holdfast.Store) -> None:
+def test_a_loop_that_swallows_its_own_end_has_ended_all_the_same(store: backstay.Store) -> None:
     with store.run("t") as run:
         with contextlib.suppress(BaseException):
             run.halt("enough")
@@ -101,7 +101,7 @@ def test_a_loop_that_swallows_its_own_end_has_ended_all_the_same(store: holdfast
     assert (info(store).status, info(store).reason) == (Status.HALTED, "enough")
 
 
-def test_the_end_of_an_inner_run_does_not_end_the_outer_one(store: holdfast.Store) -> None:
+def test_the_end_of_an_inner_run_does_not_end_the_outer_one(store: backstay.Store) -> None:
     with store.run("outer") as outer:
         with store.run("inner") as inner:
             inner.halt("inner only")
@@ -109,7 +109,7 @@ def test_the_end_of_an_inner_run_does_not_end_the_outer_one(store: holdfast.Stor
     assert {each.id: each.status for each in store.sessions()} == {"outer": Status.COMPLETED, "inner": Status.HALTED}
 
 
-def test_an_outer_end_raised_inside_an_inner_run_ends_the_outer_one(store: holdfast.Store) -> None:
+def test_an_outer_end_raised_inside_an_inner_run_ends_the_outer_one(store: backstay.Store) -> None:
     with store.run("outer") as outer, store.run("inner") as inner:
         inner.state["n"] = 1
         outer.halt("all of it")
@@ -117,7 +117,7 @@ def test_an_outer_end_raised_inside_an_inner_run_ends_the_outer_one(store: holdf
     assert ends == {"outer": (Status.HALTED, False), "inner": (Status.IN_PROGRESS, True)}
 
 
-def test_an_input_is_kept_until_a_run_completes_and_then_gone(store: holdfast.Store) -> None:
+def test_an_input_is_kept_until_a_run_completes_and_then_gone(store: backstay.Store) -> None:
     with cut_off(store, input={"order": 7}):
         pass
     with cut_off(store, input="a later message") as run:
@@ -132,8 +132,8 @@ def test_an_input_is_kept_until_a_run_completes_and_then_gone(store: holdfast.St
         assert run.input == "a later message"
 
 
-def test_a_new_message_after_a_crash_never_gets_the_answer_to_the_old_one(store: holdfast.Store, world: World) -> None:
-    def answer(run: holdfast.Run) -> Any:
+def test_a_new_message_after_a_crash_never_gets_the_answer_to_the_old_one(store: backstay.Store, world: World) -> None:
+    def answer(run: backstay.Run) -> Any:
         run.state.setdefault("messages", [{"role": "user", "content": run.input}])
         asked = run.state["messages"][0]["content"]
         return asked, run.call("model", world.do(f"answer to {asked}"), kind="llm")
@@ -147,13 +147,13 @@ def test_a_new_message_after_a_crash_never_gets_the_answer_to_the_old_one(store:
         assert answer(run) == ("new", "answer to new")
 
 
-def test_an_input_that_cannot_be_stored_is_refused_and_nobody_holds_a_lease(store: holdfast.Store) -> None:
+def test_an_input_that_cannot_be_stored_is_refused_and_nobody_holds_a_lease(store: backstay.Store) -> None:
     with pytest.raises(InvalidInputError, match="input"), store.run("t", input=object()):
         pass
     assert list(store.sessions()) == []
 
 
-def test_a_completed_session_entered_again_is_a_new_run_on_its_head(store: holdfast.Store, world: World) -> None:
+def test_a_completed_session_entered_again_is_a_new_run_on_its_head(store: backstay.Store, world: World) -> None:
     with store.run("t") as run:
         run.state["n"] = 1
         run.call("pay", world.do("first"), args={})
@@ -164,7 +164,7 @@ def test_a_completed_session_entered_again_is_a_new_run_on_its_head(store: holdf
     assert world.done == ["first", "second"]
 
 
-def test_a_run_that_changes_nothing_records_nothing(store: holdfast.Store) -> None:
+def test_a_run_that_changes_nothing_records_nothing(store: backstay.Store) -> None:
     with store.run("t") as run:
         run.state["n"] = 1
     head = store.session("t").head()
@@ -178,7 +178,7 @@ def test_a_run_that_changes_nothing_records_nothing(store: holdfast.Store) -> No
     assert store.session("t").head() != head
 
 
-def test_a_run_is_entered_once(store: holdfast.Store) -> None:
+def test_a_run_is_entered_once(store: backstay.Store) -> None:
     run = store.run("t")
     with run:
         run.state["n"] = 1
@@ -187,7 +187,7 @@ def test_a_run_is_entered_once(store: holdfast.Store) -> None:
     assert info(store).status is Status.COMPLETED
 
 
-def test_after_its_end_a_run_does_nothing_more(store: holdfast.Store, world: World) -> None:
+def test_after_its_end_a_run_does_nothing_more(store: backstay.Store, world: World) -> None:
     with store.run("t") as run:
         pass
     for act in (run.step, run.checkpoint, lambda: run.call("a", world.do("!"))):
@@ -196,7 +196,7 @@ def test_after_its_end_a_run_does_nothing_more(store: holdfast.Store, world: Wor
     assert world.done == []
 
 
-def test_a_write_that_fails_ends_the_run_and_the_loop_hears_of_it(store: holdfast.Store, world: World) -> None:
+def test_a_write_that_fails_ends_the_run_and_the_loop_hears_of_it(store: backstay.Store, world: World) -> None:
     with ends_by(ClosedError, store.run("t")) as run:
         run.state["n"] = 1
         run.step()
@@ -226,14 +226,14 @@ def test_a_write_that_fails_ends_the_run_and_the_loop_hears_of_it(store: holdfas
     ids=repr,
 )
 def test_options_that_cannot_be_are_refused_before_anything_is_written(
-    store: holdfast.Store, options: dict[str, Any]
+    store: backstay.Store, options: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidInputError):
         store.run("t", **options)
     assert list(store.sessions()) == []
 
 
-def test_a_second_run_is_told_who_holds_the_lease_and_until_when(store: holdfast.Store) -> None:
+def test_a_second_run_is_told_who_holds_the_lease_and_until_when(store: backstay.Store) -> None:
     import os
     import socket
 
@@ -246,10 +246,10 @@ def test_a_second_run_is_told_who_holds_the_lease_and_until_when(store: holdfast
     assert store.session("t").load() == {"n": 1}
 
 
-def test_a_guard_warns_then_halts_and_goes_on_counting_after_a_crash(store: holdfast.Store) -> None:
+def test_a_guard_warns_then_halts_and_goes_on_counting_after_a_crash(store: backstay.Store) -> None:
     guard = LoopGuard(repeats=2, halt_after=4, window=4)
 
-    def ask(run: holdfast.Run) -> None:
+    def ask(run: backstay.Run) -> None:
         run.call("model", lambda: "the same answer, word for word", kind="llm")
         run.step()
 
@@ -272,11 +272,11 @@ def test_a_guard_warns_then_halts_and_goes_on_counting_after_a_crash(store: hold
     ("limit", "reason"),
     [({"max_iterations": 2}, "iterations"), ({"max_cost": 2}, "cost"), ({"max_failures": 2}, "fail")],
 )
-def test_limits_halt_a_run(store: holdfast.Store, limit: dict[str, Any], reason: str) -> None:
+def test_limits_halt_a_run(store: backstay.Store, limit: dict[str, Any], reason: str) -> None:
     with store.run("t", loops=LoopGuard(**limit)) as run:
         for _ in range(10):
             run.use(cost=1.0)
-            with contextlib.suppress(holdfast.CallFailedError):
+            with contextlib.suppress(backstay.CallFailedError):
                 run.call("tool", lambda: 1 / 0)
             run.step() if "max_failures" not in limit else None
     assert info(store).status is Status.HALTED

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import FencedError, InDoubtError, LeaseHeldError
+import backstay
+from backstay import FencedError, InDoubtError, LeaseHeldError
 from tests.run.crashes import World, cut_off, leave_in_doubt
 
 
@@ -15,7 +15,7 @@ def world() -> World:
     return World()
 
 
-def two_steps(store: holdfast.Store, world: World) -> None:
+def two_steps(store: backstay.Store, world: World) -> None:
     """Two boundaries with a call each, then a finished call that no boundary took in."""
     with cut_off(store) as run:
         for n in (1, 2):
@@ -25,7 +25,7 @@ def two_steps(store: holdfast.Store, world: World) -> None:
         run.call("pay", world.do("paid 3"), args={"n": 3})
 
 
-def test_others_do_not_write_where_a_run_is_alive(store: holdfast.Store) -> None:
+def test_others_do_not_write_where_a_run_is_alive(store: backstay.Store) -> None:
     with store.run("t") as run:
         run.state["n"] = 1
         first = run.step()
@@ -51,7 +51,7 @@ def test_others_do_not_write_where_a_run_is_alive(store: holdfast.Store) -> None
     assert store.session("t").load("what-if") == {"n": 4}
 
 
-def test_others_do_not_write_over_a_call_in_doubt(store: holdfast.Store, world: World) -> None:
+def test_others_do_not_write_over_a_call_in_doubt(store: backstay.Store, world: World) -> None:
     session = store.session("t")
     session.commit({"n": 0})
     session.commit({"n": 0})
@@ -65,7 +65,7 @@ def test_others_do_not_write_over_a_call_in_doubt(store: holdfast.Store, world: 
     other.commit({"n": 1})
 
 
-def test_a_fork_really_calls_its_tools(store: holdfast.Store, world: World) -> None:
+def test_a_fork_really_calls_its_tools(store: backstay.Store, world: World) -> None:
     two_steps(store, world)
     session = store.session("t")
     session.fork("main~1", "what-if")
@@ -80,7 +80,7 @@ def test_a_fork_really_calls_its_tools(store: holdfast.Store, world: World) -> N
     assert world.done == ["paid 1", "paid 2", "paid 3", "paid 2 if", "paid 3 if"]
 
 
-def test_a_restore_never_replays_the_future_it_left(store: holdfast.Store, world: World) -> None:
+def test_a_restore_never_replays_the_future_it_left(store: backstay.Store, world: World) -> None:
     two_steps(store, world)
     session = store.session("t")
     session.restore("main~1")
@@ -90,7 +90,7 @@ def test_a_restore_never_replays_the_future_it_left(store: holdfast.Store, world
     assert world.done[-1] == "paid 2 anew"
 
 
-def test_a_restore_that_is_undone_repeats_nothing_that_was_pending(store: holdfast.Store, world: World) -> None:
+def test_a_restore_that_is_undone_repeats_nothing_that_was_pending(store: backstay.Store, world: World) -> None:
     two_steps(store, world)
     session = store.session("t")
     for _ in range(2):
@@ -107,7 +107,7 @@ def test_a_restore_that_is_undone_repeats_nothing_that_was_pending(store: holdfa
     assert [call.result for call in session.calls()] == ["paid 3"]
 
 
-def test_what_was_made_after_a_restore_waits_where_the_undo_left_it(store: holdfast.Store, world: World) -> None:
+def test_what_was_made_after_a_restore_waits_where_the_undo_left_it(store: backstay.Store, world: World) -> None:
     two_steps(store, world)
     session = store.session("t")
     session.restore("main~1")
@@ -120,7 +120,7 @@ def test_what_was_made_after_a_restore_waits_where_the_undo_left_it(store: holdf
     assert [call.result for call in session.calls(pending=True)] == ["paid 2 anew"]
 
 
-def test_a_commit_by_somebody_else_parks_what_was_pending(store: holdfast.Store, world: World) -> None:
+def test_a_commit_by_somebody_else_parks_what_was_pending(store: backstay.Store, world: World) -> None:
     two_steps(store, world)
     store.session("t").commit({"n": 10})
     assert store.session("t").calls(pending=True) == []
@@ -129,7 +129,7 @@ def test_a_commit_by_somebody_else_parks_what_was_pending(store: holdfast.Store,
         assert run.call("pay", world.do("paid 11"), args={"n": 3}) == "paid 11"
 
 
-def let_expire(store: holdfast.Store, world: World, lease_s: float = 0.05) -> holdfast.Run:
+def let_expire(store: backstay.Store, world: World, lease_s: float = 0.05) -> backstay.Run:
     """A run that is alive and silent for longer than its lease."""
     run = store.run("t", lease_s=lease_s)
     run.__enter__()
@@ -140,7 +140,7 @@ def let_expire(store: holdfast.Store, world: World, lease_s: float = 0.05) -> ho
 
 
 @pytest.mark.parametrize("how", ["commit", "restore", "undo", "delete", "abandon", "delete the session"])
-def test_a_run_over_whose_head_somebody_wrote_does_nothing_more(store: holdfast.Store, world: World, how: str) -> None:
+def test_a_run_over_whose_head_somebody_wrote_does_nothing_more(store: backstay.Store, world: World, how: str) -> None:
     session = store.session("t")
     session.commit({"n": 0})
     if how == "undo":
@@ -166,7 +166,7 @@ def test_a_run_over_whose_head_somebody_wrote_does_nothing_more(store: holdfast.
     assert world.done == ["before"]
 
 
-def test_a_stalled_run_is_not_taken_for_a_later_one_in_another_session(store: holdfast.Store, world: World) -> None:
+def test_a_stalled_run_is_not_taken_for_a_later_one_in_another_session(store: backstay.Store, world: World) -> None:
     run = let_expire(store, world)
     store.delete("t")
     with store.run("u") as other:
@@ -177,7 +177,7 @@ def test_a_stalled_run_is_not_taken_for_a_later_one_in_another_session(store: ho
     assert world.done == ["before"]
 
 
-def test_a_decision_about_a_stalled_run_stops_it(store: holdfast.Store, world: World) -> None:
+def test_a_decision_about_a_stalled_run_stops_it(store: backstay.Store, world: World) -> None:
     run = store.run("t", lease_s=0.05)
     run.__enter__()
     call = run._begin("pay", args={})
@@ -191,7 +191,7 @@ def test_a_decision_about_a_stalled_run_stops_it(store: holdfast.Store, world: W
         assert again.call("pay", world.do("!"), args={}) == "by hand"
 
 
-def test_a_run_that_was_taken_over_is_fenced_at_whatever_it_writes_next(store: holdfast.Store, world: World) -> None:
+def test_a_run_that_was_taken_over_is_fenced_at_whatever_it_writes_next(store: backstay.Store, world: World) -> None:
     heard: list[str] = []
     store.on("fenced", lambda run: heard.append(run.session.id))
     ways: dict[str, Any] = {
@@ -217,7 +217,7 @@ def test_a_run_that_was_taken_over_is_fenced_at_whatever_it_writes_next(store: h
     assert heard == ["t"] * len(ways)
 
 
-def test_a_fence_of_an_inner_run_does_not_keep_the_lease_of_the_outer_one(store: holdfast.Store, world: World) -> None:
+def test_a_fence_of_an_inner_run_does_not_keep_the_lease_of_the_outer_one(store: backstay.Store, world: World) -> None:
     inner = let_expire(store, world)
     with store.run("t"), pytest.raises(FencedError), store.run("outer"), inner:
         inner.step()
@@ -227,12 +227,12 @@ def test_a_fence_of_an_inner_run_does_not_keep_the_lease_of_the_outer_one(store:
 
 
 def test_a_session_that_moved_brings_its_pending_calls_and_has_not_crashed(
-    store: holdfast.Store, world: World, tmp_path: Any
+    store: backstay.Store, world: World, tmp_path: Any
 ) -> None:
     two_steps(store, world)
-    store.export(tmp_path / "t.holdfast", session="t")
-    with holdfast.open("memory://") as elsewhere:
-        elsewhere.import_(tmp_path / "t.holdfast")
+    store.export(tmp_path / "t.backstay", session="t")
+    with backstay.open("memory://") as elsewhere:
+        elsewhere.import_(tmp_path / "t.backstay")
         assert elsewhere.crashed() == []
         with elsewhere.run("t") as run:
             assert run.call("pay", world.do("!"), args={"n": 3}) == "paid 3"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-import holdfast
-from holdfast import FencedError, LeaseHeldError
+import backstay
+from backstay import FencedError, LeaseHeldError
 from tests.run.crashes import World
 
 LEASE_S = 0.5
@@ -19,7 +19,7 @@ def world() -> World:
     return World()
 
 
-def held_for(store: holdfast.Store, seconds: float) -> bool:
+def held_for(store: backstay.Store, seconds: float) -> bool:
     """True if the lease is held the whole time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -32,21 +32,21 @@ def held_for(store: holdfast.Store, seconds: float) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["tool", "llm"])
-def test_a_call_longer_than_the_lease_keeps_it(store: holdfast.Store, kind: str) -> None:
+def test_a_call_longer_than_the_lease_keeps_it(store: backstay.Store, kind: str) -> None:
     with store.run("t", lease_s=LEASE_S) as run:
         assert run.call("slow", lambda: held_for(store, LEASE_S * 2), kind=kind)  # type: ignore[arg-type]
         run.state["n"] = 1
         assert run.step() is not None
 
 
-def test_a_loop_driven_by_someone_else_keeps_it_too(store: holdfast.Store) -> None:
+def test_a_loop_driven_by_someone_else_keeps_it_too(store: backstay.Store) -> None:
     with store.run("t", lease_s=LEASE_S) as run, run.calling("slow") as call:
         call.finish(held_for(store, LEASE_S * 2))
     assert call.result is True
 
 
 def test_a_loop_that_hangs_between_two_calls_loses_it_and_does_nothing_more(
-    store: holdfast.Store, world: World
+    store: backstay.Store, world: World
 ) -> None:
     run = store.run("t", lease_s=LEASE_S)
     run.__enter__()
@@ -60,18 +60,18 @@ def test_a_loop_that_hangs_between_two_calls_loses_it_and_does_nothing_more(
     assert world.done == ["first", "second"]
 
 
-def test_a_loop_that_hangs_and_was_not_missed_goes_on(store: holdfast.Store, world: World) -> None:
+def test_a_loop_that_hangs_and_was_not_missed_goes_on(store: backstay.Store, world: World) -> None:
     with store.run("t", lease_s=0.05) as run:
         time.sleep(0.15)
         assert run.call("first", world.do("first")) == "first"
         run.step()
-    assert store.session("t").checkpoint().status is holdfast.Status.COMPLETED
+    assert store.session("t").checkpoint().status is backstay.Status.COMPLETED
 
 
-def test_many_threads_that_make_calls_do_not_stop_the_heartbeat(store: holdfast.Store) -> None:
+def test_many_threads_that_make_calls_do_not_stop_the_heartbeat(store: backstay.Store) -> None:
     stop = threading.Event()
 
-    def busy(run: holdfast.Run, me: int) -> None:
+    def busy(run: backstay.Run, me: int) -> None:
         while not stop.is_set():
             run.call("quick", lambda: None, key=str(me), args={})
 
@@ -94,7 +94,7 @@ def test_many_threads_that_make_calls_do_not_stop_the_heartbeat(store: holdfast.
             thread.join()
 
 
-def test_what_a_listener_does_at_a_boundary_is_not_part_of_it(store: holdfast.Store, world: World) -> None:
+def test_what_a_listener_does_at_a_boundary_is_not_part_of_it(store: backstay.Store, world: World) -> None:
     acts: list[Callable[[], object]] = []
     refused: list[BaseException] = []
 
@@ -102,7 +102,7 @@ def test_what_a_listener_does_at_a_boundary_is_not_part_of_it(store: holdfast.St
         for act in acts:
             try:
                 act()
-            except holdfast.InvalidInputError as error:
+            except backstay.InvalidInputError as error:
                 refused.append(error)
 
     store.on("checkpoint", listen)
@@ -118,7 +118,7 @@ def test_what_a_listener_does_at_a_boundary_is_not_part_of_it(store: holdfast.St
 
 
 def test_a_forked_child_neither_makes_calls_nor_gives_its_parents_lease_away(
-    store: holdfast.Store, world: World
+    store: backstay.Store, world: World
 ) -> None:
     if store.backend.name == "memory":
         pytest.skip("a child has a copy of memory, and nothing it does can be seen")
@@ -131,10 +131,10 @@ def test_a_forked_child_neither_makes_calls_nor_gives_its_parents_lease_away(
             try:
                 with run:
                     run.call("pay", lambda: os._exit(2), args={})
-            except holdfast.ClosedError:
+            except backstay.ClosedError:
                 code = 0
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert run.call("pay", world.do("paid"), args={}) == "paid"
-    assert store.session("t").checkpoint().status is holdfast.Status.COMPLETED
+    assert store.session("t").checkpoint().status is backstay.Status.COMPLETED

@@ -1,6 +1,6 @@
 """A run that is paused is neither done nor crashed: the next one goes on with what it recorded."""
 
-import holdfast
+import backstay
 
 
 def test_what_a_paused_run_recorded_is_not_done_again() -> None:
@@ -10,7 +10,7 @@ def test_what_a_paused_run_recorded_is_not_done_again() -> None:
         done.append(1)
         return "paid"
 
-    with holdfast.open("memory://") as store:
+    with backstay.open("memory://") as store:
         for _ in range(3):
             with store.run("job") as run:
                 assert run.call("pay", pay, args=1) == "paid"

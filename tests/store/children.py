@@ -1,13 +1,13 @@
-"""Other processes: small programs run with the same Python and the same Holdfast."""
+"""Other processes: small programs run with the same Python and the same Backstay."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import holdfast
+import backstay
 
-PLACE = str(Path(holdfast.__file__).parents[1])
+PLACE = str(Path(backstay.__file__).parents[1])
 
 
 def start(program: str, *arguments: object) -> subprocess.Popen[str]:

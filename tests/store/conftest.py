@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import backstay
 
 
 @pytest.fixture
@@ -14,11 +14,11 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[holdfast.Store]:
-    with holdfast.open(path) as opened:
+def store(path: Path) -> Iterator[backstay.Store]:
+    with backstay.open(path) as opened:
         yield opened
 
 
 @pytest.fixture
-def session(store: holdfast.Store) -> holdfast.Session:
+def session(store: backstay.Store) -> backstay.Session:
     return store.session("ticket-42", agent="support")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Checkpoint, InvalidInputError, Outcome, Session, Status, Store, Usage
+import backstay
+from backstay import Checkpoint, InvalidInputError, Outcome, Session, Status, Store, Usage
 
 
 def test_every_field_given_to_a_commit_is_there_when_it_is_read_again(session: Session, store: Store) -> None:
@@ -198,7 +198,7 @@ def test_a_diff_names_what_changed_between_two_refs(session: Session) -> None:
     session.commit({"messages": [{"role": "user", "content": "a"}], "phase": "plan"})
     session.commit({"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}], "phase": "act"})
     diff = session.diff("main~1", "main")
-    assert isinstance(diff, holdfast.Diff)
+    assert isinstance(diff, backstay.Diff)
     assert "phase" in str(diff)
     assert not session.diff("main", session.checkpoint())
 

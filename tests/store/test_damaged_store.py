@@ -7,15 +7,15 @@ from pathlib import Path
 import apsw
 import pytest
 
-import holdfast
-from holdfast import CorruptionError, Damaged, Session, Store
+import backstay
+from backstay import CorruptionError, Damaged, Session, Store
 
 
 def message(number: int) -> dict[str, str]:
     return {"role": "user", "content": f"message {number} " + " ".join(str(number * word) for word in range(300))}
 
 
-def history(session: Session, steps: int) -> list[holdfast.Checkpoint]:
+def history(session: Session, steps: int) -> list[backstay.Checkpoint]:
     messages: list[dict[str, str]] = []
     made = []
     for number in range(steps):
@@ -40,12 +40,12 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
-def damaged(file: Path, column: str, number: int, steps: int = 4) -> tuple[Store, list[holdfast.Checkpoint]]:
-    with holdfast.open(file) as store:
+def damaged(file: Path, column: str, number: int, steps: int = 4) -> tuple[Store, list[backstay.Checkpoint]]:
+    with backstay.open(file) as store:
         made = history(store.session("s"), steps)
         store.session("other").commit({"fine": True})
     spoil(file, column, made[number].id)
-    return holdfast.open(file), made
+    return backstay.open(file), made
 
 
 def test_a_damaged_head_is_an_error_and_the_newest_intact_one_is_a_call_away(file: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_damaged_head_is_an_error_and_the_newest_intact_one_is_a_call_away(fil
 
 
 def test_damage_that_another_way_leads_around_costs_nothing(file: Path) -> None:
-    with holdfast.open(file) as store:
+    with backstay.open(file) as store:
         made = history(store.session("s"), 80)
         connection = apsw.Connection(str(file), vfs="cksmvfs", flags=apsw.SQLITE_OPEN_READONLY)
         columns = ("roll", "whole")
@@ -77,7 +77,7 @@ def test_damage_that_another_way_leads_around_costs_nothing(file: Path) -> None:
     assert len(with_copy["whole"]) > 1
     spoil(file, "roll", with_copy["roll"][-1])
     spoil(file, "whole", with_copy["whole"][-1])
-    with holdfast.open(file) as store:
+    with backstay.open(file) as store:
         session = store.session("s")
         assert [session.load(point)["messages"] for point in made] == [
             [message(number) for number in range(count + 1)] for count in range(80)
@@ -102,7 +102,7 @@ def test_a_salvage_marks_what_is_lost_and_keeps_the_rest(file: Path) -> None:
         found = store.session("s").load(made[3], salvage=True)["messages"]
         assert found[:3] == [message(0), message(1), message(2)]
         assert [type(item) for item in found[3:]] == [Damaged]
-        with pytest.raises(holdfast.InvalidInputError):
+        with pytest.raises(backstay.InvalidInputError):
             store.session("s").commit({"messages": found}, branch="main")
 
 
@@ -118,17 +118,17 @@ def test_verify_names_each_checkpoint_that_cannot_be_read_and_no_other(file: Pat
 
 
 def test_nothing_intact_is_said_and_not_taken_for_nothing_there(file: Path) -> None:
-    with holdfast.open(file) as store:
+    with backstay.open(file) as store:
         (only,) = history(store.session("s"), 1)
     spoil(file, "whole", only.id)
-    with holdfast.open(file) as store:
+    with backstay.open(file) as store:
         with pytest.raises(CorruptionError, match="no checkpoint"):
             store.session("s").newest_intact()
         assert store.session("unheard of").newest_intact() is None
 
 
 def test_a_repair_removes_what_nobody_needs_and_nothing_that_can_be_read(file: Path) -> None:
-    with holdfast.open(file) as store:
+    with backstay.open(file) as store:
         made = history(store.session("s"), 3)
         store.session("s").commit({"picture": bytes(range(256)) * 40}, branch="main")
     connection = apsw.Connection(str(file), vfs="cksmvfs")
@@ -136,7 +136,7 @@ def test_a_repair_removes_what_nobody_needs_and_nothing_that_can_be_read(file: P
     connection.execute("INSERT INTO blob_refs(cid, bid) VALUES(999, 1)")
     connection.execute("UPDATE sessions SET checkpoints = 77")
     connection.close()
-    with holdfast.open(file) as store:
+    with backstay.open(file) as store:
         assert len(store.verify().problems) == 3
         report = store.verify(repair=True)
         assert report.ok

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import InvalidInputError, NotFoundError, Session, Store
+import backstay
+from backstay import InvalidInputError, NotFoundError, Session, Store
 
 
 def long_history(session: Session, count: int) -> dict[str, dict[str, Any]]:
@@ -157,7 +157,7 @@ def raw_bytes(path: Path) -> bytes:
 
 @pytest.mark.parametrize("neighbour", [False, True])
 def test_a_deleted_session_leaves_nothing_behind_not_even_in_free_pages(path: Path, neighbour: bool) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         if neighbour:
             store.session("other").commit({"messages": ["stays"] * 100})
         session = store.session(f"id-{MARK}", agent=f"agent-{MARK}")
@@ -167,7 +167,7 @@ def test_a_deleted_session_leaves_nothing_behind_not_even_in_free_pages(path: Pa
                 label=f"label-{MARK}",
                 metadata={"m": MARK},
                 resume_hint=MARK,
-                status=holdfast.Status.FAILED(MARK),
+                status=backstay.Status.FAILED(MARK),
                 usage={"extra": {MARK: 1}},
                 trigger=MARK,
             )

@@ -1,7 +1,7 @@
 """Removing chosen checkpoints in one go, as adapters do that keep other rules than a Retention."""
 
-from holdfast import Session, Store
-from holdfast.upkeep.pruning import drop
+from backstay import Session, Store
+from backstay.upkeep.pruning import drop
 
 
 def test_what_was_not_chosen_stays_readable(session: Session, store: Store) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast import Checkpoint, ConflictError, InvalidInputError, Session, Store
+from backstay import Checkpoint, ConflictError, InvalidInputError, Session, Store
 
 
 @pytest.fixture

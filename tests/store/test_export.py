@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import (
+import backstay
+from backstay import (
     AlreadyExistsError,
     ConflictError,
     CorruptionError,
@@ -22,15 +22,15 @@ from holdfast import (
     Store,
     UnavailableError,
 )
-from holdfast.testing.author import next_turn
-from holdfast.upkeep import bundle
+from backstay.testing.author import next_turn
+from backstay.upkeep import bundle
 from tests.store.children import run, start
 from tests.store.travel import KINDS, about, kept, live, open_kind, raw_blocks
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return tmp_path / "out" / "sessions.holdfast"
+    return tmp_path / "out" / "sessions.backstay"
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def _folder(file: Path) -> None:
 
 
 def taken_in(file: Path) -> Store:
-    store = holdfast.open("memory://")
+    store = backstay.open("memory://")
     store.import_(file)
     assert store.verify().ok
     return store
@@ -48,7 +48,7 @@ def taken_in(file: Path) -> Store:
 def test_a_person_sees_what_the_file_is_and_nobody_else_sees_it(store: Store, file: Path) -> None:
     live(store)
     store.export(file)
-    assert file.read_bytes().splitlines()[0] == b"holdfast-export 1"
+    assert file.read_bytes().splitlines()[0] == b"backstay-export 1"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
@@ -132,14 +132,14 @@ def test_an_export_that_is_given_up_leaves_nothing(store: Store, file: Path) -> 
 
 
 FULL = """
-import resource, sys, holdfast
+import resource, sys, backstay
 from tests.store.travel import live
-store = holdfast.open("memory://")
+store = backstay.open("memory://")
 live(store, turns=300)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 try:
     store.export(sys.argv[1])
-except holdfast.UnavailableError as error:
+except backstay.UnavailableError as error:
     print(error)
 """
 
@@ -151,9 +151,9 @@ def test_a_disk_that_takes_no_more_leaves_nothing_and_says_so(file: Path) -> Non
 
 
 def test_damage_is_told_when_exporting_and_not_when_the_copy_is_needed(path: Path, file: Path) -> None:
-    from holdfast.backends.sqlite.schema import connect
+    from backstay.backends.sqlite.schema import connect
 
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         live(store)
         for column in ("fields", "delta"):
             with contextlib.closing(connect(path, durability="full")) as connection:
@@ -332,16 +332,16 @@ def test_lines_written_in_turn_cost_no_copies_and_many_of_them_still_arrive(stor
 
 
 EXPORT = """
-import sys, time, holdfast
+import sys, time, backstay
 def tell(done, total):
     print(done, flush=True)
     if done >= 100: time.sleep(60)
-holdfast.open(sys.argv[1]).export(sys.argv[2], progress=tell)
+backstay.open(sys.argv[1]).export(sys.argv[2], progress=tell)
 """
 
 
 def test_a_kill_while_exporting_leaves_no_file_that_looks_whole(path: Path, file: Path) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         live(store, turns=200)
         child = start(EXPORT, path, file)
         assert child.stdout is not None
@@ -351,7 +351,7 @@ def test_a_kill_while_exporting_leaves_no_file_that_looks_whole(path: Path, file
         child.communicate()
         assert not file.exists()
         left = list(file.parent.iterdir())
-        assert [(one.name.startswith(".holdfast-"), one.suffix) for one in left] == [(True, ".part")]
+        assert [(one.name.startswith(".backstay-"), one.suffix) for one in left] == [(True, ".part")]
         store.export(file)
         assert about(taken_in(file)) == about(store)
 
@@ -370,7 +370,7 @@ def test_progress_goes_from_the_first_checkpoint_to_the_last(store: Store, file:
 def test_a_closed_store_exports_nothing(store: Store, session: Session, file: Path) -> None:
     session.commit({})
     store.close()
-    with pytest.raises(holdfast.ClosedError):
+    with pytest.raises(backstay.ClosedError):
         store.export(file)
     assert not file.exists()
     assert not list(file.parent.iterdir())

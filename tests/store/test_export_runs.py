@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast import CorruptionError, FormatError, InDoubtError, Store
-from holdfast.codec import encode_stored
-from holdfast.model import MAX_DEPTH
-from holdfast.upkeep import bundle
+import backstay
+from backstay import CorruptionError, FormatError, InDoubtError, Store
+from backstay.codec import encode_stored
+from backstay.model import MAX_DEPTH
+from backstay.upkeep import bundle
 from tests.store.test_import import is_empty, nested
 from tests.store.test_verify import behind_its_back
 from tests.store.travel import (
@@ -38,12 +38,12 @@ PAIRS = [(here, there) for here in KINDS for there in KINDS]
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return tmp_path / "sessions.holdfast"
+    return tmp_path / "sessions.backstay"
 
 
 @pytest.fixture
 def there() -> Store:
-    return holdfast.open("memory://")
+    return backstay.open("memory://")
 
 
 def stores(kinds: tuple[str, ...], folder: Path) -> list[Store]:
@@ -76,7 +76,7 @@ def test_every_call_arrives_where_it_was_and_a_second_export_says_the_same(
     there.import_(file)
     assert there.verify().ok, str(there.verify())
     assert journal_of(there) == journal_of(here)
-    again = tmp_path / "again.holdfast"
+    again = tmp_path / "again.backstay"
     there.export(again)
     assert content_of(again) == content_of(file)
     old, new = here.session("ticket-42"), there.session("ticket-42")
@@ -144,7 +144,7 @@ def test_a_run_that_never_came_to_a_checkpoint_arrives_with_its_calls(kind: str,
 
 
 def test_a_call_in_flight_is_in_doubt_in_the_copy_whatever_number_the_next_run_gets(there: Store, file: Path) -> None:
-    with holdfast.open("memory://") as here, here.session("s").run() as run:
+    with backstay.open("memory://") as here, here.session("s").run() as run:
         run.call("pay", lambda: here.export(file))
         assert here.session("s").calls(pending=True)[0].status == "done"
     there.import_(file)
@@ -169,7 +169,7 @@ def test_a_reader_from_before_runs_refuses_rather_than_make_calls_again(there: S
 
 
 def test_what_somebody_has_begun_to_run_meanwhile_is_not_taken_back(there: Store, file: Path) -> None:
-    with holdfast.open("memory://") as here:
+    with backstay.open("memory://") as here:
         for name in ("a", "b", "c"):
             here.session(name).commit({"n": 1})
             with crashing(here.session(name).run()) as run:
@@ -203,7 +203,7 @@ def test_an_export_while_a_run_is_alive_has_every_call_that_was_done_and_each_on
     stop = threading.Event()
 
     def work() -> None:
-        with store.session("s").run(strategy=holdfast.EveryN(3)) as run:
+        with store.session("s").run(strategy=backstay.EveryN(3)) as run:
             while not stop.wait(0.002):
                 number = len(made)
                 run.append(run.call("tool", partial("{} {}".format, LONG_ANSWER, number), key=str(number), args=number))
@@ -216,9 +216,9 @@ def test_an_export_while_a_run_is_alive_has_every_call_that_was_done_and_each_on
         for round_ in range(4):
             time.sleep(0.05)
             before = len(made)
-            store.export(tmp_path / f"{round_}.holdfast")
-            with holdfast.open("memory://") as copy:
-                copy.import_(tmp_path / f"{round_}.holdfast")
+            store.export(tmp_path / f"{round_}.backstay")
+            with backstay.open("memory://") as copy:
+                copy.import_(tmp_path / f"{round_}.backstay")
                 session = copy.session("s")
                 taken = [call for point in session.log() for call in session.calls(point.id)]
                 waiting = session.calls(pending=True)
@@ -228,7 +228,7 @@ def test_an_export_while_a_run_is_alive_has_every_call_that_was_done_and_each_on
                 assert len(done) >= before
                 assert all(call.result == f"{LONG_ANSWER} {call.key}" for call in done)
                 assert copy.verify().ok
-                with session.run(strategy=holdfast.EveryN(3), on_doubt="skip") as run:
+                with session.run(strategy=backstay.EveryN(3), on_doubt="skip") as run:
                     at = len(run.state["messages"])
                     for number in range(at, at + len(waiting)):
                         run.append(run.call("tool", never, key=str(number), args=number))
@@ -239,11 +239,11 @@ def test_an_export_while_a_run_is_alive_has_every_call_that_was_done_and_each_on
 
 
 def test_damage_in_a_journal_is_told_when_exporting_and_not_when_the_copy_is_needed(path: Path, file: Path) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         run_for_long(store)
         run_for_long(store, "other")
     behind_its_back(path, ("UPDATE calls SET body = CAST(body || x'00' AS BLOB) WHERE call = 3", ()))
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         for session in ("ticket-42", None):
             with pytest.raises(CorruptionError):
                 store.export(file, session=session)
@@ -373,7 +373,7 @@ HOSTILE: dict[str, Callable[[Parts], Any]] = {
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("ran") / "file"
-    with holdfast.open("memory://") as store:
+    with backstay.open("memory://") as store:
         run_for_long(store)
         store.export(path)
     return path.read_bytes()
@@ -414,7 +414,7 @@ def test_whatever_is_in_a_journal_an_import_takes_it_whole_or_refuses_it(
     odd = st.one_of(st.none(), st.integers(-5, 9), st.integers(), st.binary(max_size=40), st.text(max_size=5))
     chosen[at % len(chosen)] = data.draw(odd.filter(lambda value: type(value) is not int or -(2**63) <= value < 2**64))
     found.write(path)
-    with holdfast.open("memory://") as there:
+    with backstay.open("memory://") as there:
         try:
             there.import_(path)
         except (CorruptionError, FormatError):
@@ -424,7 +424,7 @@ def test_whatever_is_in_a_journal_an_import_takes_it_whole_or_refuses_it(
             session = there.session("ticket-42")
             for point in session.log():
                 session.calls(point.id)
-            with contextlib.suppress(holdfast.HoldfastError), session.run() as run:
+            with contextlib.suppress(backstay.BackstayError), session.run() as run:
                 assert run.in_doubt is not None
 
 
@@ -447,7 +447,7 @@ def test_no_block_of_a_journal_can_be_left_out_or_come_twice(parts: Parts, file:
 
 
 def test_a_very_long_journal_goes_in_blocks_that_can_be_held(there: Store, file: Path) -> None:
-    with holdfast.open("memory://") as here:
+    with backstay.open("memory://") as here:
         with crashing(here.session("s").run()) as run:
             for number in range(12):
                 run.call("fetch", lambda: bytes(1_000_000), key=f"a{number}")

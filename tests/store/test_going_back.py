@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast import NotFoundError, Session, Status, Store, Usage
+from backstay import NotFoundError, Session, Status, Store, Usage
 
 
 def state_of(session: Session) -> object:

@@ -16,16 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast import AlreadyExistsError, CorruptionError, FormatError, InvalidInputError, NotFoundError, Session, Store
-from holdfast.codec import encode_stored
-from holdfast.delta import whole
-from holdfast.digest import checkpoint_digest
-from holdfast.model import MAX_DEPTH, State
-from holdfast.testing.author import next_turn
-from holdfast.testing.exact import exactly_equal
-from holdfast.testing.growth import CHANGES, Change, apply
-from holdfast.upkeep import bundle
+import backstay
+from backstay import AlreadyExistsError, CorruptionError, FormatError, InvalidInputError, NotFoundError, Session, Store
+from backstay.codec import encode_stored
+from backstay.delta import whole
+from backstay.digest import checkpoint_digest
+from backstay.model import MAX_DEPTH, State
+from backstay.testing.author import next_turn
+from backstay.testing.exact import exactly_equal
+from backstay.testing.growth import CHANGES, Change, apply
+from backstay.upkeep import bundle
 from tests.store.children import start
 from tests.store.travel import KINDS, about, blocks_of, header_bytes, kept, live, open_kind, raw_blocks, write_forged
 
@@ -37,12 +37,12 @@ else:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return tmp_path / "sessions.holdfast"
+    return tmp_path / "sessions.backstay"
 
 
 @pytest.fixture
 def there() -> Store:
-    return holdfast.open("memory://")
+    return backstay.open("memory://")
 
 
 def is_empty(store: Store) -> bool:
@@ -62,7 +62,7 @@ def test_a_session_comes_through_every_kind_of_store_as_it_was(journey: tuple[st
     session = live(stores[0], turns=90)
     first, states = about(stores[0]), {id_: session.load(id_) for id_ in stores[0].backend.ids("ticket-42")}
     for number, (here, there) in enumerate(pairwise(stores)):
-        path = tmp_path / f"{number}.holdfast"
+        path = tmp_path / f"{number}.backstay"
         here.export(path)
         report = there.import_(path)
         assert (report.sessions, report.checkpoints) == (("ticket-42",), len(states))
@@ -121,7 +121,7 @@ def act(session: Session, what: str, first: int, second: Any) -> None:
 @given(st.lists(ACTS, min_size=1, max_size=40))
 def test_any_history_arrives_as_it_was(tmp_path_factory: pytest.TempPathFactory, acts: list[Any]) -> None:
     folder = tmp_path_factory.mktemp("any")
-    with holdfast.open("memory://") as here, holdfast.open("memory://") as there:
+    with backstay.open("memory://") as here, backstay.open("memory://") as there:
         session = here.session("ticket-42")
         session.commit({"messages": []})
         for what, first, second in acts:
@@ -283,7 +283,7 @@ def test_what_somebody_has_gone_on_with_is_not_taken_back(store: Store, there: S
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("small") / "file"
-    with holdfast.open("memory://") as store:
+    with backstay.open("memory://") as store:
         session = store.session("s", agent="a")
         for turn in range(6):
             session.commit({"messages": [f"message {n}" for n in range(turn)], "image": b"i" * 5000}, step=turn)
@@ -374,13 +374,13 @@ def test_what_is_no_export_or_a_newer_one_is_said_to_be_that(file: Path, there: 
         b"",
         b"{}",
         b"SQLite format 3\0" + bytes(100),
-        b"holdfast-export\n",
-        b"holdfast-export 2\n" + bytes(99),
+        b"backstay-export\n",
+        b"backstay-export 2\n" + bytes(99),
     ):
         file.write_bytes(content)
         with pytest.raises(FormatError):
             there.import_(file)
-    file.write_bytes(b"holdfast-export 12345678901234567890\n")
+    file.write_bytes(b"backstay-export 12345678901234567890\n")
     with pytest.raises(FormatError):
         there.import_(file)
 
@@ -603,28 +603,28 @@ def test_a_session_that_comes_twice_in_a_file_does_not_get_in(parts: Any, file: 
 
 
 IMPORT = """
-import sys, time, holdfast
+import sys, time, backstay
 def tell(done, total):
     if done > 0.75 * total:
         print(done, flush=True)
         time.sleep(60)
-holdfast.open(sys.argv[1]).import_(sys.argv[2], progress=tell)
+backstay.open(sys.argv[1]).import_(sys.argv[2], progress=tell)
 """
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 def test_a_kill_while_importing_leaves_nothing_to_be_seen(kind: str, tmp_path: Path, file: Path) -> None:
     url = f"sqlite:///{tmp_path}/there.db" if kind == "sqlite" else f"file://{tmp_path}/there"
-    with holdfast.open("memory://") as here:
+    with backstay.open("memory://") as here:
         live(here, turns=600)
         here.export(file)
-        holdfast.open(url).close()
+        backstay.open(url).close()
         child = start(IMPORT, url, file)
         assert child.stdout is not None
         assert child.stdout.readline()
         child.send_signal(signal.SIGKILL)
         child.communicate()
-        with holdfast.open(url) as there:
+        with backstay.open(url) as there:
             assert not list(there.sessions())
             assert there.verify(repair=True).ok
             there.import_(file)
@@ -653,7 +653,7 @@ def peak(work: Callable[[], object]) -> int:
 
 def test_memory_grows_with_the_session_neither_on_the_way_out_nor_in(path: Path, file: Path, tmp_path: Path) -> None:
     out, into = [], []
-    with holdfast.open(path, durability="relaxed") as store:
+    with backstay.open(path, durability="relaxed") as store:
         for turns in (50, 500, 5_000):
             session = store.session(f"{turns}")
             state: State = {}
@@ -661,7 +661,7 @@ def test_memory_grows_with_the_session_neither_on_the_way_out_nor_in(path: Path,
                 state = next_turn(state, turn)
                 session.commit(state)
             out.append(peak(lambda: store.export(file, session=f"{turns}", overwrite=True)))  # noqa: B023
-            with holdfast.open(tmp_path / f"{turns}.db") as there:
+            with backstay.open(tmp_path / f"{turns}.db") as there:
                 into.append(peak(lambda: there.import_(file)))
     # What grows: a list of ids on the way out; ids and digests, to compare later checkpoints with, on the way in.
     assert out[2] < out[1] + 5_000 * 250
@@ -672,12 +672,12 @@ def test_memory_grows_with_the_session_neither_on_the_way_out_nor_in(path: Path,
 def test_a_closed_store_takes_nothing_in(small: bytes, file: Path, there: Store) -> None:
     file.write_bytes(small)
     there.close()
-    with pytest.raises(holdfast.ClosedError):
+    with pytest.raises(backstay.ClosedError):
         there.import_(file)
 
 
-async def _through_aio(url: str, file: Path) -> tuple[holdfast.ImportReport, list[int]]:
-    from holdfast import aio
+async def _through_aio(url: str, file: Path) -> tuple[backstay.ImportReport, list[int]]:
+    from backstay import aio
 
     done: list[int] = []
     async with aio.open(url) as store:

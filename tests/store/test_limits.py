@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import InvalidInputError, Session, Store
+import backstay
+from backstay import InvalidInputError, Session, Store
 
 
 @pytest.mark.parametrize("state", [None, [], "text", 5, (), [("a", 1)], {"a": 1}.items(), object()])
@@ -64,7 +64,7 @@ def test_a_refused_value_is_named_by_its_path_and_the_session_goes_on(session: S
 def test_a_state_over_the_limit_is_refused_and_one_below_it_is_kept(
     session: Session, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.store.tip.MAX_STATE_BYTES", 100_000)
+    monkeypatch.setattr("backstay.store.tip.MAX_STATE_BYTES", 100_000)
     with pytest.raises(InvalidInputError, match="limit of 100,000"):
         session.commit({"a": "x" * 100_001})
     session.commit({"a": "x" * 99_000})
@@ -90,7 +90,7 @@ def test_large_texts_and_bytes_survive_at_every_border(store: Store, session: Se
 def test_a_record_larger_than_a_row_is_cut_and_joined_again(
     store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.backends.sqlite.writes.MAX_ROW_BYTES", 1000)
+    monkeypatch.setattr("backstay.backends.sqlite.writes.MAX_ROW_BYTES", 1000)
     states: dict[str, Any] = {}
     for number in range(12):
         state = {"items": [f"{number}-{at}-{at * 7919 % 1000003}" for at in range(2000 + number)]}
@@ -141,4 +141,4 @@ def test_an_empty_state_follows_and_is_followed_by_any_other(session: Session) -
 
 def test_a_salvaged_mark_cannot_be_committed_unnoticed(session: Session) -> None:
     with pytest.raises(InvalidInputError, match=r"state\['a'\]\[0\]"):
-        session.commit({"a": [holdfast.Damaged("lost")]})
+        session.commit({"a": [backstay.Damaged("lost")]})

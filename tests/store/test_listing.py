@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Checkpoint, InvalidInputError, NotFoundError, Session, Status, Store
+import backstay
+from backstay import Checkpoint, InvalidInputError, NotFoundError, Session, Status, Store
 
 
 def names(store: Store, **options: Any) -> list[str]:
@@ -149,11 +149,11 @@ def test_a_verification_counts_what_it_read(store: Store, session: Session) -> N
 
 
 def test_looking_at_a_store_leaves_its_file_as_it_is(path: Path) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         for number in range(20):
             store.session("s").commit({"n": number})
     before = path.read_bytes()
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         session = store.session("s")
         session.load()
         list(session.log())

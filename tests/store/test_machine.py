@@ -6,22 +6,22 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-import holdfast
-from holdfast.store import Store
-from holdfast.testing import machine_for
+import backstay
+from backstay.store import Store
+from backstay.testing import machine_for
 
 
 def open_memory(_folder: Path) -> Store:
-    return holdfast.open("memory://")
+    return backstay.open("memory://")
 
 
 def open_sqlite(folder: Path) -> Store:
     # The machine reopens but never crashes, so there is nothing to wait for the disk for.
-    return holdfast.open(folder / "store.db", durability="relaxed")
+    return backstay.open(folder / "store.db", durability="relaxed")
 
 
 def open_files(folder: Path) -> Store:
-    return holdfast.open(f"file:{folder / 'store'}", durability="relaxed")
+    return backstay.open(f"file:{folder / 'store'}", durability="relaxed")
 
 
 MemoryMachine: Any = machine_for(open_memory, lasting=False)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast import InvalidInputError, Store
+import backstay
+from backstay import InvalidInputError, Store
 
 ODD = [
     "../../x",
@@ -60,7 +60,7 @@ def test_odd_names_are_kept_apart_and_never_touch_a_path(tmp_path: Path, monkeyp
     home = tmp_path / "a" / "b"
     home.mkdir(parents=True)
     monkeypatch.chdir(home)
-    with holdfast.open("store.db") as store:
+    with backstay.open("store.db") as store:
         store.session("plain").commit({})  # the first commit makes what lies beside a store
         store.delete("plain")
         before = everything_under(tmp_path)

@@ -12,17 +12,17 @@ from typing import Any
 import apsw
 import pytest
 
-import holdfast
-from holdfast import (
+import backstay
+from backstay import (
     ClosedError,
     CorruptionError,
     FormatError,
-    HoldfastError,
+    BackstayError,
     InvalidInputError,
     UnavailableError,
     UnsupportedError,
 )
-from holdfast.backends.sqlite import mounts, schema
+from backstay.backends.sqlite import mounts, schema
 from tests.crash.ring.nursery import Nursery, Say
 from tests.store.children import finish, start
 
@@ -32,17 +32,17 @@ def fingerprints(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.is_file()}
 
 
-def refused(path: Path, error: type[HoldfastError], text: str = "") -> None:
+def refused(path: Path, error: type[BackstayError], text: str = "") -> None:
     """Opening fails as it should, with the path in its text, and nothing in the folder changes."""
     before = fingerprints(path.parent)
     with pytest.raises(error, match=text) as caught:
-        holdfast.open(path)
+        backstay.open(path)
     assert str(path) in str(caught.value)
     assert fingerprints(path.parent) == before
 
 
 def made(path: Path, count: int = 5) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         for number in range(count):
             store.session("s").commit({"n": number, "text": "x" * 500})
 
@@ -50,20 +50,20 @@ def made(path: Path, count: int = 5) -> None:
 def test_a_directory_is_not_a_store(tmp_path: Path) -> None:
     refused(tmp_path / "..", FormatError, "is not a file")
     with pytest.raises(FormatError):
-        holdfast.open(tmp_path)
+        backstay.open(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"hello\n" * 500, b"\0" * 5000, b"SQLite format 3\0" + b"\xff" * 5000, b"x"])
 def test_a_file_of_something_else_is_not_a_store(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    refused(path, FormatError, "not a Holdfast store")
+    refused(path, FormatError, "not a Backstay store")
 
 
 def test_somebody_elses_database_is_left_alone(path: Path) -> None:
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE t(x)")
     other.close()
-    refused(path, FormatError, "not a Holdfast store")
+    refused(path, FormatError, "not a Backstay store")
 
 
 @pytest.mark.parametrize("tables", [True, False])
@@ -75,7 +75,7 @@ def test_somebody_elses_database_with_a_live_log_is_left_alone(path: Path, table
     other.execute("PRAGMA user_version=7")
     other.commit()
     assert Path(f"{path}-wal").stat().st_size > 0
-    refused(path, FormatError, "not a Holdfast store")
+    refused(path, FormatError, "not a Backstay store")
     assert other.execute("PRAGMA user_version").fetchone() == (7,)
     other.close()
 
@@ -83,16 +83,16 @@ def test_somebody_elses_database_with_a_live_log_is_left_alone(path: Path, table
 def test_an_empty_file_becomes_a_store(path: Path) -> None:
     path.touch()
     made(path)
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         assert store.session("s").load()["n"] == 4
 
 
 def test_a_missing_folder_and_a_file_in_place_of_one_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="is not a folder"):
-        holdfast.open(tmp_path / "missing" / "store.db")
+        backstay.open(tmp_path / "missing" / "store.db")
     (tmp_path / "file").touch()
     with pytest.raises(UnavailableError, match=r"store\.db"):
-        holdfast.open(tmp_path / "file" / "store.db")
+        backstay.open(tmp_path / "file" / "store.db")
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
@@ -101,13 +101,13 @@ def test_a_read_only_file_is_refused(path: Path) -> None:
     path.chmod(0o444)
     refused(path, UnavailableError, "read-only")
     path.chmod(0o600)
-    holdfast.open(path).close()
+    backstay.open(path).close()
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which nobody can make a file")
 def test_a_folder_that_cannot_be_written_is_one_clear_error() -> None:
     with pytest.raises(UnavailableError, match=r"store\.db"):
-        holdfast.open("/proc/self/store.db")
+        backstay.open("/proc/self/store.db")
 
 
 @pytest.mark.parametrize("keep", [0.3, 0.6, 0.9])
@@ -117,7 +117,7 @@ def test_a_truncated_store_is_damage_and_never_an_empty_one(path: Path, keep: fl
     path.write_bytes(content[: int(len(content) * keep) // 4096 * 4096 + 100])
     before = path.read_bytes()
     try:
-        with holdfast.open(path) as store:
+        with backstay.open(path) as store:
             report = store.verify()
             assert not report.ok
             with pytest.raises(CorruptionError):
@@ -156,7 +156,7 @@ def test_a_wrong_url_is_one_clear_error_and_makes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInputError) as caught:
-        holdfast.open(url)
+        backstay.open(url)
     assert caught.value.code == "invalid_input"
     assert list(tmp_path.iterdir()) == []
 
@@ -171,24 +171,24 @@ def test_every_way_to_name_a_file_leads_to_it(tmp_path: Path, monkeypatch: pytes
         (f"sqlite:///{tmp_path}/c.db", str(tmp_path / "c.db")),
         (odd, str(odd)),
     ):
-        with holdfast.open(write) as store:
+        with backstay.open(write) as store:
             store.session("s").commit({"n": 1})
-        with holdfast.open(read) as store:
+        with backstay.open(read) as store:
             assert store.session("s").load() == {"n": 1}
 
 
 @pytest.mark.parametrize("durability", ["half", "", None, 1])
 def test_an_unknown_durability_is_refused(path: Path, durability: Any) -> None:
     with pytest.raises(InvalidInputError, match="durability"):
-        holdfast.open(path, durability=durability)
+        backstay.open(path, durability=durability)
     assert not path.exists()
 
 
 def test_a_relaxed_store_is_the_same_store(path: Path) -> None:
-    with holdfast.open(path, durability="relaxed") as store:
+    with backstay.open(path, durability="relaxed") as store:
         for number in range(50):
             store.session("s").commit({"n": number})
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         assert store.session("s").load() == {"n": 49}
         assert store.verify().ok
 
@@ -205,8 +205,8 @@ def test_a_store_of_a_newer_format_is_refused_untouched(path: Path) -> None:
     made(path)
     set_meta(path, format_version=9, min_reader=9, min_writer=9)
     before = fingerprints(path.parent)
-    with pytest.raises(FormatError, match="newer Holdfast"):
-        holdfast.open(path)
+    with pytest.raises(FormatError, match="newer Backstay"):
+        backstay.open(path)
     assert fingerprints(path.parent) == before
     assert set(before) == {"store.db"}
 
@@ -214,13 +214,13 @@ def test_a_store_of_a_newer_format_is_refused_untouched(path: Path) -> None:
 def test_a_store_that_adds_things_this_version_ignores_is_used(path: Path) -> None:
     made(path)
     set_meta(path, format_version=9)
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         assert store.session("s").commit({"n": 5}).sequence == 6
 
 
 def test_a_store_that_only_newer_versions_may_write_can_still_be_read(path: Path) -> None:
     made(path)
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         session = store.session("s")
         session.load()
         set_meta(path, min_writer=9)
@@ -231,12 +231,12 @@ def test_a_store_that_only_newer_versions_may_write_can_still_be_read(path: Path
             lambda: session.delete("main"),
             lambda: store.delete("s"),
         ):
-            with pytest.raises(FormatError, match="newer Holdfast"):
+            with pytest.raises(FormatError, match="newer Backstay"):
                 write()
         assert session.load()["n"] == 4
         assert len(list(session.log())) == 5
         assert store.verify().ok
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         assert store.session("s").load()["n"] == 4
         with pytest.raises(FormatError):
             store.session("s").commit({})
@@ -246,52 +246,52 @@ def test_a_store_is_private_to_its_user(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     mask = os.umask(0)
     try:
-        with holdfast.open() as store:
+        with backstay.open() as store:
             store.session("s").commit({})
-            for each in (tmp_path / ".holdfast").iterdir():
+            for each in (tmp_path / ".backstay").iterdir():
                 assert stat.S_IMODE(each.stat().st_mode) == 0o600, each
     finally:
         os.umask(mask)
-    assert stat.S_IMODE((tmp_path / ".holdfast").stat().st_mode) == 0o700
-    assert [each.name for each in (tmp_path / ".holdfast").iterdir()] == ["store.db"]
+    assert stat.S_IMODE((tmp_path / ".backstay").stat().st_mode) == 0o700
+    assert [each.name for each in (tmp_path / ".backstay").iterdir()] == ["store.db"]
 
 
 def test_the_store_of_a_parent_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with holdfast.open() as store:
+    with backstay.open() as store:
         store.session("s").commit({"n": 1})
     deep = tmp_path / "a" / "b"
     deep.mkdir(parents=True)
     monkeypatch.chdir(deep)
-    with holdfast.open() as store:
+    with backstay.open() as store:
         assert store.session("s").load() == {"n": 1}
-    assert not (deep / ".holdfast").exists()
+    assert not (deep / ".backstay").exists()
 
 
 def test_a_file_in_place_of_the_folder_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / ".holdfast").write_text("mine")
+    (tmp_path / ".backstay").write_text("mine")
     with pytest.raises(InvalidInputError, match="not a folder"):
-        holdfast.open()
-    assert (tmp_path / ".holdfast").read_text() == "mine"
+        backstay.open()
+    assert (tmp_path / ".backstay").read_text() == "mine"
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a folder away")
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".holdfast").mkdir()
-    os.chown(tmp_path / ".holdfast", 12345, 12345)
+    (tmp_path / ".backstay").mkdir()
+    os.chown(tmp_path / ".backstay", 12345, 12345)
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")
     with pytest.raises(UnsupportedError, match="another user"):
-        holdfast.open()
-    assert list((tmp_path / ".holdfast").iterdir()) == []
+        backstay.open()
+    assert list((tmp_path / ".backstay").iterdir()) == []
     assert list((tmp_path / "below").iterdir()) == []
 
 
 def test_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "filesystem_of", lambda _folder: "nfs4")
     with pytest.raises(UnsupportedError, match=r"network file system \(nfs4\)"):
-        holdfast.open(path)
+        backstay.open(path)
     assert not path.exists()
 
 
@@ -351,7 +351,7 @@ def test_a_sqlite_with_the_wal_reset_race_is_refused(version: str) -> None:
 
 
 def test_a_store_opened_twice_in_one_process_is_one_store(path: Path) -> None:
-    with holdfast.open(path) as one, holdfast.open(path) as other:
+    with backstay.open(path) as one, backstay.open(path) as other:
         one.session("s").commit({"n": 1})
         assert other.session("s").load() == {"n": 1}
         other.session("s").commit({"n": 2})
@@ -359,14 +359,14 @@ def test_a_store_opened_twice_in_one_process_is_one_store(path: Path) -> None:
         other.close()
         for number in range(20):
             one.session("s").commit({"n": number})
-        with holdfast.open(path) as third:
+        with backstay.open(path) as third:
             assert third.session("s").load() == {"n": 19}
         assert one.verify().ok
     assert fingerprints(path.parent).keys() == {"store.db"}
 
 
 def test_a_closed_store_says_so_and_can_be_closed_again(path: Path) -> None:
-    store = holdfast.open(path)
+    store = backstay.open(path)
     session = store.session("s")
     point = session.commit({"n": 1})
     listing, log = store.sessions(), session.log()
@@ -394,7 +394,7 @@ def test_a_closed_store_says_so_and_can_be_closed_again(path: Path) -> None:
     ):
         with pytest.raises(ClosedError):
             use()
-    holdfast.open(path).close()
+    backstay.open(path).close()
 
 
 def make_at_once(say: Say, folder: Path, name: str | None, workers: int) -> None:
@@ -407,7 +407,7 @@ def make_at_once(say: Say, folder: Path, name: str | None, workers: int) -> None
         if pids[-1] == 0:
             os.close(go)
             os.read(ready, 1)  # until nobody can write any more
-            with holdfast.open(name) as store:
+            with backstay.open(name) as store:
                 store.session(f"s{number}").commit({"by": number})
             os._exit(0)
     os.close(go)
@@ -426,14 +426,14 @@ def test_processes_that_make_the_same_store_at_once_all_get_it(
             folder.mkdir()
             assert nursery.do(make_at_once, folder, name, workers) == [0] * workers
             monkeypatch.chdir(folder)
-            with holdfast.open(name) as store:
+            with backstay.open(name) as store:
                 assert {info.id for info in store.sessions()} == {f"s{child}" for child in range(workers)}
                 assert store.verify().ok
 
 
 MAKE_SLOWLY = """
-import sys, time, holdfast
-from holdfast.backends.sqlite import schema
+import sys, time, backstay
+from backstay.backends.sqlite import schema
 for name in ("_create", "_inspect", "connect"):
     def slow(*given, _real=getattr(schema, name), **more):
         time.sleep(0.02)
@@ -442,7 +442,7 @@ for name in ("_create", "_inspect", "connect"):
         return result
     setattr(schema, name, slow)
 print("begins")
-holdfast.open(sys.argv[1])
+backstay.open(sys.argv[1])
 """
 
 
@@ -454,7 +454,7 @@ def test_a_store_whose_making_is_killed_anywhere_is_there_whole_or_not_at_all(pa
         time.sleep(number * 0.02)
         child.kill()
         child.communicate()
-        with holdfast.open(path) as store:
+        with backstay.open(path) as store:
             store.session("s").commit({"n": number})
             assert store.verify().ok
         assert fingerprints(path.parent).keys() == {"store.db"}
@@ -462,8 +462,8 @@ def test_a_store_whose_making_is_killed_anywhere_is_there_whole_or_not_at_all(pa
 
 
 WRITE = """
-import os, sys, holdfast
-with holdfast.open(sys.argv[1]) as store:
+import os, sys, backstay
+with backstay.open(sys.argv[1]) as store:
     session = store.session("s")
     for number in range(400):
         session.commit({"n": number, "noise": os.urandom(20_000)})
@@ -475,7 +475,7 @@ def test_a_store_that_others_are_writing_to_is_never_taken_for_a_damaged_one(pat
     child = start(WRITE, path)
     try:
         while child.poll() is None:
-            with holdfast.open(path) as store:
+            with backstay.open(path) as store:
                 store.session("s").load()
     finally:
         finish(child)
@@ -487,7 +487,7 @@ def test_a_link_to_a_store_that_is_not_there_yet_stays_a_link(tmp_path: Path) ->
     link.symlink_to(tmp_path / "real" / "store.db")
     made(link)
     assert link.is_symlink()
-    with holdfast.open(tmp_path / "real" / "store.db") as store:
+    with backstay.open(tmp_path / "real" / "store.db") as store:
         assert store.session("s").load()["n"] == 4
 
 
@@ -496,5 +496,5 @@ def test_a_store_moved_or_copied_while_closed_is_the_same_store(tmp_path: Path) 
     shutil.copy(tmp_path / "a.db", tmp_path / "b.db")
     (tmp_path / "a.db").rename(tmp_path / "c.db")
     for name in ("b.db", "c.db"):
-        with holdfast.open(tmp_path / name) as store:
+        with backstay.open(tmp_path / name) as store:
             assert store.session("s").load()["n"] == 4

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import ConflictError, InvalidInputError, Session, Store
+from backstay import ConflictError, InvalidInputError, Session, Store
 
 
 def test_a_checkpoint_can_have_an_id_of_ones_own(session: Session) -> None:

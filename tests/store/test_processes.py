@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import ClosedError, Store
+import backstay
+from backstay import ClosedError, Store
 from tests.store.children import finish, finish_all, start
 
 COMMIT = """
-import sys, holdfast
+import sys, backstay
 path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 sys.stdin.readline()
 conflicts = 0
-with holdfast.open(path) as store:
+with backstay.open(path) as store:
     session = store.session("s")
     for number in range(count):
         while True:
@@ -28,7 +28,7 @@ with holdfast.open(path) as store:
             try:
                 print(session.commit(state).id)
                 break
-            except holdfast.ConflictError:
+            except backstay.ConflictError:
                 conflicts += 1
 print("conflicts", conflicts)
 """
@@ -36,7 +36,7 @@ print("conflicts", conflicts)
 
 def test_two_processes_on_one_session_lose_nobodys_checkpoint(path: Path) -> None:
     count = 60
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         store.session("s").commit({"turns": []})
         children = [start(COMMIT, path, name, count) for name in ("a", "b")]
         for child in children:
@@ -55,9 +55,9 @@ def test_two_processes_on_one_session_lose_nobodys_checkpoint(path: Path) -> Non
 
 
 SESSIONS = """
-import sys, holdfast
+import sys, backstay
 path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-with holdfast.open(path) as store:
+with backstay.open(path) as store:
     session = store.session(name)
     for number in range(count):
         session.commit({"messages": [f"{name} {at}" for at in range(number)], "image": b"shared" * 2000})
@@ -67,7 +67,7 @@ with holdfast.open(path) as store:
 def test_processes_with_a_session_each_share_one_store(path: Path) -> None:
     names = [f"p{number}" for number in range(4)]
     finish_all([start(SESSIONS, path, name, 40) for name in names])
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         for name in names:
             session = store.session(name)
             assert session.load()["messages"] == [f"{name} {at}" for at in range(39)]
@@ -113,7 +113,7 @@ def test_a_forked_child_may_not_use_the_store_but_may_open_it_anew(store: Store,
             with pytest.raises(ClosedError):
                 use()
         store.close()
-        with holdfast.open(path) as own:
+        with backstay.open(path) as own:
             assert own.session("s").load() == {"n": 1}
             own.session("s").commit({"n": "child"})
 
@@ -136,7 +136,7 @@ def test_a_child_that_is_killed_or_just_ends_harms_nobody(store: Store, path: Pa
             os.kill(os.getpid(), signal.SIGKILL)
         os.waitpid(pid, 0)
         assert session.load() == {"n": number}
-    with holdfast.open(path) as other:
+    with backstay.open(path) as other:
         assert other.session("s").load() == {"n": 19}
     assert store.verify().ok
     assert len(list(session.log())) == 20
@@ -160,7 +160,7 @@ def test_a_fork_while_threads_commit_harms_nobody(store: Store, path: Path) -> N
     def child() -> None:
         with pytest.raises(ClosedError):
             store.session("s0")
-        with holdfast.open(path) as own:
+        with backstay.open(path) as own:
             own.session("child").commit({"by": os.getpid()})
 
     threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(4)]
@@ -186,7 +186,7 @@ def test_a_fork_while_threads_commit_harms_nobody(store: Store, path: Path) -> N
 
 
 def _worker(path: str, number: int) -> int:
-    with holdfast.open(path) as own:
+    with backstay.open(path) as own:
         return own.session("pool").commit({"n": number}).sequence
 
 
@@ -201,8 +201,8 @@ def test_a_pool_of_forked_workers_can_use_the_same_store(store: Store, path: Pat
 
 
 READ = """
-import sys, holdfast
-with holdfast.open(sys.argv[1]) as store:
+import sys, backstay
+with backstay.open(sys.argv[1]) as store:
     seen = 0
     while seen < int(sys.argv[2]):
         state = store.session("s").load()
@@ -214,7 +214,7 @@ print("done")
 
 
 def test_another_process_never_sees_half_of_a_checkpoint(path: Path) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         session = store.session("s")
         session.commit({"n": 0, "copy": [0] * 40})
         child = start(READ, path, 200)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Checkpoint, InvalidInputError, NotFoundError, Retention, Session, Status, Store
+import backstay
+from backstay import Checkpoint, InvalidInputError, NotFoundError, Retention, Session, Status, Store
 
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     url = "memory://" if request.param == "memory" else tmp_path / "store.db"
-    with holdfast.open(url) as opened:
+    with backstay.open(url) as opened:
         yield opened
 
 
@@ -140,11 +140,11 @@ def test_a_session_that_is_not_there_is_not_pruned(store: Store) -> None:
 
 
 def test_the_disk_gets_its_space_back(tmp_path: Path) -> None:
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         made = grow(store.session("s"), 300)
         states = [point.state for point in made[-10:]]
         store.prune(Retention(keep_last=10))
-    with holdfast.open(tmp_path / "fresh.db") as fresh:
+    with backstay.open(tmp_path / "fresh.db") as fresh:
         for state in states:
             fresh.session("s").commit(state)
     assert (tmp_path / "store.db").stat().st_size <= 2 * (tmp_path / "fresh.db").stat().st_size
@@ -173,7 +173,7 @@ def test_what_is_committed_while_a_prune_plans_is_not_pruned(
 
 
 def test_writers_go_on_while_a_store_is_pruned(tmp_path: Path) -> None:
-    with holdfast.open(tmp_path / "store.db", durability="relaxed") as store:
+    with backstay.open(tmp_path / "store.db", durability="relaxed") as store:
         grow(store.session("s"), 100)
         stop = threading.Event()
         made: list[Checkpoint] = []
@@ -197,7 +197,7 @@ def test_writers_go_on_while_a_store_is_pruned(tmp_path: Path) -> None:
 
 
 def test_large_values_that_nobody_needs_any_more_go_too(tmp_path: Path) -> None:
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         session = store.session("s")
         session.commit({"picture": bytes(range(256)) * 2000})
         for number in range(5):

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Retention
-from holdfast.testing.exact import exactly_equal
+import backstay
+from backstay import Retention
+from backstay.testing.exact import exactly_equal
 from tests.store.travel import KINDS, open_kind
 
 
@@ -30,7 +30,7 @@ def test_what_stays_between_checkpoints_that_go_is_whole(every: int, kind: str, 
 
 
 def test_a_checkpoint_deleted_before_a_prune_does_no_harm_to_its_group(tmp_path: Path) -> None:
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         session = store.session("s")
         for turn in range(12):
             session.commit({"n": turn, "text": "grown " * turn}, label="kept" if turn % 4 == 1 else None)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import LeaseHeldError, NotFoundError, Retention, Session, Store
+import backstay
+from backstay import LeaseHeldError, NotFoundError, Retention, Session, Store
 from tests.store.travel import KINDS, LONG_ANSWER, crashing, leave_in_doubt, open_kind
 
 OVER = Retention(finished_days=0)
@@ -182,7 +182,7 @@ def test_calls_that_wait_for_an_undo_are_not_pruned(store: Store) -> None:
 
 
 def test_a_deleted_session_leaves_no_call_behind(tmp_path: Path) -> None:
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         complete(store.session("s"))
         in_doubt(store.session("s"))
         store.delete("s")

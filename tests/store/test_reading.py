@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Mapping
 
 import pytest
 
-from holdfast.backends.memory import MemoryBackend
-from holdfast.errors import NotFoundError
-from holdfast.store import Store
+from backstay.backends.memory import MemoryBackend
+from backstay.errors import NotFoundError
+from backstay.store import Store
 
 
 class Interrupted(MemoryBackend):

@@ -2,8 +2,8 @@
 
 import pytest
 
-import holdfast
-from holdfast import Checkpoint, InvalidInputError, NotFoundError, Session, Store
+import backstay
+from backstay import Checkpoint, InvalidInputError, NotFoundError, Session, Store
 
 
 def commits(session: Session, count: int) -> list[Checkpoint]:
@@ -125,9 +125,9 @@ def test_branches_and_tags_share_their_names(session: Session) -> None:
     session.tag(first, "x")
     session.fork(second, "y")
     for name in ("x", "y", "main"):
-        with pytest.raises(holdfast.AlreadyExistsError):
+        with pytest.raises(backstay.AlreadyExistsError):
             session.fork(first, name)
-        with pytest.raises(holdfast.AlreadyExistsError):
+        with pytest.raises(backstay.AlreadyExistsError):
             session.tag(first, name)
     with pytest.raises(NotFoundError):
         session.commit({}, branch="x")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import ConflictError, Session, Store
+import backstay
+from backstay import ConflictError, Session, Store
 
 
 class Stopped(BaseException):
@@ -185,7 +185,7 @@ def test_threads_interrupted_at_any_instruction_leave_the_others_going(store: St
 
 def test_ctrl_c_while_leading_wakes_the_others_and_loses_nothing(path: Path) -> None:
     """The main thread commits and is interrupted by signals, again and again; other threads go on."""
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         stop = threading.Event()
         done: list[str] = []
 
@@ -228,7 +228,7 @@ def _raise_interrupt(_number: int, _frame: Any) -> None:
 
 
 def test_a_store_closed_while_threads_write_ends_them_with_an_error_of_ours(path: Path) -> None:
-    store = holdfast.open(path)
+    store = backstay.open(path)
     started = threading.Barrier(5)
 
     def work(number: int) -> None:
@@ -249,7 +249,7 @@ def test_a_store_closed_while_threads_write_ends_them_with_an_error_of_ours(path
         store.close()
 
     raised = in_threads(5, close)
-    assert [type(error) for error in raised] == [holdfast.ClosedError] * 4
-    with holdfast.open(path) as again:
+    assert [type(error) for error in raised] == [backstay.ClosedError] * 4
+    with backstay.open(path) as again:
         assert again.verify().ok
         assert len(list(again.sessions())) == 4

@@ -11,9 +11,9 @@ from typing import Any
 import apsw
 import pytest
 
-import holdfast
-from holdfast import Checkpoint, CorruptionError, Problem, Retention, Session, Store, packing
-from holdfast.delta import whole
+import backstay
+from backstay import Checkpoint, CorruptionError, Problem, Retention, Session, Store, packing
+from backstay.delta import whole
 
 
 def message(number: int, words: int = 60) -> dict[str, str]:
@@ -68,13 +68,13 @@ def unreadable(session: Session, made: list[Checkpoint]) -> list[str]:
 
 
 def test_one_damaged_row_is_one_problem_that_names_all_it_costs_and_what_is_intact(path: Path) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         made = talk(store.session("s"), 60, words=300)
         talk(store.session("other"), 5)
     copies = having(path, "whole", made)
     hit = next(number for number in range(20, 60) if number not in copies and number + 1 not in copies)
     spoil(path, "delta", made[hit])
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         (problem,) = store.verify().problems
         lost = unreadable(store.session("s"), made)
         assert list(problem.checkpoints) == lost
@@ -91,12 +91,12 @@ def test_one_damaged_row_is_one_problem_that_names_all_it_costs_and_what_is_inta
 
 
 def test_two_damages_are_two_problems_and_every_other_session_is_still_checked(path: Path) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         sessions = {name: talk(store.session(name), 40, words=300) for name in ("a", "b", "c")}
     for name, numbers in (("a", (5, 38)), ("b", (12,))):
         for number in numbers:
             spoil(path, "delta", sessions[name][number])
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         report = store.verify()
         assert report.checked == 120
         for name, made in sessions.items():
@@ -109,11 +109,11 @@ def test_two_damages_are_two_problems_and_every_other_session_is_still_checked(p
 
 @pytest.mark.parametrize("column", ["whole", "roll"])
 def test_damage_to_a_second_copy_is_told_and_costs_nothing(path: Path, column: str) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         made = talk(store.session("s"), 120, words=300)
     hit = having(path, column, made)[-1]
     spoil(path, column, made[hit])
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         (problem,) = store.verify().problems
         assert problem.checkpoints == ()
         assert made[hit].id[:12] in problem.what
@@ -122,10 +122,10 @@ def test_damage_to_a_second_copy_is_told_and_costs_nothing(path: Path, column: s
 
 
 def test_a_damaged_first_copy_takes_what_stands_on_it_and_says_that_nothing_was_before(path: Path) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         made = talk(store.session("s"), 6)
     spoil(path, "whole", made[0])
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         (problem,) = store.verify().problems
         assert list(problem.checkpoints) == unreadable(store.session("s"), made)
         assert problem.checkpoints[0] == made[0].id
@@ -133,21 +133,21 @@ def test_a_damaged_first_copy_takes_what_stands_on_it_and_says_that_nothing_was_
 
 
 def test_fields_that_are_damaged_cost_their_checkpoint_and_none_behind_it(path: Path) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         made = talk(store.session("s"), 30)
     spoil(path, "fields", made[7])
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         (problem,) = store.verify().problems
         assert problem.checkpoints == (made[7].id,)
 
 
 def test_a_damaged_blob_costs_those_that_need_it_in_each_session(path: Path) -> None:
     prompt = "".join(f"rule {number}: be kind. " for number in range(1000))
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         made = {name: talk(store.session(name), 4, system=prompt) for name in ("a", "b")}
         talk(store.session("without"), 4)
     behind_its_back(path, ("UPDATE blobs SET data = CAST(substr(data, 1, length(data) - 1) || x'00' AS BLOB)", ()))
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         report = store.verify()
         assert [problem.session_id for problem in report.problems] == ["b", "a"]
         for problem in report.problems:
@@ -156,10 +156,10 @@ def test_a_damaged_blob_costs_those_that_need_it_in_each_session(path: Path) -> 
 
 
 def test_a_row_that_was_taken_away_is_damage_and_not_a_shorter_history(path: Path) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         made = talk(store.session("s"), 12)
     behind_its_back(path, ("DELETE FROM checkpoints WHERE id = ?", (key(made[6]),)))
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         report = store.verify()
         assert {id_ for problem in report.problems for id_ in problem.checkpoints} >= {made[7].id}
         assert set(unreadable(store.session("s"), made[7:])) == {
@@ -168,12 +168,12 @@ def test_a_row_that_was_taken_away_is_damage_and_not_a_shorter_history(path: Pat
 
 
 def test_records_that_changed_places_are_found(path: Path) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         made = talk(store.session("s"), 12)
     rows = behind_its_back(path, *[("SELECT delta FROM checkpoints WHERE id = ?", (key(made[n]),)) for n in (4, 5)])
     for number, (delta,) in zip((5, 4), rows, strict=True):
         behind_its_back(path, ("UPDATE checkpoints SET delta = ? WHERE id = ?", (delta, key(made[number]))))
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         named = [id_ for problem in store.verify().problems for id_ in problem.checkpoints]
         assert named == unreadable(store.session("s"), made)
         assert named[0] == made[4].id
@@ -181,20 +181,20 @@ def test_records_that_changed_places_are_found(path: Path) -> None:
 
 def test_a_well_sealed_copy_of_another_state_is_found(path: Path) -> None:
     # No bit is wrong here: only who does the copy again sees that it is not what the digest says.
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         made = talk(store.session("s"), 3)
     record, _ = whole({"messages": ["something else"]})
     ((state,),) = behind_its_back(path, ("SELECT state_digest FROM checkpoints WHERE id = ?", (key(made[0]),)))
     sealed = packing.seal_whole(record, state=state)
     behind_its_back(path, ("UPDATE checkpoints SET whole = ? WHERE id = ?", (sealed, key(made[0]))))
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         (problem,) = store.verify().problems
         assert problem.checkpoints[0] == made[0].id
         assert "digest" in problem.what
 
 
 def test_damage_far_into_a_long_history_with_branches_is_told_exactly(path: Path) -> None:
-    with holdfast.open(path, durability="relaxed") as store:
+    with backstay.open(path, durability="relaxed") as store:
         session = store.session("s")
         made = [session.commit({"n": number, "last": [message(number, 3)]}) for number in range(1300)]
         for name, at in (("x", 700), ("y", 1100)):
@@ -202,7 +202,7 @@ def test_damage_far_into_a_long_history_with_branches_is_told_exactly(path: Path
             made += [session.commit({"n": n, "b": name}, branch=name) for n in range(40)]
     spoil(path, "delta", made[1203])
     spoil(path, "delta", made[1310])
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         report = store.verify()
         assert report.checked == len(made)
         named = [id_ for problem in report.problems for id_ in problem.checkpoints]
@@ -211,10 +211,10 @@ def test_damage_far_into_a_long_history_with_branches_is_told_exactly(path: Path
 
 
 def test_a_branch_that_leads_nowhere_is_told_and_repaired(path: Path) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         talk(store.session("s"), 3)
     behind_its_back(path, ("UPDATE names SET cid = 999", ()))
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         report = store.verify()
         assert not report.ok
         assert any("points at" in problem.what for problem in report.problems)
@@ -225,7 +225,7 @@ def test_a_branch_that_leads_nowhere_is_told_and_repaired(path: Path) -> None:
 
 
 def test_pages_that_cannot_be_read_are_problems_and_never_an_exception(path: Path) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         for name in ("a", "b", "c"):
             talk(store.session(name), 30, words=300)
     data = path.read_bytes()
@@ -233,13 +233,13 @@ def test_pages_that_cannot_be_read_are_problems_and_never_an_exception(path: Pat
     for page in range(1, len(data) // size, 3):
         path.write_bytes(data[: page * size] + bytes(size) + data[(page + 1) * size :])
         try:
-            store = holdfast.open(path)
-        except holdfast.HoldfastError:
+            store = backstay.open(path)
+        except backstay.BackstayError:
             continue
         with store:
             assert not store.verify().ok
             for name in ("a", "b", "c"):
-                with contextlib.suppress(holdfast.NotFoundError):
+                with contextlib.suppress(backstay.NotFoundError):
                     store.verify(name)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-import holdfast
-from holdfast import CorruptionError, LeaseHeldError, Store, packing
+import backstay
+from backstay import CorruptionError, LeaseHeldError, Store, packing
 from tests.store.test_verify import behind_its_back
 from tests.store.travel import KINDS, LONG_ANSWER, crashing, journal_of, leave_in_doubt, open_kind, run_for_long
 
@@ -20,7 +20,7 @@ def never() -> None:
 
 def begin(path: Path, name: str = "s") -> None:
     """A session with a checkpoint that took calls in, and two calls that are pending."""
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         with store.session(name).run() as run:
             run.append(run.call("model", lambda: LONG_ANSWER, kind="llm"))
             run.call("pay", lambda: 1)
@@ -49,7 +49,7 @@ def test_a_damaged_call_of_the_past_is_one_problem_and_the_work_goes_on(path: Pa
     begin(path, "other")
     first = calls_in(path, stood=0)[0]
     behind_its_back(path, (SPOILED, (first,)))
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         session = store.session("s")
         head = session.head()
         assert head is not None
@@ -74,7 +74,7 @@ def test_a_damaged_pending_call_keeps_every_writer_away_until_somebody_gives_it_
     begin(path, "other")
     pay = calls_in(path, stood=1)[0]
     behind_its_back(path, (SPOILED if how == "spoiled" else "DELETE FROM calls WHERE call = ?", (pay,)))
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         session = store.session("s")
         (problem,) = store.verify().problems
         assert problem.session_id == "s"
@@ -124,7 +124,7 @@ def test_giving_up_does_not_take_the_work_of_somebody_who_is_at_it(kind: str, tm
 
 def test_a_place_that_leads_nowhere_is_told(path: Path) -> None:
     begin(path)
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         head = store.session("s").head()
         assert head is not None
         (placed,) = [one for one in store.backend.calls("s", head.id) if one.call.place is not None]
@@ -132,7 +132,7 @@ def test_a_place_that_leads_nowhere_is_told(path: Path) -> None:
     # A well sealed call whose place is another: what a bug would leave, not a fault of the disk.
     forged = _sealed(placed.call, run, place=b"\x92\xa8messages\x07")
     behind_its_back(path, ("UPDATE calls SET body = ? WHERE call = ?", (forged, placed.slot)))
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         (problem,) = store.verify().problems
         assert head.id[:12] in problem.what
 
@@ -144,7 +144,7 @@ def _sealed(call: Any, run: int, **changed: Any) -> bytes:
 def test_an_input_that_cannot_be_read_is_told_and_can_be_given_up(path: Path) -> None:
     begin(path)
     behind_its_back(path, ("UPDATE runs SET input = x'c1' WHERE input IS NOT NULL", ()))
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         (problem,) = store.verify().problems
         assert "'main'" in problem.what
         with pytest.raises(CorruptionError), store.session("s").run():
@@ -159,7 +159,7 @@ def test_an_input_that_cannot_be_read_is_told_and_can_be_given_up(path: Path) ->
 def test_calls_and_runs_of_nobody_are_space_and_a_repair_takes_nothing_else(path: Path) -> None:
     begin(path, "s")
     begin(path, "gone")
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         run_for_long(store)
         before = journal_of(store), journal_of(store, "s")
     behind_its_back(
@@ -169,7 +169,7 @@ def test_calls_and_runs_of_nobody_are_space_and_a_repair_takes_nothing_else(path
         ("DELETE FROM sessions WHERE id = 'gone'", ()),
         ("INSERT INTO calls(run, stood, n, body) VALUES(999, 0, 0, x'00')", ()),
     )
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         problems = store.verify().problems
         assert [problem.cost for problem in problems] == ["space only", "space only"]
         assert {problem.what for problem in problems} == {"1 runs of no session", "5 calls of no run"}
@@ -180,11 +180,11 @@ def test_calls_and_runs_of_nobody_are_space_and_a_repair_takes_nothing_else(path
 
 def test_a_call_that_a_checkpoint_took_in_is_kept_whatever_became_of_its_run(path: Path) -> None:
     begin(path)
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         store.session("s").abandon(reason="enough")
         before = store.session("s").calls()
     behind_its_back(path, ("DELETE FROM runs", ()))
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         assert not store.verify().ok
         assert store.verify(repair=True).ok
         assert store.session("s").calls() == before

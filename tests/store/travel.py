@@ -10,23 +10,23 @@ from typing import Any
 
 import msgspec
 
-import holdfast
-from holdfast.backend import CallRow, Kept
-from holdfast.model import SessionId, State
-from holdfast.testing.author import next_turn
-from holdfast.upkeep import bundle
+import backstay
+from backstay.backend import CallRow, Kept
+from backstay.model import SessionId, State
+from backstay.testing.author import next_turn
+from backstay.upkeep import bundle
 
 KINDS = ("memory", "sqlite", "files")
 
 
-def open_kind(kind: str, folder: Path) -> holdfast.Store:
+def open_kind(kind: str, folder: Path) -> backstay.Store:
     """A store of a kind, in a folder."""
     if kind == "memory":
-        return holdfast.open("memory://")
-    return holdfast.open(f"sqlite:///{folder}/store.db" if kind == "sqlite" else f"file://{folder}/files")
+        return backstay.open("memory://")
+    return backstay.open(f"sqlite:///{folder}/store.db" if kind == "sqlite" else f"file://{folder}/files")
 
 
-def live(store: holdfast.Store, name: str = "ticket-42", turns: int = 40) -> holdfast.Session:
+def live(store: backstay.Store, name: str = "ticket-42", turns: int = 40) -> backstay.Session:
     """A session with all that a session can have."""
     session = store.session(name, agent="support")
     state: State = {}
@@ -39,7 +39,7 @@ def live(store: holdfast.Store, name: str = "ticket-42", turns: int = 40) -> hol
         other = next_turn(other, turn + 1000)
         session.commit(other, branch="what if", metadata={"turn": turn, "odd": (1, {2: b"\xff"})})
     session.restore("main~3")
-    session.commit({"odd": {1, "x"}, "nan": float("nan"), "none": None}, status=holdfast.Status.FAILED("no money"))
+    session.commit({"odd": {1, "x"}, "nan": float("nan"), "none": None}, status=backstay.Status.FAILED("no money"))
     session.undo()
     session.tag("main~4", "good")
     session.delete("main~7")
@@ -50,12 +50,12 @@ def live(store: holdfast.Store, name: str = "ticket-42", turns: int = 40) -> hol
     return session
 
 
-def kept(store: holdfast.Store, name: str = "ticket-42") -> list[Kept]:
+def kept(store: backstay.Store, name: str = "ticket-42") -> list[Kept]:
     """Everything there is of a session, byte by byte."""
     return list(store.backend.history(name, after=0, limit=1_000_000))
 
 
-def about(store: holdfast.Store, name: str = "ticket-42") -> Any:
+def about(store: backstay.Store, name: str = "ticket-42") -> Any:
     """All that can be told of a session without reading its states."""
     session = store.session(name)
     info = next(info for info in store.sessions() if info.id == name)
@@ -102,14 +102,14 @@ LONG_ANSWER = "an answer that is long enough to be kept only once, in the state;
 
 
 @contextlib.contextmanager
-def crashing(run: holdfast.Run) -> Iterator[holdfast.Run]:
+def crashing(run: backstay.Run) -> Iterator[backstay.Run]:
     """A run that is interrupted at the end: nothing is recorded, its calls stay as they are."""
     with contextlib.suppress(KeyboardInterrupt), run:
         yield run
         raise KeyboardInterrupt
 
 
-def leave_in_doubt(run: holdfast.Run, name: str, **options: Any) -> None:
+def leave_in_doubt(run: backstay.Run, name: str, **options: Any) -> None:
     """A call of which nobody will know whether it happened."""
 
     def cut_off() -> None:
@@ -124,7 +124,7 @@ def fails() -> None:
     raise ValueError("no money")
 
 
-def run_for_long(store: holdfast.Store, name: str = "ticket-42") -> holdfast.Session:
+def run_for_long(store: backstay.Store, name: str = "ticket-42") -> backstay.Session:
     """A session with every kind of call: taken in, parked, pending, in doubt; on branches here and gone."""
     session = store.session(name, agent="support")
     with session.run(input={"order": 7}) as run:
@@ -133,7 +133,7 @@ def run_for_long(store: holdfast.Store, name: str = "ticket-42") -> holdfast.Ses
             run.append(run.call("model", partial(dict, reply), kind="llm"))
             run.call("pay", partial(int, turn), key=f"k{turn}", args={"amount": turn, "odd": (1, b"\xff")})
             run.call("outer", partial(run.call, "inner", partial(int, turn)))
-            with contextlib.suppress(holdfast.CallFailedError):
+            with contextlib.suppress(backstay.CallFailedError):
                 run.call("fails", fails)
             run.step()
     with crashing(session.run()) as run:
@@ -161,7 +161,7 @@ def run_for_long(store: holdfast.Store, name: str = "ticket-42") -> holdfast.Ses
     return session
 
 
-def journal_of(store: holdfast.Store, name: str = "ticket-42") -> Any:
+def journal_of(store: backstay.Store, name: str = "ticket-42") -> Any:
     """All that a store knows of a session's runs and calls, without what means something only there."""
     backend = store.backend
     runs = [

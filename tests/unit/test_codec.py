@@ -15,9 +15,9 @@ import pydantic
 import pytest
 from hypothesis import given
 
-from holdfast.codec import decode, encode_canonical, encode_stored, is_plain, show_path
-from holdfast.errors import InvalidInputError
-from holdfast.model import MAX_DEPTH
+from backstay.codec import decode, encode_canonical, encode_stored, is_plain, show_path
+from backstay.errors import InvalidInputError
+from backstay.model import MAX_DEPTH
 from tests.unit.values import exactly, values
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.codec import array_header, decode, encode_stored, encode_tagged
-from holdfast.delta import Record, rebuild
-from holdfast.errors import CorruptionError
+from backstay.codec import array_header, decode, encode_stored, encode_tagged
+from backstay.delta import Record, rebuild
+from backstay.errors import CorruptionError
 from tests.unit.values import values
 
 MEGABYTE = 1024 * 1024

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.codec import LARGE, Ext, encode_tagged
-from holdfast.delta import Known, Record, advance, know, rebuild, whole
-from holdfast.delta.record import SET
-from holdfast.digest import state_digest
-from holdfast.errors import CorruptionError, InvalidInputError
-from holdfast.model import MAX_DEPTH
+from backstay.codec import LARGE, Ext, encode_tagged
+from backstay.delta import Known, Record, advance, know, rebuild, whole
+from backstay.delta.record import SET
+from backstay.digest import state_digest
+from backstay.errors import CorruptionError, InvalidInputError
+from backstay.model import MAX_DEPTH
 from tests.unit.values import exactly, states
 
 State = dict[str, Any]

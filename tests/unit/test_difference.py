@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.difference import COLUMNS, DEPTH_LIMIT, Change, Diff, ItemChange, PartDiff, PartStat, difference, same
+from backstay.difference import COLUMNS, DEPTH_LIMIT, Change, Diff, ItemChange, PartDiff, PartStat, difference, same
 
 State = dict[Any, Any]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import leaning
-from holdfast.backend import Rewrite
-from holdfast.delta import Record
-from holdfast.errors import ConflictError
+from backstay import leaning
+from backstay.backend import Rewrite
+from backstay.delta import Record
+from backstay.errors import ConflictError
 
 
 def shape(number: int, link: int | None, lost: str | None = None) -> leaning.Shape:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import InvalidInputError
-from holdfast.lineage import check_name, parse_steps
+from backstay.errors import InvalidInputError
+from backstay.lineage import check_name, parse_steps
 
 
 @pytest.mark.parametrize(

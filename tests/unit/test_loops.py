@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import InvalidInputError
-from holdfast.loops import LoopGuard, Verdict, Watch, text_of
+from backstay.errors import InvalidInputError
+from backstay.loops import LoopGuard, Verdict, Watch, text_of
 from tests.unit.values import values
 
 SORRY = "I apologize for the confusion. Let me try reading the file again to see what is wrong."
@@ -93,7 +93,7 @@ def test_work_through_a_long_list_is_not_halted() -> None:
 
 def test_the_same_tool_with_other_arguments_is_work_and_not_a_loop() -> None:
     def call(path: str) -> dict[str, Any]:
-        function = {"name": "read_file", "arguments": f'{{"path": "src/holdfast/backends/sqlite/{path}.py"}}'}
+        function = {"name": "read_file", "arguments": f'{{"path": "src/backstay/backends/sqlite/{path}.py"}}'}
         return {"role": "assistant", "content": "Let me look at the next file.", "tool_calls": [{"function": function}]}
 
     assert after(*[call(path) for path in ("desk", "desk1", "reads", "read", "writes", "schema", "upkeep")]) == QUIET

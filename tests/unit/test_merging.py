@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.delta import advance, know, merge, rebuild, whole
-from holdfast.model import State
+from backstay.delta import advance, know, merge, rebuild, whole
+from backstay.model import State
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.binary(max_size=40)
 TEXTS = st.text(max_size=12) | st.sampled_from(["a", "b", "x" * 40, "y" * 300, "z" * 70_000])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from holdfast.messages import summarise
+from backstay.messages import summarise
 from tests.unit.values import states, values
 
 

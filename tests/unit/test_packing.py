@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import packing
-from holdfast.delta import Record
-from holdfast.errors import CorruptionError
+from backstay import packing
+from backstay.delta import Record
+from backstay.errors import CorruptionError
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from holdfast.errors import InvalidInputError
-from holdfast.messages import OUTCOME_UNKNOWN, repair_messages
+from backstay.errors import InvalidInputError
+from backstay.messages import OUTCOME_UNKNOWN, repair_messages
 from tests.unit.values import values
 
 Messages = list[dict[str, Any]]

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.codec import encode_stored, encode_tagged
-from holdfast.delta import Record, advance, know, whole
-from holdfast.delta.record import DEL, LIST, MANY, PATCH, SET, SPLICE
-from holdfast.delta.replay import stand_on
-from holdfast.digest import state_digest
-from holdfast.errors import CorruptionError
-from holdfast.model import MAX_DEPTH, State
-from holdfast.testing.exact import exactly_equal
-from holdfast.testing.growth import CHANGES, Change, apply
+from backstay.codec import encode_stored, encode_tagged
+from backstay.delta import Record, advance, know, whole
+from backstay.delta.record import DEL, LIST, MANY, PATCH, SET, SPLICE
+from backstay.delta.replay import stand_on
+from backstay.digest import state_digest
+from backstay.errors import CorruptionError
+from backstay.model import MAX_DEPTH, State
+from backstay.testing.exact import exactly_equal
+from backstay.testing.growth import CHANGES, Change, apply
 
 
 def record_of(*ops: list[Any], values: list[Any]) -> Record:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import InvalidInputError
-from holdfast.strategy import (
+from backstay.errors import InvalidInputError
+from backstay.strategy import (
     AfterLlmResponse,
     AfterToolCall,
     Always,

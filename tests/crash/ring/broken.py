@@ -8,11 +8,11 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast import packing
-from holdfast.backend import Commit, Row
-from holdfast.backends import sqlite
-from holdfast.backends.sqlite import SqliteBackend, schema, wal, writes
-from holdfast.testing.faults import Faults
+from backstay import packing
+from backstay.backend import Commit, Row
+from backstay.backends import sqlite
+from backstay.backends.sqlite import SqliteBackend, schema, wal, writes
+from backstay.testing.faults import Faults
 from tests.crash.ring.children import work
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from holdfast.backends.sqlite import desk, wal
-from holdfast.testing.faults import Faults, Posix, mount
+from backstay.backends.sqlite import desk, wal
+from backstay.testing.faults import Faults, Posix, mount
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
 from tests.crash.ring.workload import Day, go_on, judge, judge_bundle, looks, shorten

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
-import holdfast
+import backstay
 
-_PLACES = os.pathsep.join([str(Path(holdfast.__file__).parents[1]), str(Path(__file__).parents[3])])
+_PLACES = os.pathsep.join([str(Path(backstay.__file__).parents[1]), str(Path(__file__).parents[3])])
 Say = Callable[[object], None]
 
 
@@ -111,9 +111,9 @@ def _live(function: Callable[..., None], arguments: tuple[object, ...], writer: 
 
 def main() -> None:
     """Bear children as they are asked for, until nobody asks."""
-    import holdfast.backends.files
-    import holdfast.backends.memory
-    import holdfast.backends.sqlite  # noqa: F401
+    import backstay.backends.files
+    import backstay.backends.memory
+    import backstay.backends.sqlite  # noqa: F401
     import tests.crash.ring.children  # noqa: F401
     from tests.crash.ring.workload import looks
 

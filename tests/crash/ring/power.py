@@ -6,8 +6,8 @@ import random
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-import holdfast
-from holdfast.testing.faults import Call, Crash, Moment, Timeline
+import backstay
+from backstay.testing.faults import Call, Crash, Moment, Timeline
 from tests.crash.ring.rooms import Place
 from tests.crash.ring.workload import Look, go_on, judge, judge_bundle, look_at
 
@@ -86,7 +86,7 @@ def survive_in_part(crash: Crash, place: Place, expected: list[Look]) -> bool:
                 found = look_at(store, name)
                 known = any(found == looked.get(name) for looked in expected)
                 assert known, f"{crash!r}: session {name!r} was never like this"
-    except holdfast.HoldfastError:
+    except backstay.BackstayError:
         return False
     return True
 
@@ -97,7 +97,7 @@ def survive_all(found: Iterator[Crash], place: Place, expected: list[Look], *, m
     for crash in found:
         try:
             was_lost, was_ahead = survive(crash, place, expected, may_lose=may_lose, more=states % 10 == 0)
-        except (AssertionError, holdfast.HoldfastError) as error:
+        except (AssertionError, backstay.BackstayError) as error:
             message = f"{crash!r}: {type(error).__name__}: {error}"
             raise AssertionError(message) from error
         states, lost, ahead, latest = states + 1, lost + was_lost, ahead + was_ahead, max(latest, crash.marks)

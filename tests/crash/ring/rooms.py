@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import holdfast
-from holdfast.store import Store
+import backstay
+from backstay.store import Store
 
 _MEMORY = Path("/dev/shm")
 KINDS = ("sqlite", "files")
@@ -21,7 +21,7 @@ KINDS = ("sqlite", "files")
 def room() -> Iterator[Path]:
     """A folder that goes away afterwards."""
     quick = _MEMORY if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="holdfast-ring-", dir=quick) as folder:
+    with tempfile.TemporaryDirectory(prefix="backstay-ring-", dir=quick) as folder:
         yield Path(folder)
 
 
@@ -39,12 +39,12 @@ class Place(NamedTuple):
     @property
     def bundle(self) -> Path:
         """Where the export lies."""
-        return self.folder / "alpha.holdfast"
+        return self.folder / "alpha.backstay"
 
     def open(self, durability: str = "full") -> Store:
         """The store, made if there is none."""
         url = str(self.path) if self.kind == "sqlite" else f"file:{self.path}"
-        return holdfast.open(url, durability=durability)
+        return backstay.open(url, durability=durability)
 
     def clear(self) -> None:
         """Nothing is left in the folder."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from holdfast.errors import HoldfastError
-from holdfast.store import Session, Store
+from backstay.errors import BackstayError
+from backstay.store import Session, Store
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
 from tests.crash.ring.running import Agent, look_at_runs
@@ -75,7 +75,7 @@ def read_all(place: Place, truth: Look) -> Read:
     """Read everything in every way: a true value or an error of ours, and nothing else."""
     try:
         store = place.open()
-    except HoldfastError:
+    except BackstayError:
         return Read(set(), 1)
     with store:
         refused = int(not told(lambda: [info.id for info in store.sessions()], ["three", "two", "one"]))
@@ -94,7 +94,7 @@ def told(read: Callable[[], Any], true: Any) -> bool:
     """True if the read told the truth, False if it was refused; anything else is what must never be."""
     try:
         found = read()
-    except HoldfastError:
+    except BackstayError:
         return False
     assert found == true, "damage became a value"
     return True

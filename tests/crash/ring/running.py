@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.backend import DONE, Backend, Entry, Journaled, Lease
-from holdfast.errors import FencedError
-from holdfast.testing.author import NOW_US
-from holdfast.testing.runner import LONG_US, new_call
+from backstay.backend import DONE, Backend, Entry, Journaled, Lease
+from backstay.errors import FencedError
+from backstay.testing.author import NOW_US
+from backstay.testing.runner import LONG_US, new_call
 
 
 class Agent:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.errors import UnavailableError
-from holdfast.testing.faults import Faults
+from backstay.errors import UnavailableError
+from backstay.testing.faults import Faults
 from tests.crash.ring.children import beneath
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import holdfast
-from holdfast.model import State
-from holdfast.retention import Retention
-from holdfast.store import Session, Store
+import backstay
+from backstay.model import State
+from backstay.retention import Retention
+from backstay.store import Session, Store
 from tests.crash.ring.rooms import room
 from tests.crash.ring.running import Agent, look_at_runs
 
@@ -141,7 +141,7 @@ def look_at(store: Store, name: str) -> Look:
 @functools.cache
 def looks() -> list[Look]:
     """How a store looks after each step when nothing goes wrong. Large: worked out by a child, not sent to it."""
-    store = holdfast.open("memory://")
+    store = backstay.open("memory://")
     close, store.close = store.close, lambda: None  # type: ignore[method-assign]
     seen: list[Look] = []
     with room() as folder:
@@ -155,7 +155,7 @@ def judge_bundle(bundle: Path, expected: list[Look], step: int) -> None:
     there = bundle.exists()
     assert there or step < EXPORTED, "the export was acknowledged and is gone"
     if there:
-        with holdfast.open("memory://") as store:
+        with backstay.open("memory://") as store:
             store.import_(bundle)
             assert look(store) == {"alpha": expected[EXPORTED]["alpha"]}
 

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import holdfast
-import holdfast.run.recovery
-from holdfast import AfterLlmResponse, AfterToolCall, Always, EveryN, EverySeconds, InDoubtError, Never, Strategy
-from holdfast.testing.faults import Faults, Posix, mount
-from holdfast.upkeep import verifying  # noqa: F401 - loaded once, in the nursery, and not by each of its children
+import backstay
+import backstay.run.recovery
+from backstay import AfterLlmResponse, AfterToolCall, Always, EveryN, EverySeconds, InDoubtError, Never, Strategy
+from backstay.testing.faults import Faults, Posix, mount
+from backstay.upkeep import verifying  # noqa: F401 - loaded once, in the nursery, and not by each of its children
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
 
@@ -68,7 +68,7 @@ class Outside:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def live(run: holdfast.Run, outside: Outside) -> None:
+def live(run: backstay.Run, outside: Outside) -> None:
     """The agent: a model call in each step, and after it none, one or two tools."""
     state = run.state
     state.setdefault("messages", [{"role": "user", "content": run.input}])
@@ -148,13 +148,13 @@ class Finding(NamedTuple):
     in_doubt: list[str]
 
 
-def history(session: holdfast.Session) -> list[holdfast.Call]:
+def history(session: backstay.Session) -> list[backstay.Call]:
     """Every call that the history of the branch took in, and those since."""
     points = list(session.log())[::-1] if session.head() is not None else []
     return [*[call for point in points for call in session.calls(point)], *session.calls(pending=True)]
 
 
-def examine(store: holdfast.Store, outside: Outside) -> Finding:
+def examine(store: backstay.Store, outside: Outside) -> Finding:
     """After a crash: nothing recorded as done ran twice, nothing that ran is unknown, no answer is paid for twice."""
     report = store.verify()
     assert report.ok, str(report)
@@ -177,18 +177,18 @@ def examine(store: holdfast.Store, outside: Outside) -> Finding:
             if call.kind == "tool":
                 assert call.result == f"result of {name} " * 20
     info = next(info for info in store.sessions() if info.id == SESSION)
-    finished = info.status is holdfast.Status.COMPLETED
+    finished = info.status is backstay.Status.COMPLETED
     assert info.crashed == (not finished), f"it is {info.status} {info.reason}, crashed: {info.crashed}"
     assert [each.id for each in store.crashed()] == ([] if finished else [SESSION])
     return Finding(finished, [call.id for call in calls if call.status == "in_doubt"])
 
 
-def model_number(call: holdfast.Call) -> int:
+def model_number(call: backstay.Call) -> int:
     """Which of the model's answers this is."""
     return int(call.result["content"].split()[1])
 
 
-def settle(store: holdfast.Store, outside: Outside, in_doubt: list[str]) -> None:
+def settle(store: backstay.Store, outside: Outside, in_doubt: list[str]) -> None:
     """Decide as a person would: look outside whether it happened."""
     session, lines = store.session(SESSION), outside.lines()
     for call in session.calls(pending=True):
@@ -198,7 +198,7 @@ def settle(store: holdfast.Store, outside: Outside, in_doubt: list[str]) -> None
             session.resolve(call.id, "retry")
 
 
-def judge_end(store: holdfast.Store, outside: Outside, models_cut: int) -> None:
+def judge_end(store: backstay.Store, outside: Outside, models_cut: int) -> None:
     """The session has come to its end as if nothing had happened."""
     session = store.session(SESSION)
     finding = examine(store, outside)
@@ -219,7 +219,7 @@ def judge_end(store: holdfast.Store, outside: Outside, models_cut: int) -> None:
     assert recorded == [name for n in range(STEPS) for name in [f"model {n}", *[f"tool {n}.{k}" for k in range(n % 3)]]]
 
 
-def name_of(call: holdfast.Call) -> str:
+def name_of(call: backstay.Call) -> str:
     """A call as the outside file names it."""
     return call.name if call.kind == "tool" else f"model {model_number(call)}"
 
@@ -227,7 +227,7 @@ def name_of(call: holdfast.Call) -> str:
 @functools.cache
 def undisturbed() -> dict[str, Any]:
     """The state at the end of a run that nothing disturbed."""
-    with holdfast.open("memory://") as store:
+    with backstay.open("memory://") as store:
         with store.run(SESSION, input="refund order 7") as run:
             live(run, _Nowhere())
         return store.session(SESSION).load()

@@ -9,8 +9,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 
-import holdfast
-from holdfast import FencedError, InDoubtError, LeaseHeldError
+import backstay
+from backstay import FencedError, InDoubtError, LeaseHeldError
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
 from tests.crash.runs.agent import SESSION, Outside
@@ -90,7 +90,7 @@ def _first(place: Place, way: str, ready: Line, go: Line, ended: Line) -> None:
             ended.say("went on")
 
 
-def _act(run: holdfast.Run, way: str, outside: Outside) -> None:
+def _act(run: backstay.Run, way: str, outside: Outside) -> None:
     if way == "tool":
         run.call("pay", lambda: outside.note("first pay"), args={})
     elif way == "model":
@@ -131,10 +131,10 @@ def stall(say: Say, place: Place, way: str) -> None:
         assert [point.state["by"] for point in points] == ["first", "second", "second", "second"]
         assert [point.parent_id for point in points] == [None, *[point.id for point in points[:-1]]]
         assert store.verify().ok
-        assert next(iter(store.sessions())).status is holdfast.Status.COMPLETED
+        assert next(iter(store.sessions())).status is backstay.Status.COMPLETED
 
 
-def _refused(store: holdfast.Store) -> None:
+def _refused(store: backstay.Store) -> None:
     """While the lease lasts a stopped process is not taken over."""
     try:
         with store.run(SESSION):
@@ -143,7 +143,7 @@ def _refused(store: holdfast.Store) -> None:
         pass
 
 
-def _take_over(store: holdfast.Store, run: holdfast.Run, outside: Outside, way: str) -> None:
+def _take_over(store: backstay.Store, run: backstay.Run, outside: Outside, way: str) -> None:
     if way in ("outcome", "failure"):
         assert [call.name for call in run.in_doubt] == ["pay"]
         try:
@@ -179,7 +179,7 @@ def recover_at_once(say: Say, place: Place, processes: int, dying: int) -> None:
     def work(me: int) -> None:
         mine = 0
 
-        def handler(run: holdfast.Run) -> None:
+        def handler(run: backstay.Run) -> None:
             nonlocal mine
             mine += 1
             assert run.resumed
@@ -191,7 +191,7 @@ def recover_at_once(say: Say, place: Place, processes: int, dying: int) -> None:
 
         with place.open() as store:
             go.hear()
-            report = holdfast.recover(store, handler)
+            report = backstay.recover(store, handler)
             said.say(f"{me} {len(report.completed) if not report.failed else -1000}")
 
     with contextlib.ExitStack() as stack:

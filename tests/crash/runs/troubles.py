@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import holdfast
-from holdfast import ClosedError, InDoubtError, LeaseHeldError, UnavailableError
-from holdfast.testing.faults import Faults, Posix, mount
+import backstay
+from backstay import ClosedError, InDoubtError, LeaseHeldError, UnavailableError
+from backstay.testing.faults import Faults, Posix, mount
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
 from tests.crash.runs.agent import SESSION, STRATEGIES, Outside, examine, judge_end, live, settle
@@ -101,7 +101,7 @@ def fill_disk(say: Say, place: Place, strategy: str, full_from: int) -> None:
     say(bool(faults.struck))
 
 
-def _go_on(store: holdfast.Store, outside: Outside, faults: Faults, strategy: str) -> bool:
+def _go_on(store: backstay.Store, outside: Outside, faults: Faults, strategy: str) -> bool:
     try:
         with store.run(
             SESSION, input="refund order 7", strategy=STRATEGIES[strategy], lease_s=0.05, on_failed="retry"
@@ -126,7 +126,7 @@ def _go_on(store: holdfast.Store, outside: Outside, faults: Faults, strategy: st
     return True
 
 
-def _settle_what_ended(store: holdfast.Store, outside: Outside) -> None:
+def _settle_what_ended(store: backstay.Store, outside: Outside) -> None:
     session = store.session(SESSION)
     with contextlib.suppress(UnavailableError):  # what could not be moved from the log is reported once more
         settle(store, outside, [call.id for call in session.calls(pending=True) if call.status == "in_doubt"])
@@ -148,7 +148,7 @@ def work_in_threads(say: Say, place: Place, die_after: int | None, threads: int,
         time.sleep(0.001)
         return f"result {key}"
 
-    def happened(call: holdfast.Call) -> Any:
+    def happened(call: backstay.Call) -> Any:
         return f"result {call.key}" if call.key in outside.lines() else tool(str(call.key))
 
     with place.open() as store, store.run(SESSION, on_doubt=happened) as run:
@@ -201,7 +201,7 @@ def jump_clocks(say: Say, place: Place, hours: int, neighbour_hours: int) -> Non
                 except LeaseHeldError:
                     pass
             assert store.crashed() == []
-            assert holdfast.recover(store, lambda run: say("recovered")).handled == 0  # noqa: ARG005
+            assert backstay.recover(store, lambda run: say("recovered")).handled == 0  # noqa: ARG005
             go.say("go")
             while Path(f"/proc/{pid}/stat").read_text("ascii").split(") ")[1][0] != "Z":
                 time.sleep(0.005)

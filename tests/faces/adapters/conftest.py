@@ -57,9 +57,9 @@ def url(new_url: Callable[[], str]) -> str:
 
 @pytest.fixture
 def saver(url: str) -> Iterator[Any]:
-    from holdfast.adapters.langgraph import HoldfastSaver
+    from backstay.adapters.langgraph import BackstaySaver
 
-    with HoldfastSaver.open(url) as opened:
+    with BackstaySaver.open(url) as opened:
         yield opened
 
 

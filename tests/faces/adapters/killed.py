@@ -11,8 +11,8 @@ import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
-import holdfast
-from holdfast.adapters.openai_agents import HoldfastHooks, HoldfastSession
+import backstay
+from backstay.adapters.openai_agents import BackstayHooks, BackstaySession
 from tests.crash.ring.nursery import Say
 from tests.faces.adapters.scripted import agent, asks, cautious, heard, says, turn
 
@@ -37,7 +37,7 @@ def keep(state: str) -> None:
 
 def wait() -> None:
     """Until the tool beside this one is done, and that is on disk."""
-    with holdfast.open(given[0]) as store:
+    with backstay.open(given[0]) as store:
         until = time.monotonic() + 30
         while not any(each.key == "c1" and each.status == "done" for each in store.session("t").calls(pending=True)):
             if time.monotonic() > until:
@@ -71,36 +71,36 @@ def pay_slowly(order: int) -> str:
     return "not interrupted"
 
 
-class BeforeTools(HoldfastHooks):
+class BeforeTools(BackstayHooks):
     async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
         die()
 
 
-class AtTheEnd(HoldfastHooks):
+class AtTheEnd(BackstayHooks):
     async def on_agent_end(self, context: Any, agent: Any, output: Any) -> None:
         await super().on_agent_end(context, agent, output)
         die()
 
 
-async def approved(session: HoldfastSession, withheld: bool) -> None:
+async def approved(session: BackstaySession, withheld: bool) -> None:
     """Killed inside a tool that had to be approved. What one needs to approve it again is left beside the world."""
     acting = cautious([asks(("c1", "look", {"order": 7}), ("c2", "pay", {"order": 7}))], look, pay, withheld=withheld)
-    waiting = await turn(acting, "pay order 7", session=session, hooks=HoldfastHooks(session))
+    waiting = await turn(acting, "pay order 7", session=session, hooks=BackstayHooks(session))
     state = waiting.to_state()
     keep(state.to_string())
     state.approve(waiting.interruptions[0])
-    await turn(acting, state, session=session, hooks=HoldfastHooks(session))
+    await turn(acting, state, session=session, hooks=BackstayHooks(session))
 
 
 def work(say: Say, url: str, how: str, world: Path) -> None:
     """One turn, from its first word to the moment of death."""
     given[:] = url, how, str(world)
-    session = HoldfastSession("t", holdfast.open(url))
+    session = BackstaySession("t", backstay.open(url))
     if "approved" in how:
         asyncio.run(approved(session, "withheld" in how))
     payment = "pay_slowly" if "sync" in how.split() else "pay"
     both = asks(("c1", "look", {"order": 7}), ("c2", payment, {"order": 7}))
-    hooks = {"before": BeforeTools, "end": AtTheEnd}.get(how, HoldfastHooks)()
+    hooks = {"before": BeforeTools, "end": AtTheEnd}.get(how, BackstayHooks)()
     first = [asks(("c0", "look", {"order": 6}))] if how == "later" else []
     steps = [says("bye")] if how == "end" else [*first, both]
     acting = agent(steps, look, pay, pay_slowly)
@@ -120,18 +120,18 @@ def meet(say: Say, url: str) -> None:
     other = os.fork()
     if other == 0:
         acting = agent([asks(("c1", "stay", {}))], stay)
-        asyncio.run(turn(acting, "one", session=HoldfastSession("t", holdfast.open(url)), hooks=HoldfastHooks()))
+        asyncio.run(turn(acting, "one", session=BackstaySession("t", backstay.open(url)), hooks=BackstayHooks()))
         os._exit(1)
     os.read(inside, 1)
-    with holdfast.open(url) as store:
+    with backstay.open(url) as store:
         second = agent([says("me")])
 
         async def attempt() -> None:
-            await turn(second, "two", session=HoldfastSession("t", store), hooks=HoldfastHooks())
+            await turn(second, "two", session=BackstaySession("t", store), hooks=BackstayHooks())
 
         try:
             asyncio.run(attempt())
-        except holdfast.HoldfastError as error:
+        except backstay.BackstayError as error:
             say((type(error).__name__, len(second.model.calls)))
         os.kill(other, signal.SIGKILL)
         os.waitpid(other, 0)
@@ -143,8 +143,8 @@ def add_at_once(say: Say, url: str) -> None:
     """Forks three writers, so that none still imports the SDK while another is done."""
 
     async def write(who: int) -> None:
-        with holdfast.open(url) as store:
-            session = HoldfastSession("t", store)
+        with backstay.open(url) as store:
+            session = BackstaySession("t", store)
             for number in range(10):
                 await session.add_items([{"role": "user", "content": f"{who}-{number}"}])
 

@@ -14,7 +14,7 @@ from agents import (
 )
 from agents.testing import ScriptedModel, assistant_message, function_call
 
-import holdfast
+import backstay
 
 set_tracing_disabled(True)  # it would speak to a server
 
@@ -89,7 +89,7 @@ def heard(agent: Any) -> list[str]:
     return lines(agent.model.last_call.input)
 
 
-def history(store: holdfast.Store) -> list[tuple[str, list[tuple[str, str | None, str]]]]:
+def history(store: backstay.Store) -> list[tuple[str, list[tuple[str, str | None, str]]]]:
     """Of each checkpoint of the session, oldest first, its status and its calls."""
     session = store.session("t")
     log = [(each.status.value, session.calls(each)) for each in session.log()]

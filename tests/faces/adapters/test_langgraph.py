@@ -1,4 +1,4 @@
-"""LangGraph's checkpoints in Holdfast: the whole interface, nothing lost, each step at the price of what changed."""
+"""LangGraph's checkpoints in Backstay: the whole interface, nothing lost, each step at the price of what changed."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
-import holdfast
-from holdfast.adapters import langgraph as adapter
-from holdfast.adapters.langgraph import HoldfastSaver
-from holdfast.adapters.langgraph.lines import branch_of, line_of
-from holdfast.errors import ClosedError, UnsupportedError
+import backstay
+from backstay.adapters import langgraph as adapter
+from backstay.adapters.langgraph import BackstaySaver
+from backstay.adapters.langgraph.lines import branch_of, line_of
+from backstay.errors import ClosedError, UnsupportedError
 from tests.faces.adapters.graphs import META, Chat, chat_graph, checkpoint, read, say, thread
 
 
 def test_it_does_all_that_langgraph_asks_of_a_checkpointer(new_url: Callable[[], str]) -> None:
-    @checkpointer_test(name="HoldfastSaver")  # type: ignore[untyped-decorator]
-    async def factory() -> AsyncIterator[HoldfastSaver]:
-        with HoldfastSaver.open(new_url()) as made:
+    @checkpointer_test(name="BackstaySaver")  # type: ignore[untyped-decorator]
+    async def factory() -> AsyncIterator[BackstaySaver]:
+        with BackstaySaver.open(new_url()) as made:
             yield made
 
     report = asyncio.run(validate(factory))
@@ -46,10 +46,10 @@ def test_it_does_all_that_langgraph_asks_of_a_checkpointer(new_url: Callable[[],
 
 def test_a_chat_is_there_in_the_next_process_and_reads_like_a_conversation(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/chat.db"
-    with HoldfastSaver.open(url) as first:
+    with BackstaySaver.open(url) as first:
         chat_graph(first).invoke(say("hello"), thread())
-    with holdfast.open(url) as store:
-        messages = chat_graph(HoldfastSaver(store)).invoke(say("again"), thread())["messages"]
+    with backstay.open(url) as store:
+        messages = chat_graph(BackstaySaver(store)).invoke(say("again"), thread())["messages"]
         assert [message.content for message in messages] == ["hello", "answer to hello", "again", "answer to again"]
         state = store.session("t").load()
         assert [(item["role"], item["content"]) for item in state["messages"]][:2] == [
@@ -90,13 +90,13 @@ def turns(saver: Any, count: int) -> None:
 
 def test_500_turns_stay_small(tmp_path: Path) -> None:
     path = tmp_path / "chat.db"
-    with HoldfastSaver.open(f"sqlite:///{path}", durability="relaxed") as saver:
+    with BackstaySaver.open(f"sqlite:///{path}", durability="relaxed") as saver:
         turns(saver, 500)
-        assert len(read(HoldfastSaver(saver.store), thread()).checkpoint["channel_values"]["messages"]) == 1000
+        assert len(read(BackstaySaver(saver.store), thread()).checkpoint["channel_values"]["messages"]) == 1000
     assert path.stat().st_size < 2_000_000
 
 
-def test_a_message_changed_in_place_is_recorded(saver: HoldfastSaver) -> None:
+def test_a_message_changed_in_place_is_recorded(saver: BackstaySaver) -> None:
     def answer(state: Chat) -> dict[str, Any]:
         state["messages"][0].content = "edited"
         state["messages"][0].additional_kwargs["seen"] = [1]
@@ -110,7 +110,7 @@ def test_a_message_changed_in_place_is_recorded(saver: HoldfastSaver) -> None:
     assert found[0].additional_kwargs == {"seen": [1]}
 
 
-def test_a_message_changed_by_its_reader_changes_nothing_that_is_kept(saver: HoldfastSaver) -> None:
+def test_a_message_changed_by_its_reader_changes_nothing_that_is_kept(saver: BackstaySaver) -> None:
     graph = chat_graph(saver)
     graph.invoke(say("first"), thread())
     mine = graph.get_state(thread()).values["messages"]
@@ -123,7 +123,7 @@ def test_a_message_changed_by_its_reader_changes_nothing_that_is_kept(saver: Hol
     assert found[1].response_metadata == {}
 
 
-def test_messages_come_back_as_they_were(saver: HoldfastSaver) -> None:
+def test_messages_come_back_as_they_were(saver: BackstaySaver) -> None:
     call = {"name": "f", "args": {"x": 1.5}, "id": "c", "type": "tool_call"}
     usage: Any = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
     kept: list[Any] = [
@@ -139,7 +139,7 @@ def test_messages_come_back_as_they_were(saver: HoldfastSaver) -> None:
     assert found[3].own == "an extra field"
 
 
-def test_a_conversation_may_be_cut_and_edited(saver: HoldfastSaver) -> None:
+def test_a_conversation_may_be_cut_and_edited(saver: BackstaySaver) -> None:
     def answer(state: Chat) -> dict[str, Any]:
         gone = [RemoveMessage(id=message.id) for message in state["messages"][:-2]]
         return {"messages": [*gone, AIMessage("short")]}
@@ -157,14 +157,14 @@ def test_a_conversation_may_be_cut_and_edited(saver: HoldfastSaver) -> None:
 def test_two_invocations_at_once_are_both_kept_as_branches(url: str) -> None:
     both = threading.Barrier(2, timeout=30)
 
-    class AtOnce(HoldfastSaver):
+    class AtOnce(BackstaySaver):
         def get_tuple(self, config: Any) -> Any:
             found = super().get_tuple(config)
             both.wait()
             return found
 
-    with holdfast.open(url) as store:
-        chat_graph(HoldfastSaver(store)).invoke(say("first"), thread())
+    with backstay.open(url) as store:
+        chat_graph(BackstaySaver(store)).invoke(say("first"), thread())
         graphs = [chat_graph(AtOnce(store)) for _ in range(2)]
         runs = [threading.Thread(target=graphs[at].invoke, args=(say(f"turn {at}"), thread())) for at in range(2)]
         for run in runs:
@@ -179,18 +179,18 @@ def test_two_invocations_at_once_are_both_kept_as_branches(url: str) -> None:
             ["first", "answer to first", "turn 0", "answer to turn 0"],
             ["first", "answer to first", "turn 1", "answer to turn 1"],
         ]
-        assert len(list(HoldfastSaver(store).list(thread()))) == 9
+        assert len(list(BackstaySaver(store).list(thread()))) == 9
         assert store.verify().ok
 
 
-def test_a_writer_whose_clock_is_behind_loses_nothing(saver: HoldfastSaver) -> None:
+def test_a_writer_whose_clock_is_behind_loses_nothing(saver: BackstaySaver) -> None:
     config = saver.put(thread(), checkpoint("1f000000-0000-6000-8000-000000000009", x=1), META, {})
     saver.put(config, checkpoint("1e000000-0000-6000-8000-000000000001", x=2), META, {})
     assert read(saver, thread()).checkpoint["channel_values"] == {"x": 2}
     assert [found.checkpoint["channel_values"]["x"] for found in saver.list(thread())] == [2, 1]
 
 
-def test_a_checkpoint_that_is_put_twice_is_there_once(saver: HoldfastSaver) -> None:
+def test_a_checkpoint_that_is_put_twice_is_there_once(saver: BackstaySaver) -> None:
     first = checkpoint(x=1)
     config = saver.put(thread(), first, META, {})
     saver.put_writes(config, [("x", 5)], "task")
@@ -199,7 +199,7 @@ def test_a_checkpoint_that_is_put_twice_is_there_once(saver: HoldfastSaver) -> N
     assert found.pending_writes == [("task", "x", 5)]
 
 
-def test_writes_that_come_before_their_checkpoint_wait_for_it(saver: HoldfastSaver) -> None:
+def test_writes_that_come_before_their_checkpoint_wait_for_it(saver: BackstaySaver) -> None:
     early = checkpoint("early", x=1)
     saver.put_writes(thread(checkpoint_id="early"), [("x", "first")], "b")
     saver.put_writes(thread(checkpoint_id="early"), [("x", "other")], "a")
@@ -210,7 +210,7 @@ def test_writes_that_come_before_their_checkpoint_wait_for_it(saver: HoldfastSav
     assert read(saver, thread(checkpoint_id="early")).pending_writes[0] == ("a", "x", "other")
 
 
-def test_early_writes_are_not_forgotten_for_those_that_come_in_between(saver: HoldfastSaver) -> None:
+def test_early_writes_are_not_forgotten_for_those_that_come_in_between(saver: BackstaySaver) -> None:
     first = saver.put(thread(), checkpoint("one", x=1), META, {})
     saver.put_writes(thread(checkpoint_id="two"), [("x", "early")], "b")
     saver.put_writes(first, [("x", "in time")], "a")
@@ -221,7 +221,7 @@ def test_early_writes_are_not_forgotten_for_those_that_come_in_between(saver: Ho
     assert read(saver, first).pending_writes == [("a", "x", "in time")]
 
 
-def test_writes_that_come_late_are_still_those_of_their_checkpoint(saver: HoldfastSaver) -> None:
+def test_writes_that_come_late_are_still_those_of_their_checkpoint(saver: BackstaySaver) -> None:
     first = saver.put(thread(), checkpoint("one", x=1), META, {})
     saver.put_writes(first, [("x", "in time")], "a")
     saver.put(first, checkpoint("two", x=2), META, {})
@@ -236,7 +236,7 @@ def test_writes_that_come_late_are_still_those_of_their_checkpoint(saver: Holdfa
     assert (oldest.checkpoint["id"], oldest.pending_writes) == ("one", wanted)
 
 
-def test_special_writes_replace_and_others_stay_also_in_one_call(saver: HoldfastSaver) -> None:
+def test_special_writes_replace_and_others_stay_also_in_one_call(saver: BackstaySaver) -> None:
     config = saver.put(thread(), checkpoint(x=1), META, {})
     saver.put_writes(config, [("x", "kept"), (INTERRUPT, "old")], "task", "path")
     saver.put_writes(config, [("x", "dropped"), (INTERRUPT, "new"), ("y", "added")], "task", "path")
@@ -244,7 +244,7 @@ def test_special_writes_replace_and_others_stay_also_in_one_call(saver: Holdfast
     assert found == [("task", INTERRUPT, "new"), ("task", "x", "kept"), ("task", "y", "added")]
 
 
-def test_writes_are_in_the_order_of_their_paths(saver: HoldfastSaver) -> None:
+def test_writes_are_in_the_order_of_their_paths(saver: BackstaySaver) -> None:
     config = saver.put(thread(), checkpoint(x=1), META, {})
     for task, path in (("a", "~2"), ("b", "~1"), ("c", "")):
         saver.put_writes(config, [("x", 1), ("x", 2)], task, path)
@@ -253,7 +253,7 @@ def test_writes_are_in_the_order_of_their_paths(saver: HoldfastSaver) -> None:
     ]
 
 
-def test_one_may_write_while_one_lists_and_only_what_is_asked_for_is_read(saver: HoldfastSaver) -> None:
+def test_one_may_write_while_one_lists_and_only_what_is_asked_for_is_read(saver: BackstaySaver) -> None:
     config = thread()
     for step in range(30):
         config = saver.put(config, checkpoint(x=step), {**META, "step": step}, {})
@@ -278,12 +278,12 @@ def test_one_may_write_while_one_lists_and_only_what_is_asked_for_is_read(saver:
 def test_a_second_process_sees_everything_at_once(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/both.db"
     child = f"""
-from holdfast.adapters.langgraph import HoldfastSaver
+from backstay.adapters.langgraph import BackstaySaver
 from tests.faces.adapters.graphs import chat_graph, say, thread
-with HoldfastSaver.open({url!r}) as saver:
+with BackstaySaver.open({url!r}) as saver:
     print(len(chat_graph(saver).invoke(say("there"), thread())["messages"]))
 """
-    with HoldfastSaver.open(url) as here:
+    with BackstaySaver.open(url) as here:
         graph = chat_graph(here)
         graph.invoke(say("here"), thread())
         done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True, timeout=120)
@@ -294,7 +294,7 @@ with HoldfastSaver.open({url!r}) as saver:
 # going back
 
 
-def test_going_back_in_a_graph_makes_a_branch_and_the_old_line_stays(saver: HoldfastSaver) -> None:
+def test_going_back_in_a_graph_makes_a_branch_and_the_old_line_stays(saver: BackstaySaver) -> None:
     graph = chat_graph(saver)
     graph.invoke(say("one"), thread())
     before = graph.get_state(thread()).config
@@ -307,7 +307,7 @@ def test_going_back_in_a_graph_makes_a_branch_and_the_old_line_stays(saver: Hold
     assert heads["main"].state["messages"][-1]["content"] == "answer to two"
 
 
-def test_a_restore_with_holdfasts_own_means_is_where_the_graph_goes_on(saver: HoldfastSaver) -> None:
+def test_a_restore_with_backstays_own_means_is_where_the_graph_goes_on(saver: BackstaySaver) -> None:
     graph = chat_graph(saver)
     graph.invoke(say("one"), thread())
     session = saver.store.session("t")
@@ -323,15 +323,15 @@ def test_an_interrupt_waits_in_the_store_for_its_answer(tmp_path: Path) -> None:
         return {"messages": [AIMessage(f"you said {interrupt('yes or no?')}")]}
 
     url = f"sqlite:///{tmp_path}/ask.db"
-    with HoldfastSaver.open(url) as first:
+    with BackstaySaver.open(url) as first:
         chat_graph(first, ask).invoke(say("go"), thread())
-    with HoldfastSaver.open(url) as second:
+    with BackstaySaver.open(url) as second:
         graph = chat_graph(second, ask)
         assert graph.get_state(thread()).tasks[0].interrupts[0].value == "yes or no?"
         assert graph.invoke(Command(resume="yes"), thread())["messages"][-1].content == "you said yes"
 
 
-def test_subgraphs_have_branches_of_their_own(saver: HoldfastSaver) -> None:
+def test_subgraphs_have_branches_of_their_own(saver: BackstaySaver) -> None:
     inner = StateGraph(Chat)
     inner.add_node("ask", lambda _: {"messages": [AIMessage(interrupt("?"))]})
     inner.add_edge(START, "ask")
@@ -356,7 +356,7 @@ def test_the_name_of_a_branch_says_its_namespace(ns: str) -> None:
     assert {line_of(name) for name in names} == {(ns, 0), (ns, 1), (ns, 12)}
 
 
-def test_a_namespace_may_be_longer_than_a_name(saver: HoldfastSaver) -> None:
+def test_a_namespace_may_be_longer_than_a_name(saver: BackstaySaver) -> None:
     deep = "|".join([f"node{at}:1f0e0ec5-e0dd-6cd3-8002-7b3f6e18d568" for at in range(20)])
     for ns in (deep, deep + "x"):
         saver.put(thread(checkpoint_ns=ns), checkpoint(x=ns), META, {})
@@ -366,14 +366,14 @@ def test_a_namespace_may_be_longer_than_a_name(saver: HoldfastSaver) -> None:
         assert found.config["configurable"]["checkpoint_ns"] == ns
 
 
-def test_a_prune_of_holdfast_leaves_the_graph_where_it_was(saver: HoldfastSaver) -> None:
+def test_a_prune_of_backstay_leaves_the_graph_where_it_was(saver: BackstaySaver) -> None:
     def ask(state: Chat) -> dict[str, Any]:
         return {"messages": [AIMessage(interrupt("?"))]}
 
     graph = chat_graph(saver, ask)
     graph.invoke(say("go"), thread())
-    saver.store.prune(holdfast.Retention(keep_last=1))
-    graph = chat_graph(HoldfastSaver(saver.store), ask)
+    saver.store.prune(backstay.Retention(keep_last=1))
+    graph = chat_graph(BackstaySaver(saver.store), ask)
     assert graph.get_state(thread()).next == ("chat",)
     assert graph.invoke(Command(resume="on"), thread())["messages"][-1].content == "on"
 
@@ -383,15 +383,15 @@ def test_a_prune_of_holdfast_leaves_the_graph_where_it_was(saver: HoldfastSaver)
 
 def test_a_saver_may_be_opened_by_async_with_or_be_given_an_async_store(new_url: Callable[[], str]) -> None:
     async def opened() -> Any:
-        async with HoldfastSaver.open(new_url(), agent="support") as saver:
+        async with BackstaySaver.open(new_url(), agent="support") as saver:
             await chat_graph(saver).ainvoke(say("one"), thread())
             assert [info.agent for info in saver.store.sessions()] == ["support"]
         with pytest.raises(ClosedError):
             saver.get_tuple(thread())
 
     async def given() -> Any:
-        async with holdfast.aio.open(new_url()) as store:
-            found = await chat_graph(HoldfastSaver(store)).ainvoke(say("one"), thread())
+        async with backstay.aio.open(new_url()) as store:
+            found = await chat_graph(BackstaySaver(store)).ainvoke(say("one"), thread())
             return found, await store.session("t").load()
 
     asyncio.run(opened())
@@ -402,13 +402,13 @@ def test_a_saver_may_be_opened_by_async_with_or_be_given_an_async_store(new_url:
 # versions and what other savers give
 
 
-def test_metadata_comes_back_with_lists_as_from_other_savers(saver: HoldfastSaver) -> None:
+def test_metadata_comes_back_with_lists_as_from_other_savers(saver: BackstaySaver) -> None:
     saver.put(thread(), checkpoint("1"), {**META, "seen": {"a": (1, (2, 3))}}, {})
     assert read(saver, thread()).metadata["seen"] == {"a": [1, [2, 3]]}
     assert len(list(saver.list(thread(), filter={"seen": {"a": (1, [2, 3])}}))) == 1
 
 
-def test_a_channel_left_out_is_as_its_version_says(saver: HoldfastSaver) -> None:
+def test_a_channel_left_out_is_as_its_version_says(saver: BackstaySaver) -> None:
     here = saver.put(thread(), checkpoint("1", log=["a"], turn=1), META, {"log": 1, "turn": 1})
     second = checkpoint("2", turn=2) | {"channel_versions": {"log": 1, "turn": 2}}
     here = saver.put(here, second, META, {"turn": 2})
@@ -421,7 +421,7 @@ def test_a_channel_left_out_is_as_its_version_says(saver: HoldfastSaver) -> None
     assert read(saver, thread(checkpoint_id="4")).checkpoint["channel_values"] == {}
 
 
-def test_what_is_earlier_is_said_by_steps_where_graphs_write_in_the_background(saver: HoldfastSaver) -> None:
+def test_what_is_earlier_is_said_by_steps_where_graphs_write_in_the_background(saver: BackstaySaver) -> None:
     inner = {**META, "parents": {"": "2"}}
     first = saver.put(thread(), checkpoint("1"), META, {})
     # The step inside is on disk before the one it was made in.
@@ -441,5 +441,5 @@ def test_what_is_earlier_is_said_by_steps_where_graphs_write_in_the_background(s
 
 @pytest.mark.parametrize("found", [None, "3.0.1", "4.4.0", "5.0.0", "4.9.0rc1"])
 def test_a_version_that_was_not_tried_is_refused_with_a_way_out(found: str | None) -> None:
-    with pytest.raises(UnsupportedError, match=r"holdfast\[langgraph\]"):
+    with pytest.raises(UnsupportedError, match=r"backstay\[langgraph\]"):
         adapter._refuse_unknown(found)

@@ -15,7 +15,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
-from holdfast.adapters.langgraph import HoldfastSaver
+from backstay.adapters.langgraph import BackstaySaver
 from tests.faces.adapters.graphs import thread
 
 Story = Callable[[Any], Any]
@@ -134,7 +134,7 @@ def deltas(durability: str, frequency: int | None) -> Story:
         for turn in range(4):
             app.invoke({"words": [turn]}, CONFIG, durability=durability)
         history = [state.values for state in app.get_state_history(CONFIG)]
-        if isinstance(saver, HoldfastSaver):
+        if isinstance(saver, BackstaySaver):
             saver.prune(["t"])
         app.invoke({"words": ["last"]}, CONFIG, durability=durability)
         return history, app.get_state(CONFIG).values
@@ -157,7 +157,7 @@ STORIES: dict[str, Story] = {
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_a_graph_goes_the_same_way(saver: HoldfastSaver, name: str) -> None:
+def test_a_graph_goes_the_same_way(saver: BackstaySaver, name: str) -> None:
     assert STORIES[name](saver) == STORIES[name](InMemorySaver())
     assert saver.store.verify().ok
     assert thread()["configurable"]["thread_id"] == "t"

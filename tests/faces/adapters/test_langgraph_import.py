@@ -21,7 +21,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from holdfast.adapters.langgraph import HoldfastSaver
+from backstay.adapters.langgraph import BackstaySaver
 from tests.faces.adapters.graphs import chat_graph, say, thread
 
 
@@ -61,7 +61,7 @@ def shown(tuples: Any) -> list[Any]:
     return sorted(found, key=lambda each: (each[0]["configurable"]["checkpoint_ns"], each[2]["id"]))
 
 
-def assert_taken_over(saver: HoldfastSaver, wanted: list[Any]) -> None:
+def assert_taken_over(saver: BackstaySaver, wanted: list[Any]) -> None:
     assert shown(saver.list(None)) == wanted
     assert chat_graph(saver).invoke(say("three"), thread())["messages"][-1].content == "answer to three"
     assert asking_graph(saver).get_state(thread("waits")).next == ("ask",)
@@ -94,7 +94,7 @@ def opened_async(url: str) -> Any:
     return AsyncPostgresSaver.from_conn_string(url) if "://" in url else AsyncSqliteSaver.from_conn_string(url)
 
 
-def test_all_that_is_in_another_saver_is_taken_over(saver: HoldfastSaver, old_url: str) -> None:
+def test_all_that_is_in_another_saver_is_taken_over(saver: BackstaySaver, old_url: str) -> None:
     with opened(old_url) as old:
         old.setup()
         fill(old)
@@ -110,10 +110,10 @@ def test_a_saver_that_is_async_is_taken_over_too(old_url: str) -> None:
         fill(old)
         wanted = shown(old.list(None))
 
-    async def take_over(saver: HoldfastSaver) -> None:
+    async def take_over(saver: BackstaySaver) -> None:
         async with opened_async(old_url) as old:
             assert await saver.aimport_from(old) == len(wanted)
 
-    with HoldfastSaver.open("memory://") as saver:
+    with BackstaySaver.open("memory://") as saver:
         asyncio.run(take_over(saver))
         assert_taken_over(saver, wanted)

@@ -11,9 +11,9 @@ pytest.importorskip("langgraph.checkpoint.conformance", reason="the extra `langg
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.types import RESUME
 
-import holdfast
-from holdfast.adapters.langgraph import HoldfastSaver
-from holdfast.errors import AlreadyExistsError
+import backstay
+from backstay.adapters.langgraph import BackstaySaver
+from backstay.errors import AlreadyExistsError
 from tests.faces.adapters.graphs import META, Chat, chat_graph, checkpoint, read, say, thread
 
 
@@ -25,7 +25,7 @@ def texts(found: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("change", ["append", "pop"])
-def test_a_node_may_change_the_list_that_it_was_given(saver: HoldfastSaver, change: str) -> None:
+def test_a_node_may_change_the_list_that_it_was_given(saver: BackstaySaver, change: str) -> None:
     def answer(state: Chat) -> dict[str, Any]:
         if change == "pop":
             state["messages"].pop()
@@ -40,14 +40,14 @@ def test_a_node_may_change_the_list_that_it_was_given(saver: HoldfastSaver, chan
     assert texts(graph.get_state(thread()).values["messages"]) == wanted
 
 
-def test_a_set_changed_by_its_reader_does_not_damage_what_is_kept(saver: HoldfastSaver) -> None:
+def test_a_set_changed_by_its_reader_does_not_damage_what_is_kept(saver: BackstaySaver) -> None:
     here = saver.put(thread(), checkpoint("1", seen={1}, deep=[{2}]), META, {})
     mine = read(saver, thread()).checkpoint["channel_values"]
     mine["seen"].add("mine")
     mine["deep"][0].add("mine")
     assert read(saver, thread()).checkpoint["channel_values"] == {"seen": {1}, "deep": [{2}]}
     saver.put(here, checkpoint("2", **mine), META, {})
-    assert read(HoldfastSaver(saver.store), thread()).checkpoint["channel_values"] == mine
+    assert read(BackstaySaver(saver.store), thread()).checkpoint["channel_values"] == mine
     assert saver.store.verify().ok
 
 
@@ -64,15 +64,15 @@ class Array(list[Any]):
 
 
 def test_an_artifact_need_not_be_comparable() -> None:
-    with holdfast.open("memory://") as store:
-        saver = HoldfastSaver(store)
+    with backstay.open("memory://") as store:
+        saver = BackstaySaver(store)
         message = ToolMessage("x", tool_call_id="c", id="1", artifact=Array([1, 2]))
         here = saver.put(thread(), checkpoint("1", messages=[message]), META, {})
         saver.put(here, checkpoint("2", messages=[message, HumanMessage("y")]), META, {})
         assert texts(read(saver, thread()).checkpoint["channel_values"]["messages"]) == ["x", "y"]
 
 
-def test_an_answer_of_true_replaces_an_answer_of_1(saver: HoldfastSaver) -> None:
+def test_an_answer_of_true_replaces_an_answer_of_1(saver: BackstaySaver) -> None:
     here = saver.put(thread(), checkpoint("1"), META, {})
     for answer in (1, True):
         saver.put_writes(here, [(RESUME, [answer])], "task")
@@ -82,7 +82,7 @@ def test_an_answer_of_true_replaces_an_answer_of_1(saver: HoldfastSaver) -> None
 # sessions that others write too
 
 
-def test_a_commit_of_ones_own_on_a_thread_does_not_hide_the_conversation(saver: HoldfastSaver) -> None:
+def test_a_commit_of_ones_own_on_a_thread_does_not_hide_the_conversation(saver: BackstaySaver) -> None:
     graph = chat_graph(saver)
     graph.invoke(say("one"), thread())
     session = saver.store.session("t")
@@ -96,7 +96,7 @@ def test_a_commit_of_ones_own_on_a_thread_does_not_hide_the_conversation(saver: 
     assert texts(graph.get_state(thread()).values["messages"]) == texts(found)
 
 
-def test_a_session_that_is_no_thread_is_not_listed(saver: HoldfastSaver) -> None:
+def test_a_session_that_is_no_thread_is_not_listed(saver: BackstaySaver) -> None:
     session = saver.store.session("other")
     before = session.commit({"a": 1})
     session.commit({"a": 2})
@@ -105,7 +105,7 @@ def test_a_session_that_is_no_thread_is_not_listed(saver: HoldfastSaver) -> None
     assert read(saver, thread("other")) is None
 
 
-def test_a_thread_named_like_the_calls_of_another_outlives_it(saver: HoldfastSaver) -> None:
+def test_a_thread_named_like_the_calls_of_another_outlives_it(saver: BackstaySaver) -> None:
     for name in ("t", "t/tools"):
         saver.put(thread(name), checkpoint("1", x=name), META, {})
     saver.delete_thread("t")
@@ -114,29 +114,29 @@ def test_a_thread_named_like_the_calls_of_another_outlives_it(saver: HoldfastSav
 
 
 @pytest.mark.parametrize("by_retention", [False, True])
-def test_one_may_prune_while_another_lists(saver: HoldfastSaver, by_retention: bool) -> None:
+def test_one_may_prune_while_another_lists(saver: BackstaySaver, by_retention: bool) -> None:
     here = thread()
     for step in range(80):  # more than are read at once
         here = saver.put(here, checkpoint(f"{step:03}", x=step), {**META, "step": step}, {})
     saver.put_writes(here, [("x", "late")], "task")
     seen = []
-    for found in HoldfastSaver(saver.store).list(thread()):
+    for found in BackstaySaver(saver.store).list(thread()):
         seen.append(found.metadata["step"])
         if len(seen) == 2:
-            saver.store.prune(holdfast.Retention(keep_last=4)) if by_retention else saver.prune(["t"])
+            saver.store.prune(backstay.Retention(keep_last=4)) if by_retention else saver.prune(["t"])
     assert seen == ([79, 78, 77] if by_retention else [79, 78])
     saver.delete_thread("t")
     assert read(saver, thread()) is None
 
 
-def test_an_id_that_is_taken_in_another_namespace_is_an_error_and_no_loss(saver: HoldfastSaver) -> None:
+def test_an_id_that_is_taken_in_another_namespace_is_an_error_and_no_loss(saver: BackstaySaver) -> None:
     saver.put(thread(), checkpoint("1", x=1), META, {})
     with pytest.raises(AlreadyExistsError, match="namespace ''"):
         saver.put(thread(checkpoint_ns="in"), checkpoint("1", x=2), META, {})
     assert read(saver, thread()).checkpoint["channel_values"] == {"x": 1}
 
 
-def test_metadata_may_have_any_key(saver: HoldfastSaver) -> None:
+def test_metadata_may_have_any_key(saver: BackstaySaver) -> None:
     saver.put(thread(), checkpoint("1"), {**META, "lg": {"of": "x"}}, {})
     assert read(saver, thread()).metadata == {**META, "lg": {"of": "x"}}
     assert len(list(saver.list(None, filter={"lg": {"of": "x"}}))) == 1

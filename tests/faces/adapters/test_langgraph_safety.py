@@ -25,9 +25,9 @@ from langchain_core.messages import AIMessageChunk, ChatMessage, HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Send
 
-import holdfast
-from holdfast.adapters.langgraph import HoldfastSaver
-from holdfast.errors import InvalidInputError
+import backstay
+from backstay.adapters.langgraph import BackstaySaver
+from backstay.errors import InvalidInputError
 from tests.faces.adapters.graphs import META, checkpoint, read, thread
 
 
@@ -71,10 +71,10 @@ KEPT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_a_value_comes_back_as_it_was(saver: HoldfastSaver, name: str) -> None:
+def test_a_value_comes_back_as_it_was(saver: BackstaySaver, name: str) -> None:
     config = saver.put(thread(), checkpoint(**{name: KEPT[name]}), META, {})
     saver.put_writes(config, [(name, KEPT[name])], "task")
-    other = HoldfastSaver(saver.store)  # remembers nothing
+    other = BackstaySaver(saver.store)  # remembers nothing
     found = read(other, config)
     value = found.checkpoint["channel_values"][name]
     assert value == KEPT[name]
@@ -87,7 +87,7 @@ AS_DATA: dict[str, Any] = {"model": {"number": 7, "lines": ["x"]}, "place": {"st
 
 
 def test_a_type_that_nobody_allowed_comes_back_as_data_with_a_warning(
-    saver: HoldfastSaver, caplog: pytest.LogCaptureFixture
+    saver: BackstaySaver, caplog: pytest.LogCaptureFixture
 ) -> None:
     serde = "langgraph.checkpoint.serde.jsonplus"
     getattr(sys.modules[serde], "_warned_blocked_types", set()).clear()
@@ -97,11 +97,11 @@ def test_a_type_that_nobody_allowed_comes_back_as_data_with_a_warning(
 
 
 def test_a_type_that_the_user_allows_is_built_again(tmp_path: Path) -> None:
-    with holdfast.open(f"sqlite:///{tmp_path}/x.db") as store:
-        config = HoldfastSaver(store).put(thread(), checkpoint(**OWN), META, {})
-        allowing = HoldfastSaver(store, allow=[Order, (Place.__module__, "Place"), Colour])
+    with backstay.open(f"sqlite:///{tmp_path}/x.db") as store:
+        config = BackstaySaver(store).put(thread(), checkpoint(**OWN), META, {})
+        allowing = BackstaySaver(store, allow=[Order, (Place.__module__, "Place"), Colour])
         assert read(allowing, config).checkpoint["channel_values"] == OWN
-        later = HoldfastSaver(store).with_allowlist([(Order.__module__, "Order")])
+        later = BackstaySaver(store).with_allowlist([(Order.__module__, "Order")])
         assert read(later, config).checkpoint["channel_values"] == {**AS_DATA, "model": OWN["model"]}
 
 
@@ -124,14 +124,14 @@ def test_a_type_that_the_user_allows_is_built_again(tmp_path: Path) -> None:
 def test_a_name_in_a_row_is_neither_imported_nor_called(hostile: Any, tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     filled = eval(repr(hostile).replace("{canary}", str(canary)))
-    with holdfast.open("memory://") as store:
-        saver = HoldfastSaver(store)
+    with backstay.open("memory://") as store:
+        saver = BackstaySaver(store)
         config = saver.put(thread(), checkpoint("one", x=1), META, {})
         session = store.session("t")
         state = session.load()
         session.commit({**state, "x": filled}, metadata={"lg": {"parent": None}}, step=1, id="two")
         before = set(sys.modules)
-        found = read(HoldfastSaver(store), thread(checkpoint_id="two"))
+        found = read(BackstaySaver(store), thread(checkpoint_id="two"))
         assert found is not None
         assert not callable(found.checkpoint["channel_values"].get("x"))
         assert config
@@ -139,8 +139,8 @@ def test_a_name_in_a_row_is_neither_imported_nor_called(hostile: Any, tmp_path: 
         assert not {"antigravity", "tests.canary"} & (set(sys.modules) - before)
 
 
-def test_nothing_is_pickled(saver: HoldfastSaver) -> None:
-    pickling = HoldfastSaver(saver.store, serde=JsonPlusSerializer(pickle_fallback=True))
+def test_nothing_is_pickled(saver: BackstaySaver) -> None:
+    pickling = BackstaySaver(saver.store, serde=JsonPlusSerializer(pickle_fallback=True))
     with pytest.raises(InvalidInputError, match="pickled"):
         pickling.put(thread(), checkpoint(x=object()), META, {})
     with pytest.raises(TypeError):

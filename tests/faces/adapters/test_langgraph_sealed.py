@@ -15,9 +15,9 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode
 
-import holdfast
-from holdfast.adapters.langgraph import HoldfastSaver, once
-from holdfast.errors import InvalidInputError
+import backstay
+from backstay.adapters.langgraph import BackstaySaver, once
+from backstay.errors import InvalidInputError
 from tests.faces.adapters.graphs import META, Chat, chat_graph, checkpoint, read, say, thread
 
 
@@ -38,9 +38,9 @@ class Mirror:
         return ciphertext[4:][::-1]
 
 
-def test_nothing_is_kept_in_clear_where_the_serializer_encrypts(saver: HoldfastSaver) -> None:
+def test_nothing_is_kept_in_clear_where_the_serializer_encrypts(saver: BackstaySaver) -> None:
     cipher = Mirror()
-    sealed = HoldfastSaver(saver.store, serde=EncryptedSerializer(cipher))
+    sealed = BackstaySaver(saver.store, serde=EncryptedSerializer(cipher))
     graph = chat_graph(sealed)
     for _ in range(4):
         graph.invoke(say("secret"), thread())
@@ -52,8 +52,8 @@ def test_nothing_is_kept_in_clear_where_the_serializer_encrypts(saver: HoldfastS
         assert "secret" not in repr((point.state, point.summary, point.metadata))
 
 
-def test_a_message_changed_in_place_is_sealed_again(saver: HoldfastSaver) -> None:
-    sealed = HoldfastSaver(saver.store, serde=EncryptedSerializer(Mirror()))
+def test_a_message_changed_in_place_is_sealed_again(saver: BackstaySaver) -> None:
+    sealed = BackstaySaver(saver.store, serde=EncryptedSerializer(Mirror()))
     message = AIMessage("x", id="1")
     here = sealed.put(thread(), checkpoint("1", messages=[message]), META, {})
     message.additional_kwargs["edited"] = True
@@ -63,8 +63,8 @@ def test_a_message_changed_in_place_is_sealed_again(saver: HoldfastSaver) -> Non
 
 
 def test_what_is_not_sealed_builds_nothing_behind_a_cipher() -> None:
-    with holdfast.open("memory://") as store:
-        sealed = HoldfastSaver(store, serde=EncryptedSerializer(Mirror()))
+    with backstay.open("memory://") as store:
+        sealed = BackstaySaver(store, serde=EncryptedSerializer(Mirror()))
         sealed.put(thread(), checkpoint("1", x=1), META, {})
         state = store.session("t").load()
         state["x"] = {"lc": 0, "as": ["tests.canary", "Sings", "x"]}
@@ -83,8 +83,8 @@ class Json:
 
 
 def test_what_could_not_be_read_again_is_refused_when_it_is_written() -> None:
-    with holdfast.open("memory://") as store, pytest.raises(InvalidInputError, match="json"):
-        HoldfastSaver(store, serde=Json()).put(thread(), checkpoint("1", x=1), META, {})
+    with backstay.open("memory://") as store, pytest.raises(InvalidInputError, match="json"):
+        BackstaySaver(store, serde=Json()).put(thread(), checkpoint("1", x=1), META, {})
 
 
 def test_calls_are_sealed_where_the_serializer_encrypts() -> None:
@@ -98,9 +98,9 @@ def test_calls_are_sealed_where_the_serializer_encrypts() -> None:
     graph.add_edge("model", "tools")
     serde = EncryptedSerializer(Mirror())
 
-    with holdfast.open("memory://") as store:
+    with backstay.open("memory://") as store:
         graph.add_node("tools", ToolNode([tool("work", description="Work.")(work)], **once(store, serde=serde)))
-        app = graph.compile(checkpointer=HoldfastSaver(store, serde=serde))
+        app = graph.compile(checkpointer=BackstaySaver(store, serde=serde))
         assert app.invoke(say("go"), thread())["messages"][-1].content == "secret 987654321"
         session = store.session("t/tools")
         (branch,) = [run.branch for run in store.backend.runs("t/tools")]

@@ -23,9 +23,9 @@ from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
 
-import holdfast
-from holdfast.adapters.langgraph import HoldfastSaver, once
-from holdfast.errors import InDoubtError
+import backstay
+from backstay.adapters.langgraph import BackstaySaver, once
+from backstay.errors import InDoubtError
 from tests.faces.adapters.graphs import Chat, say, thread
 
 NAMES = ("one", "two", "three")
@@ -63,8 +63,8 @@ def _plain(call: Callable[..., str]) -> Callable[[int], str]:
 
 CHILD = """
 import os, signal, sys, time
-import holdfast
-from holdfast.adapters.langgraph import HoldfastSaver, once
+import backstay
+from backstay.adapters.langgraph import BackstaySaver, once
 from langgraph.prebuilt import ToolNode
 from tests.faces.adapters.graphs import say, thread
 from tests.faces.adapters.test_langgraph_tools import graph_of
@@ -84,8 +84,8 @@ def effect(name):
     print(name, file=log)
     return f"{name} done"
 
-store = holdfast.open(sys.argv[1])
-graph = graph_of(HoldfastSaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
+store = backstay.open(sys.argv[1])
+graph = graph_of(BackstaySaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
 graph.invoke(say("go"), thread())
 """
 
@@ -102,8 +102,8 @@ def test_after_a_kill_no_tool_that_was_done_is_called_again(tmp_path: Path) -> N
         called.append(name)
         return f"{name} again"
 
-    with holdfast.open(url) as store:
-        graph = graph_of(HoldfastSaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
+    with backstay.open(url) as store:
+        graph = graph_of(BackstaySaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
         with pytest.raises(InDoubtError, match="two"):
             graph.invoke(None, thread())
         assert [info.id for info in store.crashed()] == ["t/tools"]
@@ -128,9 +128,9 @@ def test_a_call_in_doubt_may_be_made_again_where_the_user_says_so(tmp_path: Path
         called.append(name)
         return f"{name} again"
 
-    with holdfast.open(url) as store:
+    with backstay.open(url) as store:
         wrapped = once(store, on_doubt="retry")
-        graph = graph_of(HoldfastSaver(store), effect, lambda tools: wrapped(ToolNode(tools)))
+        graph = graph_of(BackstaySaver(store), effect, lambda tools: wrapped(ToolNode(tools)))
         found = asyncio.run(graph.ainvoke(None, thread()))["messages"]
     assert called == ["two"]
     assert [message.content for message in found[-3:]] == ["one done 0", "two again 1", "three done 2"]
@@ -145,8 +145,8 @@ def test_a_tool_that_failed_is_called_again_and_its_neighbours_are_not() -> None
             raise ConnectionError("the line was bad")
         return name
 
-    with holdfast.open("memory://") as store:
-        graph = graph_of(HoldfastSaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
+    with backstay.open("memory://") as store:
+        graph = graph_of(BackstaySaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
         with pytest.raises(ConnectionError, match="bad"):
             graph.invoke(say("go"), thread())
         found = graph.invoke(None, thread())["messages"]
@@ -161,8 +161,8 @@ def test_a_tool_that_asks_a_person_runs_again_with_the_answer() -> None:
         called.append(name)
         return str(interrupt("may I?")) if name == "two" else name
 
-    with holdfast.open("memory://") as store:
-        graph = graph_of(HoldfastSaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
+    with backstay.open("memory://") as store:
+        graph = graph_of(BackstaySaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
         graph.invoke(say("go"), thread())
         found = graph.invoke(Command(resume="you may"), thread())["messages"]
         assert [message.content for message in found[-3:]] == ["one 0", "you may 1", "three 2"]
@@ -176,9 +176,9 @@ def test_a_run_of_ones_own_can_keep_the_calls() -> None:
         called.append(name)
         return name
 
-    with holdfast.open("memory://") as store:
+    with backstay.open("memory://") as store:
         with store.run("job") as run:
-            graph = graph_of(HoldfastSaver(store), effect, lambda tools: ToolNode(tools, **once(run)))
+            graph = graph_of(BackstaySaver(store), effect, lambda tools: ToolNode(tools, **once(run)))
             graph.invoke(say("go"), thread())
         assert sorted(call.name for call in store.session("job").calls()) == ["one", "three", "two"]
     assert sorted(called) == ["one", "three", "two"]
@@ -191,14 +191,14 @@ def test_a_turn_later_the_same_id_is_another_call() -> None:
         called.append(name)
         return f"{name} {len(called)}"
 
-    with holdfast.open("memory://") as store:
-        graph = graph_of(HoldfastSaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
+    with backstay.open("memory://") as store:
+        graph = graph_of(BackstaySaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
         for _ in range(2):
             graph.invoke(say("go"), thread())
     assert len(called) == 6
 
 
-def paying_graph(store: holdfast.Store, work: Callable[[str], Awaitable[str]], **wrapped: Any) -> Any:
+def paying_graph(store: backstay.Store, work: Callable[[str], Awaitable[str]], **wrapped: Any) -> Any:
     """A model that asks for one payment, and an async tool that makes it."""
 
     async def pay(order: str) -> str:
@@ -212,7 +212,7 @@ def paying_graph(store: holdfast.Store, work: Callable[[str], Awaitable[str]], *
     graph.add_node("tools", ToolNode([tool("pay", description="Pay an order.")(pay)], **wrapped))
     graph.add_edge(START, "model")
     graph.add_edge("model", "tools")
-    return graph.compile(checkpointer=HoldfastSaver(store))
+    return graph.compile(checkpointer=BackstaySaver(store))
 
 
 def test_a_coroutine_that_is_cancelled_was_called_or_not_and_never_twice() -> None:
@@ -246,7 +246,7 @@ def test_a_coroutine_that_is_cancelled_was_called_or_not_and_never_twice() -> No
         assert len(asked) == 1
 
     async def sweep() -> None:
-        with holdfast.open("memory://") as store:
+        with backstay.open("memory://") as store:
             wrap = once(store)
 
             async def noted(request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -275,7 +275,7 @@ def test_a_coroutine_cancelled_in_the_middle_is_in_doubt() -> None:
             await asyncio.Event().wait()
             return "never"
 
-        with holdfast.open("memory://") as store:
+        with backstay.open("memory://") as store:
             graph = paying_graph(store, work, awrap_tool_call=once(store))
             going = asyncio.ensure_future(graph.ainvoke(say("go"), thread()))
             await in_the_middle.wait()
@@ -311,9 +311,9 @@ def test_calls_with_one_id_in_one_message_are_each_made_once() -> None:
             raise ConnectionError("bad")
         return str(x)
 
-    with holdfast.open("memory://") as store:
+    with backstay.open("memory://") as store:
         calls = [("work", 1, "c"), ("work", 2, "c"), ("work", 1, "c"), ("work", 3, "")]
-        graph = tools_graph(HoldfastSaver(store), [work], calls, **once(store))
+        graph = tools_graph(BackstaySaver(store), [work], calls, **once(store))
         with pytest.raises(ConnectionError):
             graph.invoke(say("go"), thread())
         assert [message.content for message in graph.invoke(None, thread())["messages"][-4:]] == ["1", "2", "1", "3"]
@@ -336,8 +336,8 @@ def test_what_a_tool_gives_is_what_the_graph_gets() -> None:
         """Order."""
         return Command(update={"order": Order(x), "messages": [ToolMessage("done", tool_call_id=tool_call_id)]})
 
-    with holdfast.open("memory://") as store:
-        saver = HoldfastSaver(store, allow=[Order])
+    with backstay.open("memory://") as store:
+        saver = BackstaySaver(store, allow=[Order])
         graph = tools_graph(saver, [order], [("order", 7, "c")], Ordering, **once(store))
         assert graph.invoke(say("go"), thread())["order"] == Order(7)
 
@@ -351,8 +351,8 @@ def test_a_tool_whose_result_cannot_be_kept_is_not_called_again() -> None:
         called.append(x)
         return "done", object()
 
-    with holdfast.open("memory://") as store:
-        graph = tools_graph(HoldfastSaver(store), [work], [("work", 1, "c")], **once(store))
+    with backstay.open("memory://") as store:
+        graph = tools_graph(BackstaySaver(store), [work], [("work", 1, "c")], **once(store))
         with pytest.raises(TypeError, match="serializable"):
             graph.invoke(say("go"), thread())
         assert "unknown" in graph.invoke(None, thread())["messages"][-1].content
@@ -372,9 +372,9 @@ def test_a_doubt_is_not_for_the_model_to_decide(is_async: bool) -> None:
         called.append(x)
         raise Killed
 
-    with holdfast.open("memory://") as store:
+    with backstay.open("memory://") as store:
         more = {"handle_tool_errors": True, **once(store)}
-        graph = tools_graph(HoldfastSaver(store), [work], [("work", 1, "c")], **more)
+        graph = tools_graph(BackstaySaver(store), [work], [("work", 1, "c")], **more)
         with pytest.raises(Killed):
             graph.invoke(say("go"), thread())
         with pytest.raises(InDoubtError, match="work"):
@@ -383,7 +383,7 @@ def test_a_doubt_is_not_for_the_model_to_decide(is_async: bool) -> None:
     assert called == [1]
 
 
-class Slow(HoldfastSaver):
+class Slow(BackstaySaver):
     """Its writes are late, and those of the background later than a tool."""
 
     def put(self, *args: Any) -> Any:
@@ -393,11 +393,11 @@ class Slow(HoldfastSaver):
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_no_tool_is_called_before_the_step_that_asked_for_it_is_on_disk(is_async: bool) -> None:
-    with holdfast.open("memory://") as store:
+    with backstay.open("memory://") as store:
         saver = Slow(store)
 
         def work(x: int) -> str:
-            kept = HoldfastSaver(store).get_tuple(thread())
+            kept = BackstaySaver(store).get_tuple(thread())
             asked = [] if kept is None else kept.checkpoint["channel_values"]["messages"][-1:]
             return "on disk" if [True for message in asked if isinstance(message, AIMessage)] else "not yet"
 
@@ -418,24 +418,24 @@ def test_a_step_of_which_only_the_writes_are_left_is_on_disk() -> None:
         return name
 
     answers: list[str] = []
-    with holdfast.open("memory://") as store:
-        graph = graph_of(HoldfastSaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
+    with backstay.open("memory://") as store:
+        graph = graph_of(BackstaySaver(store), effect, lambda tools: ToolNode(tools, **once(store)))
         with pytest.raises(ConnectionError):
             graph.invoke(say("go"), thread())
-        store.prune(holdfast.Retention(keep_last=1), session="t")
+        store.prune(backstay.Retention(keep_last=1), session="t")
         assert graph.invoke(None, thread())["messages"][-1].content == "three 2"
 
 
 def test_a_subgraph_without_checkpoints_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.adapters.langgraph.tools._SETTLE_S", 0.1)
-    with holdfast.open("memory://") as store:
+    monkeypatch.setattr("backstay.adapters.langgraph.tools._SETTLE_S", 0.1)
+    with backstay.open("memory://") as store:
         made = tool("work", description="Work.")(_plain(str))
         wrapped = once(store)
         inner = tools_graph(False, [made], [("work", 1, "c")], **wrapped)
         graph = StateGraph(Chat)
         graph.add_node("inner", inner)
         graph.add_edge(START, "inner")
-        app = graph.compile(checkpointer=HoldfastSaver(store))
+        app = graph.compile(checkpointer=BackstaySaver(store))
         for _ in range(2):
             assert app.invoke(say("go"), thread())["messages"][-1].content == "1"
         assert wrapped._unkept == {"inner"}

@@ -1,4 +1,4 @@
-"""Conversations of the OpenAI Agents SDK, kept by Holdfast."""
+"""Conversations of the OpenAI Agents SDK, kept by Backstay."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,32 +8,32 @@ from typing import Any
 
 import pytest
 
-import holdfast
-import holdfast.aio
+import backstay
+import backstay.aio
 from tests.crash.ring.nursery import Nursery
 
 pytest.importorskip("agents", reason="the extra `openai-agents` is not installed")
 
 from agents.memory import Session, SessionSettings
 
-from holdfast.adapters.openai_agents import HoldfastHooks, HoldfastSession, check_version
+from backstay.adapters.openai_agents import BackstayHooks, BackstaySession, check_version
 from tests.faces.adapters.killed import add_at_once
 from tests.faces.adapters.scripted import agent, asks, heard, lines, says, turn
 
 
 @pytest.fixture
-def store(url: str) -> Iterator[holdfast.Store]:
-    with holdfast.open(url) as opened:
+def store(url: str) -> Iterator[backstay.Store]:
+    with backstay.open(url) as opened:
         yield opened
 
 
 @asynccontextmanager
 async def opened(url: str, awaited: bool) -> Any:
     if awaited:
-        async with holdfast.aio.open(url) as store:
+        async with backstay.aio.open(url) as store:
             yield store
     else:
-        with holdfast.open(url) as store:
+        with backstay.open(url) as store:
             yield store
 
 
@@ -49,11 +49,11 @@ def add(a: int, b: int) -> int:
 def test_a_session_keeps_the_conversation_from_run_to_run(url: str, awaited: bool) -> None:
     async def story() -> None:
         async with opened(url, awaited) as store:
-            session = HoldfastSession("t", store)
+            session = BackstaySession("t", store)
             assert isinstance(session, Session)
             await turn(agent([asks(("c1", "add", {"a": 1, "b": 2})), says("three")], add), "1+2?", session=session)
             second = agent([says("you asked 1+2")])
-            await turn(second, "what was it?", session=HoldfastSession("t", store))
+            await turn(second, "what was it?", session=BackstaySession("t", store))
             assert heard(second) == [
                 "user: 1+2?", "call c1 add", "out c1 3", "assistant: three", "user: what was it?",
             ]  # fmt: skip
@@ -66,7 +66,7 @@ def test_a_session_keeps_the_conversation_from_run_to_run(url: str, awaited: boo
 def test_items_are_added_limited_popped_and_cleared_as_in_their_own_sessions(url: str, awaited: bool) -> None:
     async def story() -> None:
         async with opened(url, awaited) as store:
-            session = HoldfastSession("t", store)
+            session = BackstaySession("t", store)
             assert await session.get_items() == []
             assert await session.pop_item() is None
             await session.clear_session()
@@ -89,9 +89,9 @@ def test_items_are_added_limited_popped_and_cleared_as_in_their_own_sessions(url
     asyncio.run(story())
 
 
-def test_nothing_is_written_for_a_session_that_nobody_used(store: holdfast.Store) -> None:
+def test_nothing_is_written_for_a_session_that_nobody_used(store: backstay.Store) -> None:
     async def story() -> None:
-        session = HoldfastSession("t", store)
+        session = BackstaySession("t", store)
         await session.get_items()
         await session.pop_item()
         await session.clear_session()
@@ -100,9 +100,9 @@ def test_nothing_is_written_for_a_session_that_nobody_used(store: holdfast.Store
     assert list(store.sessions()) == []
 
 
-def test_the_settings_of_a_session_limit_what_the_model_hears(store: holdfast.Store) -> None:
+def test_the_settings_of_a_session_limit_what_the_model_hears(store: backstay.Store) -> None:
     async def story() -> None:
-        session = HoldfastSession("t", store, session_settings=SessionSettings(limit=1))
+        session = BackstaySession("t", store, session_settings=SessionSettings(limit=1))
         await session.add_items(said("a", "b"))
         assert await session.get_items() == said("b")
         asked = agent([says("ok")])
@@ -112,22 +112,22 @@ def test_the_settings_of_a_session_limit_what_the_model_hears(store: holdfast.St
     asyncio.run(story())
 
 
-def test_settings_may_be_a_dict_and_are_checked(store: holdfast.Store) -> None:
+def test_settings_may_be_a_dict_and_are_checked(store: backstay.Store) -> None:
     async def story() -> None:
-        session = HoldfastSession("t", store, session_settings={"limit": 1})
+        session = BackstaySession("t", store, session_settings={"limit": 1})
         await session.add_items(said("a", "b"))
         assert await session.get_items() == said("b")
         assert await session.get_items(-1) == said("a", "b")
 
     asyncio.run(story())
-    assert HoldfastSession("t", store).session_settings == SessionSettings(limit=None)
+    assert BackstaySession("t", store).session_settings == SessionSettings(limit=None)
     with pytest.raises(TypeError, match="limitt"):
-        HoldfastSession("t", store, session_settings={"limitt": 1})
+        BackstaySession("t", store, session_settings={"limitt": 1})
 
 
-def test_a_popped_item_and_a_cleared_session_can_be_had_back(store: holdfast.Store) -> None:
+def test_a_popped_item_and_a_cleared_session_can_be_had_back(store: backstay.Store) -> None:
     async def story() -> None:
-        session = HoldfastSession("t", store)
+        session = BackstaySession("t", store)
         await session.add_items(said("a", "b"))
         await session.pop_item()
         await session.clear_session()
@@ -139,40 +139,40 @@ def test_a_popped_item_and_a_cleared_session_can_be_had_back(store: holdfast.Sto
         await session.restore("main~3")
         assert await session.get_items() == said("a", "b")
         await session.add_items(said("c"))
-        assert await HoldfastSession("t", store).get_items() == said("a", "b", "c")
+        assert await BackstaySession("t", store).get_items() == said("a", "b", "c")
 
     asyncio.run(story())
 
 
-def test_a_fork_goes_its_own_way(store: holdfast.Store) -> None:
+def test_a_fork_goes_its_own_way(store: backstay.Store) -> None:
     async def story() -> None:
-        session = HoldfastSession("t", store)
+        session = BackstaySession("t", store)
         await session.add_items(said("a"))
         other = await session.fork("main", "what-if")
         await turn(agent([says("yes")]), "really?", session=other)
         await session.add_items(said("b"))
         assert lines(await other.get_items()) == ["user: a", "user: really?", "assistant: yes"]
         assert await session.get_items() == said("a", "b")
-        assert await HoldfastSession("t", store, branch="what-if").get_items() == await other.get_items()
-        with pytest.raises(holdfast.AlreadyExistsError):
+        assert await BackstaySession("t", store, branch="what-if").get_items() == await other.get_items()
+        with pytest.raises(backstay.AlreadyExistsError):
             await session.fork("main", "what-if")
 
     asyncio.run(story())
 
 
 @pytest.mark.parametrize("new", [True, False], ids=["new session", "old session"])
-def test_items_that_many_add_at_once_are_all_there(store: holdfast.Store, new: bool) -> None:
+def test_items_that_many_add_at_once_are_all_there(store: backstay.Store, new: bool) -> None:
     async def story() -> list[Any]:
         if not new:
-            await HoldfastSession("t", store).add_items(said("first"))
+            await BackstaySession("t", store).add_items(said("first"))
 
         async def write(who: int) -> None:
-            session = HoldfastSession("t", store)
+            session = BackstaySession("t", store)
             for number in range(5):
                 await session.add_items(said(f"{who}-{number}", f"{who}-{number}+"))
 
         await asyncio.gather(*[write(who) for who in range(6)])
-        return await HoldfastSession("t", store).get_items()
+        return await BackstaySession("t", store).get_items()
 
     texts = [item["content"] for item in asyncio.run(story())]
     assert len(texts) == 60 + (not new)
@@ -184,14 +184,14 @@ def test_items_that_many_add_at_once_are_all_there(store: holdfast.Store, new: b
 @pytest.mark.parametrize("new_url", ["sqlite", "files"], indirect=True)
 def test_items_that_processes_add_at_once_are_all_there(nursery: Nursery, url: str) -> None:
     assert nursery.do(add_at_once, url) == [0, 0, 0]
-    with holdfast.open(url) as store:
+    with backstay.open(url) as store:
         items = store.session("t").load()["messages"]
     assert sorted(item["content"] for item in items) == sorted(f"{who}-{n}" for who in range(3) for n in range(10))
 
 
-def test_what_a_caller_does_to_its_items_later_does_not_reach_the_history(store: holdfast.Store) -> None:
+def test_what_a_caller_does_to_its_items_later_does_not_reach_the_history(store: backstay.Store) -> None:
     async def story() -> None:
-        session = HoldfastSession("t", store)
+        session = BackstaySession("t", store)
         mine: list[Any] = [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}]
         await session.add_items(mine)
         mine[0]["content"][0]["text"] = "changed"
@@ -213,15 +213,15 @@ ODD: list[Any] = [
 ]
 
 
-def test_items_of_every_kind_come_back_as_they_were(store: holdfast.Store) -> None:
+def test_items_of_every_kind_come_back_as_they_were(store: backstay.Store) -> None:
     async def story() -> None:
-        session = HoldfastSession("t", store)
+        session = BackstaySession("t", store)
         await session.add_items(ODD)
         await session.add_items(says("hello"))  # the SDK's own object
-        *first, last = await HoldfastSession("t", store).get_items()
+        *first, last = await BackstaySession("t", store).get_items()
         assert first == ODD
         assert lines([last]) == ["assistant: hello"]
-        with pytest.raises(holdfast.InvalidInputError, match=r"items\[1\] must be a dict, not str"):
+        with pytest.raises(backstay.InvalidInputError, match=r"items\[1\] must be a dict, not str"):
             await session.add_items([*said("a"), "b"])
         assert len(await session.get_items()) == len(ODD) + 1
 
@@ -229,20 +229,20 @@ def test_items_of_every_kind_come_back_as_they_were(store: holdfast.Store) -> No
 
 
 def test_a_long_conversation_costs_what_was_said_and_not_its_square(tmp_path: Path) -> None:
-    async def story(store: holdfast.Store) -> None:
-        session = HoldfastSession("t", store)
+    async def story(store: backstay.Store) -> None:
+        session = BackstaySession("t", store)
         for number in range(200):
             await session.add_items(said(f"{number} " + "word " * 100, f"answer {number} " + "more " * 100))
 
-    with holdfast.open(f"{tmp_path}/store.db") as store:
+    with backstay.open(f"{tmp_path}/store.db") as store:
         asyncio.run(story(store))
         (session,) = store.sessions()
         assert session.checkpoints == 200
         assert store.stats().stored_bytes < 600_000  # 200 KB of text; all copies would be 20 MB
 
 
-def test_a_conversation_is_an_ordinary_session(store: holdfast.Store) -> None:
-    asyncio.run(turn(agent([says("hello")]), "hi", session=HoldfastSession("t", store, agent="support")))
+def test_a_conversation_is_an_ordinary_session(store: backstay.Store) -> None:
+    asyncio.run(turn(agent([says("hello")]), "hi", session=BackstaySession("t", store, agent="support")))
     session = store.session("t")
     assert [checkpoint.summary for checkpoint in session.log()] == ["assistant: hello", "user: hi"]
     assert next(store.sessions()).agent == "support"
@@ -251,18 +251,18 @@ def test_a_conversation_is_an_ordinary_session(store: holdfast.Store) -> None:
 
 @pytest.mark.parametrize("odd", ["text", {"a": 1}, ["text"], [None]])
 def test_a_session_whose_messages_are_something_else_is_refused_and_not_changed(odd: Any) -> None:
-    async def story(store: holdfast.Store) -> None:
-        session, asked = HoldfastSession("t", store), agent([says("hi")])
+    async def story(store: backstay.Store) -> None:
+        session, asked = BackstaySession("t", store), agent([says("hi")])
         attempts = (
             session.get_items(), session.add_items(said("a")), session.pop_item(),
-            turn(asked, "hello", session=session), turn(asked, "hello", session=session, hooks=HoldfastHooks()),
+            turn(asked, "hello", session=session), turn(asked, "hello", session=session, hooks=BackstayHooks()),
         )  # fmt: skip
         for attempt in attempts:
-            with pytest.raises(holdfast.InvalidInputError, match="not a list of dicts"):
+            with pytest.raises(backstay.InvalidInputError, match="not a list of dicts"):
                 await attempt
         assert asked.model.calls == ()
 
-    with holdfast.open("memory://") as store:
+    with backstay.open("memory://") as store:
         store.session("t").commit({"messages": odd})
         asyncio.run(story(store))
         assert store.session("t").load() == {"messages": odd}
@@ -270,7 +270,7 @@ def test_a_session_whose_messages_are_something_else_is_refused_and_not_changed(
 
 @pytest.mark.parametrize("version", ["0.20.9", "0.25.0", "1.0.0", "0.9", "banana", None])
 def test_a_version_that_nobody_tried_is_refused(version: str | None) -> None:
-    with pytest.raises(holdfast.UnsupportedError, match=r"knows openai-agents 0\.21 to below 0\.25.*pip install"):
+    with pytest.raises(backstay.UnsupportedError, match=r"knows openai-agents 0\.21 to below 0\.25.*pip install"):
         check_version(version)
 
 

@@ -1,4 +1,4 @@
-"""What HoldfastHooks keep of a run of the OpenAI Agents SDK that fails, or meets another."""
+"""What BackstayHooks keep of a run of the OpenAI Agents SDK that fails, or meets another."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import holdfast
+import backstay
 
 pytest.importorskip("agents", reason="the extra `openai-agents` is not installed")
 
@@ -24,7 +24,7 @@ from agents import (
 )
 from agents.testing import ModelStep, ScriptedModel
 
-from holdfast.adapters.openai_agents import HoldfastHooks, HoldfastSession
+from backstay.adapters.openai_agents import BackstayHooks, BackstaySession
 from tests.faces.adapters.scripted import agent, asks, heard, history, lines, says, turn
 
 UNKNOWN = "Outcome unknown"
@@ -32,8 +32,8 @@ STREAMED = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "str
 
 
 @pytest.fixture
-def store(url: str) -> Iterator[holdfast.Store]:
-    with holdfast.open(url) as opened:
+def store(url: str) -> Iterator[backstay.Store]:
+    with backstay.open(url) as opened:
         yield opened
 
 
@@ -52,12 +52,12 @@ def boom() -> int:
 
 @STREAMED
 def test_answers_and_tools_of_a_run_are_journaled_with_the_turn_they_led_to(
-    store: holdfast.Store, streamed: bool
+    store: backstay.Store, streamed: bool
 ) -> None:
     both = asks(("c1", "add", {"a": 1, "b": 2}), ("c2", "add_async", {"a": 3, "b": 4}))
     usage = Usage(requests=1, input_tokens=10, output_tokens=2, total_tokens=12)
     acting = agent([ModelStep(output=both, usage=usage), says("3 and 7")], add, add_async)
-    asyncio.run(turn(acting, "sums", session=HoldfastSession("t", store), hooks=HoldfastHooks(), streamed=streamed))
+    asyncio.run(turn(acting, "sums", session=BackstaySession("t", store), hooks=BackstayHooks(), streamed=streamed))
     last = store.session("t").checkpoint()
     assert history(store)[1:] == [
         ("in_progress", [("model", None, "done"), ("add", "c1", "done"), ("add_async", "c2", "done")]),
@@ -72,7 +72,7 @@ def test_answers_and_tools_of_a_run_are_journaled_with_the_turn_they_led_to(
 
 
 @STREAMED
-def test_of_two_runs_at_once_one_goes_on_and_the_other_is_told(store: holdfast.Store, streamed: bool) -> None:
+def test_of_two_runs_at_once_one_goes_on_and_the_other_is_told(store: backstay.Store, streamed: bool) -> None:
     inside, go_on = asyncio.Event(), asyncio.Event()
 
     async def wait() -> str:
@@ -81,16 +81,16 @@ def test_of_two_runs_at_once_one_goes_on_and_the_other_is_told(store: holdfast.S
         return "waited"
 
     async def story() -> None:
-        session, hooks = HoldfastSession("t", store), HoldfastHooks()
+        session, hooks = BackstaySession("t", store), BackstayHooks()
         first = agent([asks(("c1", "wait", {})), says("done")], wait)
         running = asyncio.create_task(turn(first, "one", session=session, hooks=hooks, streamed=streamed))
         await inside.wait()
         second = agent([says("me too")])
-        for other in (session, HoldfastSession("t", store)):
-            with pytest.raises(holdfast.LeaseHeldError):
+        for other in (session, BackstaySession("t", store)):
+            with pytest.raises(backstay.LeaseHeldError):
                 await turn(second, "two", session=other, hooks=hooks, streamed=streamed)
-        with pytest.raises(holdfast.LeaseHeldError):
-            await HoldfastSession("t", store).add_items([{"role": "user", "content": "three"}])
+        with pytest.raises(backstay.LeaseHeldError):
+            await BackstaySession("t", store).add_items([{"role": "user", "content": "three"}])
         assert second.model.calls == ()
         go_on.set()
         await running
@@ -103,7 +103,7 @@ def test_of_two_runs_at_once_one_goes_on_and_the_other_is_told(store: holdfast.S
 
 
 def test_a_lease_is_kept_while_the_model_thinks(tmp_path: Path) -> None:
-    async def story(store: holdfast.Store) -> None:
+    async def story(store: backstay.Store) -> None:
         thinking, enough = asyncio.Event(), asyncio.Event()
 
         async def think(call: Any) -> Any:
@@ -112,30 +112,30 @@ def test_a_lease_is_kept_while_the_model_thinks(tmp_path: Path) -> None:
             return says("at last")
 
         slow = agent([ModelStep.respond(think)])
-        session = HoldfastSession("t", store)
-        running = asyncio.create_task(turn(slow, "one", session=session, hooks=HoldfastHooks(lease_s=1.2)))
+        session = BackstaySession("t", store)
+        running = asyncio.create_task(turn(slow, "one", session=session, hooks=BackstayHooks(lease_s=1.2)))
         await thinking.wait()
         await asyncio.sleep(1.8)
-        with pytest.raises(holdfast.LeaseHeldError):
-            await turn(agent([says("me")]), "two", session=HoldfastSession("t", store), hooks=HoldfastHooks())
+        with pytest.raises(backstay.LeaseHeldError):
+            await turn(agent([says("me")]), "two", session=BackstaySession("t", store), hooks=BackstayHooks())
         enough.set()
         await running
         assert lines(await session.get_items()) == ["user: one", "assistant: at last"]
 
-    with holdfast.open(f"{tmp_path}/store.db") as store:
+    with backstay.open(f"{tmp_path}/store.db") as store:
         asyncio.run(story(store))
 
 
 @STREAMED
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["same task", "another task"])
 def test_after_a_run_that_failed_the_next_one_need_not_wait(
-    store: holdfast.Store, elsewhere: bool, streamed: bool
+    store: backstay.Store, elsewhere: bool, streamed: bool
 ) -> None:
     broken = agent([ModelStep.raise_error(RuntimeError("no answer"))])
     again = agent([says("here")])
 
     async def attempt(asked: Any) -> None:
-        await turn(asked, "hello", session=HoldfastSession("t", store), hooks=HoldfastHooks(), streamed=streamed)
+        await turn(asked, "hello", session=BackstaySession("t", store), hooks=BackstayHooks(), streamed=streamed)
 
     async def story() -> None:
         failing = attempt(broken)
@@ -148,13 +148,13 @@ def test_after_a_run_that_failed_the_next_one_need_not_wait(
 
 
 def test_a_run_that_failed_in_a_task_that_lives_on_is_noticed(tmp_path: Path) -> None:
-    async def story(store: holdfast.Store) -> None:
+    async def story(store: backstay.Store) -> None:
         failed, done = asyncio.Event(), asyncio.Event()
 
         async def work() -> None:
             broken = agent([ModelStep.raise_error(RuntimeError("no answer"))])
             try:
-                await turn(broken, "one", session=HoldfastSession("t", store), hooks=HoldfastHooks())
+                await turn(broken, "one", session=BackstaySession("t", store), hooks=BackstayHooks())
             except RuntimeError:
                 failed.set()
             await done.wait()
@@ -163,20 +163,20 @@ def test_a_run_that_failed_in_a_task_that_lives_on_is_noticed(tmp_path: Path) ->
         await failed.wait()
         gc.collect()
         await asyncio.sleep(0.1)
-        await turn(agent([says("ok")]), "two", session=HoldfastSession("t", store), hooks=HoldfastHooks())
+        await turn(agent([says("ok")]), "two", session=BackstaySession("t", store), hooks=BackstayHooks())
         done.set()
         await working
 
-    with holdfast.open(f"{tmp_path}/store.db") as store:
+    with backstay.open(f"{tmp_path}/store.db") as store:
         asyncio.run(story(store))
 
 
-def test_hooks_as_a_context_say_why_a_run_failed(store: holdfast.Store) -> None:
+def test_hooks_as_a_context_say_why_a_run_failed(store: backstay.Store) -> None:
     async def story() -> None:
         broken = agent([ModelStep.raise_error(RuntimeError("no answer"))])
         with pytest.raises(RuntimeError):
-            async with HoldfastHooks() as hooks:
-                await turn(broken, "one", session=HoldfastSession("t", store), hooks=hooks)
+            async with BackstayHooks() as hooks:
+                await turn(broken, "one", session=BackstaySession("t", store), hooks=hooks)
 
     asyncio.run(story())
     (info,) = store.sessions()
@@ -184,14 +184,14 @@ def test_hooks_as_a_context_say_why_a_run_failed(store: holdfast.Store) -> None:
 
 
 @STREAMED
-def test_a_tool_that_raised_leaves_the_answer_and_what_is_known(store: holdfast.Store, streamed: bool) -> None:
+def test_a_tool_that_raised_leaves_the_answer_and_what_is_known(store: backstay.Store, streamed: bool) -> None:
     async def story() -> list[str]:
-        session = HoldfastSession("t", store)
+        session = BackstaySession("t", store)
         raising = agent([asks(("c1", "boom", {}))], boom, raising=True)
         with pytest.raises(Exception, match="boom"):
-            await turn(raising, "go", session=session, hooks=HoldfastHooks(), streamed=streamed)
+            await turn(raising, "go", session=session, hooks=BackstayHooks(), streamed=streamed)
         after = agent([says("I see")])
-        await turn(after, "and?", session=session, hooks=HoldfastHooks())
+        await turn(after, "and?", session=session, hooks=BackstayHooks())
         return heard(after)
 
     told = asyncio.run(story())
@@ -204,7 +204,7 @@ def test_a_tool_that_raised_leaves_the_answer_and_what_is_known(store: holdfast.
     assert store.session("t").calls(pending=True) == []
 
 
-def test_a_cancelled_run_leaves_the_paid_answer_to_the_next(store: holdfast.Store) -> None:
+def test_a_cancelled_run_leaves_the_paid_answer_to_the_next(store: backstay.Store) -> None:
     inside = asyncio.Event()
 
     async def hang() -> str:
@@ -214,14 +214,14 @@ def test_a_cancelled_run_leaves_the_paid_answer_to_the_next(store: holdfast.Stor
 
     async def story() -> list[str]:
         acting = agent([asks(("c1", "add", {"a": 1, "b": 1}), ("c2", "hang", {}))], add, hang)
-        running = asyncio.create_task(turn(acting, "go", session=HoldfastSession("t", store), hooks=HoldfastHooks()))
+        running = asyncio.create_task(turn(acting, "go", session=BackstaySession("t", store), hooks=BackstayHooks()))
         await inside.wait()
         await asyncio.sleep(0.1)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
         after = agent([says("ok")])
-        await turn(after, "and?", session=HoldfastSession("t", store), hooks=HoldfastHooks())
+        await turn(after, "and?", session=BackstaySession("t", store), hooks=BackstayHooks())
         return heard(after)
 
     told = asyncio.run(story())
@@ -239,17 +239,17 @@ async def refuse_late(*_: Any) -> Any:
     return await refuse()
 
 
-async def after_refusal(store: holdfast.Store, refused: Any, *, streamed: bool, exact: bool) -> list[str]:
+async def after_refusal(store: backstay.Store, refused: Any, *, streamed: bool, exact: bool) -> list[str]:
     """What the next model hears; `exact`: the hooks are told of the error."""
-    session = HoldfastSession("t", store)
+    session = BackstaySession("t", store)
     async with contextlib.AsyncExitStack() as stack:
-        hooks = HoldfastHooks()
+        hooks = BackstayHooks()
         stack.enter_context(pytest.raises((InputGuardrailTripwireTriggered, OutputGuardrailTripwireTriggered)))
         if exact:
             await stack.enter_async_context(hooks)
         await turn(refused, "hi", session=session, hooks=hooks, streamed=streamed)
     after = agent([says("polite")])
-    await turn(after, "again", session=session, hooks=HoldfastHooks())
+    await turn(after, "again", session=session, hooks=BackstayHooks())
     return heard(after)
 
 
@@ -264,7 +264,7 @@ GUARDS: dict[str, Any] = {
 @pytest.mark.parametrize("exact", [False, True], ids=["alone", "in a context"])
 @pytest.mark.parametrize("guard", GUARDS)
 def test_an_answer_that_a_guardrail_stopped_does_not_come_back(guard: str, exact: bool, streamed: bool) -> None:
-    with holdfast.open("memory://") as store:
+    with backstay.open("memory://") as store:
         rude = agent([says("rude")], **GUARDS[guard])
         told = asyncio.run(after_refusal(store, rude, streamed=streamed, exact=exact))
     assert told == ["user: hi", "user: again"]
@@ -283,7 +283,7 @@ def test_what_tools_did_before_a_guardrail_refused_is_told(exact: bool, streamed
         await done.wait()
         return await refuse_late()
 
-    with holdfast.open("memory://") as store:
+    with backstay.open("memory://") as store:
         acting = agent([asks(("c1", "pay", {})), says("ok")], pay, input_guardrails=[InputGuardrail(refuse_then)])
         told = asyncio.run(after_refusal(store, acting, streamed=streamed, exact=exact))
         assert told[:2] == ["user: hi", "call c1 pay"]
@@ -291,35 +291,35 @@ def test_what_tools_did_before_a_guardrail_refused_is_told(exact: bool, streamed
         assert store.session("t").calls(pending=True) == []
 
 
-def test_hooks_without_a_session_are_refused_before_the_model_is_paid(store: holdfast.Store) -> None:
+def test_hooks_without_a_session_are_refused_before_the_model_is_paid(store: backstay.Store) -> None:
     asked = agent([says("hi")])
-    with pytest.raises(holdfast.InvalidInputError, match="session"):
-        asyncio.run(turn(asked, "hello", hooks=HoldfastHooks()))
+    with pytest.raises(backstay.InvalidInputError, match="session"):
+        asyncio.run(turn(asked, "hello", hooks=BackstayHooks()))
     assert asked.model.calls == ()
 
 
 @STREAMED
-def test_an_approved_tool_is_journaled_once(store: holdfast.Store, streamed: bool) -> None:
+def test_an_approved_tool_is_journaled_once(store: backstay.Store, streamed: bool) -> None:
     from agents import function_tool
 
     async def story() -> list[str]:
-        session = HoldfastSession("t", store)
+        session = BackstaySession("t", store)
         model = ScriptedModel([asks(("c1", "add", {"a": 1, "b": 2})), says("3")])
         careful = Agent(name="careful", model=model, tools=[function_tool(add, needs_approval=True)])
-        asked = await turn(careful, "1+2", session=session, hooks=HoldfastHooks(session), streamed=streamed)
+        asked = await turn(careful, "1+2", session=session, hooks=BackstayHooks(session), streamed=streamed)
         state = asked.to_state()
         state.approve(asked.interruptions[0])
-        await turn(careful, state, session=session, hooks=HoldfastHooks(session), streamed=streamed)
+        await turn(careful, state, session=session, hooks=BackstayHooks(session), streamed=streamed)
         return lines(await session.get_items())
 
     assert asyncio.run(story()) == ["user: 1+2", "call c1 add", "out c1 3", "assistant: 3"]
     assert [call for _, calls in history(store) for call in calls].count(("add", "c1", "done")) == 1
 
 
-def test_an_agent_used_as_a_tool_keeps_its_words_to_itself(store: holdfast.Store) -> None:
+def test_an_agent_used_as_a_tool_keeps_its_words_to_itself(store: backstay.Store) -> None:
     async def story() -> list[str]:
-        session = HoldfastSession("t", store)
-        hooks = HoldfastHooks(session)
+        session = BackstaySession("t", store)
+        hooks = BackstayHooks(session)
         inner = agent([asks(("i1", "add", {"a": 1, "b": 1})), says("two")], add)
         expert = inner.as_tool("expert", "knows sums", hooks=hooks)
         outer = agent([asks(("c1", "expert", {"input": "1+1"})), says("it is two")])
@@ -330,12 +330,12 @@ def test_an_agent_used_as_a_tool_keeps_its_words_to_itself(store: holdfast.Store
     assert asyncio.run(story()) == ["user: 1+1?", "call c1 expert", "out c1 two", "assistant: it is two"]
 
 
-def test_a_handoff_is_one_run(store: holdfast.Store) -> None:
+def test_a_handoff_is_one_run(store: backstay.Store) -> None:
     async def story() -> list[str]:
-        session = HoldfastSession("t", store)
+        session = BackstaySession("t", store)
         other = Agent(name="other", model=ScriptedModel([says("done")]))
         first = agent([asks(("c1", "transfer_to_other", {}))], handoffs=[other])
-        await turn(first, "go", session=session, hooks=HoldfastHooks())
+        await turn(first, "go", session=session, hooks=BackstayHooks())
         return lines(await session.get_items())
 
     assert asyncio.run(story())[-1] == "assistant: done"

@@ -1,4 +1,4 @@
-"""What is left to the next run when one of the OpenAI Agents SDK with HoldfastHooks is killed or interrupted."""
+"""What is left to the next run when one of the OpenAI Agents SDK with BackstayHooks is killed or interrupted."""
 
 import asyncio
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import holdfast
+import backstay
 from tests.crash.ring.nursery import Nursery
 from tests.house.test_docs import blocks
 from tests.house.tree import ROOT
@@ -18,7 +18,7 @@ pytest.importorskip("agents", reason="the extra `openai-agents` is not installed
 
 from agents import RunState
 
-from holdfast.adapters.openai_agents import NOT_RUN, HoldfastHooks, HoldfastSession
+from backstay.adapters.openai_agents import NOT_RUN, BackstayHooks, BackstaySession
 from tests.faces.adapters.killed import look, meet, paste, work
 from tests.faces.adapters.scripted import agent, cautious, heard, history, lines, says, turn
 
@@ -49,9 +49,9 @@ def killed_once(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture
-def killed_store(killed_once: Path, tmp_path: Path) -> Iterator[holdfast.Store]:
+def killed_store(killed_once: Path, tmp_path: Path) -> Iterator[backstay.Store]:
     shutil.copytree(killed_once, tmp_path / "copy")
-    with holdfast.open(f"{tmp_path}/copy/store.db") as opened:
+    with backstay.open(f"{tmp_path}/copy/store.db") as opened:
         yield opened
 
 
@@ -69,13 +69,13 @@ def test_killed_inside_a_tool_the_next_run_has_what_was_paid_for_and_knows_what_
     world = tmp_path / "world"
     killed(url, how, world)
     name = "pay_slowly" if "sync" in how.split() else "pay"
-    with holdfast.open(url) as store:
+    with backstay.open(url) as store:
         assert [info.id for info in store.crashed()] == ["t"]
-        session = HoldfastSession("t", store)
+        session = BackstaySession("t", store)
         seen = lines(asyncio.run(session.get_items()))
         assert store.session("t").calls(pending=True), "looking at a conversation writes nothing"
         after = agent([says("I will check")])
-        asyncio.run(turn(after, "go on", session=session, hooks=HoldfastHooks(), streamed="streamed" in how))
+        asyncio.run(turn(after, "go on", session=session, hooks=BackstayHooks(), streamed="streamed" in how))
         assert heard(after) == [*seen, "user: go on"]
         assert seen[:4] == ["user: pay order 7", "call c1 look", f"call c2 {name}", "out c1 order 7 is paid"]
         assert seen[4].startswith(f"out c2 {UNKNOWN}")
@@ -92,8 +92,8 @@ def test_killed_inside_a_tool_the_next_run_has_what_was_paid_for_and_knows_what_
 def test_killed_elsewhere_nothing_that_was_paid_for_is_lost(killed: Kill, how: str, tmp_path: Path) -> None:
     url = f"{tmp_path}/store.db"
     killed(url, how, tmp_path / "world")
-    with holdfast.open(url) as store:
-        seen = lines(asyncio.run(HoldfastSession("t", store).get_items()))
+    with backstay.open(url) as store:
+        seen = lines(asyncio.run(BackstaySession("t", store).get_items()))
     user, calls = "user: pay order 7", ["call c1 look", "call c2 pay"]
     if how == "before":
         assert seen == [user, *calls, f"out c1 {NOT_RUN}", f"out c2 {NOT_RUN}"]
@@ -115,21 +115,21 @@ def test_killed_elsewhere_nothing_that_was_paid_for_is_lost(killed: Kill, how: s
     ids=["result", "failed", "retry", "skip"],
 )
 def test_what_somebody_found_out_about_a_call_in_doubt_is_what_the_model_hears(
-    decision: dict[str, Any], told: str, killed_store: holdfast.Store
+    decision: dict[str, Any], told: str, killed_store: backstay.Store
 ) -> None:
     session = killed_store.session("t")
     (doubtful,) = [call for call in session.calls(pending=True) if call.status == "in_doubt"]
     session.resolve(doubtful.id, **decision)
     after = agent([says("good")])
-    asyncio.run(turn(after, "go on", session=HoldfastSession("t", killed_store), hooks=HoldfastHooks()))
+    asyncio.run(turn(after, "go on", session=BackstaySession("t", killed_store), hooks=BackstayHooks()))
     (line,) = [line for line in heard(after) if line.startswith("out c2")]
     assert line.removeprefix("out c2 ").startswith(told)
     assert killed_store.verify().ok
 
 
 @pytest.mark.parametrize("first", ["add", "pop", "clear", "restore", "fork"])
-def test_whatever_is_done_first_after_a_kill_nothing_paid_for_is_lost(first: str, killed_store: holdfast.Store) -> None:
-    async def story(session: HoldfastSession) -> None:
+def test_whatever_is_done_first_after_a_kill_nothing_paid_for_is_lost(first: str, killed_store: backstay.Store) -> None:
+    async def story(session: BackstaySession) -> None:
         if first == "add":
             await session.add_items([{"role": "user", "content": "hm"}])
         elif first == "pop":
@@ -145,7 +145,7 @@ def test_whatever_is_done_first_after_a_kill_nothing_paid_for_is_lost(first: str
             assert lines(await other.get_items()) == ["user: pay order 7"]
             assert len(await session.get_items()) == 5
 
-    asyncio.run(story(HoldfastSession("t", killed_store)))
+    asyncio.run(story(BackstaySession("t", killed_store)))
     if first in {"add", "pop", "clear", "restore"}:
         kept = [lines(each.state["messages"])[:4] for each in killed_store.session("t").log()]
         taken = [call for _, calls in history(killed_store) for call in calls]
@@ -177,15 +177,15 @@ def test_killed_inside_an_approved_tool_its_outcome_is_unknown_and_it_is_not_run
         paid.append(order)
         return "paid again"
 
-    async def again(session: HoldfastSession) -> None:
+    async def again(session: BackstaySession) -> None:
         acting = cautious([says("hm")], look, pay, withheld="withheld" in how)
         state = await RunState.from_string(acting, waiting)
         state.approve(state.get_interruptions()[0])
-        async with HoldfastHooks(session) as hooks:
+        async with BackstayHooks(session) as hooks:
             await turn(acting, state, session=session, hooks=hooks)
 
-    with holdfast.open(url) as store:
-        session = HoldfastSession("t", store)
+    with backstay.open(url) as store:
+        session = BackstaySession("t", store)
         seen = lines(asyncio.run(session.get_items()))
         assert seen[:4] == ["user: pay order 7", "call c1 look", "call c2 pay", "out c1 order 7 is paid"]
         assert seen[4].startswith("out c2 Outcome unknown")
@@ -193,7 +193,7 @@ def test_killed_inside_an_approved_tool_its_outcome_is_unknown_and_it_is_not_run
             with pytest.raises(Exception, match="was begun by a run before"):
                 asyncio.run(again(session))
         after = agent([says("I will check")])
-        asyncio.run(turn(after, "and?", session=session, hooks=HoldfastHooks()))
+        asyncio.run(turn(after, "and?", session=session, hooks=BackstayHooks()))
         assert heard(after) == [*seen, "user: and?"]
         assert store.verify().ok
     assert paid == []
@@ -217,9 +217,9 @@ def test_interrupted_inside_a_tool_the_paid_answer_is_there_and_the_lease_is_fre
 ) -> None:
     born = nursery.run(work, url, f"interrupted {how}", tmp_path / "world")
     assert born.trouble.rstrip().endswith("KeyboardInterrupt")
-    with holdfast.open(url) as store:
+    with backstay.open(url) as store:
         after = agent([says("I will check")])
-        asyncio.run(turn(after, "and?", session=HoldfastSession("t", store), hooks=HoldfastHooks()))
+        asyncio.run(turn(after, "and?", session=BackstaySession("t", store), hooks=BackstayHooks()))
         told = heard(after)
     assert told[:2] == ["user: pay order 7", "call c1 look"]
     assert told[3] == "out c1 order 7 is paid"

@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-import holdfast
+import backstay
 
 pytest.importorskip("agents", reason="the extra `openai-agents` is not installed")
 
 from agents import RunState
 from agents.memory import OpenAIResponsesCompactionSession
 
-from holdfast.adapters.openai_agents import HoldfastHooks, HoldfastSession
+from backstay.adapters.openai_agents import BackstayHooks, BackstaySession
 from tests.faces.adapters.scripted import agent, asks, cautious, heard, lines, says, turn
 
 WITHHELD = pytest.mark.parametrize("withheld", [False, True], ids=["handed over", "withheld"])
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[holdfast.Store]:
-    with holdfast.open(f"{tmp_path}/store.db") as opened:
+def store(tmp_path: Path) -> Iterator[backstay.Store]:
+    with backstay.open(f"{tmp_path}/store.db") as opened:
         yield opened
 
 
@@ -49,18 +49,18 @@ def is_paired(told: list[str]) -> bool:
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["same process", "from text"])
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 def test_what_waited_for_an_approval_is_in_the_items_once(
-    store: holdfast.Store, withheld: bool, elsewhere: bool, streamed: bool
+    store: backstay.Store, withheld: bool, elsewhere: bool, streamed: bool
 ) -> None:
     async def story() -> list[str]:
-        session = HoldfastSession("t", store)
+        session = BackstaySession("t", store)
         acting = cautious([[*says("Let me see."), *both()], says("done")], look, pay, withheld=withheld)
-        asked = await turn(acting, "pay order 7", session=session, hooks=HoldfastHooks(session), streamed=streamed)
+        asked = await turn(acting, "pay order 7", session=session, hooks=BackstayHooks(session), streamed=streamed)
         state = asked.to_state()
         if elsewhere:
             state = await RunState.from_string(acting, state.to_string())
-            session = HoldfastSession("t", store)
+            session = BackstaySession("t", store)
         state.approve(state.get_interruptions()[0])
-        await turn(acting, state, session=session, hooks=HoldfastHooks(session), streamed=streamed)
+        await turn(acting, state, session=session, hooks=BackstayHooks(session), streamed=streamed)
         return lines(await session.get_items())
 
     assert asyncio.run(story()) == [
@@ -70,13 +70,13 @@ def test_what_waited_for_an_approval_is_in_the_items_once(
     assert store.crashed() == []
 
 
-def test_an_answer_with_no_run_to_approve_it_is_heard_as_not_run(store: holdfast.Store) -> None:
+def test_an_answer_with_no_run_to_approve_it_is_heard_as_not_run(store: backstay.Store) -> None:
     async def story() -> list[str]:
-        session = HoldfastSession("t", store)
+        session = BackstaySession("t", store)
         acting = cautious([both()], look, pay, withheld=True)
-        await turn(acting, "pay order 7", session=session, hooks=HoldfastHooks(session))
+        await turn(acting, "pay order 7", session=session, hooks=BackstayHooks(session))
         after = agent([says("ok")])
-        await turn(after, "never mind", session=session, hooks=HoldfastHooks())
+        await turn(after, "never mind", session=session, hooks=BackstayHooks())
         return heard(after)
 
     assert is_paired(asyncio.run(story()))
@@ -85,7 +85,7 @@ def test_an_answer_with_no_run_to_approve_it_is_heard_as_not_run(store: holdfast
 @pytest.mark.parametrize("held", [False, True], ids=["error gone", "error held"])
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 def test_an_approved_tool_that_raised_is_not_run_again_and_nobody_waits_for_its_lease(
-    store: holdfast.Store, held: bool, streamed: bool
+    store: backstay.Store, held: bool, streamed: bool
 ) -> None:
     paid: list[int] = []
 
@@ -94,20 +94,20 @@ def test_an_approved_tool_that_raised_is_not_run_again_and_nobody_waits_for_its_
         raise ValueError("no answer")
 
     async def story() -> list[str]:
-        session, errors = HoldfastSession("t", store), []
+        session, errors = BackstaySession("t", store), []
         acting = cautious([both()], look, pay, withheld=False, raising=True)
-        waiting = await turn(acting, "pay order 7", session=session, hooks=HoldfastHooks(session))
+        waiting = await turn(acting, "pay order 7", session=session, hooks=BackstayHooks(session))
         text = waiting.to_state().to_string()
         for match in ("no answer", "is being run" if held else "was begun by a run before"):
             state = await RunState.from_string(acting, text)
             state.approve(state.get_interruptions()[0])
             with pytest.raises(Exception, match=match) as caught:
-                await turn(acting, state, session=session, hooks=HoldfastHooks(session), streamed=streamed)
+                await turn(acting, state, session=session, hooks=BackstayHooks(session), streamed=streamed)
             errors += [caught.value] if held else []
             del caught
         errors.clear()
         after = agent([says("I will check")])
-        await turn(after, "and?", session=session, hooks=HoldfastHooks())
+        await turn(after, "and?", session=session, hooks=BackstayHooks())
         return heard(after)
 
     told = asyncio.run(story())
@@ -117,7 +117,7 @@ def test_an_approved_tool_that_raised_is_not_run_again_and_nobody_waits_for_its_
     assert store.session("t").calls(pending=True) == []
 
 
-def test_of_two_that_resume_at_once_one_is_told_before_its_tool_runs(store: holdfast.Store) -> None:
+def test_of_two_that_resume_at_once_one_is_told_before_its_tool_runs(store: backstay.Store) -> None:
     paid: list[int] = []
 
     async def story() -> None:
@@ -130,13 +130,13 @@ def test_of_two_that_resume_at_once_one_is_told_before_its_tool_runs(store: hold
             return f"paid order {order}"
 
         acting = cautious([both(), says("done")], look, pay, withheld=False)
-        waiting = await turn(acting, "pay", session=HoldfastSession("t", store), hooks=HoldfastHooks())
+        waiting = await turn(acting, "pay", session=BackstaySession("t", store), hooks=BackstayHooks())
         text = waiting.to_state().to_string()
 
         async def resume() -> None:
-            session, state = HoldfastSession("t", store), await RunState.from_string(acting, text)
+            session, state = BackstaySession("t", store), await RunState.from_string(acting, text)
             state.approve(state.get_interruptions()[0])
-            await turn(acting, state, session=session, hooks=HoldfastHooks(session))
+            await turn(acting, state, session=session, hooks=BackstayHooks(session))
 
         first = asyncio.create_task(resume())
         await inside.wait()
@@ -144,13 +144,13 @@ def test_of_two_that_resume_at_once_one_is_told_before_its_tool_runs(store: hold
             await asyncio.wait_for(resume(), 10)
         go_on.set()
         await first
-        assert lines(await HoldfastSession("t", store).get_items())[-2:] == ["out c2 paid order 7", "assistant: done"]
+        assert lines(await BackstaySession("t", store).get_items())[-2:] == ["out c2 paid order 7", "assistant: done"]
 
     asyncio.run(story())
     assert paid == [7]
 
 
-class Loud(HoldfastSession):
+class Loud(BackstaySession):
     """As people write them who know the protocol, and not what else the SDK would tell."""
 
     def __init__(self, *args: Any) -> None:
@@ -165,7 +165,7 @@ class Loud(HoldfastSession):
         await super().add_items(items)
 
 
-def compacting(inner: HoldfastSession, short: list[Any], **options: Any) -> Any:
+def compacting(inner: BackstaySession, short: list[Any], **options: Any) -> Any:
     """The SDK's session that has a long history made short by a server; here by what a test wants."""
 
     async def compact(**_: Any) -> Any:
@@ -177,12 +177,12 @@ def compacting(inner: HoldfastSession, short: list[Any], **options: Any) -> Any:
 
 @pytest.mark.parametrize("wrap", [lambda inner: inner, lambda inner: compacting(inner, [])], ids=["itself", "wrapped"])
 def test_hooks_that_were_given_their_session_know_it_without_being_told(
-    store: holdfast.Store, wrap: Callable[[Any], Any]
+    store: backstay.Store, wrap: Callable[[Any], Any]
 ) -> None:
     async def story() -> None:
         session = Loud("t", store)
         acting = agent([asks(("c1", "look", {"order": 7})), says("paid")], look)
-        async with HoldfastHooks(session) as hooks:
+        async with BackstayHooks(session) as hooks:
             await turn(acting, "look", session=wrap(session), hooks=hooks)
         assert lines(session.said) == lines(await session.get_items())
 
@@ -195,11 +195,11 @@ def test_hooks_that_were_given_their_session_know_it_without_being_told(
     assert sorted(calls) == [("look", "done"), ("model", "done"), ("model", "done")]
 
 
-def test_a_history_that_is_made_short_is_never_gone_and_can_be_had_back(store: holdfast.Store) -> None:
+def test_a_history_that_is_made_short_is_never_gone_and_can_be_had_back(store: backstay.Store) -> None:
     short: list[Any] = [{"type": "compaction", "id": "cmp_1", "encrypted_content": "all of it"}]
 
     async def story() -> None:
-        inner = HoldfastSession("t", store)
+        inner = BackstaySession("t", store)
         await inner.add_items([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
         await compacting(inner, short).run_compaction({"force": True})
         assert await inner.get_items() == short
@@ -213,7 +213,7 @@ def test_a_history_that_is_made_short_is_never_gone_and_can_be_had_back(store: h
     asyncio.run(story())
 
 
-def test_a_session_of_a_users_own_sees_what_a_short_history_is_made_of(store: holdfast.Store) -> None:
+def test_a_session_of_a_users_own_sees_what_a_short_history_is_made_of(store: backstay.Store) -> None:
     short: list[Any] = [{"role": "user", "content": "all of it"}]
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""LangGraph's own tests with HoldfastSaver in place of its savers: `python -m tests.faces.adapters.theirs [KIND ...]`.
+"""LangGraph's own tests with BackstaySaver in place of its savers: `python -m tests.faces.adapters.theirs [KIND ...]`.
 
 They come with its source distribution, which pip fetches for the version that is installed; they run in an environment
 made for them. Kinds of stores: memory, sqlite, files. Their tests keep values of classes of their own, which the user
@@ -22,19 +22,19 @@ NEEDED = ("pytest-mock", "pytest-asyncio", "syrupy", "httpx", "redis", "pycrypto
 FIXTURES = """
 
 import tempfile as _tempfile
-from holdfast.adapters.langgraph import HoldfastSaver as _Saver
+from backstay.adapters.langgraph import BackstaySaver as _Saver
 
 _URLS = {"memory": "memory://", "sqlite": "sqlite:///{}/store.db", "files": "file://{}/store"}
 
 
-@pytest.fixture(params=os.environ["HOLDFAST_KINDS"].split())
+@pytest.fixture(params=os.environ["BACKSTAY_KINDS"].split())
 def sync_checkpointer(request):
     with _tempfile.TemporaryDirectory() as folder:
         with _Saver.open(_URLS[request.param].format(folder), allow=True) as saver:
             yield saver
 
 
-@pytest.fixture(params=os.environ["HOLDFAST_KINDS"].split())
+@pytest.fixture(params=os.environ["BACKSTAY_KINDS"].split())
 async def async_checkpointer(request):
     with _tempfile.TemporaryDirectory() as folder:
         async with _Saver.open(_URLS[request.param].format(folder), allow=True) as saver:
@@ -43,7 +43,7 @@ async def async_checkpointer(request):
 
 
 def main(kinds: list[str]) -> int:
-    with tempfile.TemporaryDirectory(prefix="holdfast-theirs-") as name:
+    with tempfile.TemporaryDirectory(prefix="backstay-theirs-") as name:
         folder = Path(name)
         venv.create(folder / "venv", with_pip=True)
         python = str(folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python")
@@ -59,7 +59,7 @@ def main(kinds: list[str]) -> int:
         conftest.write_text(conftest.read_text() + FIXTURES)
         # What is tested is what is installed: the sources beside the tests would be imported instead.
         (source / "langgraph").rename(source / "not-imported")
-        env = {**os.environ, "NO_DOCKER": "true", "HOLDFAST_KINDS": " ".join(kinds or KINDS)}
+        env = {**os.environ, "NO_DOCKER": "true", "BACKSTAY_KINDS": " ".join(kinds or KINDS)}
         tests = [python, "-m", "pytest", "-q", "--tb=short", "-W", "ignore", "-n", "2", "tests"]
         return subprocess.run(tests, cwd=source, env=env, check=False).returncode
 

@@ -18,7 +18,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """A folder with a `.holdfast/` in it."""
-    (tmp_path / ".holdfast").mkdir(mode=0o700)
-    story.copy(made, tmp_path / ".holdfast" / "store.db")
+    """A folder with a `.backstay/` in it."""
+    (tmp_path / ".backstay").mkdir(mode=0o700)
+    story.copy(made, tmp_path / ".backstay" / "store.db")
     return tmp_path

@@ -63,8 +63,8 @@ def main() -> int:
     for commands, make in ((COMMANDS, story.make), (HOSTILE, hostile.make)):
         with tempfile.TemporaryDirectory() as where:
             folder = Path(where)
-            (folder / ".holdfast").mkdir(mode=0o700)
-            make(folder / ".holdfast" / "store.db")
+            (folder / ".backstay").mkdir(mode=0o700)
+            make(folder / ".backstay" / "store.db")
             for name, command in commands.items():
                 for columns in COLUMNS:
                     file_of(name, columns).write_text(printed(command, columns, folder), "utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import holdfast
+import backstay
 from tests.faces.cli import story
 
 ESCAPE = "\x1b[2J\x1b[31mred\x1b]0;title\x07"
@@ -47,7 +47,7 @@ MESSAGES: list[dict[str, Any]] = [
 
 def make(file: Path) -> None:
     """Write the store."""
-    with story.fixed(seed="hostile") as clock, holdfast.open(file, durability="relaxed") as store:
+    with story.fixed(seed="hostile") as clock, backstay.open(file, durability="relaxed") as store:
         for id_ in IDS:
             session = store.session(id_, agent=f"agent {ESCAPE}")
             state: dict[str, Any] = {"messages": [], f"key {ESCAPE}": BIDI, "wide": {"漢字": ["かな"] * 3}}
@@ -61,16 +61,16 @@ def make(file: Path) -> None:
                     trigger=f"by {ESCAPE}" if step == 4 else "manual",
                     metadata={f"m {ESCAPE}": BIDI},
                     resume_hint=ESCAPE,
-                    usage=holdfast.Usage(1_234_567, 89, 1234.5),
+                    usage=backstay.Usage(1_234_567, 89, 1234.5),
                 )
             session.fork("main~2", f"branch {ESCAPE}")
             session.tag("main~1", f"tag {BIDI}")
-            session.commit({**state, "wide": ESCAPE}, branch=f"branch {ESCAPE}", status=holdfast.Status.FAILED(ESCAPE))
+            session.commit({**state, "wide": ESCAPE}, branch=f"branch {ESCAPE}", status=backstay.Status.FAILED(ESCAPE))
 
 
 def make_long(file: Path) -> None:
     """A message of a megabyte, and one without a single space."""
-    with story.fixed(seed="long") as _, holdfast.open(file, durability="relaxed") as store:
+    with story.fixed(seed="long") as _, backstay.open(file, durability="relaxed") as store:
         session = store.session("long")
         session.commit({"messages": [{"role": "user", "content": "word " * 200_000 + "needle"}]})
         session.commit({"messages": [{"role": "tool", "content": "漢" * 300_000}], "x": "y" * 1_000_000})

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import click
 
-from holdfast import cli
-from holdfast.cli.ending import MEANINGS
-from holdfast.cli.line import Line
-from holdfast.cli.shapes import SHAPES
+from backstay import cli
+from backstay.cli.ending import MEANINGS
+from backstay.cli.line import Line
+from backstay.cli.shapes import SHAPES
 from tests.faces.cli import shell, story
 from tests.faces.formats import made as foreign
 from tests.house.test_docs import blocks
@@ -28,7 +28,7 @@ from tests.house.tree import ROOT, markdown_files
 
 PAGE = ROOT / "docs" / "cli.md"
 # What these print is about the machine; they are run by tests of their own.
-NOT_SHOWN = {"holdfast doctor", "holdfast demo", "holdfast completion fish"}
+NOT_SHOWN = {"backstay doctor", "backstay demo", "backstay completion fish"}
 SEE = {
     "verify": "[upkeep.md](upkeep.md)",
     "prune": "[upkeep.md](upkeep.md)",
@@ -40,8 +40,8 @@ HOME = "/home/you/project"
 
 _HEAD = """# The command line
 
-An agent's history in your hands: see it, compare, go back, decide what is in doubt, clean up. `holdfast COMMAND`, or
-`python -m holdfast COMMAND`; `-h` or `--help` after any command explains it, `holdfast --version` says which version
+An agent's history in your hands: see it, compare, go back, decide what is in doubt, clean up. `backstay COMMAND`, or
+`python -m backstay COMMAND`; `-h` or `--help` after any command explains it, `backstay --version` says which version
 this is.
 
 This page is made from the commands themselves by `python -m tests.faces.cli.reference`, and a test compares the two.
@@ -49,8 +49,8 @@ All examples are run on one small store, at one moment.
 
 ## What commands have in common
 
-- **The store** is the one of `--store URL`, else of the variable `HOLDFAST_URL`, else the `.holdfast/` in this folder
-  or the nearest one above, as git finds `.git`. Commands that look make none by looking; `holdfast init` makes one.
+- **The store** is the one of `--store URL`, else of the variable `BACKSTAY_URL`, else the `.backstay/` in this folder
+  or the nearest one above, as git finds `.git`. Commands that look make none by looking; `backstay init` makes one.
 - **SESSION** is a session's id, or any start of it that only one session has. An id with spaces or a slash needs the
   shell's quotes. One that begins with a dash works too; where it could be an option, write `--` before it.
 - **REF** is a branch (`main`), a tag, a checkpoint id or the first four or more letters of one; `main~3` is the third
@@ -62,13 +62,13 @@ All examples are run on one small store, at one moment.
   otherwise; none if it is empty or `cat`). In a pipe everything is plain text.
 - **What a store holds cannot act on your terminal**: control characters, escapes and marks that turn the direction of
   writing are spelled out wherever they are shown.
-- **A failure** is one line that says what to do, never a traceback. A mistake of Holdfast says that it is one, and
-  `HOLDFAST_DEBUG=1` shows where.
+- **A failure** is one line that says what to do, never a traceback. A mistake of Backstay says that it is one, and
+  `BACKSTAY_DEBUG=1` shows where.
 
 | variable | |
 |---|---|
-| `HOLDFAST_URL` | the store, where `--store` is not given |
-| `HOLDFAST_DEBUG` | `1` shows the traceback of a mistake in Holdfast |
+| `BACKSTAY_URL` | the store, where `--store` is not given |
+| `BACKSTAY_DEBUG` | `1` shows the traceback of a mistake in Backstay |
 | `NO_COLOR` | if it is set, no colour; `FORCE_COLOR` has it in pipes too |
 | `COLUMNS` | how wide lines may be, otherwise as wide as the terminal, otherwise 80 and names are never cut |
 | `PAGER` | what long output goes through |
@@ -93,7 +93,7 @@ def command_of(name: str) -> Line:
 
 def _command(name: str) -> str:
     command = command_of(name)
-    context = click.Context(command, info_name=f"holdfast {name}")
+    context = click.Context(command, info_name=f"backstay {name}")
     usage = command.get_usage(context).removeprefix("Usage: ").replace("[OPTIONS] ", "").replace("[OPTIONS]", "")
     lines = [f"### `{' '.join(usage.split())}`\n", _words(command.help or ""), ""]
     options = [each for each in command.params if isinstance(each, click.Option)]
@@ -129,7 +129,7 @@ def _words(text: str) -> str:
 
 @functools.cache
 def _made() -> Path:
-    folder = tempfile.TemporaryDirectory(prefix="holdfast-story-")
+    folder = tempfile.TemporaryDirectory(prefix="backstay-story-")
     atexit.register(folder.cleanup)
     story.make(Path(folder.name) / "store.db")
     return Path(folder.name) / "store.db"
@@ -144,13 +144,13 @@ def printed(example: str) -> str:
 def run(example: str, where: Path) -> str:
     """Run an example in a folder of its own, with the store of the story."""
     folder = where / "project"
-    (folder / ".holdfast").mkdir(parents=True, mode=0o700)
-    if example != "holdfast init":
-        story.copy(_made(), folder / ".holdfast" / "store.db")
+    (folder / ".backstay").mkdir(parents=True, mode=0o700)
+    if example != "backstay init":
+        story.copy(_made(), folder / ".backstay" / "store.db")
     if "./checkpoints" in example:
         foreign.ares(folder / "checkpoints", [foreign.ares_step(0), foreign.ares_step(1)])
     words = shlex.split(example)
-    assert words[0] == "holdfast"
+    assert words[0] == "backstay"
     with story.fixed(story.NOW, seed="later"):
         done = shell.run(*words[1:], folder=folder)
     assert done.code == 0, f"{example}: {done}"
@@ -193,7 +193,7 @@ def examples_in(text: str) -> list[tuple[str, str]]:
     """The commands that a page shows at the shell, and what it says they print."""
     found = []
     for info, _, body in blocks(text):
-        pieces = re.split(r"^\$ (holdfast .*)\n", body + "\n", flags=re.MULTILINE)[1:] if info == "console" else []
+        pieces = re.split(r"^\$ (backstay .*)\n", body + "\n", flags=re.MULTILINE)[1:] if info == "console" else []
         found += [(example, said.rstrip()) for example, said in zip(pieces[::2], pieces[1::2], strict=True)]
     return found
 

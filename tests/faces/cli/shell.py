@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-from holdfast.cli import main
+from backstay.cli import main
 from tests.faces.cli import story
 
-CLI = [sys.executable, "-m", "holdfast"]
+CLI = [sys.executable, "-m", "backstay"]
 _SPOKEN_TO = ("NO_COLOR", "FORCE_COLOR", "PAGER", "LESS", "COLUMNS", "LINES", "TERM")
 
 
 def plain_environment(**more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST") and k not in _SPOKEN_TO}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("BACKSTAY") and k not in _SPOKEN_TO}
     return kept | more
 
 
@@ -41,7 +41,7 @@ def run(*args: str, folder: Path, columns: int | None = 80, **env: str) -> Done:
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch.dict(os.environ, given, clear=True),
-        mock.patch("holdfast.cli.shown.now", return_value=story.NOW),
+        mock.patch("backstay.cli.shown.now", return_value=story.NOW),
         mock.patch("sys.stdin", io.StringIO()),
         contextlib.chdir(folder),
         contextlib.redirect_stdout(out),

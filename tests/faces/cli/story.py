@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import holdfast
+import backstay
 
 BEGIN = datetime(2025, 6, 2, 9, 0, 0, tzinfo=UTC)
 NOW = BEGIN + timedelta(hours=3, minutes=20)
@@ -48,9 +48,9 @@ def fixed(at: datetime = BEGIN, seed: str = "") -> Iterator[Clock]:
     # Only where checkpoints and calls get their ids: what a backend draws for itself is its own affair.
     drawn = SimpleNamespace(token_hex=token_hex)
     with (
-        mock.patch("holdfast.store.session.secrets", drawn),
-        mock.patch("holdfast.run.calling.secrets", drawn),
-        mock.patch("holdfast.run.journal.secrets", drawn),
+        mock.patch("backstay.store.session.secrets", drawn),
+        mock.patch("backstay.run.calling.secrets", drawn),
+        mock.patch("backstay.run.journal.secrets", drawn),
         mock.patch.object(time, "time_ns", clock.ns),
     ):
         yield clock
@@ -58,21 +58,21 @@ def fixed(at: datetime = BEGIN, seed: str = "") -> Iterator[Clock]:
 
 def make(where: Path | str) -> None:
     """Write the store."""
-    with fixed() as clock, holdfast.open(where, durability="relaxed") as store:
+    with fixed() as clock, backstay.open(where, durability="relaxed") as store:
         _nightly(store, clock)
         _ticket(store, clock)
         _crash(store, clock)
 
 
-def _nightly(store: holdfast.Store, clock: Clock) -> None:
+def _nightly(store: backstay.Store, clock: Clock) -> None:
     session = store.session("nightly report/06-01", agent="reports")
-    session.commit({"phase": "collect", "rows": 1204}, step=1, usage=holdfast.Usage(900, 120, 0.0051))
+    session.commit({"phase": "collect", "rows": 1204}, step=1, usage=backstay.Usage(900, 120, 0.0051))
     clock.passes(minutes=4)
     session.commit(
         {"phase": "write", "rows": 1204, "files": ["a.csv", "b.csv"]},
         step=2,
-        status=holdfast.Status.FAILED("disk full"),
-        usage=holdfast.Usage(410, 60, 0.0022),
+        status=backstay.Status.FAILED("disk full"),
+        usage=backstay.Usage(410, 60, 0.0022),
         metadata={"host": "worker-3"},
     )
     clock.passes(hours=1)
@@ -86,7 +86,7 @@ def _wants(name: str, **args: Any) -> dict[str, Any]:
     return _says("assistant", "", tool_calls=[{"id": f"{name}-1", "name": name, "args": args}])
 
 
-def _work(run: holdfast.Run, clock: Clock, answers: list[dict[str, Any]], results: dict[str, Any]) -> None:
+def _work(run: backstay.Run, clock: Clock, answers: list[dict[str, Any]], results: dict[str, Any]) -> None:
     run.state.setdefault("messages", [_says("user", run.input)])
     for answer in answers:
         reply = run.call("model", partial(dict, answer), kind="llm")
@@ -102,7 +102,7 @@ def _work(run: holdfast.Run, clock: Clock, answers: list[dict[str, Any]], result
         run.step()
 
 
-def _ticket(store: holdfast.Store, clock: Clock) -> None:
+def _ticket(store: backstay.Store, clock: Clock) -> None:
     """Refunded on main, a voucher on what-if; main went back once and forward again."""
     question = "My lamp (order 7) came broken. Refund?"
     session = store.session("ticket-42", agent="support")
@@ -137,7 +137,7 @@ def _ticket(store: holdfast.Store, clock: Clock) -> None:
     clock.passes(minutes=5)
 
 
-def _crash(store: holdfast.Store, clock: Clock) -> None:
+def _crash(store: backstay.Store, clock: Clock) -> None:
     """Killed inside a tool: the model's answer is kept, the refund is in doubt."""
 
     def cut_off() -> str:

@@ -12,13 +12,13 @@ from unittest import mock
 import pytest
 from click.shell_completion import BashComplete
 
-from holdfast import cli
+from backstay import cli
 from tests.faces.cli import shell
 
 
 def offered(folder: Path, *words: str) -> list[str]:
     """What comes after these words; the last one may be half of one."""
-    completer = BashComplete(cli.commands, {}, "holdfast", cli.COMPLETES)
+    completer = BashComplete(cli.commands, {}, "backstay", cli.COMPLETES)
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -49,17 +49,17 @@ def test_every_shell_is_given_what_it_needs(name: str, tmp_path: Path) -> None:
         pytest.skip("there is no bash here")
     done = shell.run("completion", name, folder=tmp_path)
     assert done.code == 0
-    assert "_HOLDFAST_COMPLETE" in done.out
+    assert "_BACKSTAY_COMPLETE" in done.out
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
 def test_a_real_bash_completes_a_session(folder: Path) -> None:
-    script = Path(sys.executable).with_name("holdfast")
+    script = Path(sys.executable).with_name("backstay")
     if not script.exists():
-        pytest.skip("holdfast is not installed in this environment")
+        pytest.skip("backstay is not installed in this environment")
     code = (
-        f'PATH="{script.parent}:$PATH"; eval "$(holdfast completion bash)"; '
-        'COMP_WORDS=(holdfast log ticket-4); COMP_CWORD=2; _holdfast_completion holdfast; echo "${COMPREPLY[@]}"'
+        f'PATH="{script.parent}:$PATH"; eval "$(backstay completion bash)"; '
+        'COMP_WORDS=(backstay log ticket-4); COMP_CWORD=2; _backstay_completion backstay; echo "${COMPREPLY[@]}"'
     )
     done = subprocess.run(
         ["bash", "-c", code], cwd=folder, env=shell.plain_environment(), capture_output=True, text=True, check=False

@@ -14,9 +14,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-import holdfast
-from holdfast import cli
-from holdfast.cli.ending import _IN_WORDS, DAMAGED, FAILED, HELD, code_of, words_of
+import backstay
+from backstay import cli
+from backstay.cli.ending import _IN_WORDS, DAMAGED, FAILED, HELD, code_of, words_of
 from tests.faces.cli import shell
 from tests.house.tree import SRC
 
@@ -26,16 +26,16 @@ LOOKING = ["sessions", "status", "log x", "show x", "search x", "branches x", "r
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (holdfast.ConflictError("x"), HELD),
-        (holdfast.LeaseHeldError("x"), HELD),
-        (holdfast.FencedError("x"), HELD),
-        (holdfast.CorruptionError("x"), DAMAGED),
-        (holdfast.NotFoundError("x"), FAILED),
-        (holdfast.InDoubtError("x"), FAILED),
-        (holdfast.UnavailableError("x"), FAILED),
+        (backstay.ConflictError("x"), HELD),
+        (backstay.LeaseHeldError("x"), HELD),
+        (backstay.FencedError("x"), HELD),
+        (backstay.CorruptionError("x"), DAMAGED),
+        (backstay.NotFoundError("x"), FAILED),
+        (backstay.InDoubtError("x"), FAILED),
+        (backstay.UnavailableError("x"), FAILED),
     ],
 )
-def test_an_exit_code_says_what_a_script_can_do_next(error: holdfast.HoldfastError, code: int) -> None:
+def test_an_exit_code_says_what_a_script_can_do_next(error: backstay.BackstayError, code: int) -> None:
     assert code_of(error) == code
 
 
@@ -46,15 +46,15 @@ def test_every_hint_that_is_reworded_is_still_given_somewhere() -> None:
 
 
 def test_a_hint_for_python_is_told_in_the_words_of_the_shell() -> None:
-    error = holdfast.NotFoundError("no", hint="store.sessions() lists those there are")
-    assert words_of(error) == "no (`holdfast sessions` lists those there are)"
+    error = backstay.NotFoundError("no", hint="store.sessions() lists those there are")
+    assert words_of(error) == "no (`backstay sessions` lists those there are)"
 
 
 @pytest.mark.parametrize("command", LOOKING)
 def test_looking_for_a_store_makes_none(command: str, tmp_path: Path) -> None:
     done = shell.run(*command.split(), folder=tmp_path)
     assert (done.code, done.out) == (1, "")
-    assert "`holdfast init` makes one" in done.err
+    assert "`backstay init` makes one" in done.err
     named = shell.run(*command.split(), "--store", "nowhere.db", folder=tmp_path)
     assert (named.code, len(named.err.splitlines())) == (1, 1)
     assert list(tmp_path.iterdir()) == []
@@ -68,17 +68,17 @@ def test_a_store_is_found_from_a_folder_below(folder: Path) -> None:
 
 
 def test_the_option_wins_over_the_variable(folder: Path) -> None:
-    holdfast.open(folder / "other.db").close()
-    assert shell.run("sessions", folder=folder, HOLDFAST_URL="other.db").out == "No sessions.\n"
+    backstay.open(folder / "other.db").close()
+    assert shell.run("sessions", folder=folder, BACKSTAY_URL="other.db").out == "No sessions.\n"
     for words in (("sessions", "--store", "other.db"), ("--store", "other.db", "sessions")):
         assert shell.run(*words, folder=folder).out == "No sessions.\n"
-    both = shell.run("sessions", "--store", ".holdfast/store.db", folder=folder, HOLDFAST_URL="other.db")
+    both = shell.run("sessions", "--store", ".backstay/store.db", folder=folder, BACKSTAY_URL="other.db")
     assert "ticket-42" in both.out
 
 
 def test_a_store_can_be_made_once_and_is_left_alone_then(tmp_path: Path) -> None:
     assert shell.run("init", folder=tmp_path).out.startswith("Made a store (sqlite): ")
-    assert (tmp_path / ".holdfast").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / ".backstay").stat().st_mode & 0o777 == 0o700
     assert shell.run("init", folder=tmp_path).out.startswith("There is a store (sqlite): ")
     assert shell.run("init", "file:plain", folder=tmp_path).code == 0
     assert shell.run("sessions", "--store", "file:plain", folder=tmp_path).out == "No sessions.\n"
@@ -87,7 +87,7 @@ def test_a_store_can_be_made_once_and_is_left_alone_then(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("command", ["sessions", "status", "recover", "stats", "verify", "doctor"])
 def test_an_empty_store_is_nothing_to_be_afraid_of(command: str, tmp_path: Path) -> None:
-    holdfast.open(tmp_path / "empty.db").close()
+    backstay.open(tmp_path / "empty.db").close()
     done = shell.run(command, "--store", "empty.db", folder=tmp_path)
     assert (done.code, done.err) == (0, "")
     assert done.out
@@ -105,7 +105,7 @@ def damage(file: Path, *, session: str = "ticket-42") -> None:
 
 
 def test_damage_is_exit_code_4_and_the_rest_stays_readable(folder: Path) -> None:
-    damage(folder / ".holdfast" / "store.db")
+    damage(folder / ".backstay" / "store.db")
     for command in ("log ticket-42", "show ticket-42", "verify", "verify ticket-42"):
         done = shell.run(*command.split(), folder=folder)
         assert done.code == 4, command
@@ -117,8 +117,8 @@ def test_damage_is_exit_code_4_and_the_rest_stays_readable(folder: Path) -> None
 
 
 def test_a_branch_can_be_brought_back_from_a_head_that_is_damaged(folder: Path) -> None:
-    file = folder / ".holdfast" / "store.db"
-    with holdfast.open(file) as store:
+    file = folder / ".backstay" / "store.db"
+    with backstay.open(file) as store:
         session = store.session("nightly report/06-01")
         session.commit({"text": "x" * 2000})
         head = session.checkpoint("main").id
@@ -139,7 +139,7 @@ def test_a_branch_can_be_brought_back_from_a_head_that_is_damaged(folder: Path) 
 
 
 def test_a_file_full_of_noise_is_never_a_traceback(folder: Path) -> None:
-    file = folder / ".holdfast" / "store.db"
+    file = folder / ".backstay" / "store.db"
     data = bytearray(file.read_bytes())
     data[8192:] = os.urandom(len(data) - 8192)
     file.write_bytes(bytes(data))
@@ -147,7 +147,7 @@ def test_a_file_full_of_noise_is_never_a_traceback(folder: Path) -> None:
         done = shell.run(*command.split(), folder=folder)
         assert done.code == 4, (command, done)
         assert "Traceback" not in done.out + done.err
-        assert "a bug in Holdfast" not in done.err
+        assert "a bug in Backstay" not in done.err
 
 
 def test_what_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
@@ -158,10 +158,10 @@ def test_what_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
 
 
 def test_a_store_that_others_write_to_can_be_looked_at_all_the_while(folder: Path) -> None:
-    file, stop = folder / ".holdfast" / "store.db", threading.Event()
+    file, stop = folder / ".backstay" / "store.db", threading.Event()
 
     def write() -> None:
-        with holdfast.open(file) as store:
+        with backstay.open(file) as store:
             session = store.session("busy")
             while not stop.is_set():
                 session.commit({"at": time.monotonic()})
@@ -186,10 +186,10 @@ def test_a_store_that_others_write_to_can_be_looked_at_all_the_while(folder: Pat
 
 
 def test_somebody_who_reads_one_line_is_given_one_line(tmp_path: Path) -> None:
-    with holdfast.open(tmp_path / "store.db", durability="relaxed") as store:
+    with backstay.open(tmp_path / "store.db", durability="relaxed") as store:
         for number in range(1500):
             store.session(f"session-{number:04}").commit({"n": number})
-    command = f"{sys.executable} -m holdfast sessions --store store.db | head -1"
+    command = f"{sys.executable} -m backstay sessions --store store.db | head -1"
     done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.startswith("SESSION")
     assert done.stderr == ""
@@ -198,8 +198,8 @@ def test_somebody_who_reads_one_line_is_given_one_line(tmp_path: Path) -> None:
 # Interrupts itself when the store is asked for the second page, or a state, or a commit: in the middle of work.
 INTERRUPTED = """
 import os, signal, sys
-from holdfast.backends.sqlite import SqliteBackend
-from holdfast.cli import main
+from backstay.backends.sqlite import SqliteBackend
+from backstay.cli import main
 name, args = sys.argv[1], sys.argv[2:]
 whole = getattr(SqliteBackend, name)
 def cut(self, *a, **k):
@@ -218,7 +218,7 @@ sys.exit(main(args))
         ("chain", "show ticket-42"),
         ("history", "search EUR"),
         ("commit", "restore ticket-42 asked -y"),
-        ("history", "export out.holdfast"),
+        ("history", "export out.backstay"),
     ],
 )
 def test_ctrl_c_anywhere_ends_a_command_without_a_word_and_without_harm(verb: str, command: str, folder: Path) -> None:
@@ -232,8 +232,8 @@ def test_ctrl_c_anywhere_ends_a_command_without_a_word_and_without_harm(verb: st
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (130, "")
-    assert not (folder / "out.holdfast").exists()
-    with holdfast.open(folder / ".holdfast" / "store.db") as store:
+    assert not (folder / "out.backstay").exists()
+    with backstay.open(folder / ".backstay" / "store.db") as store:
         assert store.verify().ok
 
 
@@ -256,8 +256,8 @@ def test_a_bug_is_told_as_one_and_shown_only_when_asked_for(folder: Path) -> Non
     try:
         done = shell.run("broken", folder=folder)
         assert (done.code, len(done.err.splitlines())) == (1, 1)
-        assert "a bug in Holdfast: BrokenError" in done.err
-        assert "Traceback" in shell.run("broken", folder=folder, HOLDFAST_DEBUG="1").err
+        assert "a bug in Backstay: BrokenError" in done.err
+        assert "Traceback" in shell.run("broken", folder=folder, BACKSTAY_DEBUG="1").err
     finally:
         del cli.commands.commands["broken"]
 

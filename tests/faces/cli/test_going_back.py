@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import backstay
 from tests.faces.cli import shell
 
 
-def store_in(folder: Path) -> holdfast.Store:
-    return holdfast.open(folder / ".holdfast" / "store.db")
+def store_in(folder: Path) -> backstay.Store:
+    return backstay.open(folder / ".backstay" / "store.db")
 
 
 CHANGING = [
@@ -29,7 +29,7 @@ def test_where_nobody_can_be_asked_nothing_is_changed(args: list[str], folder: P
         before = [point.id for point in store.session("ticket-42").log()], list(store.session("ticket-42").branches())
     done = shell.run(*args, folder=folder)
     assert done.code == 1
-    assert done.err == "holdfast: nothing was changed: there is no terminal to ask at (give -y to do it)\n"
+    assert done.err == "backstay: nothing was changed: there is no terminal to ask at (give -y to do it)\n"
     assert done.out, "what would have changed is not shown"
     with store_in(folder) as store:
         after = [point.id for point in store.session("ticket-42").log()], list(store.session("ticket-42").branches())
@@ -41,7 +41,7 @@ def test_a_restore_shows_what_leaves_the_head_and_says_how_to_undo_it(folder: Pa
     assert done.code == 0
     assert "6 checkpoints" in done.out
     assert "-5 removed" in done.out
-    assert done.out.splitlines()[-1] == "To take it back: holdfast undo ticket-42"
+    assert done.out.splitlines()[-1] == "To take it back: backstay undo ticket-42"
     with store_in(folder) as store:
         assert len(store.session("ticket-42").load()["messages"]) == 1
     assert shell.run("undo", "ticket-42", "-y", folder=folder).code == 0
@@ -53,7 +53,7 @@ def test_a_restore_on_another_branch_leaves_main_where_it_is(folder: Path) -> No
     with store_in(folder) as store:
         main = store.session("ticket-42").checkpoint("main").id
     done = shell.run("restore", "ticket-42", "main", "--branch", "what-if", "-y", folder=folder)
-    assert done.out.splitlines()[-1] == "To take it back: holdfast undo ticket-42 --branch what-if"
+    assert done.out.splitlines()[-1] == "To take it back: backstay undo ticket-42 --branch what-if"
     assert "It is not among the checkpoints that led to the head." in done.out
     with store_in(folder) as store:
         session = store.session("ticket-42")
@@ -109,7 +109,7 @@ def test_the_head_of_a_branch_goes_back_when_it_is_deleted(folder: Path) -> None
 def test_what_is_tagged_is_not_deleted_and_the_way_to_do_it_is_told(folder: Path) -> None:
     done = shell.run("delete", "ticket-42", "asked", "-y", folder=folder)
     assert (done.code, done.out) == (1, "")
-    assert "holdfast tag SESSION -d NAME" in done.err
+    assert "backstay tag SESSION -d NAME" in done.err
 
 
 @pytest.mark.parametrize(
@@ -129,4 +129,4 @@ def test_what_is_tagged_is_not_deleted_and_the_way_to_do_it_is_told(folder: Path
 def test_a_line_that_cannot_be_meant_is_explained(args: list[str], folder: Path) -> None:
     done = shell.run(*args, folder=folder)
     assert (done.code, done.out) == (2, "")
-    assert "Usage: holdfast" in done.err
+    assert "Usage: backstay" in done.err

@@ -17,8 +17,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for name, make in (("story", story.make), ("hostile", hostile.make)):
         folder = found[name] = tmp_path_factory.mktemp(name)
-        (folder / ".holdfast").mkdir(mode=0o700)
-        make(folder / ".holdfast" / "store.db")
+        (folder / ".backstay").mkdir(mode=0o700)
+        make(folder / ".backstay" / "store.db")
     return found
 
 
@@ -35,7 +35,7 @@ def test_people_see_what_they_saw(folders: dict[str, Path], store: str, name: st
     said = golden.printed(command, columns, folders[store])
     assert said == golden.file_of(name, columns).read_text("utf-8"), "python -m tests.faces.cli.golden, then look"
     lines = said.splitlines()
-    wide = [line for line in lines if cell_len(line) > columns and not line.startswith("holdfast: ")]
+    wide = [line for line in lines if cell_len(line) > columns and not line.startswith("backstay: ")]
     assert wide == []
     assert [line for line in lines if line != line.rstrip()] == []
     harmless = said.replace("\n", "").replace("\u200d", "")

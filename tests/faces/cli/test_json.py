@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-import holdfast
-from holdfast import cli
-from holdfast.cli.shapes import SHAPES, dump, plain
-from holdfast.cli.tree import brief
+import backstay
+from backstay import cli
+from backstay.cli.shapes import SHAPES, dump, plain
+from backstay.cli.tree import brief
 from tests.faces.cli import hostile, shell
 from tests.faces.cli.reference import command_of
 from tests.unit.values import values
@@ -86,7 +86,7 @@ def test_what_is_printed_has_the_shape_that_is_promised(name: str, folder: Path)
 
 @pytest.mark.parametrize("name", sorted(READING.keys() - {"doctor", "diff", "show", "tag", "log", "branches"}))
 def test_an_empty_store_gives_no_lines_or_an_object_of_nothing(name: str, tmp_path: Path) -> None:
-    holdfast.open(tmp_path / "empty.db").close()
+    backstay.open(tmp_path / "empty.db").close()
     done = shell.run(*shlex.split(READING[name]), "--json", "--store", "empty.db", folder=tmp_path)
     assert done.code == (1 if name == "search" else 0)
     assert done.err == ""
@@ -115,7 +115,7 @@ def test_every_value_that_a_state_can_hold_has_a_form_in_json_and_one_for_the_ey
 
 
 def test_a_state_of_odd_keys_is_told_whole(tmp_path: Path) -> None:
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         store.session("s").commit({"$odd": {1: b"x"}, "n": float("nan")})
     done = shell.run("show", "s", "--raw", "--store", "store.db", folder=tmp_path)
     odd = {"$dict": [[1, {"$bytes": "eA=="}]]}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.cli.graph import Drawn, draw
+import backstay
+from backstay.cli.graph import Drawn, draw
 from tests.faces.cli import shell, story
 
 
@@ -62,7 +62,7 @@ def test_sessions_can_be_chosen_by_status_agent_and_number(folder: Path) -> None
 
 @pytest.mark.parametrize("command", ["sessions", "log ticket-42 --graph --all"])
 def test_a_first_screen_does_not_wait_for_what_it_does_not_show(command: str, folder: Path) -> None:
-    code = f"import sys; from holdfast.cli import main; main({command.split()!r}); print(*sys.modules)"
+    code = f"import sys; from backstay.cli import main; main({command.split()!r}); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=folder,
@@ -87,7 +87,7 @@ def test_a_log_begins_where_it_is_told_and_ends_after_as_many_as_it_is_told(fold
 
 def test_a_graph_of_any_shape_has_every_checkpoint_once_and_parents_below(tmp_path: Path) -> None:
     rng = random.Random(7)
-    with holdfast.open(tmp_path / "store.db", durability="relaxed") as store:
+    with backstay.open(tmp_path / "store.db", durability="relaxed") as store:
         session = store.session("s")
         session.commit({"n": 0})
         names = ["main"]
@@ -128,7 +128,7 @@ def _lanes_hang_together(drawn: list[Drawn]) -> bool:
 
 
 def test_a_graph_is_not_read_before_it_is_looked_at(tmp_path: Path) -> None:
-    with holdfast.open(tmp_path / "store.db", durability="relaxed") as store:
+    with backstay.open(tmp_path / "store.db", durability="relaxed") as store:
         session = store.session("s")
         for number in range(400):
             session.commit({"n": number})
@@ -147,7 +147,7 @@ def test_a_graph_is_not_read_before_it_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_search_finds_the_first_checkpoint_that_said_it(tmp_path: Path) -> None:
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         session = store.session("s")
         messages: list[dict[str, object]] = []
         said = {}
@@ -204,7 +204,7 @@ def test_search_finds_the_first_checkpoint_that_said_it(tmp_path: Path) -> None:
 def test_tools_are_shown_and_found_in_every_shape_in_use(
     call: dict[str, object], answer: dict[str, object], tmp_path: Path
 ) -> None:
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         store.session("s").commit({"messages": [call, answer]})
     shown = shell.run("show", "s", "--messages", "--store", "store.db", folder=tmp_path).out
     assert "-> pay(euro=10)" in shown

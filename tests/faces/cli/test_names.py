@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import backstay
 from tests.faces.cli import hostile, shell
 
 COMMANDS: list[list[str]] = [
@@ -23,7 +23,7 @@ COMMANDS: list[list[str]] = [
     ["prune", "SESSION", "--keep-last", "3", "--dry-run"],
     ["search", "wide", "--session", "SESSION"],
     ["delete", "SESSION", "main~5", "-y"],
-    ["export", "out.holdfast", "--session", "SESSION", "--overwrite"],
+    ["export", "out.backstay", "--session", "SESSION", "--overwrite"],
     ["delete", "SESSION", "-y"],
 ]
 
@@ -37,19 +37,19 @@ def test_every_command_works_on_a_session_of_any_name(id_: str, tmp_path: Path) 
             options = [word for word in command if word.startswith("-") or word == "3"]
             arguments = [id_ if word == "SESSION" else word for word in command[1:] if word not in options]
             words = [command[0], *options, "--", *arguments]
-        done = shell.run(*words, folder=tmp_path, HOLDFAST_URL="store.db")
+        done = shell.run(*words, folder=tmp_path, BACKSTAY_URL="store.db")
         assert done.code == 0, (words, done)
         assert "\x1b" not in done.out + done.err
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         assert id_ not in [info.id for info in store.sessions()]
 
 
 def test_a_name_that_begins_with_a_dash_works_without_two_of_them(tmp_path: Path) -> None:
     hostile.make(tmp_path / "store.db")
     for words in (["log", "-x"], ["log", "-x", "main~1", "-n", "2"], ["show", "--raw", "-x"], ["branches", "--all"]):
-        done = shell.run(*words, folder=tmp_path, HOLDFAST_URL="store.db")
+        done = shell.run(*words, folder=tmp_path, BACKSTAY_URL="store.db")
         assert done.code == 0, (words, done)
-    one = shell.run("delete", "-y", "-x", folder=tmp_path, HOLDFAST_URL="store.db")
+    one = shell.run("delete", "-y", "-x", folder=tmp_path, BACKSTAY_URL="store.db")
     assert one.code == 0
     assert "-x" in one.out
 
@@ -76,11 +76,11 @@ def test_a_start_that_only_one_session_has_is_enough(folder: Path) -> None:
 def test_a_start_that_several_have_lists_them(folder: Path) -> None:
     done = shell.run("log", "tick", folder=folder)
     assert done.code == 1
-    assert done.err == "holdfast: 'tick' could be 2 sessions: ticket-42, ticket-43 (give more characters)\n"
+    assert done.err == "backstay: 'tick' could be 2 sessions: ticket-42, ticket-43 (give more characters)\n"
 
 
 def test_a_whole_name_wins_over_those_that_begin_with_it(folder: Path) -> None:
-    with holdfast.open(folder / ".holdfast" / "store.db") as store:
+    with backstay.open(folder / ".backstay" / "store.db") as store:
         store.session("tick").commit({"n": 1})
     assert "n" in shell.run("show", "tick", folder=folder).out
 
@@ -103,7 +103,7 @@ def test_refs_are_branches_tags_ids_and_their_parents(folder: Path) -> None:
 
 
 def make_with_ids(path: Path, ids: list[str]) -> None:
-    with holdfast.open(path) as store:
+    with backstay.open(path) as store:
         session = store.session("s")
         for number, id_ in enumerate(ids):
             session.commit({"messages": [{"role": "user", "content": f"wide {number} " + "x" * 200}]}, id=id_)
@@ -113,7 +113,7 @@ def test_every_command_works_on_checkpoints_whose_ids_mean_harm(tmp_path: Path) 
     make_with_ids(tmp_path / "store.db", [f"\x1b[31m{number}\x07\u202e" for number in range(8)])
     for command in [*COMMANDS[:3], ["show", "SESSION", "\x1b"], ["log", "SESSION", "--oneline"], *COMMANDS[3:]]:
         words = ["s" if word == "SESSION" else word for word in command]
-        done = shell.run(*words, folder=tmp_path, HOLDFAST_URL="store.db")
+        done = shell.run(*words, folder=tmp_path, BACKSTAY_URL="store.db")
         assert (done.code == 0) == (words[-1] != "\x1b"), (words, done)
         assert not set("\x1b\x07\u202e") & set(done.out + done.err), words
 
@@ -123,8 +123,8 @@ def test_ids_that_begin_with_the_time_are_told_apart_and_leave_room_for_the_rest
     make_with_ids(tmp_path / "store.db", ids)
     for command in [*COMMANDS, ["delete", "SESSION", "-y"]][:-3]:
         words = ["s" if word == "SESSION" else word for word in command]
-        done = shell.run(*words, folder=tmp_path, HOLDFAST_URL="store.db")
+        done = shell.run(*words, folder=tmp_path, BACKSTAY_URL="store.db")
         assert max(map(len, done.out.splitlines())) <= 80, (words, done.out)
-    log = shell.run("log", "s", "--oneline", folder=tmp_path, HOLDFAST_URL="store.db").out
+    log = shell.run("log", "s", "--oneline", folder=tmp_path, BACKSTAY_URL="store.db").out
     assert {line[:13] for line in log.splitlines() if line.startswith("1f1e")} >= {ids[0][:13], ids[1][:13]}
-    assert shell.run("show", "s", ids[3][:13], folder=tmp_path, HOLDFAST_URL="store.db").code == 0
+    assert shell.run("show", "s", ids[3][:13], folder=tmp_path, BACKSTAY_URL="store.db").code == 0

@@ -1,4 +1,4 @@
-"""`holdfast recover`: a crash is seen from any process, and every way of deciding it is what the next run is given."""
+"""`backstay recover`: a crash is seen from any process, and every way of deciding it is what the next run is given."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-import holdfast
+import backstay
 from tests.faces.cli import shell
 
 # Enters a run, says so, and waits inside a tool to be killed.
 WORKER = """
-import sys, time, holdfast
-with holdfast.open(sys.argv[1]) as store, store.run("job", agent="a", input="go") as run:
+import sys, time, backstay
+with backstay.open(sys.argv[1]) as store, store.run("job", agent="a", input="go") as run:
     run.state["n"] = 1
     run.step()
     def tool():
@@ -40,7 +40,7 @@ def worker(file: Path) -> Any:
 
 def next_outcome(file: Path, *, on_failed: str = "raise") -> Any:
     """What the tool gives to the run that goes on, or "made" if it is made again."""
-    with holdfast.open(file) as store, store.run("ticket-43") as run:
+    with backstay.open(file) as store, store.run("ticket-43") as run:
         reply = run.call("model", lambda: "never", kind="llm")
         run.append(reply)
         wanted = reply["tool_calls"][0]
@@ -61,19 +61,19 @@ def next_outcome(file: Path, *, on_failed: str = "raise") -> Any:
 def test_what_is_decided_is_what_the_next_run_is_given(decision: list[str], given: Any, folder: Path) -> None:
     done = shell.run("recover", "ticket-43", *decision, folder=folder)
     assert (done.code, done.err) == (0, "")
-    assert next_outcome(folder / ".holdfast" / "store.db") == given
+    assert next_outcome(folder / ".backstay" / "store.db") == given
     assert shell.run("recover", folder=folder).out == "Nothing crashed, and no call is in doubt.\n"
 
 
 def test_a_call_marked_as_failed_fails_with_the_reason_that_was_given(folder: Path) -> None:
     assert shell.run("recover", "ticket-43", "--mark-failed", "--reason", "no money", folder=folder).code == 0
-    with pytest.raises(holdfast.CallFailedError, match="no money"):
-        next_outcome(folder / ".holdfast" / "store.db")
+    with pytest.raises(backstay.CallFailedError, match="no money"):
+        next_outcome(folder / ".backstay" / "store.db")
 
 
 def test_what_is_abandoned_is_no_longer_pending(folder: Path) -> None:
     assert shell.run("recover", "ticket-43", "--abandon", folder=folder).code == 0
-    with holdfast.open(folder / ".holdfast" / "store.db") as store:
+    with backstay.open(folder / ".backstay" / "store.db") as store:
         assert store.crashed() == []
         assert store.session("ticket-43").calls(pending=True) == []
     assert shell.run("recover", "ticket-43", "--abandon", folder=folder).code == 1
@@ -95,7 +95,7 @@ def test_where_several_calls_are_in_doubt_they_are_listed_and_not_guessed(tmp_pa
     def cut_off() -> None:
         raise KeyboardInterrupt
 
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         for branch in ("main", "other"):
             with contextlib.suppress(KeyboardInterrupt), store.session("s").run(branch=branch) as run:
                 run.state["n"] = 1
@@ -103,7 +103,7 @@ def test_where_several_calls_are_in_doubt_they_are_listed_and_not_guessed(tmp_pa
                 if branch == "main":
                     store.session("s").fork("main", "other")
                 run.call(f"pay-{branch}", cut_off, args={})
-    assert "holdfast recover --call ID s" in shell.run("recover", "--store", "store.db", folder=tmp_path).out
+    assert "backstay recover --call ID s" in shell.run("recover", "--store", "store.db", folder=tmp_path).out
     graph = shell.run("log", "s", "--graph", "--all", "--store", "store.db", folder=tmp_path).out
     assert "crashed here: pay-main in doubt" in graph
     assert "crashed here: pay-other in doubt" in graph
@@ -133,12 +133,12 @@ def test_a_run_that_is_alive_is_not_taken_for_a_crash_and_one_that_was_killed_is
     assert "crashed" in shell.run("sessions", "--store", "store.db", folder=tmp_path).out
     doubtful = shell.run("restore", "job", "main", "-y", "--store", "store.db", folder=tmp_path)
     assert doubtful.code == 1
-    assert "holdfast recover" in doubtful.err
+    assert "backstay recover" in doubtful.err
 
 
 def test_a_run_that_crashed_before_its_first_checkpoint_is_shown_too(tmp_path: Path) -> None:
     with (
-        holdfast.open(tmp_path / "store.db") as store,
+        backstay.open(tmp_path / "store.db") as store,
         contextlib.suppress(KeyboardInterrupt),
         store.run("early", input="x"),
     ):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import cli
-from holdfast.cli.shapes import SHAPES
+from backstay import cli
+from backstay.cli.shapes import SHAPES
 from tests.faces.cli import reference, shell
 from tests.house.tree import markdown_files, name_of
 
@@ -26,7 +26,7 @@ def test_every_command_says_what_it_does_and_shows_how(name: str) -> None:
     command = reference.command_of(name)
     assert command.help
     assert command.examples
-    assert all(example.startswith(f"holdfast {name}") for example in command.examples)
+    assert all(example.startswith(f"backstay {name}") for example in command.examples)
     assert not command.shape or command.shape.strip("*") in SHAPES
 
 
@@ -34,7 +34,7 @@ def test_every_command_says_what_it_does_and_shows_how(name: str) -> None:
 def test_the_help_of_every_command_fits_a_terminal(name: str, tmp_path: Path) -> None:
     done = shell.run(name, "--help", folder=tmp_path)
     assert done.code == 0
-    assert f"Usage: holdfast {name}" in done.out
+    assert f"Usage: backstay {name}" in done.out
     assert [line for line in done.out.splitlines() if len(line) > 80] == []
 
 

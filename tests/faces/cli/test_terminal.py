@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-import holdfast
+import backstay
 from tests.faces.cli import shell
 
 ESCAPE = "\x1b["
@@ -62,14 +62,14 @@ def test_what_does_not_fit_a_screen_goes_through_the_pager(folder: Path) -> None
 
 
 def test_who_leaves_the_pager_has_seen_enough_and_broken_nothing(tmp_path: Path) -> None:
-    with holdfast.open(tmp_path / "store.db", durability="relaxed") as store:
+    with backstay.open(tmp_path / "store.db", durability="relaxed") as store:
         session = store.session("long")
         for number in range(3000):
             session.commit({"n": number}, step=number)
     left = shell.Terminal("log", "long", "--store", "store.db", folder=tmp_path, env={"PAGER": "head -3"})
     assert left.ends() == 0
     assert "step 2999" in left.seen
-    assert "holdfast:" not in left.seen
+    assert "backstay:" not in left.seen
 
 
 @pytest.mark.parametrize(
@@ -90,17 +90,17 @@ def test_a_question_is_answered_at_the_terminal(answer: str, code: int, changed:
     terminal.types(answer)
     assert terminal.ends() == code
     assert ("To take it back" in terminal.seen) is changed
-    with holdfast.open(folder / ".holdfast" / "store.db") as store:
+    with backstay.open(folder / ".backstay" / "store.db") as store:
         assert (len(store.session("ticket-42").load()["messages"]) == 1) is changed
 
 
 def test_what_moved_while_the_question_stood_is_not_overwritten(folder: Path) -> None:
     terminal = shell.Terminal("restore", "ticket-42", "asked", folder=folder)
     terminal.until("[y/N] ")
-    with holdfast.open(folder / ".holdfast" / "store.db") as store:
+    with backstay.open(folder / ".backstay" / "store.db") as store:
         store.session("ticket-42").commit({"somebody": "else"})
     terminal.types("y\n")
     assert terminal.ends() == 3
     assert "has moved since this was shown" in terminal.seen
-    with holdfast.open(folder / ".holdfast" / "store.db") as store:
+    with backstay.open(folder / ".backstay" / "store.db") as store:
         assert store.session("ticket-42").load() == {"somebody": "else"}

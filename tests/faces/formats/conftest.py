@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import backstay
 
 
 @pytest.fixture
-def store() -> Iterator[holdfast.Store]:
-    with holdfast.open("memory://") as opened:
+def store() -> Iterator[backstay.Store]:
+    with backstay.open("memory://") as opened:
         yield opened
 
 

@@ -1,4 +1,4 @@
-"""Folders as the four systems leave them, made from what is known of their formats and not with Holdfast's own writers.
+"""Folders as the four systems leave them, made from what is known of their formats and not with Backstay's own writers.
 
 Python's JSON is theirs but for floats: `raw("1e16")` puts a number into the text exactly as it stands.
 """

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import formats
+import backstay
+from backstay import formats
 from tests.faces.formats.made import T0, ares, ares_step, put, text
 
 OPEN = {"tool_name": "search", "arguments": '{"q":"Q3"}', "result": None, "success": False}
@@ -18,11 +18,11 @@ def problems(report: formats.FormatReport) -> str:
     return "\n".join(map(str, report.problems))
 
 
-def steps(session: holdfast.Session, ref: str = "main") -> list[int | None]:
+def steps(session: backstay.Session, ref: str = "main") -> list[int | None]:
     return [checkpoint.step for checkpoint in session.log(ref)]
 
 
-def test_11_a_name_that_begins_like_another_is_another_session(store: holdfast.Store, base: Path) -> None:
+def test_11_a_name_that_begins_like_another_is_another_session(store: backstay.Store, base: Path) -> None:
     names = ["a", "a_b", "a_b_1", "a_b_1_2"]
     ares(base, [ares_step(step, name) for name in names for step in range(3)])
     report = formats.import_(store, base)
@@ -31,7 +31,7 @@ def test_11_a_name_that_begins_like_another_is_another_session(store: holdfast.S
     assert [steps(store.session(name)) for name in names[1:]] == [[2, 1, 0]] * 3
 
 
-def test_12_a_session_called_latest_is_one_like_any_other(store: holdfast.Store, base: Path) -> None:
+def test_12_a_session_called_latest_is_one_like_any_other(store: backstay.Store, base: Path) -> None:
     names = ["latest", "my-latest-run", "x", "x_latest", "x_latest_latest"]
     ares(base, [ares_step(step, name) for name in names for step in range(2)])
     report = formats.import_(store, base)
@@ -39,7 +39,7 @@ def test_12_a_session_called_latest_is_one_like_any_other(store: holdfast.Store,
     assert all(steps(store.session(name)) == [1, 0] for name in names)
 
 
-def test_13_a_torn_latest_step_gives_the_one_before_it(store: holdfast.Store, base: Path) -> None:
+def test_13_a_torn_latest_step_gives_the_one_before_it(store: backstay.Store, base: Path) -> None:
     ares(base, [ares_step(step) for step in range(3)])
     (base / "s_2.json").write_bytes((base / "s_2.json").read_bytes()[:50])
     report = formats.import_(store, base)
@@ -49,7 +49,7 @@ def test_13_a_torn_latest_step_gives_the_one_before_it(store: holdfast.Store, ba
 
 @pytest.mark.parametrize("content", [b"", b"s_9.json", b"s_1.json", b"\xff\xfe", b"s_2.json\n", None])
 def test_13_a_pointer_that_is_empty_stale_or_missing_hides_nothing(
-    content: bytes | None, store: holdfast.Store, base: Path
+    content: bytes | None, store: backstay.Store, base: Path
 ) -> None:
     ares(base, [ares_step(step) for step in range(3)])
     (base / "s_latest.json").unlink()
@@ -60,14 +60,14 @@ def test_13_a_pointer_that_is_empty_stale_or_missing_hides_nothing(
 
 
 @pytest.mark.parametrize("aim", ["../../secret.json", "/etc/passwd", "..\\x", "sub/s_0.json"])
-def test_14_what_a_pointer_says_is_never_opened(aim: str, store: holdfast.Store, base: Path, tmp_path: Path) -> None:
+def test_14_what_a_pointer_says_is_never_opened(aim: str, store: backstay.Store, base: Path, tmp_path: Path) -> None:
     put(tmp_path / "secret.json", text(ares_step(7)))
     put(ares(base, [ares_step(0)]) / "s_latest.json", aim)
     report = formats.import_(store, base)
     assert (report.checkpoints, "not followed" in problems(report)) == (1, True)
 
 
-def test_14_a_step_that_says_it_belongs_elsewhere_is_not_taken(store: holdfast.Store, base: Path) -> None:
+def test_14_a_step_that_says_it_belongs_elsewhere_is_not_taken(store: backstay.Store, base: Path) -> None:
     ares(base, [ares_step(0)])
     put(base / "s_1.json", text(ares_step(1, "../../x")))
     put(base / "s_2.json", text(ares_step(3)))
@@ -75,7 +75,7 @@ def test_14_a_step_that_says_it_belongs_elsewhere_is_not_taken(store: holdfast.S
     assert (report.checkpoints, len(report.problems)) == (1, 2)
 
 
-def test_15_steps_of_a_line_given_up_are_on_a_branch_of_their_own(store: holdfast.Store, base: Path) -> None:
+def test_15_steps_of_a_line_given_up_are_on_a_branch_of_their_own(store: backstay.Store, base: Path) -> None:
     ares(base, [ares_step(step) for step in range(4)])
     put(base / "s_1.json", text(ares_step(1, timestamp=T0 + 100)))
     put(base / "s_latest.json", "s_1.json")
@@ -88,7 +88,7 @@ def test_15_steps_of_a_line_given_up_are_on_a_branch_of_their_own(store: holdfas
 
 
 def test_15_a_session_begun_anew_under_its_old_name_is_not_taken_for_the_old_one(
-    store: holdfast.Store, base: Path
+    store: backstay.Store, base: Path
 ) -> None:
     formats.import_(store, ares(base, [ares_step(step) for step in range(3)]))
     ares(base, [ares_step(step, timestamp=T0 + 1000 + step) for step in range(2)])
@@ -99,14 +99,14 @@ def test_15_a_session_begun_anew_under_its_old_name_is_not_taken_for_the_old_one
     assert formats.import_(store, base, on_exists="rename").skipped == ("s (2)",)
 
 
-def test_15_saving_a_step_again_overwrites_nothing_here(store: holdfast.Store) -> None:
+def test_15_saving_a_step_again_overwrites_nothing_here(store: backstay.Store) -> None:
     session = store.session("s")
     first = session.commit({"n": 1}, step=3)
     session.commit({"n": 2}, step=3)
     assert (session.load(first), session.load()) == ({"n": 1}, {"n": 2})
 
 
-def test_16_a_file_that_is_not_utf8_is_reported_and_stops_nothing(store: holdfast.Store, base: Path) -> None:
+def test_16_a_file_that_is_not_utf8_is_reported_and_stops_nothing(store: backstay.Store, base: Path) -> None:
     ares(base, [ares_step(step) for step in range(3)])
     put(base / "s_1.json", b"\xff" * 20)
     put(base / "notes.txt", "x")
@@ -115,32 +115,32 @@ def test_16_a_file_that_is_not_utf8_is_reported_and_stops_nothing(store: holdfas
     assert "s_1.json: it is not UTF-8" in problems(report)
 
 
-def test_17_a_pointer_left_behind_by_expiry_is_told_and_followed_nowhere(store: holdfast.Store, base: Path) -> None:
+def test_17_a_pointer_left_behind_by_expiry_is_told_and_followed_nowhere(store: backstay.Store, base: Path) -> None:
     ares(base, [ares_step(0, "kept"), ares_step(0, "gone", ttl_secs=1)])
     (base / "gone_0.json").unlink()
     report = formats.import_(store, base)
     assert (report.sessions, "gone_latest.json" in problems(report)) == (("kept",), True)
 
 
-def test_17_the_time_to_live_is_kept(store: holdfast.Store, base: Path) -> None:
+def test_17_the_time_to_live_is_kept(store: backstay.Store, base: Path) -> None:
     formats.import_(store, ares(base, [ares_step(0, ttl_secs=60)]))
     assert store.session("s").checkpoint().metadata["ares"]["ttl_secs"] == 60
 
 
-def test_18_a_call_without_an_outcome_is_in_doubt_and_has_a_name_of_its_own(store: holdfast.Store, base: Path) -> None:
+def test_18_a_call_without_an_outcome_is_in_doubt_and_has_a_name_of_its_own(store: backstay.Store, base: Path) -> None:
     formats.import_(store, ares(base, [ares_step(0), ares_step(1, tool_calls=[OPEN, OPEN], status={"Failed": "OOM"})]))
     session = store.session("s")
     calls = session.calls(pending=True)
     assert [(call.name, call.args, call.status) for call in calls] == [("search", {"q": "Q3"}, "in_doubt")] * 2
     assert len({call.id for call in calls}) == 2
-    with pytest.raises(holdfast.InDoubtError):
+    with pytest.raises(backstay.InDoubtError):
         session.commit({"n": 1})
     for call in calls:
         session.resolve(call.id, "skip")
     session.commit({"n": 1})
 
 
-def test_a_completed_session_leaves_nothing_in_doubt(store: holdfast.Store, base: Path) -> None:
+def test_a_completed_session_leaves_nothing_in_doubt(store: backstay.Store, base: Path) -> None:
     formats.import_(store, ares(base, [ares_step(0, tool_calls=[OPEN], status="Completed")]))
     assert store.session("s").calls(pending=True) == []
 
@@ -155,7 +155,7 @@ def test_a_completed_session_leaves_nothing_in_doubt(store: holdfast.Store, base
     ],
 )
 def test_how_it_ended_is_known(
-    status: Any, expected: tuple[str, str | None], store: holdfast.Store, base: Path
+    status: Any, expected: tuple[str, str | None], store: backstay.Store, base: Path
 ) -> None:
     formats.import_(store, ares(base, [ares_step(0, status=status)]))
     point = store.session("s").checkpoint()
@@ -178,7 +178,7 @@ def test_how_it_ended_is_known(
     ],
 )
 def test_a_step_that_ares_would_not_load_is_refused_by_name(
-    change: dict[str, Any], store: holdfast.Store, base: Path
+    change: dict[str, Any], store: backstay.Store, base: Path
 ) -> None:
     ares(base, [ares_step(0)])
     put(base / "s_1.json", text(ares_step(1) | change))
@@ -186,7 +186,7 @@ def test_a_step_that_ares_would_not_load_is_refused_by_name(
     assert (report.checkpoints, len(report.problems)) == (1, 1)
 
 
-def test_ids_that_are_the_same_or_none_get_others(store: holdfast.Store, base: Path) -> None:
+def test_ids_that_are_the_same_or_none_get_others(store: backstay.Store, base: Path) -> None:
     ares(base, [ares_step(step, id=name) for step, name in enumerate(["x", "x", "", "y" * 300])])
     report = formats.import_(store, base)
     assert report.checkpoints == 4
@@ -198,7 +198,7 @@ def test_ids_that_are_the_same_or_none_get_others(store: holdfast.Store, base: P
     )
 
 
-def test_a_conversation_with_tools_becomes_what_ares_can_hold(store: holdfast.Store, base: Path) -> None:
+def test_a_conversation_with_tools_becomes_what_ares_can_hold(store: backstay.Store, base: Path) -> None:
     reply = {
         "role": "assistant",
         "content": None,
@@ -207,14 +207,14 @@ def test_a_conversation_with_tools_becomes_what_ares_can_hold(store: holdfast.St
     answer = {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "a"}]}
     store.session("s").commit({"messages": [reply, answer], "plan": "x"})
     report = formats.export(store, "s", base, system="ares")
-    with holdfast.open("memory://") as other:
+    with backstay.open("memory://") as other:
         formats.import_(other, base, strict=True)
         state = other.session("s").load()
     assert state["tool_calls"] == [{"tool_name": "ls", "arguments": "{}", "result": "a", "success": True}]
     assert any("'plan'" in note for note in report.notes)
 
 
-def test_a_call_whose_name_can_be_none_is_in_doubt_all_the_same(store: holdfast.Store, base: Path) -> None:
+def test_a_call_whose_name_can_be_none_is_in_doubt_all_the_same(store: backstay.Store, base: Path) -> None:
     odd = [OPEN | {"tool_name": name, "arguments": "not {json"} for name in ("", "x" * 300)]
     formats.import_(store, ares(base, [ares_step(0, tool_calls=odd)]), strict=True)
     assert [(call.name, call.args) for call in store.session("s").calls(pending=True)] == [("tool", "not {json")] * 2

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.formats.dialect import (
+from backstay.formats.dialect import (
     DamagedError,
     Sorted,
     Writer,

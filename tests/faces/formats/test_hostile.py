@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import formats
-from holdfast.formats import source as reading
+import backstay
+from backstay import formats
+from backstay.formats import source as reading
 from tests.faces.formats import made
 from tests.faces.formats.test_round_trips import MAKERS
 
@@ -52,7 +52,7 @@ def within(seconds: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("system", formats.SYSTEMS)
 def test_a_link_to_a_file_outside_is_not_followed(
-    system: str, store: holdfast.Store, base: Path, tmp_path: Path
+    system: str, store: backstay.Store, base: Path, tmp_path: Path
 ) -> None:
     MAKERS[system](base)
     victim, *others = expected_files(system, base)
@@ -66,7 +66,7 @@ def test_a_link_to_a_file_outside_is_not_followed(
 
 @pytest.mark.parametrize("system", ["ccswarm", "continuum", "smooth"])
 def test_a_link_to_a_folder_outside_is_not_entered(
-    system: str, store: holdfast.Store, base: Path, tmp_path: Path
+    system: str, store: backstay.Store, base: Path, tmp_path: Path
 ) -> None:
     MAKERS[system](base)
     folder = expected_files(system, base)[0].parent
@@ -78,7 +78,7 @@ def test_a_link_to_a_folder_outside_is_not_entered(
 
 
 @pytest.mark.parametrize("system", formats.SYSTEMS)
-def test_a_pipe_in_place_of_a_file_does_not_stop_an_import(system: str, store: holdfast.Store, base: Path) -> None:
+def test_a_pipe_in_place_of_a_file_does_not_stop_an_import(system: str, store: backstay.Store, base: Path) -> None:
     MAKERS[system](base)
     victim = expected_files(system, base)[0]
     victim.unlink()
@@ -92,7 +92,7 @@ def test_a_pipe_in_place_of_a_file_does_not_stop_an_import(system: str, store: h
     "content",
     [b"", b"\0" * 100, b"\xff\xfe\x00", b"[" * 5000, b'{"a":' * 5000, b"null", b"[]", b"{}", b'"x"', b"1e999"],
 )
-def test_rubbish_costs_one_file(system: str, content: bytes, store: holdfast.Store, base: Path) -> None:
+def test_rubbish_costs_one_file(system: str, content: bytes, store: backstay.Store, base: Path) -> None:
     MAKERS[system](base)
     files = expected_files(system, base)
     files[0].write_bytes(content)
@@ -109,12 +109,12 @@ def test_every_cut_of_a_file_is_noticed(system: str, base: Path) -> None:
     content = victim.read_bytes()
     for size in range(0, len(content), max(1, len(content) // 40)):
         victim.write_bytes(content[:size])
-        with holdfast.open("memory://") as store:
+        with backstay.open("memory://") as store:
             assert formats.import_(store, base, system=system).problems, size
 
 
 def test_a_file_too_large_to_be_one_is_not_read(
-    store: holdfast.Store, base: Path, monkeypatch: pytest.MonkeyPatch
+    store: backstay.Store, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made.ares(base, [made.ares_step(0)])
     with (base / "s_1.json").open("wb") as file:
@@ -123,26 +123,26 @@ def test_a_file_too_large_to_be_one_is_not_read(
     assert (report.checkpoints, "bytes, more than" in str(report)) == (1, True)
 
 
-def test_a_state_nested_deeper_than_a_state_may_be_costs_its_session_only(store: holdfast.Store, base: Path) -> None:
+def test_a_state_nested_deeper_than_a_state_may_be_costs_its_session_only(store: backstay.Store, base: Path) -> None:
     deep: object = 1
     for _ in range(300):
         deep = [deep]
     made.ccswarm(base, [made.ccswarm_checkpoint(1, session="deep", state={"x": deep}), made.ccswarm_checkpoint(2)])
     report = formats.import_(store, base)
     assert (report.sessions, "nested" in str(report)) == (("s",), True)
-    with pytest.raises(holdfast.CorruptionError, match="nothing was imported"):
+    with pytest.raises(backstay.CorruptionError, match="nothing was imported"):
         formats.import_(store, base, strict=True, rename=None)
 
 
 @pytest.mark.parametrize("name", ["a\n\x1b[31mb", "é" * 50, " ", "-x", "con", "a:b", "ＡＢ", "a/b"])
-def test_any_name_is_a_name_and_no_more(name: str, store: holdfast.Store, base: Path) -> None:
+def test_any_name_is_a_name_and_no_more(name: str, store: backstay.Store, base: Path) -> None:
     made.ares(base, [made.ares_step(0, name), made.ares_step(1, name)])
     formats.import_(store, base, system="ares", strict=True)
     formats.export(store, name, base.parent / "to", system="ares")
     assert made.tree(base.parent / "to") == made.tree(base)
 
 
-def test_a_name_too_long_or_none_is_reported(store: holdfast.Store, base: Path) -> None:
+def test_a_name_too_long_or_none_is_reported(store: backstay.Store, base: Path) -> None:
     point = made.ccswarm_checkpoint(1, session="/".join(["x" * 100] * 3))
     made.ccswarm(base, [point, made.ccswarm_checkpoint(2)])
     report = formats.import_(store, base)
@@ -155,35 +155,35 @@ def test_a_name_too_long_or_none_is_reported(store: holdfast.Store, base: Path) 
 @pytest.mark.parametrize("system", formats.SYSTEMS)
 @pytest.mark.parametrize("name", ["../x", "..", "/x", "a/../../x", "a//b", "a\\..\\b", "x" * 256, "."])
 def test_06_14_30_42_no_session_is_written_outside_of_the_folder(
-    system: str, name: str, store: holdfast.Store, tmp_path: Path
+    system: str, name: str, store: backstay.Store, tmp_path: Path
 ) -> None:
     store.session(name).commit({"messages": []})
     if system == "ares" and name in (".", ".."):  # `.._0.json` is a name like any other
         formats.export(store, name, tmp_path / "in" / "to", system=system)
         assert len(made.tree(tmp_path / "in" / "to")) == len(made.tree(tmp_path)) == 2
         return
-    with pytest.raises(holdfast.InvalidInputError, match="cannot be the name"):
+    with pytest.raises(backstay.InvalidInputError, match="cannot be the name"):
         formats.export(store, name, tmp_path / "in" / "to", system=system)
     assert list(tmp_path.rglob("*")) == []
 
 
 @pytest.mark.parametrize("system", ["ccswarm", "continuum", "smooth"])
-def test_a_link_in_the_target_is_not_written_through(system: str, store: holdfast.Store, tmp_path: Path) -> None:
+def test_a_link_in_the_target_is_not_written_through(system: str, store: backstay.Store, tmp_path: Path) -> None:
     store.session("s").commit({"messages": []})
     (tmp_path / "outside").mkdir()
     (tmp_path / "to").mkdir()
     (tmp_path / "to" / ("sessions" if system == "ccswarm" else "s")).symlink_to(tmp_path / "outside")
-    with pytest.raises(holdfast.InvalidInputError, match="link"):
+    with pytest.raises(backstay.InvalidInputError, match="link"):
         formats.export(store, "s", tmp_path / "to", system=system)
     assert list((tmp_path / "outside").iterdir()) == []
 
 
-def test_a_link_in_place_of_a_file_is_replaced_and_not_written_through(store: holdfast.Store, tmp_path: Path) -> None:
+def test_a_link_in_place_of_a_file_is_replaced_and_not_written_through(store: backstay.Store, tmp_path: Path) -> None:
     store.session("s").commit({"messages": []})
     precious = made.put(tmp_path / "precious", "mine")
     (tmp_path / "to").mkdir()
     (tmp_path / "to" / "s_latest.json").symlink_to(precious)
-    with pytest.raises(holdfast.AlreadyExistsError):
+    with pytest.raises(backstay.AlreadyExistsError):
         formats.export(store, "s", tmp_path / "to", system="ares")
     formats.export(store, "s", tmp_path / "to", system="ares", overwrite=True)
     assert precious.read_text() == "mine"
@@ -192,7 +192,7 @@ def test_a_link_in_place_of_a_file_is_replaced_and_not_written_through(store: ho
 
 @pytest.mark.parametrize("system", formats.SYSTEMS)
 def test_what_is_written_is_for_its_owner_only_and_leaves_no_drafts(
-    system: str, store: holdfast.Store, tmp_path: Path
+    system: str, store: backstay.Store, tmp_path: Path
 ) -> None:
     store.session("s").commit({"messages": [{"role": "user", "content": "x"}]})
     before = os.umask(0)
@@ -209,49 +209,49 @@ def test_what_is_written_is_for_its_owner_only_and_leaves_no_drafts(
 @pytest.mark.parametrize("system", formats.SYSTEMS)
 @pytest.mark.parametrize("value", [b"bytes", (1, 2), float("nan"), "\ud800", {1: 2}])
 def test_a_value_without_a_form_there_is_named_and_nothing_is_written(
-    system: str, value: object, store: holdfast.Store, tmp_path: Path
+    system: str, value: object, store: backstay.Store, tmp_path: Path
 ) -> None:
     session = store.session("s")
     session.commit({"messages": []})
     session.commit({"messages": [{"role": "user", "content": value}]})
-    with pytest.raises(holdfast.InvalidInputError, match=r"state\['messages'\]\[0\]\['content'\]"):
+    with pytest.raises(backstay.InvalidInputError, match=r"state\['messages'\]\[0\]\['content'\]"):
         formats.export(store, "s", tmp_path / "to", system=system)
     assert not (tmp_path / "to").exists()
 
 
 @pytest.mark.parametrize("system", formats.SYSTEMS)
-def test_what_is_there_is_not_overwritten_unasked(system: str, store: holdfast.Store, tmp_path: Path) -> None:
+def test_what_is_there_is_not_overwritten_unasked(system: str, store: backstay.Store, tmp_path: Path) -> None:
     session = store.session("s")
     session.commit({"messages": []})
     formats.export(store, "s", tmp_path / "to", system=system)
     before = made.tree(tmp_path / "to")
     session.commit({"messages": [{"role": "user", "content": "x"}]})
-    with pytest.raises(holdfast.AlreadyExistsError):
+    with pytest.raises(backstay.AlreadyExistsError):
         formats.export(store, "s", tmp_path / "to", system=system)
     assert made.tree(tmp_path / "to") == before
     formats.export(store, "s", tmp_path / "to", system=system, overwrite=True)
     assert len(made.tree(tmp_path / "to")) > len(before)
 
 
-def test_a_disk_or_folder_that_cannot_be_written_is_one_clear_error(store: holdfast.Store, tmp_path: Path) -> None:
+def test_a_disk_or_folder_that_cannot_be_written_is_one_clear_error(store: backstay.Store, tmp_path: Path) -> None:
     store.session("s").commit({"messages": []})
     made.put(tmp_path / "file", "x")
-    with pytest.raises(holdfast.InvalidInputError, match="not a folder"):
+    with pytest.raises(backstay.InvalidInputError, match="not a folder"):
         formats.export(store, "s", tmp_path / "file", system="ares")
-    with pytest.raises(holdfast.HoldfastError):
+    with pytest.raises(backstay.BackstayError):
         formats.export(store, "s", tmp_path / "file" / "below", system="ares")
-    with pytest.raises(holdfast.NotFoundError):
+    with pytest.raises(backstay.NotFoundError):
         formats.export(store, "nobody", tmp_path / "to", system="ares")
-    with pytest.raises(holdfast.NotFoundError, match="no branch"):
+    with pytest.raises(backstay.NotFoundError, match="no branch"):
         formats.export(store, "s", tmp_path / "to", system="ares", branch="other")
-    with pytest.raises(holdfast.InvalidInputError, match="not a system"):
+    with pytest.raises(backstay.InvalidInputError, match="not a system"):
         formats.export(store, "s", tmp_path / "to", system="langgraph")
 
 
 # a place that changes, and imports that are cut off
 
 
-def test_a_file_that_changes_while_it_is_read_is_noticed(store: holdfast.Store, base: Path) -> None:
+def test_a_file_that_changes_while_it_is_read_is_noticed(store: backstay.Store, base: Path) -> None:
     made.ares(base, [made.ares_step(step) for step in range(3)])
 
     def meddle(_: int, total: int | None) -> None:
@@ -271,7 +271,7 @@ def test_an_import_that_is_stopped_can_be_run_again(base: Path, tmp_path: Path) 
         if total is not None and done == 8:
             raise KeyboardInterrupt
 
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         with pytest.raises(KeyboardInterrupt):
             formats.import_(store, base, progress=stop)
         assert [info.checkpoints for info in store.sessions()] == [5]
@@ -283,15 +283,15 @@ def test_an_import_that_is_stopped_can_be_run_again(base: Path, tmp_path: Path) 
 def test_a_kill_in_the_middle_leaves_whole_sessions_only(base: Path, tmp_path: Path) -> None:
     made.ares(base, [made.ares_step(step, f"s{number}") for number in range(4) for step in range(30)])
     code = (
-        "import sys, os, signal, holdfast\n"
+        "import sys, os, signal, backstay\n"
         "def progress(done, total):\n"
         "    if total and done == 70: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "with holdfast.open(sys.argv[1]) as store:\n"
-        "    holdfast.formats.import_(store, sys.argv[2], progress=progress)\n"
+        "with backstay.open(sys.argv[1]) as store:\n"
+        "    backstay.formats.import_(store, sys.argv[2], progress=progress)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "store.db"), str(base)], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         assert [info.checkpoints for info in store.sessions()] == [30, 30]
         assert store.verify().ok
         assert formats.import_(store, base).checkpoints == 60
@@ -300,7 +300,7 @@ def test_a_kill_in_the_middle_leaves_whole_sessions_only(base: Path, tmp_path: P
 def test_two_imports_at_once_take_each_session_once(base: Path, tmp_path: Path) -> None:
     made.ares(base, [made.ares_step(step, f"s{number}") for number in range(6) for step in range(5)])
     reports: list[formats.FormatReport] = []
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         threads = [threading.Thread(target=lambda: reports.append(formats.import_(store, base))) for _ in range(3)]
         for thread in threads:
             thread.start()
@@ -311,7 +311,7 @@ def test_two_imports_at_once_take_each_session_once(base: Path, tmp_path: Path) 
         assert sorted(info.checkpoints for info in store.sessions()) == [5] * 6
 
 
-def test_progress_is_told_to_the_end(store: holdfast.Store, base: Path) -> None:
+def test_progress_is_told_to_the_end(store: backstay.Store, base: Path) -> None:
     made.ares(base, [made.ares_step(step) for step in range(5)])
     told: list[tuple[int, int | None]] = []
     formats.import_(store, base, progress=lambda done, total: told.append((done, total)))
@@ -337,7 +337,7 @@ def test_a_thousand_checkpoints_of_50_kb_take_less_than_five_seconds(system: str
             stamp = f"2026-01-28T{number // 60:02d}:{number % 60:02d}:00Z"
             messages = [made.said(1) | {"content": one} for one in window]
             made.smooth(base, [made.smooth_checkpoint(number, messages=messages, created_at=stamp)])
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         begun = time.monotonic()
         assert formats.import_(store, base, system=system).checkpoints == 1000
         assert time.monotonic() - begun < 5
@@ -348,19 +348,19 @@ def test_a_thousand_checkpoints_of_50_kb_take_less_than_five_seconds(system: str
 
 def test_a_folder_that_is_nobodys_or_could_be_two_is_said_to_be_so(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(holdfast.FormatError, match="holds nothing"):
+    with pytest.raises(backstay.FormatError, match="holds nothing"):
         formats.recognise(tmp_path / "empty")
     made.ares(tmp_path / "both", [made.ares_step(0)])
     made.ccswarm(tmp_path / "both", [made.ccswarm_checkpoint(0)])
-    with pytest.raises(holdfast.FormatError, match="ccswarm or ares"):
+    with pytest.raises(backstay.FormatError, match="ccswarm or ares"):
         formats.recognise(tmp_path / "both")
-    with pytest.raises(holdfast.NotFoundError):
+    with pytest.raises(backstay.NotFoundError):
         formats.recognise(tmp_path / "nowhere")
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         store.session("s").commit({"n": 1})
-    with pytest.raises(holdfast.FormatError):
+    with pytest.raises(backstay.FormatError):
         formats.recognise(tmp_path / "store.db")
-    with pytest.raises(holdfast.InvalidInputError):
+    with pytest.raises(backstay.InvalidInputError):
         formats.recognise("a\0b")
-    with pytest.raises(holdfast.InvalidInputError, match="neither"):
+    with pytest.raises(backstay.InvalidInputError, match="neither"):
         formats.recognise("/dev/null")

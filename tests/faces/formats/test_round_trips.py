@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast import formats
-from holdfast.testing.exact import exactly_equal
+import backstay
+from backstay import formats
+from backstay.testing.exact import exactly_equal
 from tests.faces.formats import made
 from tests.faces.formats.made import raw
 from tests.house.tree import ROOT
@@ -110,7 +110,7 @@ MAKERS = {"ccswarm": make_ccswarm, "ares": make_ares, "continuum": make_continuu
 @pytest.mark.parametrize("system", formats.SYSTEMS)
 def test_a_session_that_nobody_touched_goes_back_byte_for_byte(system: str, url: str, tmp_path: Path) -> None:
     sessions = MAKERS[system](tmp_path / "from")
-    with holdfast.open(url.format(tmp_path.as_posix())) as store:
+    with backstay.open(url.format(tmp_path.as_posix())) as store:
         report = formats.import_(store, tmp_path / "from", system=system)
         assert report.ok, str(report)
         assert set(report.sessions) == set(sessions)
@@ -129,14 +129,14 @@ def test_a_session_that_nobody_touched_goes_back_byte_for_byte(system: str, url:
 @pytest.mark.parametrize("system", formats.SYSTEMS)
 def test_a_second_import_adds_nothing_and_a_copy_of_the_store_gives_the_same(system: str, tmp_path: Path) -> None:
     sessions = MAKERS[system](tmp_path / "from")
-    with holdfast.open("memory://") as store, holdfast.open(tmp_path / "other.db") as other:
+    with backstay.open("memory://") as store, backstay.open(tmp_path / "other.db") as other:
         formats.import_(store, tmp_path / "from")
         before = [(info.id, info.checkpoints, info.branches) for info in store.sessions()]
         again = formats.import_(store, tmp_path / "from")
         assert (again.sessions, again.checkpoints, set(again.skipped)) == ((), 0, set(sessions))
         assert [(info.id, info.checkpoints, info.branches) for info in store.sessions()] == before
-        store.export(tmp_path / "all.holdfast")
-        other.import_(tmp_path / "all.holdfast")
+        store.export(tmp_path / "all.backstay")
+        other.import_(tmp_path / "all.backstay")
         for session in sessions:
             formats.export(other, session, tmp_path / "to", system=system)
     assert made.tree(tmp_path / "to").keys() == made.tree(tmp_path / "from").keys()
@@ -147,7 +147,7 @@ def test_the_source_is_as_it_was(system: str, tmp_path: Path) -> None:
     MAKERS[system](tmp_path / "from")
     before = made.tree(tmp_path / "from")
     stamps = {path: path.lstat().st_mtime_ns for path in (tmp_path / "from").rglob("*")}
-    with holdfast.open("memory://") as store:
+    with backstay.open("memory://") as store:
         formats.import_(store, tmp_path / "from")
     assert made.tree(tmp_path / "from") == before
     assert {path: path.lstat().st_mtime_ns for path in (tmp_path / "from").rglob("*")} == stamps
@@ -162,7 +162,7 @@ def test_which_system_it_is_need_not_be_said(system: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("system", formats.SYSTEMS)
 def test_work_goes_on_after_an_import_and_all_of_it_goes_back(system: str, tmp_path: Path) -> None:
     (name, *_) = MAKERS[system](tmp_path / "from")
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         formats.import_(store, tmp_path / "from")
         session = store.session(name)
         session.abandon(reason="decided elsewhere")
@@ -172,7 +172,7 @@ def test_work_goes_on_after_an_import_and_all_of_it_goes_back(system: str, tmp_p
         session.undo()
         report = formats.export(store, name, tmp_path / "to", system=system)
         assert report.files
-    with holdfast.open("memory://") as other:
+    with backstay.open("memory://") as other:
         formats.import_(other, tmp_path / "to", system=system, strict=True)
         again = other.session(name)
         assert new.id in {checkpoint.id for checkpoint in again.log()}
@@ -229,12 +229,12 @@ def test_any_session_goes_there_and_comes_back_with_every_state(system: str, dat
     steps = data.draw(st.lists(st.integers(0, 99), min_size=len(states), max_size=len(states)))
     label = data.draw(st.none() | names)
     with (
-        holdfast.open("memory://") as store,
-        holdfast.open("memory://") as other,
+        backstay.open("memory://") as store,
+        backstay.open("memory://") as other,
         tempfile.TemporaryDirectory() as folder,
     ):
         session = store.session("a session", agent="me")
-        status = holdfast.Status.FAILED("why")
+        status = backstay.Status.FAILED("why")
         for state, step in zip(states, steps, strict=True):
             session.commit(
                 state, step=step, label=label, status=status, resume_hint="hint", usage={"tokens_in": 5, "cost": 0.1}
@@ -263,12 +263,12 @@ def test_any_session_goes_there_and_comes_back_with_every_state(system: str, dat
 
 def seeds() -> Path | None:
     """Files that the real programs wrote, where somebody has put some."""
-    named = os.environ.get("HOLDFAST_TEST_FIXTURES")
+    named = os.environ.get("BACKSTAY_TEST_FIXTURES")
     folder = Path(named) if named else ROOT.parent / "shared" / "seed-fixtures"
     return folder if folder.is_dir() else None
 
 
-@pytest.mark.skipif(seeds() is None, reason="no files of the real programs are here (HOLDFAST_TEST_FIXTURES)")
+@pytest.mark.skipif(seeds() is None, reason="no files of the real programs are here (BACKSTAY_TEST_FIXTURES)")
 @pytest.mark.parametrize(
     ("system", "base"),
     [
@@ -281,7 +281,7 @@ def seeds() -> Path | None:
 def test_what_the_real_programs_wrote_goes_back_byte_for_byte(system: str, base: str, tmp_path: Path) -> None:
     top = seeds()
     assert top is not None
-    with holdfast.open(tmp_path / "store.db") as store:
+    with backstay.open(tmp_path / "store.db") as store:
         report = formats.import_(store, top / base, strict=True)
         assert report.system == system
         assert store.verify().ok

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import formats
+import backstay
+from backstay import formats
 from tests.faces.formats.made import (
     put,
     said,
@@ -33,21 +33,21 @@ def problems(report: formats.FormatReport) -> str:
     return "\n".join(map(str, report.problems))
 
 
-def ids(session: holdfast.Session, ref: str = "main") -> list[str]:
+def ids(session: backstay.Session, ref: str = "main") -> list[str]:
     return [checkpoint.id for checkpoint in session.log(ref)]
 
 
-def test_34_rows_of_one_second_stay_in_order(store: holdfast.Store, base: Path) -> None:
+def test_34_rows_of_one_second_stay_in_order(store: backstay.Store, base: Path) -> None:
     points = [smooth_checkpoint(number) for number in (1, 2, 3)]
     smooth_database(base / "c.db", smooth_rows(points, seconds=1_775_239_300)).close()
     report = formats.import_(store, base)
     session = store.session("agent-1")
     assert (report.system, ids(session)) == ("smooth", [uuid(3), uuid(2), uuid(1)])
-    session.prune(holdfast.Retention(keep_last=1, keep_days=0))
+    session.prune(backstay.Retention(keep_last=1, keep_days=0))
     assert ids(session) == [uuid(3)]
 
 
-def test_35_one_torn_file_costs_itself_only(store: holdfast.Store, base: Path) -> None:
+def test_35_one_torn_file_costs_itself_only(store: backstay.Store, base: Path) -> None:
     smooth(base, [smooth_checkpoint(number) for number in (1, 2, 3)])
     put(base / "agent-1" / f"{uuid(3)}.json", b'{"id": "')
     report = formats.import_(store, base)
@@ -55,23 +55,23 @@ def test_35_one_torn_file_costs_itself_only(store: holdfast.Store, base: Path) -
     assert "it is torn" in problems(report)
 
 
-def test_36_a_restart_finds_its_session_by_the_name_it_was_given(store: holdfast.Store, base: Path) -> None:
+def test_36_a_restart_finds_its_session_by_the_name_it_was_given(store: backstay.Store, base: Path) -> None:
     formats.import_(store, smooth(base, [smooth_checkpoint(2)]))
     with store.run("agent-1") as run:
         assert len(run.state["messages"]) == 2
 
 
-def test_37_a_tool_call_without_its_result_is_in_doubt_and_can_be_mended(store: holdfast.Store, base: Path) -> None:
+def test_37_a_tool_call_without_its_result_is_in_doubt_and_can_be_mended(store: backstay.Store, base: Path) -> None:
     messages = [said(1), said(2, "assistant", tool_calls=CALLS), said(3, "tool", tool_call_id="call-1")]
     formats.import_(store, smooth(base, [smooth_checkpoint(1, messages=messages)]))
     session = store.session("agent-1")
     (call,) = session.calls(pending=True)
     assert (call.name, call.key, call.status) == ("bash", "call-2", "in_doubt")
-    mended = holdfast.repair_messages(session.load()["messages"])
+    mended = backstay.repair_messages(session.load()["messages"])
     assert [message.get("tool_call_id") for message in mended[-2:]] == ["call-1", "call-2"]
 
 
-def test_37_calls_that_were_answered_or_passed_over_are_not_in_doubt(store: holdfast.Store, base: Path) -> None:
+def test_37_calls_that_were_answered_or_passed_over_are_not_in_doubt(store: backstay.Store, base: Path) -> None:
     answered = [said(at, "tool", tool_call_id=call["id"]) for at, call in enumerate(CALLS, 3)]
     asked = [said(1), said(2, "assistant", tool_calls=CALLS)]
     smooth(base, [smooth_checkpoint(1, "done", messages=[*asked, *answered])])
@@ -80,14 +80,14 @@ def test_37_calls_that_were_answered_or_passed_over_are_not_in_doubt(store: hold
 
 
 def test_38_the_iteration_is_kept_and_a_second_run_does_not_lose_to_the_first(
-    store: holdfast.Store, base: Path
+    store: backstay.Store, base: Path
 ) -> None:
     smooth(base, [smooth_checkpoint(1, iteration=40), smooth_checkpoint(2, iteration=1)])
     formats.import_(store, base)
     assert [point.step for point in store.session("agent-1").log()] == [1, 40]
 
 
-def test_42_ids_belong_to_their_agent(store: holdfast.Store, base: Path) -> None:
+def test_42_ids_belong_to_their_agent(store: backstay.Store, base: Path) -> None:
     smooth(base, [smooth_checkpoint(1, "a"), smooth_checkpoint(1, "b", messages=[said(9)])])
     put(base / "a" / f"{uuid(7)}.json", text(smooth_checkpoint(7, "../b")))
     put(base / "a" / f"{uuid(8)}.json", text(smooth_checkpoint(9, "a")))
@@ -96,7 +96,7 @@ def test_42_ids_belong_to_their_agent(store: holdfast.Store, base: Path) -> None
     assert store.session("a").load() != store.session("b").load()
 
 
-def test_43_a_database_with_a_log_is_read_with_it_and_left_as_it_was(store: holdfast.Store, base: Path) -> None:
+def test_43_a_database_with_a_log_is_read_with_it_and_left_as_it_was(store: backstay.Store, base: Path) -> None:
     rows = smooth_rows([smooth_checkpoint(number) for number in (1, 2, 3)])
     with contextlib.closing(smooth_database(base / "c.db", rows, wal=True)):
         assert (base / "c.db-wal").stat().st_size > 0
@@ -107,7 +107,7 @@ def test_43_a_database_with_a_log_is_read_with_it_and_left_as_it_was(store: hold
         assert tree(base) == before
 
 
-def test_43_a_database_that_cannot_be_written_is_read(store: holdfast.Store, base: Path) -> None:
+def test_43_a_database_that_cannot_be_written_is_read(store: backstay.Store, base: Path) -> None:
     smooth_database(base / "c.db", smooth_rows([smooth_checkpoint(1)])).close()
     (base / "c.db").chmod(0o400)
     base.chmod(0o500)
@@ -118,13 +118,13 @@ def test_43_a_database_that_cannot_be_written_is_read(store: holdfast.Store, bas
         base.chmod(0o700)
 
 
-def test_44_a_preview_of_any_language_is_cut_between_letters(store: holdfast.Store, base: Path) -> None:
+def test_44_a_preview_of_any_language_is_cut_between_letters(store: backstay.Store, base: Path) -> None:
     message = said(1) | {"content": "日本語😀" * 40}
     formats.import_(store, smooth(base, [smooth_checkpoint(1, messages=[message])]))
     assert len(store.session("agent-1").checkpoint().summary) <= 60
 
 
-def test_what_is_a_file_and_a_row_is_one_checkpoint_and_the_exact_time_wins(store: holdfast.Store, base: Path) -> None:
+def test_what_is_a_file_and_a_row_is_one_checkpoint_and_the_exact_time_wins(store: backstay.Store, base: Path) -> None:
     points = [smooth_checkpoint(1), smooth_checkpoint(2)]
     smooth(base / "files", points[:1])
     smooth_database(base / "sqlite" / "c.db", smooth_rows(points)).close()
@@ -133,7 +133,7 @@ def test_what_is_a_file_and_a_row_is_one_checkpoint_and_the_exact_time_wins(stor
     assert store.session("agent-1").checkpoint(uuid(1)).metadata["smooth"]["created_at"].endswith(".300Z")
 
 
-def test_what_came_as_files_is_known_when_it_comes_as_a_database(store: holdfast.Store, base: Path) -> None:
+def test_what_came_as_files_is_known_when_it_comes_as_a_database(store: backstay.Store, base: Path) -> None:
     points = [smooth_checkpoint(1, created_at="2026-04-03T18:00:01.300Z")]
     formats.import_(store, smooth(base / "files", points))
     smooth_database(base / "c.db", smooth_rows(points, seconds=1_775_239_201)).close()
@@ -146,7 +146,7 @@ def test_what_came_as_files_is_known_when_it_comes_as_a_database(store: holdfast
     [(3, b"{"), (3, b"[]"), (3, None), (2, "one"), (4, "[]"), (4, '{"a": 1}'), (5, "now"), (2, -1), (1, b"\0")],
 )
 def test_a_row_that_smooth_would_not_load_costs_itself_only(
-    column: int, value: Any, store: holdfast.Store, base: Path
+    column: int, value: Any, store: backstay.Store, base: Path
 ) -> None:
     rows = smooth_rows([smooth_checkpoint(1), smooth_checkpoint(2)])
     bad = (*rows[1][:column], value, *rows[1][column + 1 :])
@@ -158,7 +158,7 @@ def test_a_row_that_smooth_would_not_load_costs_itself_only(
     assert (report.checkpoints, len(report.problems)) == (1, 1)
 
 
-def test_a_damaged_database_is_reported_and_not_a_crash(store: holdfast.Store, base: Path) -> None:
+def test_a_damaged_database_is_reported_and_not_a_crash(store: backstay.Store, base: Path) -> None:
     points = [smooth_checkpoint(number, messages=[said(1) | {"content": "x" * 3000}]) for number in range(1, 9)]
     smooth_database(base / "c.db", smooth_rows(points)).close()
     data = bytearray((base / "c.db").read_bytes())
@@ -169,7 +169,7 @@ def test_a_damaged_database_is_reported_and_not_a_crash(store: holdfast.Store, b
     assert store.verify().ok
 
 
-def test_a_database_with_a_view_in_place_of_its_table_runs_nothing(store: holdfast.Store, base: Path) -> None:
+def test_a_database_with_a_view_in_place_of_its_table_runs_nothing(store: backstay.Store, base: Path) -> None:
     base.mkdir()
     with contextlib.closing(sqlite3.connect(base / "c.db")) as connection:
         connection.execute(
@@ -180,14 +180,14 @@ def test_a_database_with_a_view_in_place_of_its_table_runs_nothing(store: holdfa
     assert (report.checkpoints, len(report.problems)) == (0, 1)
 
 
-def test_a_session_goes_back_as_a_database_too(store: holdfast.Store, base: Path) -> None:
+def test_a_session_goes_back_as_a_database_too(store: backstay.Store, base: Path) -> None:
     rows = smooth_rows([smooth_checkpoint(number) for number in (1, 2)])
     smooth_database(base / "c.db", rows).close()
     formats.import_(store, base)
     formats.export(store, "agent-1", base / "back.db", system="smooth")
     with contextlib.closing(sqlite3.connect(base / "back.db")) as connection:
         assert connection.execute("SELECT * FROM checkpoints ORDER BY created_at").fetchall() == rows
-    with pytest.raises(holdfast.AlreadyExistsError):
+    with pytest.raises(backstay.AlreadyExistsError):
         formats.export(store, "agent-1", base / "back.db", system="smooth")
 
 
@@ -205,7 +205,7 @@ def lines(base: Path, head: str | None, *entries: str) -> Path:
     return put(base / "tree.jsonl", "\n".join([first, *entries]) + "\n").parent
 
 
-def test_a_tree_of_messages_comes_with_its_branches_and_its_head(store: holdfast.Store, base: Path) -> None:
+def test_a_tree_of_messages_comes_with_its_branches_and_its_head(store: backstay.Store, base: Path) -> None:
     lines(base, "b", entry("a", None, 1), entry("b", "a", 2), entry("c", "b", 3), entry("d", "a", 4))
     report = formats.import_(store, base, strict=True)
     session = store.session("tree")
@@ -213,12 +213,12 @@ def test_a_tree_of_messages_comes_with_its_branches_and_its_head(store: holdfast
     assert sorted(point.id for point in session.branches().values()) == ["b", "c", "d"]
     assert [message["content"] for message in session.load("d")["messages"]] == ["said 1: ✓", "said 4: ✓"]
     formats.export(store, "tree", base.parent / "to", system="smooth")
-    with holdfast.open("memory://") as other:
+    with backstay.open("memory://") as other:
         formats.import_(other, base.parent / "to", strict=True)
         assert other.session("tree").load() == session.load()
 
 
-def test_a_torn_last_line_and_a_head_that_is_lost_cost_themselves_only(store: holdfast.Store, base: Path) -> None:
+def test_a_torn_last_line_and_a_head_that_is_lost_cost_themselves_only(store: backstay.Store, base: Path) -> None:
     lines(
         base,
         "zz",
@@ -234,7 +234,7 @@ def test_a_torn_last_line_and_a_head_that_is_lost_cost_themselves_only(store: ho
 
 
 @pytest.mark.parametrize("first", ["", "{}", '{"type": "other", "id": "x"}', "no"])
-def test_lines_without_a_beginning_are_reported(first: str, store: holdfast.Store, base: Path) -> None:
+def test_lines_without_a_beginning_are_reported(first: str, store: backstay.Store, base: Path) -> None:
     put(base / "x.jsonl", first + "\n" + entry("a", None))
     assert formats.import_(store, base, system="smooth").problems
 
@@ -252,14 +252,14 @@ def test_lines_without_a_beginning_are_reported(first: str, store: holdfast.Stor
     ],
 )
 def test_a_checkpoint_that_smooth_would_not_load_is_refused_by_name(
-    change: dict[str, Any], store: holdfast.Store, base: Path
+    change: dict[str, Any], store: backstay.Store, base: Path
 ) -> None:
     smooth(base, [smooth_checkpoint(1), smooth_checkpoint(2) | change])
     report = formats.import_(store, base)
     assert (report.checkpoints, len(report.problems)) == (1, 1)
 
 
-def test_messages_of_others_get_what_smooth_asks_for(store: holdfast.Store, base: Path) -> None:
+def test_messages_of_others_get_what_smooth_asks_for(store: backstay.Store, base: Path) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "ls", "arguments": '{"b":1,"a":2}'}}
     messages = [
         {"role": "developer", "content": "be kind"},
@@ -269,7 +269,7 @@ def test_messages_of_others_get_what_smooth_asks_for(store: holdfast.Store, base
     store.session("s").commit({"messages": messages})
     report = formats.export(store, "s", base, system="smooth")
     assert len(report.notes) == 2
-    with holdfast.open("memory://") as other:
+    with backstay.open("memory://") as other:
         formats.import_(other, base, strict=True)
         (first, second, third) = other.session("s").load()["messages"]
     assert (first["role"], second["tool_calls"]) == ("user", [{"id": "1", "name": "ls", "arguments": {"a": 2, "b": 1}}])

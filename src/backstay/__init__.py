@@ -1,0 +1,187 @@
+"""Backstay keeps the sessions of AI agents: every step a checkpoint, verified, deduplicated, branchable.
+
+    import backstay
+
+    with backstay.open() as store:
+        session = store.session("ticket-42", agent="support")
+        first = session.commit({"messages": [{"role": "user", "content": "refund order 7"}]})
+
+Everything users type is here, loaded when it is first used; `backstay.aio` is the same, awaited, and
+`backstay.formats` reads and writes the files of other systems.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from backstay import formats
+    from backstay.difference import Diff
+    from backstay.errors import (
+        AlreadyExistsError,
+        CallFailedError,
+        ClosedError,
+        ConflictError,
+        CorruptionError,
+        FencedError,
+        FormatError,
+        BackstayError,
+        InDoubtError,
+        InvalidInputError,
+        LeaseHeldError,
+        MismatchError,
+        NotFoundError,
+        UnavailableError,
+        UnsupportedError,
+    )
+    from backstay.loops import LoopGuard
+    from backstay.messages import repair_messages
+    from backstay.model import (
+        Branch,
+        Call,
+        Checkpoint,
+        Damaged,
+        ImportReport,
+        Outcome,
+        Problem,
+        PruneReport,
+        RecoverReport,
+        SessionInfo,
+        Status,
+        StoreStats,
+        Usage,
+        VerifyReport,
+    )
+    from backstay.opening import open
+    from backstay.retention import Retention
+    from backstay.run import Run, RunEnded
+    from backstay.run.recovery import recover
+    from backstay.store import Session, Store
+    from backstay.strategy import AfterLlmResponse, AfterToolCall, Always, Event, EveryN, EverySeconds, Never, Strategy
+
+__version__ = "0.1.0"
+
+_ROOMS = {
+    "difference": ("Diff",),
+    "errors": (
+        "AlreadyExistsError",
+        "CallFailedError",
+        "ClosedError",
+        "ConflictError",
+        "CorruptionError",
+        "FencedError",
+        "FormatError",
+        "BackstayError",
+        "InDoubtError",
+        "InvalidInputError",
+        "LeaseHeldError",
+        "MismatchError",
+        "NotFoundError",
+        "UnavailableError",
+        "UnsupportedError",
+    ),
+    "loops": ("LoopGuard",),
+    "messages": ("repair_messages",),
+    "model": (
+        "Branch",
+        "Call",
+        "Checkpoint",
+        "Damaged",
+        "ImportReport",
+        "Outcome",
+        "Problem",
+        "PruneReport",
+        "RecoverReport",
+        "SessionInfo",
+        "Status",
+        "StoreStats",
+        "Usage",
+        "VerifyReport",
+    ),
+    "opening": ("open",),
+    "retention": ("Retention",),
+    "run": ("Run", "RunEnded"),
+    "run.recovery": ("recover",),
+    "store": ("Session", "Store"),
+    "strategy": (
+        "AfterLlmResponse",
+        "AfterToolCall",
+        "Always",
+        "Event",
+        "EveryN",
+        "EverySeconds",
+        "Never",
+        "Strategy",
+    ),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    # `import backstay` costs a few milliseconds this way; a command line that only prints its help never pays more.
+    if name == "formats":
+        return importlib.import_module("backstay.formats")
+    room = _ROOM_OF.get(name)
+    if room is None:
+        message = f"module 'backstay' has no attribute {name!r}"
+        raise AttributeError(message)
+    value = getattr(importlib.import_module(f"backstay.{room}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ROOM_OF, "formats"})
+
+
+__all__ = [
+    "AfterLlmResponse",
+    "AfterToolCall",
+    "AlreadyExistsError",
+    "Always",
+    "Branch",
+    "Call",
+    "CallFailedError",
+    "Checkpoint",
+    "ClosedError",
+    "ConflictError",
+    "CorruptionError",
+    "Damaged",
+    "Diff",
+    "Event",
+    "EveryN",
+    "EverySeconds",
+    "FencedError",
+    "FormatError",
+    "BackstayError",
+    "ImportReport",
+    "InDoubtError",
+    "InvalidInputError",
+    "LeaseHeldError",
+    "LoopGuard",
+    "MismatchError",
+    "Never",
+    "NotFoundError",
+    "Outcome",
+    "Problem",
+    "PruneReport",
+    "RecoverReport",
+    "Retention",
+    "Run",
+    "RunEnded",
+    "Session",
+    "SessionInfo",
+    "Status",
+    "Store",
+    "StoreStats",
+    "Strategy",
+    "UnavailableError",
+    "UnsupportedError",
+    "Usage",
+    "VerifyReport",
+    "formats",
+    "open",
+    "recover",
+    "repair_messages",
+]

@@ -1,0 +1,417 @@
+"""Where a thread's checkpoints lie: a thread is a session, a namespace of it a branch, a fork of that another branch.
+
+| row of the session | id | its state |
+|---|---|---|
+| a checkpoint | the checkpoint's own | the channels, and what LangGraph keeps beside them |
+| writes of its tasks | `<checkpoint>+<number>` | the same, and all writes of the checkpoint so far |
+| writes that are early or late | `<checkpoint>!<random>` | the state before it, and these writes |
+
+Writes are usually made while their checkpoint is what its line ends with; then they lie on top of it, so that one read
+gives both. Writes that come before their checkpoint, or after the line has moved on, go on top of what is there and
+carry the name of their checkpoint.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from heapq import merge
+from typing import Any, NamedTuple
+
+from backstay.backend import Backend, Row
+from backstay.codec import decode
+from backstay.delta import rebuild
+from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
+from backstay.model import MAX_NAME_CHARS, State
+from backstay.store import Session, Store
+from backstay.store.fields import read_fields
+from backstay.store.reading import read_chain
+
+MINE = "lg"  # the key of LangGraph's own part in a state and in a checkpoint's metadata
+_ROOT = "main"
+_NAMES = re.compile(r"(?P<root>main)(?:/(?P<fork>\d+))?|(?P<line>\d*)/(?P<ns>.+)", re.DOTALL)
+_SUFFIX = re.compile(r"(?:\+\d+|![0-9a-f]{16})\Z")
+_WRITES = re.compile(r".*\+(\d+)", re.DOTALL)
+_LONG_NS = 200
+_MANY_LINES = 8
+_MANY_IDS = 10_000
+_PAGE_ROWS = 64
+Entries = list[list[Any]]  # writes: path, task, index, channel, value
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def branch_of(ns: str, line: int = 0) -> str:
+    """The branch of a namespace: `main` for the root, `/child:1` for others; forks of it are `main/1`, `1/child:1`."""
+    if not ns:
+        return f"{_ROOT}/{line}" if line else _ROOT
+    if len(ns) > _LONG_NS:
+        ns = f"{ns[:_LONG_NS]}…{sha256(ns.encode()).hexdigest()[: MAX_NAME_CHARS - _LONG_NS - 30]}"
+    return f"{line or ''}/{ns}"
+
+
+def line_of(branch: str) -> tuple[str, int] | None:
+    """The namespace and the number of a line (of a long namespace: as it is shortened); None if it is not one."""
+    found = _NAMES.fullmatch(branch)
+    if found is None:
+        return None
+    if found["root"]:
+        return "", int(found["fork"] or 0)
+    return found["ns"], int(found["line"] or 0)
+
+
+def calls_of(thread_id: str) -> str:
+    """The session with the tool calls of a thread: beside it, because on the thread's own they would be branches."""
+    name = f"{thread_id}/tools"
+    return name if len(name) <= MAX_NAME_CHARS else f"{sha256(name.encode()).hexdigest()}/tools"
+
+
+class Held(NamedTuple):
+    """A row, and what it says about the checkpoint whose state it holds.
+
+    `of` is that checkpoint's id ("" if there was none yet), `born` the sequence it was put at. Where the row's writes
+    belong to another, `of` is not what its id names. Metadata, parent and time are with the checkpoint's own row, which
+    also says if it `took` in the writes that came before it.
+    """
+
+    id: str
+    sequence: int
+    of: str
+    born: int
+    branch: str
+    number: int
+    metadata: dict[str, Any]
+    parent: str | None
+    ts: str
+    long_ns: str | None
+    took: bool = False
+
+    @property
+    def ns(self) -> str | None:
+        """The namespace; None on a branch that LangGraph has not made."""
+        line = line_of(self.branch)
+        return None if line is None else self.long_ns or line[0]
+
+    @property
+    def is_stray(self) -> bool:
+        """True if its writes belong to another checkpoint than its state."""
+        return checkpoint_of(self.id) != self.of
+
+
+def held(row: Row) -> Held | None:
+    """A row as one of ours; None if it is somebody else's."""
+    fields = read_fields(row)
+    metadata: dict[str, Any] = decode(fields.metadata) if fields.metadata else {}
+    mine = metadata.pop(MINE, None)
+    before = None if row.parent_id is None else checkpoint_of(row.parent_id)
+    if mine is None:
+        if fields.restored_from is None:
+            return None
+        # Somebody took the branch back with Backstay's own means: LangGraph goes on from there.
+        mine = {}
+    given: dict[str, Any] = {"source": fields.trigger, "step": fields.step, "parents": {}}
+    metadata = {key: value for key, value in given.items() if key not in mine.get("not", ())} | metadata
+    if "own" in mine:
+        metadata[MINE] = mine["own"]
+    return Held(
+        id=row.id,
+        sequence=row.sequence,
+        of=mine.get("of", checkpoint_of(row.id)),
+        born=mine.get("born", row.sequence),
+        branch=fields.branch,
+        number=mine.get("number", number_of(row.id)),
+        metadata=metadata,
+        parent=mine.get("parent", before) or None,
+        ts=_long_ts(mine.get("ts", fields.at_us)),
+        long_ns=mine.get("ns"),
+        took=mine.get("took", False),
+    )
+
+
+def checkpoint_of(row_id: str) -> str:
+    """The checkpoint that a row's id names."""
+    return _SUFFIX.sub("", row_id)
+
+
+def number_of(row_id: str) -> int:
+    """The number of a row of writes on top of its checkpoint; 0 for other rows."""
+    found = _WRITES.fullmatch(row_id)
+    return 0 if found is None else int(found[1])
+
+
+def write_id(checkpoint: str, number: int) -> str:
+    """An id for a row of writes on top of their checkpoint."""
+    return f"{checkpoint}+{number}"
+
+
+def stray_id(checkpoint: str) -> str:
+    """An id for a row of writes that lies elsewhere."""
+    return f"{checkpoint}!{secrets.token_hex(8)}"
+
+
+def _micros(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _long_ts(ts: str | int) -> str:
+    return (_EPOCH + timedelta(microseconds=ts)).isoformat() if isinstance(ts, int) else ts
+
+
+def short_ts(ts: str) -> str | int:
+    """A time as few bytes that give the very same text again; the text where there are none."""
+    try:
+        micros = _micros(datetime.fromisoformat(ts))
+        return micros if (_EPOCH + timedelta(microseconds=micros)).isoformat() == ts else ts
+    except (ValueError, TypeError):
+        return ts
+
+
+class Tail(NamedTuple):
+    """What a line ended with when it was last seen: enough to write the next row without reading anything."""
+
+    branch: str
+    head: Held
+    state: State
+
+
+class Place(NamedTuple):
+    """Where a row goes: on top of `head`, or at the root of a new branch."""
+
+    branch: str
+    head: Held | None
+
+
+class Thread:
+    """One thread in the store. Hold `lock` while writing: a Session is one writer."""
+
+    def __init__(self, store: Store, id_: str, agent: str | None) -> None:
+        self._store = store
+        self.session: Session = store.session(id_, agent=agent)
+        self.backend: Backend = store.backend
+        self.id = self.session.id
+        self.lock = threading.RLock()
+        self.tails: dict[str, Tail] = {}
+        self.early: set[str] = set()  # checkpoints that were not there yet when writes of theirs came
+
+    # reading
+
+    def lines(self, ns: str | None) -> dict[str, str]:
+        """The branches of a namespace (None: of all) and their heads."""
+        if ns is not None:
+            line = self.backend.find_session(self.id)
+            if line is None:
+                return {}
+            if line.branches == 1:
+                found = self.backend.find_branch(self.id, branch_of(ns))
+                if found is not None:
+                    return {found.name: found.head_id}
+        wanted = None if ns is None else line_of(branch_of(ns))
+        result = {}
+        for branch in self.backend.names(self.id).branches:
+            name = line_of(branch.name)
+            if name is not None and (wanted is None or name[0] == wanted[0]):
+                result[branch.name] = branch.head_id
+        return result
+
+    def find(self, row_id: str) -> Held | None:
+        """A row by its id."""
+        row = self.backend.find_row(self.id, row_id)
+        return None if row is None else held(row)
+
+    def heads(self, ns: str | None) -> dict[str, Held]:
+        """What each line of a namespace ends with."""
+        found = {branch: self.find(head) for branch, head in self.lines(ns).items()}
+        return {branch: head for branch, head in found.items() if head is not None}
+
+    def newest(self, ns: str) -> tuple[str | None, Held] | None:
+        """The line whose checkpoint was put last: the order is the store's, not that of the time in an id.
+
+        No line if it does not end with a row of ours.
+        """
+        lines = self.lines(ns)
+        found = {branch: self.find(head) for branch, head in lines.items()}
+        if None in found.values():
+            return self._buried(ns)
+        heads = {branch: head for branch, head in found.items() if head is not None and head.of}
+        return max(heads.items(), key=lambda item: item[1].born) if heads else None
+
+    def _buried(self, ns: str) -> tuple[None, Held] | None:
+        """The same where somebody committed on a line with Backstay's own means: what is below still counts."""
+        found: Held | None = None
+        for row in self.rows(ns):
+            if row.of and (found is None or row.born > found.born):
+                found = row
+            if row.of == row.id:  # all below were put before
+                break
+        return None if found is None else (None, found)
+
+    def trace(self, checkpoint: str) -> tuple[Held | None, list[str]]:
+        """The last row with a checkpoint's state and writes, and the rows of its writes that lie elsewhere."""
+        rows = [id_ for id_ in self.ids(checkpoint) if checkpoint_of(id_) == checkpoint]
+        strays = [id_ for id_ in rows if id_ != checkpoint and not number_of(id_)]
+        own = [id_ for id_ in rows if id_ == checkpoint or number_of(id_)]
+        # Each was written on top of the one before.
+        return (self.find(max(own, key=number_of)) if own else None), strays
+
+    def strays(self, ids: Iterable[str], *, born: int) -> tuple[Entries, Entries]:
+        """The writes in these rows, in the store's order: those that came before their checkpoint, and those after."""
+        rows = [row for id_ in ids if (row := self.backend.find_row(self.id, id_)) is not None]
+        early: Entries = []
+        late: Entries = []
+        for row in sorted(rows, key=lambda row: row.sequence):
+            (early if row.sequence < born else late).extend(self.state(row.id)[MINE].get("stray", []))
+        return early, late
+
+    def about(self, row: Held) -> Held:
+        """The row that says metadata, parent and time of the checkpoint whose state this one holds."""
+        own = row if row.id == row.of else self.find(row.of)
+        if own is not None:
+            return own
+        # Pruned. What every row has must do.
+        return row._replace(metadata=row.metadata | {"source": "loop"}, parent=None)
+
+    def ids(self, prefix: str) -> list[str]:
+        """The rows whose ids begin like this."""
+        return list(self.backend.find_ids(self.id, prefix, limit=_MANY_IDS))
+
+    def state(self, row_id: str) -> State:
+        """The state at a row, verified; what a row holds never changes, so the last few are at hand."""
+        for tail in self.tails.values():
+            if tail.head.id == row_id:
+                return tail.state
+        chain, pieces = read_chain(self.backend, self.id, row_id)
+        return rebuild(chain.records, pieces).state
+
+    def rows(self, ns: str | None) -> Iterator[Held]:
+        """All rows of a namespace, newest first; what lies on several lines comes once."""
+        before = -1
+        for row in merge(*map(self._line, self.lines(ns).values()), key=lambda row: -row.sequence):
+            if row.sequence != before and (found := held(row)) is not None and found.ns is not None:
+                yield found
+            before = row.sequence
+
+    def _line(self, head_id: str) -> Iterator[Row]:
+        next_id: str | None = head_id
+        last: str | None = None
+        while next_id is not None:
+            try:
+                page = self.backend.line(self.id, next_id, limit=_PAGE_ROWS)
+            except NotFoundError:
+                # Pruned since the page before was read: its last row is linked to what is left.
+                row = None if last is None else self.backend.find_row(self.id, last)
+                next_id, last = None if row is None else row.link_id, None
+                continue
+            yield from page
+            next_id, last = page[-1].link_id, page[-1].id
+
+    # writing
+
+    def on_top(self, ns: str, base: Held | None) -> Place:
+        """Where a row goes that follows this one: at the end of its line, or on a new line that begins there."""
+        lines = self.lines(ns)
+        if base is not None:
+            for branch, head_id in lines.items():
+                if head_id == base.id:
+                    return Place(branch, base)
+        if base is None and not lines:
+            return Place(branch_of(ns), None)
+        numbers = [name[1] for branch in lines if (name := line_of(branch)) is not None]
+        branch = branch_of(ns, max(numbers, default=-1) + 1)
+        if base is not None:
+            try:
+                self.session.fork(base.id, branch)
+            except AlreadyExistsError as error:
+                raise ConflictError(error.args[0]) from error  # another fork of the same moment: look again
+        return Place(branch, base)
+
+    def put(
+        self,
+        ns: str,
+        place: Place,
+        state: State,
+        *,
+        id_: str,
+        metadata: dict[str, Any],
+        parent: str | None,
+        ts: str | int,
+        took: bool,
+    ) -> None:
+        """A checkpoint. What its row says anyway is not said again: it is written at every step."""
+        trigger, step = str(metadata.get("source", "put")), metadata.get("step")
+        step = step if type(step) is int else None
+        said: dict[str, Any] = {"source": trigger, "step": step, "parents": {}}
+        mine: dict[str, Any] = {"ts": ts}
+        missing = [key for key in said if key not in metadata]
+        if missing:
+            mine["not"] = missing
+        if took:
+            mine["took"] = True
+        before = None if place.head is None else checkpoint_of(place.head.id)
+        if parent != before:
+            mine["parent"] = parent
+        more = {key: value for key, value in metadata.items() if key not in said or said[key] != value}
+        if MINE in more:
+            mine["own"] = more[MINE]
+        # An input is not in its channel yet; what the step before said is not said again.
+        summary = "" if trigger == "input" else None
+        self._commit(ns, place, state, id_=id_, trigger=trigger, step=step, summary=summary, more=more, mine=mine)
+
+    def write(self, ns: str, place: Place, state: State, *, id_: str, summary: str) -> None:
+        """Writes, on top of the state that they find."""
+        head, step = place.head, None
+        mine: dict[str, Any] = {"of": ""}
+        if head is not None:
+            step = head.metadata.get("step")
+            mine = {"born": head.born}
+            if checkpoint_of(id_) != head.of:
+                mine |= {"of": head.of, "number": head.number}
+        self._commit(ns, place, state, id_=id_, trigger="writes", step=step, summary=summary, more={}, mine=mine)
+
+    def _commit(
+        self,
+        ns: str,
+        place: Place,
+        state: State,
+        *,
+        id_: str,
+        trigger: str,
+        step: int | None,
+        summary: str | None,
+        more: dict[str, Any],
+        mine: dict[str, Any],
+    ) -> None:
+        """One row, on disk when this returns; ConflictError if its place has been taken."""
+        if len(ns) > _LONG_NS:
+            mine["ns"] = ns
+        done = self.session.commit(
+            state,
+            branch=place.branch,
+            expect=None if place.head is None else place.head.id,
+            root=place.head is None,
+            step=step,
+            trigger=trigger,
+            metadata={**more, MINE: mine},
+            summary=summary,
+            id=id_,
+            frozen=True,
+        )
+        if len(self.tails) >= _MANY_LINES and ns not in self.tails:
+            # Namespaces come and go with every task, and a Session remembers each branch it wrote.
+            self.tails.clear()
+            self.session = self._store.session(self.id, agent=self.session.agent)
+        head = Held(
+            id=done.id,
+            sequence=done.sequence,
+            of=mine.get("of", checkpoint_of(id_)),
+            born=mine.get("born", done.sequence),
+            branch=place.branch,
+            number=mine.get("number", number_of(id_)),
+            metadata={"step": step},
+            parent=None,
+            ts="",
+            long_ns=mine.get("ns"),
+        )
+        self.tails[ns] = Tail(place.branch, head, state)

@@ -1,0 +1,43 @@
+"""How a saver comes to its store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from backstay.aio import AsyncStore
+from backstay.store import Store
+
+
+def sync_store(store: Store | AsyncStore) -> Store:
+    """The store itself, for those that do their own awaiting."""
+    return store._store if isinstance(store, AsyncStore) else store  # noqa: SLF001
+
+
+class _Leaving(Protocol):
+    def _leave(self) -> None: ...
+
+
+S = TypeVar("S", bound=_Leaving)
+
+
+class Opening(Generic[S]):
+    """What `BackstaySaver.open` gives: the store is opened and closed by `with`, or by `async with`."""
+
+    def __init__(self, make: Callable[[], S]) -> None:
+        self._make = make
+        self._opened: list[S] = []
+
+    def __enter__(self) -> S:
+        self._opened.append(self._make())
+        return self._opened[-1]
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.pop()._leave()  # noqa: SLF001 - of this room
+
+    async def __aenter__(self) -> S:
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.__exit__)

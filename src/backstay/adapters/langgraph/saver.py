@@ -1,0 +1,416 @@
+"""BackstaySaver: a LangGraph checkpointer over a Store, sync and async in one class.
+
+What a checkpoint is as rows of a session is said in `lines`, what its values are as data in `plain`. Here is the order
+of steps: a put or a write first tries the place where this process left the line; if somebody else has been there, it
+looks again. Nothing is kept between two calls that another process could not have written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import random
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, ParamSpec, Self, TypeVar
+
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    CheckpointTuple,
+    get_checkpoint_id,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+import backstay
+from backstay.adapters.langgraph.choosing import checkpoints, made_by, outdated
+from backstay.adapters.langgraph.lines import MINE, Entries, Held, Place, Tail, Thread, calls_of, short_ts
+from backstay.adapters.langgraph.opening import Opening, sync_store
+from backstay.adapters.langgraph.placing import NEVER, elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
+from backstay.adapters.langgraph.plain import Codec, Memo, listed
+from backstay.aio import AsyncStore
+from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
+from backstay.model import State
+from backstay.store import Store
+from backstay.upkeep.copying import copy_session
+from backstay.upkeep.pruning import drop
+
+_THREADS = 128  # whose last states are kept at hand
+_RACES = 100
+_MOVED = (ConflictError, NotFoundError)  # somebody wrote, or pruned, since this was looked at
+_WORKERS = 8
+_OWN = ("id", "ts", "channel_values")  # kept elsewhere than in LangGraph's part of the state
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Config = Any
+
+
+class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
+    """Keeps the checkpoints of a graph in a Store: `graph.compile(checkpointer=BackstaySaver(store))`.
+
+    `allow` names the types beyond LangGraph's own safe list that are built again when they are read, as classes or as
+    (module, name); True is all. Others come back as plain data.
+    """
+
+    def __init__(
+        self,
+        store: Store | AsyncStore,
+        *,
+        serde: Any = None,
+        allow: Collection[type | tuple[str, ...]] | bool = (),
+        agent: str | None = None,
+    ) -> None:
+        if serde is None:
+            serde = JsonPlusSerializer(allowed_msgpack_modules=True if allow is True else list(allow or ()) or None)
+        super().__init__(serde=serde)
+        self.store = sync_store(store)
+        self._agent = agent
+        self._threads: OrderedDict[str, tuple[Thread, Memo]] = OrderedDict()
+        self._guard = threading.Lock()
+        # Of its own, because a graph's tools may fill the one that everybody uses, and wait there for this saver.
+        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="backstay-langgraph")
+
+    @classmethod
+    def open(cls, url: str | Path | None = None, *, durability: str = "full", **options: Any) -> Opening[Self]:
+        """A saver with its own store: `with BackstaySaver.open("sqlite:///agent.db") as saver`, or `async with`."""
+        return Opening(lambda: cls(backstay.open(url, durability=durability), **options))
+
+    def _leave(self) -> None:
+        self.store.close()
+        self._pool.shutdown(wait=False)
+
+    # reading
+
+    def get_tuple(self, config: Config) -> CheckpointTuple | None:
+        """The checkpoint that a config names, or the newest of its namespace."""
+        thread, memo = self._thread(config["configurable"]["thread_id"])
+        ns: str = config["configurable"].get("checkpoint_ns", "")
+        wanted = get_checkpoint_id(config)
+        with thread.lock:
+            for _ in range(_RACES):
+                with contextlib.suppress(NotFoundError):  # pruned between two looks
+                    return self._get(thread, memo, ns, wanted)
+        raise _busy(thread)
+
+    def _get(self, thread: Thread, memo: Memo, ns: str, wanted: object) -> CheckpointTuple | None:
+        if wanted:
+            row, strays = thread.trace(str(wanted))
+            return None if row is None or row.ns != ns else self._tuple(thread, memo, row, strays)
+        found = thread.newest(ns)
+        if found is None:
+            return None
+        branch, row = found
+        if branch is None:
+            last, strays = thread.trace(row.of)
+            return self._tuple(thread, memo, last or row, strays)
+        tail = thread.tails.get(ns)
+        if tail is None or tail.head.id != row.id:
+            thread.tails[ns] = Tail(branch, row, thread.state(row.id))
+        return self._tuple(thread, memo, row)
+
+    def list(
+        self,
+        config: Config | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 - the interface's own word
+        before: Config | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Checkpoints that match, newest first in the order of the store; each state is read when its turn comes."""
+        asked = {} if config is None else config["configurable"]
+        threads = [info.id for info in self.store.sessions()] if config is None else [asked["thread_id"]]
+        left = 2**62 if limit is None else limit
+        bound = None if before is None else get_checkpoint_id(before)
+        for thread_id in threads:
+            thread, memo = self._thread(thread_id)
+            for row, strays in checkpoints(thread, asked, bound):
+                if left <= 0:
+                    return
+                if filter:
+                    metadata = self._codec.revive(thread.about(row).metadata)
+                    if any([metadata.get(key) != listed(value) for key, value in filter.items()]):
+                        continue
+                with thread.lock:
+                    try:
+                        found = self._tuple(thread, memo, row, strays)
+                    except NotFoundError:  # pruned in the meantime, or only its last row was
+                        found = self.get_tuple(_config(thread.id, row.ns or "", row.of))
+                if found is not None:
+                    left -= 1
+                    yield found
+
+    def _tuple(self, thread: Thread, memo: Memo, row: Held, strays: Collection[str] = ()) -> CheckpointTuple | None:
+        ns, state = row.ns or "", thread.state(row.id)
+        mine, about = state.get(MINE, {}), thread.about(row)
+        if "cp" not in mine:  # somebody else's session, which was taken back
+            return None
+        entries = mine.get("writes", [])
+        if strays:
+            early, late = thread.strays(strays, born=row.born)
+            entries = merged(entries if about.took else merged(early, entries), late)
+        revive = self._codec.revive
+        values = self._codec.channels(ns, {key: value for key, value in state.items() if key != MINE}, memo)
+        inner, *rest = mine["cp"]
+        values.update(revive(inner))
+        checkpoint = {key: revive(value) for key, value in rest}
+        checkpoint |= {"id": row.of, "ts": about.ts, "channel_values": values}
+        writes = [(task, channel, revive(value)) for _, task, _, channel, value in sorted(entries, key=_order)]
+        parent = _config(thread.id, ns, about.parent) if about.parent else None
+        here = _config(thread.id, ns, row.of)
+        return CheckpointTuple(here, checkpoint, revive(about.metadata), parent, writes)
+
+    # writing
+
+    def put(self, config: Config, checkpoint: Any, metadata: Any, new_versions: Any) -> Config:  # noqa: ARG002
+        """Record a checkpoint; one that is there already is left as it is."""
+        asked = config["configurable"]
+        thread, memo = self._thread(asked["thread_id"])
+        ns: str = asked.get("checkpoint_ns", "")
+        id_, parent = checkpoint["id"], asked.get("checkpoint_id")
+        with thread.lock:
+            values = memo.channels(ns, checkpoint["channel_values"])
+            rest = {key: memo.plain(value) for key, value in checkpoint.items() if key not in _OWN}
+            inner = {key: values.pop(key) for key in [*values] if key == MINE or is_inner(key)}
+            # A tuple is one value: it is written anew each time, but packs to almost nothing beside the one before.
+            mine: State = {"cp": (inner, *rest.items())}
+            plain = listed(memo.plain(dict(get_checkpoint_metadata(config, metadata))))
+            ts = short_ts(checkpoint["ts"])
+
+            def write(place: Place, early: Entries) -> None:
+                same = unchanged(thread, place, parent, rest.get("channel_versions", {}), values)
+                state = {**values, **same, MINE: {**mine, "writes": early}}
+                thread.put(ns, place, state, id_=id_, metadata=plain, parent=parent, ts=ts, took=bool(early))
+
+            self._put(thread, ns, id_, parent, write)
+        return _config(asked["thread_id"], ns, id_)
+
+    def _put(
+        self, thread: Thread, ns: str, id_: str, parent: str | None, write: Callable[[Place, Entries], None]
+    ) -> None:
+        tail = thread.tails.get(ns)
+        if tail is not None and tail.head.of == parent and id_ not in thread.early:
+            with contextlib.suppress(*_MOVED):
+                return write(Place(tail.branch, tail.head), [])
+        for _ in range(_RACES):
+            heads = thread.heads(ns)
+            row, strays = thread.trace(id_)
+            if row is not None and row.ns != ns:
+                message = f"thread {thread.id!r} has a checkpoint {id_!r} already, in namespace {row.ns!r}"
+                raise AlreadyExistsError(message, hint="give each checkpoint an id of its own")
+            if row is not None:
+                return None
+            with contextlib.suppress(*_MOVED):
+                write(place_of(thread, ns, heads, parent), merged([], thread.strays(strays, born=NEVER)[0]))
+                thread.early.discard(id_)
+                return None
+        raise _busy(thread)
+
+    def put_writes(self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
+        """Record what a task wrote. Special writes (errors, interrupts, resume) replace, others stay as first made."""
+        asked = config["configurable"]
+        thread, memo = self._thread(asked["thread_id"])
+        ns: str = asked.get("checkpoint_ns", "")
+        with thread.lock:
+            entries = [
+                [task_path, task_id, WRITES_IDX_MAP.get(channel, at), channel, memo.value(value)]
+                for at, (channel, value) in enumerate(writes)
+            ]
+            if entries:
+                self._put_writes(thread, ns, str(asked["checkpoint_id"]), entries)
+
+    def _put_writes(self, thread: Thread, ns: str, id_: str, entries: Entries) -> None:
+        tail = thread.tails.get(ns)
+        if tail is not None and tail.head.of == id_:
+            with contextlib.suppress(*_MOVED):
+                return on_checkpoint(thread, ns, tail, entries)
+        for _ in range(_RACES):
+            heads = thread.heads(ns)
+            with contextlib.suppress(*_MOVED):
+                for branch, head in heads.items():
+                    if head.of == id_:
+                        return on_checkpoint(thread, ns, Tail(branch, head, thread.state(head.id)), entries)
+                return elsewhere(thread, ns, heads, id_, entries)
+        raise _busy(thread)
+
+    def holds(self, thread_id: object, checkpoint_id: str) -> bool:
+        """True if a checkpoint is in the store; a graph may be a step ahead, since it writes in the background."""
+        return self._thread(thread_id)[0].trace(checkpoint_id)[0] is not None
+
+    # upkeep
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread; nothing of it is left behind."""
+        calls = calls_of(str(thread_id))
+        # Somebody may have a thread of that name; it is not this one's to delete.
+        is_thread = bool(Thread(self.store, calls, None).lines(None))
+        for session in [str(thread_id)] if is_thread else [calls, str(thread_id)]:
+            with contextlib.suppress(NotFoundError):
+                self.store.delete(session)
+        self._forget(thread_id)
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints that these runs made, in every thread."""
+        wanted = {str(run_id) for run_id in run_ids}
+        if not wanted:
+            return
+
+        for info in self.store.sessions():
+            if drop(self.store.backend, info.id, partial(made_by, wanted)):
+                self._forget(info.id)
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread with all it has: namespaces, forks, parents and writes."""
+        source = str(source_thread_id)
+        if self.store.backend.find_session(source) is None:
+            return
+        copy_session(self.store.backend, source, str(target_thread_id))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Keep the newest checkpoint of each namespace with its writes, or ("delete") nothing."""
+        for thread_id in thread_ids:
+            if strategy == "delete":
+                self.delete_thread(thread_id)
+                continue
+            thread, _ = self._thread(thread_id)
+            with thread.lock:
+                drop(self.store.backend, thread.id, partial(outdated, thread))
+            self._forget(thread_id)
+
+    def get_next_version(self, current: Any, channel: None = None) -> Any:  # noqa: ARG002 - the interface's own
+        """Versions count up. A thread that came from another saver keeps the kind that it has."""
+        if not isinstance(current, str):
+            return 1 if current is None else current + 1
+        return f"{int(current.split('.')[0]) + 1:032}.{random.random():016}"  # noqa: S311 - told apart, not secret
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
+        """The same saver, which builds these types too."""
+        found: Self = super().with_allowlist(extra_allowlist)
+        return found
+
+    def import_from(self, saver: Any) -> int:
+        """Copy all that is in another saver: checkpoints, parents and writes. What is here already is left as it is."""
+        found = [tup.config["configurable"] for tup in saver.list(None)]
+        for asked in sorted(found, key=itemgetter("checkpoint_id")):
+            tup = saver.get_tuple({"configurable": asked})
+            if tup is not None:
+                self._import(tup)
+        return len(found)
+
+    async def aimport_from(self, saver: Any) -> int:
+        """As `import_from`, for savers that are async."""
+        found = [tup.config["configurable"] async for tup in saver.alist(None)]
+        for asked in sorted(found, key=itemgetter("checkpoint_id")):
+            tup = await saver.aget_tuple({"configurable": asked})
+            if tup is not None:
+                await self._threaded(self._import, tup)
+        return len(found)
+
+    def _import(self, tup: CheckpointTuple) -> None:
+        asked = tup.config["configurable"]
+        parent = None if tup.parent_config is None else tup.parent_config["configurable"]["checkpoint_id"]
+        here = {"thread_id": asked["thread_id"], "checkpoint_ns": asked.get("checkpoint_ns", "")}
+        stored = self.put({"configurable": {**here, "checkpoint_id": parent}}, tup.checkpoint, tup.metadata, {})
+        by_task: dict[str, list[tuple[str, Any]]] = {}
+        for task, channel, value in tup.pending_writes or ():
+            by_task.setdefault(task, []).append((channel, value))
+        # Their paths are not to be had; where they came in another order than that of the tasks, their places are.
+        in_order = list(by_task) == sorted(by_task)
+        for at, (task, writes) in enumerate(by_task.items()):
+            self.put_writes(stored, writes, task, "" if in_order else f"{at:06}")
+
+    # the same, awaited
+
+    async def aget_tuple(self, config: Config) -> CheckpointTuple | None:
+        """As `get_tuple`."""
+        return await self._threaded(self.get_tuple, config)
+
+    async def alist(
+        self,
+        config: Config | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 - the interface's own word
+        before: Config | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """As `list`."""
+        found = self.list(config, filter=filter, before=before, limit=limit)
+        while (tup := await self._threaded(next, found, None)) is not None:
+            yield tup
+
+    async def aput(self, config: Config, checkpoint: Any, metadata: Any, new_versions: Any) -> Config:
+        """As `put`."""
+        return await self._threaded(self.put, config, checkpoint, metadata, new_versions)
+
+    async def aput_writes(
+        self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """As `put_writes`."""
+        await self._threaded(self.put_writes, config, writes, task_id, task_path)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """As `delete_thread`."""
+        await self._threaded(self.delete_thread, thread_id)
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """As `delete_for_runs`."""
+        await self._threaded(self.delete_for_runs, run_ids)
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """As `copy_thread`."""
+        await self._threaded(self.copy_thread, source_thread_id, target_thread_id)
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """As `prune`."""
+        await self._threaded(partial(self.prune, thread_ids, strategy=strategy))
+
+    async def aget_delta_channel_history(self, *, config: Config, channels: Sequence[str]) -> Any:
+        """As `get_delta_channel_history`."""
+        return await self._threaded(partial(self.get_delta_channel_history, config=config, channels=channels))
+
+    async def _threaded(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        here = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, partial(here.run, partial(fn, *args, **kwargs)))
+
+    # what is at hand
+
+    @property
+    def _codec(self) -> Codec:
+        return Codec(self.serde)
+
+    def _thread(self, thread_id: object) -> tuple[Thread, Memo]:
+        id_ = str(thread_id)
+        with self._guard:
+            found = self._threads.get(id_)
+            if found is None:
+                found = self._threads[id_] = Thread(self.store, id_, self._agent), self._codec.memo()
+                if len(self._threads) > _THREADS:
+                    self._threads.popitem(last=False)
+            self._threads.move_to_end(id_)
+        return found
+
+    def _forget(self, thread_id: object) -> None:
+        with self._guard:
+            self._threads.pop(str(thread_id), None)
+
+
+def _config(thread_id: object, ns: str, checkpoint_id: str) -> Config:
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}}
+
+
+def _order(entry: list[Any]) -> tuple[str, str, int]:
+    path, task, at, _, _ = entry
+    return path, task, at
+
+
+def _busy(thread: Thread) -> ConflictError:
+    message = f"thread {thread.id!r} moved {_RACES} times while this write was tried"
+    return ConflictError(message, hint="try again")

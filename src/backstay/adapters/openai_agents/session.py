@@ -1,0 +1,196 @@
+"""A session of the Agents SDK in a store. The items are `state["messages"]`; every change is a checkpoint.
+
+Without hooks each change is a commit on the head it was made from, tried again when somebody else was faster. With
+hooks it is a boundary of the run that is on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+import weakref
+from collections.abc import AsyncIterator
+from typing import Any
+
+from agents import SessionSettings, TResponseInputItem
+from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
+
+from backstay import errors
+from backstay.adapters.openai_agents.items import PART, Items, items_of, joined, mended, own, take_in
+from backstay.adapters.openai_agents.live import Change, Context, Live, key_of, lives, visits
+from backstay.aio import AsyncSession, AsyncStore
+from backstay.aio.lanes import Crew, Turns
+from backstay.model import Call, Checkpoint
+from backstay.store import Session, Store
+from backstay.store.refs import Ref
+
+_TRIES, _PAUSE_S = 500, 0.005
+
+_crews: weakref.WeakKeyDictionary[Store, Crew] = weakref.WeakKeyDictionary()
+
+
+class BackstaySession:
+    """A session of the Agents SDK, in a store that `backstay.open` or `backstay.aio.open` gave."""
+
+    def __init__(
+        self,
+        session_id: str,
+        store: Store | AsyncStore,
+        *,
+        branch: str = "main",
+        agent: str | None = None,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
+    ) -> None:
+        self.session_id, self.branch, self.agent = session_id, branch, agent
+        self.session_settings: SessionSettings | None = coerce_session_settings(session_settings or {})
+        if isinstance(store, AsyncStore):
+            self._store, self._crew = store._store, store._crew
+        else:
+            self._store, self._crew = store, _crews.setdefault(store, Crew())
+        self._session = self._fresh()
+        self._turns = Turns(self._crew)
+        self._known: tuple[str | None, dict[str, Any]] | None = None  # the head as we saw it last, and its state
+
+    def __repr__(self) -> str:
+        return f"<BackstaySession {self.session_id!r} {self.branch}>"
+
+    # what the SDK calls. It passes its context to those who have a `wrapper`: it tells which run is calling
+
+    async def get_items(self, limit: int | None = None, *, wrapper: Context = None) -> list[TResponseInputItem]:
+        """The conversation, or its last `limit` items. After a crash: with what the journal has of the last run."""
+        if wrapper is not None:
+            await self._own_run(wrapper)
+        limit = resolve_session_limit(limit, self.session_settings)
+        items = await self._turns.run(self._read)
+        return items if limit is None or limit < 0 else items[len(items) - min(limit, len(items)) :]
+
+    async def add_items(self, items: list[TResponseInputItem], *, wrapper: Context = None) -> None:
+        """Add items, all or none; on disk when this returns."""
+        new = own(items)
+        if new:
+            await self._change(lambda old: (joined(old, new), None), wrapper, "add_items")
+
+    async def pop_item(self, *, wrapper: Context = None) -> TResponseInputItem | None:
+        """Take the last item away. The checkpoint before still has it: `restore`."""
+        return await self._change(lambda old: (old[:-1], old[-1]) if old else (None, None), wrapper, "pop_item")
+
+    async def clear_session(self, *, wrapper: Context = None) -> None:
+        """Take all items away. The checkpoint before still has them: `restore`."""
+        await self._change(lambda old: ([] if old else None, None), wrapper, "clear_session")
+
+    async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
+        """What `OpenAIResponsesCompactionSession` asks for: a kill finds the long history or the short one."""
+        if type(self) is not BackstaySession:
+            return False  # a subclass may see to every item that is added; then it is told, as of any other
+        new = own(items)
+        await self._change(lambda _: (new, None), None, "compaction")
+        return True
+
+    async def fork(self, ref: Ref, name: str) -> BackstaySession:
+        """A new branch at a checkpoint, as a session of its own to run on; nothing is copied."""
+        await self._turns.finish(self._fresh().fork, ref, name)
+        other = copy.copy(self)
+        other.branch, other._known, other._session, other._turns = name, None, self._fresh(), Turns(self._crew)
+        return other
+
+    async def restore(self, ref: Ref) -> Checkpoint:
+        """The items as they were at a checkpoint, as a new checkpoint."""
+        await self._change(lambda _: (None, None), None, "restore")  # what a crash left is taken in before
+        return await self._turns.finish(self._fresh().restore, ref, branch=self.branch)
+
+    def log(self, ref: Ref | None = None, *, limit: int | None = None) -> AsyncIterator[Checkpoint]:
+        """Checkpoints, newest first, for `async for`."""
+        return AsyncSession(self._fresh(), self._crew).log(self.branch if ref is None else ref, limit=limit)
+
+    # reading and writing without a run of ours; in a thread, one at a time
+
+    def _fresh(self) -> Session:
+        return self._store.session(self.session_id, agent=self.agent)
+
+    def _left_behind(self) -> tuple[list[Call], bool]:
+        """The calls in the journal that no checkpoint has taken in, or that a run is alive that will do that."""
+        pending = self._store.backend.pending(self.session_id, self.branch)
+        live = pending.run is not None and pending.run.live
+        return [] if live or not pending.calls else self._session.calls(self.branch, pending=True), live
+
+    def _read(self) -> Items:
+        for _ in range(_TRIES):
+            head = self._session.head(self.branch)
+            left, _ = self._left_behind()
+            items = [] if head is None else items_of(self._session.load(head))
+            if not left:
+                return list(items)
+            again = self._session.head(self.branch)
+            if (head and head.id) == (again and again.id):  # otherwise it may have taken in what we add here
+                return mended(items, left)
+        raise errors.ConflictError(f"{self!r} moved {_TRIES} times while it was read", hint="try again")
+
+    def _write(self, change: Change, trigger: str) -> Any:
+        if trigger != "add_items":
+            self._known = None  # what is taken away must be what is there now, also if that is nothing
+        for attempt in range(_TRIES):
+            left, live = self._left_behind()
+            if live:  # a commit now might come just after its end, and pass by what it has left
+                if self._live is not None or attempt > _TRIES // 2:
+                    raise errors.LeaseHeldError(f"{self!r} is being run", hint="wait for that to end, or fork")
+                time.sleep(_PAUSE_S)  # it may be another's `_write_leased`, which is soon over
+                continue
+            if self._known is None:
+                head = self._session.head(self.branch)
+                self._known = (None, {}) if head is None else (head.id, self._session.load(head))
+            id_, state = self._known
+            items, result = change(items_of(state))
+            if items is None and not left:
+                return result
+            state = {**state, PART: items}
+            try:
+                if left or id_ is None:
+                    return self._write_leased(change)
+                point = self._session.commit(state, branch=self.branch, expect=id_, trigger=trigger)
+            except (errors.ConflictError, errors.InDoubtError, errors.LeaseHeldError):
+                self._known = None  # somebody was faster: on what he has written, then
+                time.sleep(_PAUSE_S)
+            else:
+                self._known = point.id, state
+                return result
+        raise errors.ConflictError(f"{self!r} moved {_TRIES} times while this was tried", hint="try again")
+
+    def _write_leased(self, change: Change) -> Any:
+        """A change that must see nobody else's in between: the first of a session, and the first after a crash."""
+        # A commit that expects *nothing* cannot be said, and two first ones at once would be one on top of the other.
+        self._known = None
+        with self._fresh().run(branch=self.branch) as run:
+            take_in(run)
+            items, result = change(items_of(run.state))
+            if items is not None:
+                run.state[PART] = items
+        return result
+
+    async def _change(self, change: Change, wrapper: Context, trigger: str) -> Any:
+        live = await self._own_run(wrapper)
+        if live is None:
+            return await self._turns.finish(self._write, change, trigger)
+        return await self._crew.finish(live.change, change)
+
+    async def _own_run(self, wrapper: Context) -> Live | None:
+        """The run of this caller, if it has one. One that ended without a word is left now.
+
+        The SDK does not say when `Runner.run` fails. It has, if the task that awaited it is done or is calling here,
+        or nobody holds what it ran with.
+        """
+        task, live = asyncio.current_task(), self._live
+        if wrapper is not None:
+            visits[wrapper] = self, task
+            if live is not None and live.key is key_of(wrapper):
+                live.watch(wrapper, task)
+                return live
+        elif live is not None and live.session is self and live.task is None and not live.is_over:
+            return live  # its run came without a context: the SDK speaks to a session that wraps this one
+        if live is not None and (live.task is task or live.is_over or (wrapper is not None and live.has_ended())):
+            await self._crew.finish(live.leave, None)
+        return None
+
+    @property
+    def _live(self) -> Live | None:
+        return lives.get(self._store, {}).get((self.session_id, self.branch))

@@ -1,0 +1,255 @@
+"""Runs, awaited: the same steps in the same order, each in a thread of the store; the calls themselves on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+
+from backstay.aio.lanes import Crew
+from backstay.errors import InvalidInputError
+from backstay.model import Call, Checkpoint, RecoverReport, State, Usage
+from backstay.run import Run
+from backstay.run.calling import Calling
+from backstay.run.recovery import Tally, Watch, take_up
+from backstay.run.wording import OnDoubt, OnFailed
+from backstay.strategy import Event
+
+if TYPE_CHECKING:
+    from backstay.aio import AsyncStore
+
+
+class AsyncRun:
+    """One live execution of a session, awaited. Made by `session.run()` or `store.run()`, entered by `async with`.
+
+    Tasks may make calls at once (`asyncio.gather`), each with a key of its own.
+    """
+
+    def __init__(self, run: Run, crew: Crew) -> None:
+        self._run = run
+        self._crew = crew
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._run)[1:]}"
+
+    async def __aenter__(self) -> Self:
+        await _entered(self._crew, self._run.__enter__)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return await self._crew.finish(self._run._leave, error)
+
+    # what a run knows
+
+    @property
+    def state(self) -> State:
+        return self._run.state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._run.state = state
+
+    @property
+    def input(self) -> Any:
+        return self._run.input
+
+    @property
+    def resumed(self) -> bool:
+        return self._run.resumed
+
+    @property
+    def head(self) -> Checkpoint | None:
+        return self._run.head
+
+    @property
+    def in_doubt(self) -> list[Call]:
+        return self._run.in_doubt
+
+    @property
+    def iteration(self) -> int:
+        return self._run.iteration
+
+    @property
+    def usage(self) -> Usage:
+        return self._run.usage
+
+    @property
+    def warning(self) -> str | None:
+        return self._run.warning
+
+    @property
+    def resume_hint(self) -> str | None:
+        return self._run.resume_hint
+
+    @resume_hint.setter
+    def resume_hint(self, hint: str | None) -> None:
+        self._run.resume_hint = hint
+
+    # calls
+
+    async def call(
+        self,
+        name: str,
+        fn: Callable[[], Any],
+        *,
+        key: str | None = None,
+        kind: Literal["tool", "llm"] = "tool",
+        args: Any = None,
+        on_doubt: OnDoubt | None = None,
+        on_failed: OnFailed | None = None,
+    ) -> Any:
+        """The outcome of `fn()`, awaited if it can be. `fn` is called on the event loop: what blocks belongs in
+        `asyncio.to_thread`.
+        """  # noqa: D205
+        calling = await self._begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
+        if calling.done:
+            return calling.result
+        with self._run._enclosed(calling):
+            try:
+                value = fn()
+                if inspect.isawaitable(value):
+                    value = await value
+            except BaseException as error:
+                await self._crew.finish(calling.give_up, error)  # raises CallFailedError for a tool's exception
+                raise
+        return await self._crew.finish(calling.finish, value)
+
+    @contextlib.asynccontextmanager
+    async def calling(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        kind: Literal["tool", "llm"] = "tool",
+        args: Any = None,
+        on_doubt: OnDoubt | None = None,
+        on_failed: OnFailed | None = None,
+    ) -> AsyncIterator[AsyncCalling]:
+        """A call that someone else makes: `if not call.done: await call.finish(value)`; then `call.result`."""
+        calling = await self._begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
+        with self._run._enclosed(calling):
+            try:
+                yield AsyncCalling(calling, self._crew)
+            except BaseException as error:
+                if not calling.done:
+                    await self._crew.finish(calling.give_up, error)
+                raise
+        if not calling.done:
+            await self._crew.finish(calling.interrupt)
+            message = f"call {name!r} was left without an outcome, and is in doubt now"
+            raise InvalidInputError(message, hint="say what came out: await call.finish(value)")
+
+    async def _begin(self, name: str, **options: Any) -> Calling:
+        begun: list[Calling] = []
+
+        def begin() -> Calling:
+            begun.append(self._run._begin(name, **options))
+            return begun[0]
+
+        try:
+            return await self._crew.finish(begin)
+        except BaseException:
+            for calling in begun:  # cancelled while it was written down, and so never made
+                if not calling.done:
+                    await self._crew.finish(calling.withdraw)
+            raise
+
+    def append(self, message: Any, part: str = "messages") -> None:
+        """Add a message to a list in the state."""
+        self._run.append(message, part)
+
+    def use(self, *, tokens_in: int = 0, tokens_out: int = 0, cost: float = 0.0, **extra: Any) -> None:
+        """Count what was used since the last boundary."""
+        self._run.use(tokens_in=tokens_in, tokens_out=tokens_out, cost=cost, **extra)
+
+    # boundaries
+
+    async def step(self) -> Checkpoint | None:
+        return await self._crew.finish(self._run.step)
+
+    async def event(self, event: Event) -> Checkpoint | None:
+        return await self._crew.finish(self._run.event, event)
+
+    async def checkpoint(self, label: str | None = None) -> Checkpoint | None:
+        return await self._crew.finish(self._run.checkpoint, label)
+
+    def halt(self, reason: str) -> NoReturn:
+        """End the run: halted, for this reason."""
+        self._run.halt(reason)
+
+    def fail(self, reason: str) -> NoReturn:
+        """End the run: failed, for this reason."""
+        self._run.fail(reason)
+
+    def pause(self, reason: str = "paused") -> NoReturn:
+        """End the run here, still in progress."""
+        self._run.pause(reason)
+
+
+class AsyncCalling:
+    """A call that was asked for. `done`: it has an outcome, `result`. Otherwise it may be made now, and `finish`ed."""
+
+    def __init__(self, calling: Calling, crew: Crew) -> None:
+        self._calling = calling
+        self._crew = crew
+
+    @property
+    def id(self) -> str:
+        return self._calling.id
+
+    @property
+    def done(self) -> bool:
+        return self._calling.done
+
+    @property
+    def result(self) -> Any:
+        return self._calling.result
+
+    async def finish(self, value: Any) -> Any:
+        return await self._crew.finish(self._calling.finish, value)
+
+
+async def _entered(crew: Crew, enter: Callable[[], Run | None]) -> Run | None:
+    """A run that is entered; if this is cancelled meanwhile it is left again, because nobody else will."""
+    found: list[Run | None] = []
+    try:
+        await crew.finish(lambda: found.append(enter()))
+    except asyncio.CancelledError as error:
+        for run in found:
+            if run is not None:
+                await crew.finish(run._leave, error)
+        raise
+    return found[0]
+
+
+async def recover(
+    store: AsyncStore,
+    handler: Callable[[AsyncRun], Awaitable[Any]],
+    *,
+    agent: str | None = None,
+    wait_s: float = 0.0,
+    **run_options: Any,
+) -> RecoverReport:
+    """Await `handler(run)` for every crashed session; one that fails does not stop the rest."""
+    tally, crew = Tally(), store._crew
+    watch = Watch(store._store, agent, wait_s)
+    while (found := await crew.run(watch.look)) is not None:
+        for session_id, row in found:
+            run = await _entered(crew, partial(take_up, store._store, session_id, row, tally, run_options))
+            if run is None:
+                continue
+            watch.took(session_id, run)
+            try:
+                async with AsyncRun(run, crew) as entered:
+                    await handler(entered)
+            except Exception as error:  # noqa: BLE001 - it is in the report, and in the session's status
+                tally.failed(session_id, error)
+            else:
+                tally.ended(session_id, run)
+    return tally.report()

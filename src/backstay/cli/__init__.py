@@ -1,0 +1,182 @@
+"""The command line: `backstay COMMAND`. Here are the list of commands, `main`, and what a failure looks like.
+
+A command is one module of this package with a click command called `command`, and one line in `COMMANDS`. It is
+imported when it is asked for, and it loads what is heavy (the store's driver, the terminal library) when it runs, so
+that `backstay --help` stays quick. The public face of Backstay is used; nothing here knows how anything is stored.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import keyword
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import click
+
+from backstay import BackstayError, __version__
+from backstay.cli.ending import DONE, FAILED, INTERRUPTED, PIPE_CLOSED, code_of, words_of
+
+# By what people come for: name, and what `backstay --help` says about it without loading it.
+GROUPS = {
+    "Start": {
+        "demo": "Watch an agent being killed and carry on; really run.",
+        "init": "Make a store.",
+        "status": "What is in the store, and what needs somebody.",
+        "doctor": "Is this machine fit for a store, and what is not covered?",
+    },
+    "Look": {
+        "sessions": "List the sessions, the one touched last first.",
+        "log": "The history of a session, as a list or a graph.",
+        "show": "One checkpoint: its fields, messages, state, calls.",
+        "diff": "What differs between two checkpoints.",
+        "search": "Which checkpoint first said something.",
+        "branches": "The branches and tags of a session.",
+    },
+    "Go back, try something else": {
+        "fork": "A new branch at any checkpoint; copies nothing.",
+        "tag": "Give a checkpoint a name that does not move.",
+        "restore": "Bring a branch back to an earlier state.",
+        "undo": "Take back the last restore or undo.",
+        "delete": "Delete a session, a branch or one checkpoint.",
+    },
+    "After a crash": {
+        "recover": "What crashed, which calls are in doubt; decide them.",
+    },
+    "Upkeep": {
+        "stats": "How much is kept, in how little space.",
+        "verify": "Read everything again; say what is damaged and what to do.",
+        "prune": "Forget old checkpoints and give the space back.",
+        "export": "Write sessions into one file, or as another system's files.",
+        "import": "Take in the sessions of such a file, or of another system.",
+        "completion": "Have your shell complete commands, sessions and refs.",
+    },
+}
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+
+STORE = "BACKSTAY_URL"
+COMPLETES = "_BACKSTAY_COMPLETE"  # set by a shell that asks what could come next
+
+
+class Commands(click.Group):
+    """The commands, each loaded when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in the order of the help."""
+        return [*COMMANDS, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name."""
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        found: click.Command = importlib.import_module(f"backstay.cli.{module}").command
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """The list in the help, from the table above: nothing is imported for it."""
+        widest = max(map(len, COMMANDS))
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), text) for name, text in group.items()])
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="backstay %(version)s")
+@click.option("--store", "url", metavar="URL", help="The store, for the command that follows; it takes --store too.")
+@click.pass_context
+def commands(ctx: click.Context, url: str | None) -> None:
+    """Backstay keeps the sessions of AI agents: each step a checkpoint to go back to, fork and compare.
+
+    \b
+    SESSION is an id or a unique start of one. REF is a branch (main), a tag, a
+    checkpoint id or a start of one, and with ~N the Nth checkpoint before it.
+    """
+    if url is not None:
+        before = os.environ.get(STORE)
+        os.environ[STORE] = url
+        ctx.call_on_close(lambda: os.environ.pop(STORE) if before is None else os.environ.update({STORE: before}))
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run one command line and give its exit code. Whatever happens, nobody is shown a traceback unasked."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a letter still shows the rest
+    if args is None and COMPLETES in os.environ:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(commands, {}, "backstay", COMPLETES, os.environ[COMPLETES])
+    code = _outcome(lambda: _invoke(sys.argv[1:] if args is None else args))
+    # Now and not at the end of the interpreter, which would complain of a closed pipe where nobody can stop it.
+    unwritten = _outcome(_flush)
+    if unwritten:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code or unwritten
+
+
+def _invoke(args: Sequence[str]) -> int:
+    # What click's own `main` would do, without its ways of ending the process.
+    try:
+        with commands.make_context("backstay", list(args)) as context:
+            commands.invoke(context)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    return DONE
+
+
+def _flush() -> int:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    return DONE
+
+
+def _outcome(job: Callable[[], int]) -> int:
+    """The exit code of a job, after saying on stderr what went wrong and what to do, in one line."""
+    try:
+        return job()
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        return PIPE_CLOSED
+    except click.ClickException as error:
+        if isinstance(error, click.UsageError):
+            _explain(error)
+        else:
+            _complain(error.format_message())
+        return error.exit_code
+    except BackstayError as error:
+        _complain(words_of(error))
+        return code_of(error)
+    except OSError as error:
+        _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
+    except Exception as error:  # noqa: BLE001 - the last door: what comes here is a mistake of ours
+        if os.environ.get("BACKSTAY_DEBUG") == "1":
+            import traceback
+
+            traceback.print_exc()
+        else:
+            what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            _complain(f"a bug in Backstay: {what} (set BACKSTAY_DEBUG=1 to see where)")
+    return FAILED
+
+
+def _explain(error: click.UsageError) -> None:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) or error.ctx is None:
+        error.show()
+        return
+    print(error.ctx.get_usage(), file=sys.stderr)
+    print(f"Try '{error.ctx.command_path} --help' for help.\n\nError: {_safe(error.format_message())}", file=sys.stderr)
+
+
+def _complain(text: str) -> None:
+    print("backstay:", _safe(text), file=sys.stderr)
+
+
+def _safe(text: str) -> str:
+    # Names in a message come from anywhere: no line break or escape of theirs reaches the terminal.
+    from backstay.cli.shown import safe
+
+    return safe(text)

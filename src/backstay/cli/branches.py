@@ -1,0 +1,77 @@
+"""`backstay branches`: the branches of a session and where they stand; its tags too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from backstay.cli.line import Line, json_option
+from backstay.cli.lookup import session_argument, session_of
+from backstay.cli.where import in_store
+
+if TYPE_CHECKING:
+    from backstay.cli.screen import Piece
+    from backstay.model import Checkpoint
+    from backstay.store import Session, Store
+
+
+@click.command("branches", cls=Line, shape="branch*", examples=["backstay branches ticket-42"])
+@session_argument()
+@json_option
+@in_store
+def command(store: Store, session: str, *, as_json: bool) -> None:
+    """List the branches and tags of SESSION, and where each stands. `backstay fork` makes a branch."""
+    found = session_of(store, session)
+    runs = _runs(store, found)
+    branches, tags = found.branches(), found.tags()
+    tell(branches, tags, runs, as_json=as_json)
+
+
+def tell(branches: dict[str, Checkpoint], tags: dict[str, Checkpoint], runs: dict[str, str], *, as_json: bool) -> None:
+    """Print names and where they stand."""
+    from backstay.cli import shapes
+    from backstay.cli.columns import Column, listing
+    from backstay.cli.screen import Screen
+
+    with Screen(paged=not as_json) as screen:
+        if as_json:
+            for names, is_tag in ((branches, False), (tags, True)):
+                for name, point in names.items():
+                    run = None if is_tag else runs.get(name)
+                    shape = {"name": name, "is_tag": is_tag, "run": run, "head": shapes.checkpoint(point)}
+                    screen.line(shapes.dump(shape))
+            return
+        columns = [
+            Column("NAME", least=12, is_name=True),
+            Column("AT"),
+            Column("STEP", right=True),
+            Column("STATUS"),
+            Column("AGE", right=True),
+            Column("LAST MESSAGE", least=16),
+        ]
+        rows = [_row(name, point, runs.get(name)) for name, point in branches.items()]
+        rows += [_row(name, point, "tag") for name, point in tags.items()]
+        if not listing(screen, columns, rows):
+            screen.line("No checkpoints yet, so no branches.")
+
+
+def _row(name: str, point: Checkpoint, run: str | None) -> list[Piece]:
+    from backstay.cli.sessions import STYLES
+    from backstay.cli.shown import age, safe, short
+
+    status = run or point.status.value
+    return [
+        (safe(name), "bold"),
+        (short(point.id), "yellow"),
+        "" if point.step is None else str(point.step),
+        (status, STYLES.get(status, "magenta")),
+        (age(point.created_at), "dim"),
+        safe(point.summary),
+    ]
+
+
+def _runs(store: Store, session: Session) -> dict[str, str]:
+    from backstay.cli.standing import standings
+
+    return {each.branch: "live" if each.live else "crashed" for each in standings(store, session)}

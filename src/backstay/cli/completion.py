@@ -1,0 +1,27 @@
+"""`backstay completion`: what a shell needs to complete commands, options, sessions and refs."""
+
+from __future__ import annotations
+
+import click
+
+from backstay.cli.line import Line
+
+
+@click.command("completion", cls=Line, examples=["backstay completion fish"])
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> None:
+    """Print what SHELL needs to complete commands, options, sessions and refs.
+
+    \b
+    bash  echo 'eval "$(backstay completion bash)"' >> ~/.bashrc
+    zsh   echo 'eval "$(backstay completion zsh)"' >> ~/.zshrc
+    fish  backstay completion fish > ~/.config/fish/completions/backstay.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from backstay.cli import COMPLETES, commands
+
+    found = get_completion_class(shell)
+    if found is None:
+        raise click.UsageError(f"{shell} is not known")
+    click.echo(found(commands, {}, "backstay", COMPLETES).source())

@@ -1,0 +1,130 @@
+"""`backstay diff`: what differs between two checkpoints: lists side by side, other values by their paths."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from backstay.cli.line import Line, json_option
+from backstay.cli.lookup import ref_argument, session_argument, session_of
+from backstay.cli.where import in_store
+
+if TYPE_CHECKING:
+    from backstay.cli.screen import Screen
+    from backstay.difference import Diff, ItemChange, PartDiff
+    from backstay.store import Store
+
+_MARKS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow")}
+_ROWS = 200
+_LINES_PER_ITEM = 6
+
+
+@click.command(
+    "diff",
+    cls=Line,
+    shape="diff",
+    examples=["backstay diff ticket-42 main what-if", "backstay diff ticket-42 asked main --stat"],
+)
+@session_argument()
+@ref_argument("a")
+@ref_argument("b")
+@click.option("--stat", is_flag=True, help="Only how much of each part differs.")
+@json_option
+@in_store
+def command(store: Store, session: str, a: str, b: str, *, stat: bool, as_json: bool) -> None:
+    """Compare the states at A and B of SESSION: lists item by item side by side, everything else by its path."""
+    from backstay.cli.screen import Screen
+
+    found = session_of(store, session).diff(a, b)
+    with Screen(paged=not as_json) as screen:
+        if as_json:
+            from backstay.cli import shapes
+
+            screen.line(shapes.dump(shapes.diff(found)))
+        elif not found:
+            screen.text(f"No difference between {a} and {b}.")
+        elif stat:
+            tell_stat(screen, found)
+        else:
+            for part in found.parts:
+                _part(screen, found, part)
+
+
+def tell_stat(screen: Screen, diff: Diff) -> None:
+    """How much of each part differs, a line each."""
+    from backstay.cli.shown import cut, pad, safe, width
+
+    names = [cut(safe(str(stat.part)), screen.width // 2) for stat in diff.stat()]
+    widest = max(map(width, names))
+    for name, stat in zip(names, diff.stat(), strict=True):
+        counts = [(stat.added, "added"), (stat.removed, "removed"), (stat.changed, "changed")]
+        pieces = [(f"  {_MARKS[kind][0]}{number:,} {kind}", _MARKS[kind][1]) for number, kind in counts if number]
+        screen.line("  ", (pad(name, widest), "bold"), *pieces)
+
+
+def _part(screen: Screen, diff: Diff, part: PartDiff) -> None:
+    from backstay.cli.shown import cut, safe
+
+    stat = part.stat()
+    counts = [(stat.added, "added"), (stat.removed, "removed"), (stat.changed, "changed")]
+    heading = ", ".join(f"{number:,} {kind}" for number, kind in counts if number)
+    screen.line((cut(safe(str(part.name)), screen.width // 2), "bold"), f": {heading}")
+    if part.items:
+        _side_by_side(screen, diff, part.items)
+        return
+    from backstay.difference import Diff
+
+    for line in str(Diff(diff.a, diff.b, (part,))).splitlines()[3:]:
+        screen.line((line, dict(_MARKS.values()).get(line.lstrip()[:1], "")))
+
+
+def _side_by_side(screen: Screen, diff: Diff, items: tuple[ItemChange, ...]) -> None:
+    from backstay.cli.shown import cut, pad, safe, width
+    from backstay.cli.talk import one_line
+
+    half = (screen.width - 7) // 2
+    titles = [cut(safe(name), half) for name in (diff.a, diff.b)]
+    screen.line("    ", (pad(titles[0], half), "dim"), " | ", (titles[1], "dim"))
+    for item in items[:_ROWS]:
+        mark, style = _MARKS[item.kind]
+        sides = []
+        for index, message in ((item.index_before, item.before), (item.index_after, item.after)):
+            sides.append([] if index is None else _cell(f"[{index}] {one_line(message)}", half, full=len(items) == 1))
+        if item.kind == "changed":
+            sides = _where_they_differ(sides, [item.index_before, item.index_after], item, half)
+        for n in range(max(map(len, sides))):
+            left, right = (side[n] if n < len(side) else "" for side in sides)
+            middle = " " * (half - width(left)) + (" | " if right else " |")
+            screen.line((f"  {mark if n == 0 else ' '} ", style), (left, style), middle, (right, style))
+    if len(items) > _ROWS:
+        screen.line((f"    … and {len(items) - _ROWS:,} more (--json has all)", "dim"))
+
+
+def _cell(text: str, room: int, *, full: bool) -> list[str]:
+    from backstay.cli.shown import cut, wrapped
+
+    lines = wrapped(text[: room * 20], room)
+    most = _LINES_PER_ITEM if full else _LINES_PER_ITEM // 2
+    return lines if len(lines) <= most else [*lines[: most - 1], cut(lines[most - 1] + " …", room)]
+
+
+def _where_they_differ(
+    sides: list[list[str]], indexes: list[int | None], item: ItemChange, room: int
+) -> list[list[str]]:
+    """Of a long item that changed, the stretch around the first difference and not its beginning."""
+    from backstay.cli.talk import one_line
+
+    before, after = one_line(item.before), one_line(item.after)
+    same = next(
+        (n for n, (x, y) in enumerate(zip(before, after, strict=False)) if x != y), min(len(before), len(after))
+    )
+    if before == after:
+        from backstay.cli.tree import brief
+
+        texts = [f"[{n}] {brief(each)}" for n, each in zip(indexes, (item.before, item.after), strict=True)]
+        return [_cell(text, room, full=True) for text in texts]
+    if same < room * 2:
+        return sides
+    start = max(0, same - 20)
+    return [_cell(f"[{n}] …{text[start:]}", room, full=True) for n, text in zip(indexes, (before, after), strict=True)]

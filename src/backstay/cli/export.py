@@ -1,0 +1,57 @@
+"""`backstay export`: sessions into one file that can be checked, carried and imported; or as another system's files."""
+
+from __future__ import annotations
+
+import click
+
+import backstay
+from backstay.cli.bar import Bar
+from backstay.cli.line import Line
+from backstay.cli.lookup import session_id
+from backstay.cli.where import open_store, store_option
+
+_ASKED = len(("SYSTEM", "SESSION", "DIR"))
+
+
+@click.command(
+    "export",
+    cls=Line,
+    examples=["backstay export all.backstay", "backstay export one.backstay --session ticket-42"],
+)
+@click.argument("what", nargs=-1, required=True, metavar="FILE | SYSTEM SESSION DIR")
+@click.option("--session", metavar="SESSION", help="Only this one, into FILE; otherwise all.")
+@click.option(
+    "--branch", metavar="NAME", default="main", show_default=True, help="The branch for a SYSTEM that has none."
+)
+@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@store_option
+def command(what: tuple[str, ...], *, url: str | None, session: str | None, branch: str, overwrite: bool) -> None:
+    """Write sessions with their whole history into FILE; or one SESSION into DIR, as files of another SYSTEM.
+
+    SYSTEM is ccswarm, ares, continuum or smooth (for which DIR may be a new SQLite store, FILE.db). DIR is made if need
+    be.
+    """
+    from backstay.cli.screen import Screen
+
+    systems = backstay.formats.SYSTEMS
+    foreign = len(what) == _ASKED and what[0] in systems and session is None
+    if not foreign and (len(what) != 1 or what[0] in systems):
+        raise click.UsageError(f"give a FILE; or one of {', '.join(systems)}, then a SESSION and a folder")
+    with open_store(url) as store, Bar("export") as bar:
+        if foreign:
+            report = str(
+                backstay.formats.export(
+                    store,
+                    session_id(store, what[1]),
+                    what[2],
+                    system=what[0],
+                    branch=branch,
+                    overwrite=overwrite,
+                    progress=bar,
+                )
+            )
+        else:
+            given = None if session is None else session_id(store, session)
+            store.export(what[0], session=given, overwrite=overwrite, progress=bar)
+            report = f"written: {what[0]}"
+    Screen().text(report)

@@ -1,0 +1,34 @@
+"""`backstay init`: make a store, here or at a URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+import backstay
+from backstay.cli.line import Line
+from backstay.cli.shown import safe
+from backstay.cli.where import name_of
+
+
+@click.command("init", cls=Line, examples=["backstay init", "backstay init sqlite:///agents.db"])
+@click.argument("url", metavar="[URL]", required=False, envvar="BACKSTAY_URL")
+def command(url: str | None) -> None:
+    """Make a store: at URL, or as .backstay/store.db in this folder.
+
+    \b
+    sqlite:///store.db, or a path that ends in .db   one file (SQLite)
+    file:folder                                      a folder of JSON lines
+    One that is there already is left as it is.
+    """
+    from backstay import opening
+
+    if url is None:
+        url = str(opening.make_folder(Path.cwd()) / "store.db")
+    place = opening.place(url)
+    known = place is not None and place.exists()
+    with backstay.open(url) as store:
+        click.echo(safe(f"{'There is a store' if known else 'Made a store'} ({store.backend.name}): {name_of(url)}"))
+    if place is None or place.parent.name != ".backstay":
+        click.echo(f"Commands find it by --store {safe(url)} or BACKSTAY_URL={safe(url)}.")

@@ -1,0 +1,305 @@
+"""`backstay log`: the history of a session, newest first, as a list or a graph; read as it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from backstay.cli.line import Line, json_option
+from backstay.cli.lookup import limit_option, ref_argument, session_argument, session_of
+from backstay.cli.where import in_store
+
+if TYPE_CHECKING:
+    from backstay.backend import CallRow
+    from backstay.cli.graph import Drawn
+    from backstay.cli.screen import Piece, Screen
+    from backstay.cli.standing import Standing
+    from backstay.model import Checkpoint
+    from backstay.store import Session, Store
+
+_WORTH_TELLING = {"completed": "green", "failed": "red", "halted": "yellow"}
+
+
+@click.command(
+    "log",
+    cls=Line,
+    shape="logged*",
+    examples=[
+        "backstay log ticket-42",
+        "backstay log ticket-42 --graph --all",
+        "backstay log ticket-42 --oneline",
+        "backstay log ticket-42 main~4 -n 1 --calls",
+        "backstay log ticket-43",
+    ],
+)
+@session_argument()
+@ref_argument(default="")
+@click.option("--graph", is_flag=True, help="Draw the branches, where they left, and what a restore brought back.")
+@click.option("--all", "everything", is_flag=True, help="All branches and tags, not only what led to REF.")
+@click.option("--oneline", is_flag=True, help="One line each.")
+@limit_option
+@click.option("--calls", is_flag=True, help="The calls that led to each, with arguments and results.")
+@json_option
+@in_store
+def command(
+    store: Store,
+    session: str,
+    ref: str,
+    *,
+    graph: bool,
+    everything: bool,
+    oneline: bool,
+    limit: int | None,
+    calls: bool,
+    as_json: bool,
+) -> None:
+    """Show the history of SESSION that led to REF (main), newest first.
+
+    Each with its id, step, label, what caused it, what happened, and the tokens and cost of the step. Where a run
+    crashed, or is alive, is marked.
+    """
+    from backstay.cli.screen import Screen
+    from backstay.cli.standing import names, standings
+
+    found = session_of(store, session)
+    named = names(store, found)
+    heads = _heads(found, ref, named, everything=everything)
+    drawn = islice(_drawn(found, heads, graph=graph, everything=everything), limit)
+    with Screen(paged=not as_json) as screen:
+        teller = _Teller(screen, store, found, named, graph=graph, oneline=oneline, calls=calls)
+        if as_json:
+            for each in drawn:
+                teller.as_json(each.point)
+            return
+        at_heads = {head.id for head in heads}
+        runs = [run for run in standings(store, found) if run.head is None or run.head.id in at_heads]
+        for run in runs:
+            if run.head is None:
+                teller.run(run, None)
+        for each in drawn:
+            teller.rows(each.before)
+            for run in runs:
+                if run.head is not None and run.head.id == each.point.id:
+                    teller.run(run, each)
+            teller.checkpoint(each)
+            teller.rows(each.after)
+
+
+def _heads(
+    session: Session, ref: str, named: dict[str, list[tuple[str, str]]], *, everything: bool
+) -> list[Checkpoint]:
+    if everything:
+        heads = [session.checkpoint(id_) for id_ in named]
+        return heads + ([session.checkpoint(ref)] if ref else [])
+    if not ref and not named:
+        return []  # a run was entered and has recorded nothing yet
+    return [session.checkpoint(ref or "main")]
+
+
+def _drawn(session: Session, heads: list[Checkpoint], *, graph: bool, everything: bool) -> Iterator[Drawn]:
+    from backstay.cli.graph import Drawn, draw
+
+    if graph or everything:
+        return draw(session, heads, restores=graph)
+    return (Drawn(point, [], "", "", [], begins=True) for head in heads for point in session.log(head))
+
+
+class _Teller:
+    """Writes checkpoints to the screen, each as it comes."""
+
+    def __init__(
+        self,
+        screen: Screen,
+        store: Store,
+        session: Session,
+        names: dict[str, list[tuple[str, str]]],
+        *,
+        graph: bool,
+        oneline: bool,
+        calls: bool,
+    ) -> None:
+        self._screen = screen
+        self._store = store
+        self._session = session
+        self._names = names
+        self._graph = graph
+        self._oneline = oneline
+        self._calls = calls
+
+    def as_json(self, point: Checkpoint) -> None:
+        """A checkpoint as one line of JSON."""
+        from backstay.cli import shapes
+
+        made = [
+            {"id": each.id, "name": each.name, "kind": each.kind, "status": each.status} for each in self._made(point)
+        ]
+        refs = [name for name, _ in self._names.get(point.id, ())]
+        self._screen.line(shapes.dump({**shapes.checkpoint(point), "refs": refs, "calls": made}))
+
+    def run(self, run: Standing, drawn: Drawn | None) -> None:
+        """Where a run stands that has not ended: above the checkpoint it last recorded."""
+        from backstay.cli.shown import cut, safe
+
+        style = "green" if run.live else "bold red"
+        text = "a run is alive here" if run.live else "crashed here"
+        told = run.in_doubt or run.calls
+        if told:
+            text += ": " + ", ".join(f"{each.name} {each.status.replace('_', ' ')}" for each in told[-3:])
+            text += f" and {len(told) - 3} more" if len(told) > len(told[-3:]) else ""
+        else:
+            text += " before the first checkpoint" if run.head is None else ", no call pending"
+        if not run.live and run.in_doubt:
+            text += " (backstay recover)"
+        mark = "o" if run.live else "x"
+        lanes = drawn.mark if self._graph and drawn is not None else "*"
+        # A branch that others left from has no end of its own in the graph: the mark stands beside the lane.
+        beside = drawn is not None and self._graph and not drawn.begins
+        lead = f"{lanes.replace('*', '|')} {mark}  " if beside else f"{lanes.replace('*', mark)}  "
+        self._screen.line((lead, style), (cut(safe(text), self._screen.width - len(lead)), style))
+        if beside and lanes.endswith("*"):
+            self._screen.line((f"{lanes.replace('*', '|')}/", "blue"))
+
+    def rows(self, rows: list[str]) -> None:
+        """Where lanes leave and join, if they are drawn."""
+        for row in rows if self._graph else ():
+            self._screen.line((row, "blue"))
+
+    def checkpoint(self, drawn: Drawn) -> None:
+        """A checkpoint and what happened to make it."""
+        mark = f"{drawn.mark} " if self._graph else ""
+        point = drawn.point
+        lanes: list[Piece] = [(mark.partition("*")[0], "blue"), ("*" if mark else "", "bold yellow")]
+        lanes += [(mark.partition("*")[2], "blue")]
+        if self._oneline:
+            self._one_line(lanes, len(mark), point)
+        else:
+            self._lines(lanes, len(mark), drawn)
+        if self._calls:
+            self._call_lines(drawn)
+        if not self._oneline and not self._graph:
+            self._screen.line()
+
+    def _one_line(self, lanes: list[Piece], used: int, point: Checkpoint) -> None:
+        from backstay.cli.shown import age, count, cut, money, pad, safe, short
+
+        tokens, cost = count(point.usage.tokens_in + point.usage.tokens_out), money(point.usage.cost)
+        end = f"{pad(tokens, 6, right=True)} {pad(cost, 7, right=True)} {pad(age(point.created_at), 4, right=True)}"
+        begin: list[Piece] = [(short(point.id), "yellow"), f" {'' if point.step is None else point.step:>3} "]
+        titles = [*self._refs(point), *_titles(point)]
+        for text, style in titles:
+            begin += [(f"{text} ", style)]
+        taken = used + sum(_width(piece) for piece in begin)
+        room = self._screen.width - taken - len(end) - 1
+        text = safe(point.summary)
+        if room < 0:
+            self._screen.line(*lanes, *_within(begin, self._screen.width - used))
+            return
+        self._screen.line(*lanes, *begin, pad(cut(text, room), room), " ", (end, "dim"))
+
+    def _lines(self, lanes: list[Piece], used: int, drawn: Drawn) -> None:
+        from backstay.cli.shown import age, count, cut, money, safe, short
+
+        point = drawn.point
+        begin: list[Piece] = [(short(point.id), "yellow")]
+        step = [] if point.step is None else [(f"step {point.step}", "")]
+        for text, style in [*step, *_titles(point), *self._refs(point)]:
+            begin += ["  ", (text, style)]
+        tokens, cost = point.usage.tokens_in + point.usage.tokens_out, money(point.usage.cost)
+        facts = [f"{count(tokens)} tokens"] if tokens else []
+        facts += [cost] if cost else []
+        end = "  ".join([*facts, age(point.created_at)])
+        gap = self._screen.width - used - sum(_width(piece) for piece in begin) - len(end)
+        beside = f"{drawn.beside} ".ljust(used) if self._graph else ""
+        if gap > 1:
+            begin += [" " * gap, (end, "dim")]
+        self._screen.line(*lanes, *_within(begin, self._screen.width - used))
+        indent = " " * 10
+        room = self._screen.width - len(beside) - len(indent)
+        if gap <= 1:
+            self._screen.line((beside, "blue"), indent, (end, "dim"))
+        tools = [each for each in self._made(point) if each.kind == "tool"]
+        if tools and not self._calls:
+            self._screen.line((beside, "blue"), indent, *_deeds(tools, room))
+        if point.summary:
+            self._screen.line((beside, "blue"), indent, cut(safe(point.summary), room))
+        if point.reason:
+            self._screen.line((beside, "blue"), indent, (cut(safe(point.reason), room), "yellow"))
+
+    def _call_lines(self, drawn: Drawn) -> None:
+        from backstay.cli.talk import call_line
+
+        beside = f"{drawn.beside} ".ljust(len(drawn.mark) + 1) if self._graph else ""
+        indent = " " * 10
+        for call in self._session.calls(drawn.point):
+            pieces = call_line(call, self._screen.width - len(beside) - len(indent))
+            self._screen.line((beside, "blue"), indent, *pieces)
+
+    def _refs(self, point: Checkpoint) -> list[tuple[str, str]]:
+        from backstay.cli.shown import cut, safe
+
+        names = [
+            safe(name) if kind == "branch" else f"tag {safe(name)}" for name, kind in self._names.get(point.id, ())
+        ]
+        return [(f"({cut(', '.join(names), 40)})", "bold cyan")] if names else []
+
+    def _made(self, point: Checkpoint) -> list[CallRow]:
+        from backstay.cli.standing import made_calls
+
+        if point.trigger in ("manual", "restore", "undo"):
+            return []  # only a run's boundary takes calls in
+        return made_calls(self._store, self._session, point)
+
+
+def _deeds(tools: list[CallRow], room: int) -> list[Piece]:
+    """`tool search done`, for each tool, as far as there is room."""
+    from backstay.cli.shown import cut, safe, width
+
+    pieces: list[Piece] = []
+    for each in tools:
+        text = f"tool {safe(each.name)} {each.status.replace('_', ' ')}"
+        room -= width(text) + 2
+        if room < 0 and pieces:
+            pieces.append(", …")
+            break
+        style = "" if each.status == "done" else "red" if each.status in ("failed", "in_doubt") else "yellow"
+        pieces += [", "] * bool(pieces) + [(cut(text, max(room + width(text) + 2, 8)), style)]
+    return pieces
+
+
+def _titles(point: Checkpoint) -> list[tuple[str, str]]:
+    """What sets a checkpoint apart: its label, what caused it, how it ended."""
+    from backstay.cli.shown import cut, safe, short
+
+    titles: list[tuple[str, str]] = []
+    if point.label:
+        titles.append((f'"{cut(safe(point.label), 30)}"', "bold"))
+    if point.restored_from is not None:
+        titles.append((f"{safe(point.trigger)} of {short(point.restored_from)}", "magenta"))
+    elif point.trigger not in ("manual", point.status.value):
+        titles.append((cut(safe(point.trigger), 24), ""))
+    style = _WORTH_TELLING.get(point.status.value)
+    if style:
+        titles.append((point.status.value, style))
+    return titles
+
+
+def _within(pieces: list[Piece], room: int) -> list[Piece]:
+    """As much of the pieces as there is room for."""
+    from backstay.cli.shown import cut
+
+    kept: list[Piece] = []
+    for piece in pieces:
+        text, style = (piece, "") if isinstance(piece, str) else piece
+        if room > 0:
+            kept.append((cut(text, room), style))
+        room -= _width(piece)
+    return kept
+
+
+def _width(piece: Any) -> int:
+    from backstay.cli.shown import width
+
+    return width(piece if isinstance(piece, str) else piece[0])

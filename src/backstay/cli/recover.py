@@ -1,0 +1,224 @@
+"""`backstay recover`: what crashed, where it stood, which calls are in doubt; and deciding them, from any process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import backstay
+from backstay.cli.line import Line, json_option
+from backstay.cli.lookup import chosen, session_argument, session_of
+from backstay.cli.where import in_store
+
+if TYPE_CHECKING:
+    from backstay.cli.screen import Screen
+    from backstay.cli.standing import Standing
+    from backstay.model import Call
+    from backstay.store import Session, Store
+
+
+@click.command(
+    "recover",
+    cls=Line,
+    shape="standing*",
+    examples=[
+        "backstay recover",
+        "backstay recover ticket-43 --result '\"refund of 49.90 EUR issued\"'",
+        "backstay recover ticket-43 --retry",
+        "backstay recover ticket-43 --mark-failed --reason 'the bank said no'",
+        "backstay recover ticket-43 --abandon --reason 'closed by hand'",
+    ],
+)
+@session_argument(required=False)
+@click.option(
+    "--call", "call", metavar="ID", help="Which call, by its id or a start of it, where several are in doubt."
+)
+@click.option("--branch", metavar="NAME", help="Which branch, where several crashed.")
+@click.option("--list", "as_list", is_flag=True, help="Only say what crashed; so it is without any other option.")
+@click.option("--retry", is_flag=True, help="It did not happen: the next run makes the call again.")
+@click.option("--skip", is_flag=True, help="Go on without it: the next run is given None.")
+@click.option("--result", metavar="JSON", help="It happened, and this came of it.")
+@click.option("--mark-failed", is_flag=True, help="It failed: the next run is given the error.")
+@click.option("--abandon", is_flag=True, help="Give up all that is pending on the branch; it stays in the history.")
+@click.option(
+    "--reason", metavar="TEXT", default="decided at the command line", help="Why, for --mark-failed and --abandon."
+)
+@json_option
+@in_store
+def command(
+    store: Store,
+    session: str | None,
+    *,
+    call: str | None,
+    branch: str | None,
+    as_list: bool,
+    as_json: bool,
+    reason: str,
+    **decisions: Any,
+) -> None:
+    """Say which runs crashed, where each stood, and which calls are in doubt; or decide one.
+
+    A call is in doubt when it was started and nobody knows whether it happened: look where it would have left a trace,
+    then say so. The session goes on with the same line of code that started it.
+    """
+    from backstay.cli.screen import Screen
+
+    made = [name for name, given in decisions.items() if given not in (False, None)]
+    if len(made) > 1 or (made and (as_list or as_json)):
+        raise click.UsageError("give one of --list, --retry, --skip, --result, --mark-failed, --abandon")
+    if made and session is None:
+        raise click.UsageError("which SESSION? `backstay recover --list` says what is in doubt")
+    if not made:
+        with Screen(paged=not as_json) as screen:
+            _list(screen, store, session, branch, as_json=as_json)
+        return
+    found = session_of(store, session or "")
+    screen = Screen()
+    if made == ["abandon"]:
+        _abandon(screen, store, found, branch, reason)
+    else:
+        _decide(screen, store, found, call, branch, made[0], decisions["result"], reason)
+
+
+def _list(screen: Screen, store: Store, session: str | None, branch: str | None, *, as_json: bool) -> None:
+    from backstay.cli import shapes
+
+    crashed = [(found, each) for found, each in _crashed(store, session) if branch is None or each.branch == branch]
+    doubts = Counter(found.id for found, each in crashed for _ in each.in_doubt)
+    for found, standing in crashed:
+        if as_json:
+            screen.line(shapes.dump(shapes.standing(found.id, standing)))
+        else:
+            _tell(screen, found, standing, alone=doubts[found.id] == 1)
+    if not crashed and not as_json:
+        screen.line("Nothing crashed, and no call is in doubt.")
+
+
+def _crashed(store: Store, session: str | None) -> Iterator[tuple[Session, Standing]]:
+    from backstay.cli.standing import standings
+
+    if session is not None:
+        found = session_of(store, session)
+        yield from ((found, each) for each in standings(store, found))
+        return
+    for info in store.crashed():
+        found = store.session(info.id)
+        yield from ((found, each) for each in standings(store, found) if not each.live)
+
+
+def _tell(screen: Screen, session: Session, standing: Standing, *, alone: bool) -> None:
+    from backstay.cli.restore import quoted
+    from backstay.cli.shown import age, cut, many, safe, short, wrapped
+    from backstay.cli.talk import arguments, call_line
+
+    where = "" if standing.branch == "main" else f"  branch {safe(standing.branch)}"
+    times = f" ({many(standing.crashes, 'crash')} at this spot)" if standing.crashes > 1 else ""
+    state = ("a run is alive", "green") if standing.live else (f"crashed{times}", "bold red")
+    screen.line((safe(session.id), "bold"), where, "  ", state)
+    head = standing.head
+    if head is None:
+        screen.line("  stood before its first checkpoint")
+    else:
+        step = "" if head.step is None else f"step {head.step}, "
+        said = f"{step}{head.summary}"
+        end = f"  {age(head.created_at)}"
+        room = screen.width - 18 - len(end) - len(short(head.id))
+        screen.line("  last recorded ", (short(head.id), "yellow"), f"  {cut(safe(said), room)}", (end, "dim"))
+    doubtful = {call.id for call in standing.in_doubt}
+    for call in standing.calls:
+        screen.line("  ", *call_line(call, screen.width - 2))
+        if call.id in doubtful:
+            screen.line("    call ", (call.id, "yellow"), f"  started {age(call.started_at)} ago")
+            given = "" if call.args is None else arguments(call.args)
+            if len(given) > screen.width // 2:  # cut above, and needed to decide
+                for line in wrapped(given, screen.width - 6):
+                    screen.line("      ", line)
+    if doubtful and not standing.live:
+        which = "" if alone else "--call ID "
+        screen.line("  Did it happen? Look, then say: ", (f"backstay recover {which}{quoted(session.id)}", "cyan"))
+        screen.line("    ", ("--result JSON | --retry | --skip | --mark-failed | --abandon", "cyan"))
+    elif not standing.live:
+        screen.line("  Nothing is in doubt: it goes on with the line of code that started it.")
+    screen.line()
+
+
+def _decide(
+    screen: Screen,
+    store: Store,
+    session: Session,
+    call: str | None,
+    branch: str | None,
+    decision: str,
+    result: str | None,
+    reason: str,
+) -> None:
+    from backstay.cli.shown import many, safe
+
+    made = _call(store, session, call, branch)
+    if decision == "result":
+        session.resolve(made.id, result=_value(result or ""))
+    elif decision == "mark_failed":
+        session.resolve(made.id, failed=reason)
+    else:
+        session.resolve(made.id, decision)
+    said = {
+        "result": "done, with that result",
+        "mark_failed": "recorded as failed",
+        "retry": "to be made again",
+        "skip": "skipped",
+    }
+    screen.line(f"Decided: {safe(made.name)} ({made.id}) is {said[decision]}.")
+    left = sum(len(each.in_doubt) for _, each in _crashed(store, session.id))
+    rest = f"{many(left, 'call')} in doubt: backstay recover" if left else "run the session again to go on"
+    screen.line(f"{safe(session.id)}: {rest}.")
+
+
+def _call(store: Store, session: Session, given: str | None, branch: str | None) -> Call:
+    """The call that is to be decided: the one named, or the only one in doubt."""
+    doubts = [
+        call
+        for _, standing in _crashed(store, session.id)
+        if branch is None or standing.branch == branch
+        for call in standing.in_doubt
+    ]
+    if given is not None:
+        ids = [call.id for call in doubts]
+        id_ = chosen(given, [each for each in ids if each.startswith(given)], among=ids, noun="call in doubt")
+        return next(call for call in doubts if call.id == id_)
+    if len(doubts) == 1:
+        return doubts[0]
+    if not doubts:
+        message = f"no call of session {session.id!r} is in doubt"
+        raise backstay.NotFoundError(message, hint="`backstay recover` lists what is")
+    listed = ", ".join(f"{call.id} ({call.name})" for call in doubts[:8])
+    message = f"{len(doubts)} calls are in doubt: {listed}"
+    raise backstay.InvalidInputError(message, hint="say which with --call ID")
+
+
+def _value(text: str) -> Any:
+    import json
+
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        message = f"--result is not JSON: {error}"
+        raise click.UsageError(f"{message}; text needs quotes inside the shell's: --result '\"done\"'") from None
+
+
+def _abandon(screen: Screen, store: Store, session: Session, branch: str | None, reason: str) -> None:
+    from backstay.cli.shown import many, safe
+
+    found = {each.branch: each for _, each in _crashed(store, session.id)}
+    if branch is None and len(found) > 1:
+        message = f"{len(found)} branches crashed: {', '.join(found)}"
+        raise backstay.InvalidInputError(message, hint="say which with --branch NAME")
+    name = branch if branch is not None else next(iter(found), "main")
+    if name not in found:
+        message = f"nothing is pending on branch {name!r} of session {session.id!r}"
+        raise backstay.NotFoundError(message, hint="`backstay recover` lists what is")
+    session.abandon(name, reason=reason)
+    screen.line(f"Abandoned: {many(len(found[name].calls), 'call')} on {safe(name)} of {safe(session.id)}.")
+    screen.line("They stay in the history; the next run starts anew at the last checkpoint.")

@@ -1,0 +1,131 @@
+"""`backstay restore`, and what `undo` shares with it: what would change is shown first, and nothing is lost by it."""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import click
+
+import backstay
+from backstay.cli.asking import agree, yes_option
+from backstay.cli.line import Line
+from backstay.cli.lookup import branch_option, ref_argument, session_argument, session_of
+from backstay.cli.where import in_store
+
+if TYPE_CHECKING:
+    from backstay.cli.screen import Screen
+    from backstay.model import Checkpoint
+    from backstay.store import Session, Store
+
+_LISTED = 8
+_LOOKED_AT = 1000
+
+
+@click.command("restore", cls=Line, examples=["backstay restore ticket-42 asked -y"])
+@session_argument()
+@ref_argument()
+@branch_option("The branch that goes back.")
+@yes_option
+@in_store
+def command(store: Store, session: str, ref: str, *, branch: str, yes: bool) -> None:
+    """Bring a branch of SESSION back to the state at REF, as a new checkpoint; nothing is removed.
+
+    What changes, and what leaves the head, is shown first. `backstay undo` takes it back.
+    """
+    from backstay.cli.screen import Screen
+    from backstay.cli.shown import safe, short
+
+    found = session_of(store, session)
+    target, head = found.checkpoint(ref), standing_at(found, branch)
+    screen = Screen()
+    preview(screen, found, branch, head, target)
+    agree(f"Restore {safe(branch)} to {short(target.id)}?", yes=yes)
+    refuse_moved(found, branch, head)
+    made = found.restore(target, branch=branch)
+    screen.line(f"Restored: {safe(branch)} is at {short(made.id)}, a new checkpoint.")
+    screen.line(f"To take it back: backstay undo {quoted(found.id)}{_for_branch(branch)}")
+
+
+def standing_at(session: Session, branch: str) -> Checkpoint:
+    """The head of a branch that must be there; what is written to it from here on must find it there still."""
+    with contextlib.suppress(backstay.CorruptionError):
+        session.load(branch)  # the session has now seen the branch, and refuses to write over what it has not
+    head = session.head(branch)
+    if head is None:
+        message = f"session {session.id!r} has no branch {branch!r}"
+        raise backstay.NotFoundError(message, hint="`backstay branches` lists those there are")
+    return head
+
+
+def refuse_moved(session: Session, branch: str, head: Checkpoint) -> None:
+    """ConflictError if the branch is not where it was when its preview was shown."""
+    now = session.head(branch)
+    if now is None or now.id != head.id:
+        message = f"branch {branch!r} has moved since this was shown"
+        raise backstay.ConflictError(message, hint="look again, then decide")
+
+
+def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, target: Checkpoint) -> None:
+    """What the branch holds now and would hold then: the steps that leave the head, and how much differs."""
+    from backstay.cli.diff import tell_stat
+    from backstay.cli.shown import age, cut, safe, short
+
+    for word, point in (("now ", head), ("then", target)):
+        step = "" if point.step is None else f"step {point.step}  "
+        screen.line(
+            f"{cut(safe(branch), 20)} {word}  ",
+            (short(point.id), "yellow"),
+            f"  {step}",
+            cut(safe(point.summary), max(20, screen.width - 50)),
+            (f"  {age(point.created_at)}", "dim"),
+        )
+    _leaving(screen, session, head, target)
+    try:
+        diff = session.diff(head, target)
+    except backstay.CorruptionError:
+        target.state  # noqa: B018 - where this one is damaged too there is nothing to go back to
+        screen.line(("The state of the head is damaged, and gives way to one that is whole.", "red"))
+        return
+    screen.line("The state changes in:" if diff else "The state does not change.")
+    if diff:
+        tell_stat(screen, diff)
+
+
+def _leaving(screen: Screen, session: Session, head: Checkpoint, target: Checkpoint) -> None:
+    from backstay.cli.shown import cut, safe, short
+
+    leaving = []
+    for point in islice(session.log(head), _LOOKED_AT):
+        if point.id == target.id:
+            break
+        leaving.append(point)
+    else:
+        screen.line("It is not among the checkpoints that led to the head.")
+        return
+    if not leaving:
+        return
+    these, stay = (
+        ("this checkpoint", "it stays") if len(leaving) == 1 else (f"these {len(leaving):,} checkpoints", "they stay")
+    )
+    screen.line(f"What {these} did leaves the head; {stay} in the history:")
+    for point in leaving[:_LISTED]:
+        step = "" if point.step is None else f"step {point.step}  "
+        room = screen.width - 4 - len(step) - len(short(point.id))
+        screen.line("  ", (short(point.id), "yellow"), f"  {step}{cut(safe(point.summary), room)}")
+    if len(leaving) > _LISTED:
+        screen.line(f"  … and {len(leaving) - _LISTED:,} more")
+
+
+def quoted(name: str) -> str:
+    """A name as it can be typed at a shell."""
+    import shlex
+
+    from backstay.cli.shown import safe
+
+    return safe(("-- " if name.startswith("-") else "") + shlex.quote(name))
+
+
+def _for_branch(branch: str) -> str:
+    return "" if branch == "main" else f" --branch {quoted(branch)}"

@@ -1,0 +1,335 @@
+"""The shapes of `--json`: each a dict with the same keys every time, listed and explained in `SHAPES`.
+
+A command that lists prints one object a line (JSON Lines), one that shows prints one object. Everything is ASCII, so
+that no text in it can act on a terminal. What JSON has no form for is an object with one key that begins with `$`.
+docs/cli.md is made from `SHAPES`, and tests hold what the commands print against it.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import math
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from backstay.model import Damaged, Usage
+
+if TYPE_CHECKING:
+    from backstay.cli.standing import Standing
+    from backstay.difference import Change, Diff, ItemChange
+    from backstay.model import Call, Checkpoint, SessionInfo
+
+_USAGE = {
+    "tokens_in": "number",
+    "tokens_out": "number",
+    "cost": "number",
+    "tasks_completed": "number",
+    "extra": "object",
+}
+_CHECKPOINT = {
+    "session": "text",
+    "id": "text",
+    "branch": "text",
+    "parent": "text or null",
+    "sequence": "number",
+    "step": "number or null",
+    "label": "text or null",
+    "trigger": "text",
+    "status": "text",
+    "reason": "text or null",
+    "agent": "text or null",
+    "created_at": "time",
+    "usage": "usage",
+    "total_usage": "usage",
+    "metadata": "object",
+    "resume_hint": "text or null",
+    "restored_from": "text or null",
+    "digest": "text",
+    "summary": "text",
+}
+_CALL = {
+    "id": "text",
+    "name": "text",
+    "key": "text or null",
+    "kind": "text",
+    "args": "any",
+    "status": "text",
+    "result": "any",
+    "error": "text or null",
+    "started_at": "time",
+    "ended_at": "time or null",
+    "parent": "text or null",
+}
+_CHANGE = {"path": "list", "kind": "text", "before": "any", "after": "any"}
+
+# Name of a shape: its keys and what stands there. A word that is itself a name of a shape stands for it.
+SHAPES: dict[str, dict[str, str]] = {
+    "usage": _USAGE,
+    "session": {
+        "id": "text",
+        "agent": "text or null",
+        "status": "text",
+        "reason": "text or null",
+        "crashed": "true or false",
+        "branches": "number",
+        "checkpoints": "number",
+        "last_step": "number or null",
+        "usage": "usage",
+        "created_at": "time",
+        "updated_at": "time",
+    },
+    "checkpoint": _CHECKPOINT,
+    "logged": {**_CHECKPOINT, "refs": "list of text", "calls": "list of made"},
+    "made": {"id": "text", "name": "text", "kind": "text", "status": "text"},
+    "shown": {**_CHECKPOINT, "refs": "list of text", "state": "object", "calls": "list of call"},
+    "call": _CALL,
+    "branch": {
+        "name": "text",
+        "is_tag": "true or false",
+        "run": "text or null",
+        "head": "checkpoint",
+    },
+    "standing": {
+        "session": "text",
+        "branch": "text",
+        "run": "text",
+        "crashes": "number",
+        "head": "checkpoint or null",
+        "calls": "list of call",
+        "in_doubt": "list of text",
+    },
+    "change": _CHANGE,
+    "item": {"index_before": "number or null", "index_after": "number or null", **_CHANGE, "changes": "list of change"},
+    "part": {
+        "part": "text",
+        "kind": "text",
+        "added": "number",
+        "removed": "number",
+        "changed": "number",
+        "items": "list of item",
+        "changes": "list of change",
+    },
+    "diff": {"a": "text", "b": "text", "parts": "list of part"},
+    "found": {
+        "session": "text",
+        "checkpoint": "text",
+        "sequence": "number",
+        "step": "number or null",
+        "created_at": "time",
+        "path": "list",
+        "role": "text or null",
+        "tool": "text or null",
+        "text": "text",
+    },
+    "status": {
+        "store": "text",
+        "backend": "text",
+        "sessions": "number",
+        "checkpoints": "number",
+        "logical_bytes": "number",
+        "stored_bytes": "number",
+        "crashed": "list of text",
+        "in_doubt": "number",
+    },
+    "stats": {
+        "sessions": "number",
+        "checkpoints": "number",
+        "logical_bytes": "number",
+        "stored_bytes": "number",
+        "ratio": "number",
+        "largest": "list of weight",
+    },
+    "weight": {"session": "text", "checkpoints": "number", "logical_bytes": "number", "written_bytes": "number"},
+    "verified": {"ok": "true or false", "checked": "number", "problems": "list of problem", "repaired": "list of text"},
+    "problem": {
+        "what": "text",
+        "session": "text or null",
+        "checkpoints": "list of text",
+        "cost": "text",
+        "remedy": "text",
+    },
+    "pruned": {
+        "dry_run": "true or false",
+        "checkpoints": "object",
+        "sessions": "list of text",
+        "freed_bytes": "number",
+    },
+    "finding": {"check": "text", "verdict": "text", "detail": "text"},
+}
+
+
+def dump(value: Any) -> str:
+    """One line of JSON."""
+    return json.dumps(value, ensure_ascii=True, allow_nan=False)
+
+
+def usage(value: Usage) -> dict[str, Any]:
+    """What was used."""
+    return {
+        "tokens_in": value.tokens_in,
+        "tokens_out": value.tokens_out,
+        "cost": plain(value.cost),
+        "tasks_completed": value.tasks_completed,
+        "extra": plain(dict(value.extra)),
+    }
+
+
+def session(info: SessionInfo) -> dict[str, Any]:
+    """A session's line."""
+    return {
+        "id": info.id,
+        "agent": info.agent,
+        "status": info.status.value,
+        "reason": info.reason,
+        "crashed": info.crashed,
+        "branches": info.branches,
+        "checkpoints": info.checkpoints,
+        "last_step": info.last_step,
+        "usage": usage(info.usage),
+        "created_at": time(info.created_at),
+        "updated_at": time(info.updated_at),
+    }
+
+
+def checkpoint(point: Checkpoint) -> dict[str, Any]:
+    """A checkpoint without its state."""
+    return {
+        "session": point.session_id,
+        "id": point.id,
+        "branch": point.branch,
+        "parent": point.parent_id,
+        "sequence": point.sequence,
+        "step": point.step,
+        "label": point.label,
+        "trigger": point.trigger,
+        "status": point.status.value,
+        "reason": point.reason,
+        "agent": point.agent,
+        "created_at": time(point.created_at),
+        "usage": usage(point.usage),
+        "total_usage": usage(point.total_usage),
+        "metadata": plain(dict(point.metadata)),
+        "resume_hint": point.resume_hint,
+        "restored_from": point.restored_from,
+        "digest": point.digest,
+        "summary": point.summary,
+    }
+
+
+def call(made: Call) -> dict[str, Any]:
+    """A journaled call."""
+    return {
+        "id": made.id,
+        "name": made.name,
+        "key": made.key,
+        "kind": made.kind,
+        "args": plain(made.args),
+        "status": made.status,
+        "result": plain(made.result),
+        "error": made.error,
+        "started_at": time(made.started_at),
+        "ended_at": None if made.ended_at is None else time(made.ended_at),
+        "parent": made.parent,
+    }
+
+
+def standing(session_id: str, found: Standing) -> dict[str, Any]:
+    """A branch whose run has not ended."""
+    return {
+        "session": session_id,
+        "branch": found.branch,
+        "run": "live" if found.live else "crashed",
+        "crashes": found.crashes,
+        "head": None if found.head is None else checkpoint(found.head),
+        "calls": [call(each) for each in found.calls],
+        "in_doubt": [each.id for each in found.in_doubt],
+    }
+
+
+def diff(found: Diff) -> dict[str, Any]:
+    """What differs, part by part."""
+    return {
+        "a": found.a,
+        "b": found.b,
+        "parts": [
+            {
+                "part": str(part.name),
+                "kind": part.kind,
+                "added": part.stat().added,
+                "removed": part.stat().removed,
+                "changed": part.stat().changed,
+                "items": [_item(item) for item in part.items],
+                "changes": [_change(change) for change in part.changes],
+            }
+            for part in found.parts
+        ],
+    }
+
+
+def _item(item: ItemChange) -> dict[str, Any]:
+    index = item.index_before if item.index_after is None else item.index_after
+    return {
+        "index_before": item.index_before,
+        "index_after": item.index_after,
+        "path": [index],
+        "kind": item.kind,
+        "before": plain(item.before),
+        "after": plain(item.after),
+        "changes": [_change(change) for change in item.changes],
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        "path": [plain(step) for step in change.path],
+        "kind": change.kind,
+        "before": plain(change.before),
+        "after": plain(change.after),
+    }
+
+
+def time(at: dt.datetime) -> str:
+    """A time in UTC, as RFC 3339 writes it."""
+    return at.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
+
+
+def plain(value: Any) -> Any:
+    """Any value that a state can hold, in what JSON has."""
+    if value is None or isinstance(value, bool | str):
+        return _text(value) if isinstance(value, str) else value
+    if isinstance(value, int):
+        return value if abs(value) < 2**63 else {"$int": hex(value)}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"$float": repr(value)}
+    if isinstance(value, dict):
+        if all(isinstance(key, str) and not key.startswith("$") for key in value):
+            return {_text(key): plain(each) for key, each in value.items()}
+        return {"$dict": [[plain(key), plain(each)] for key, each in value.items()]}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, set | frozenset):
+        return {"$set": sorted([plain(each) for each in value], key=dump)}
+    return {f"${_kind(value)}": _words(value)}
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()  # half a surrogate pair is nothing that JSON could carry
+
+
+def _kind(value: Any) -> str:
+    return "damaged" if isinstance(value, Damaged) else type(value).__name__.lower()
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dt.datetime | dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        return f"{value.total_seconds()!r} s"
+    if isinstance(value, Damaged):
+        return value.what
+    return str(value) if isinstance(value, Decimal | UUID) else repr(value)

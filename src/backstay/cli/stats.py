@@ -1,0 +1,114 @@
+"""`backstay stats`: how much is kept, in how little space, and which sessions are the largest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from backstay.cli.bar import Bar
+from backstay.cli.line import Line, json_option
+from backstay.cli.where import in_store
+
+if TYPE_CHECKING:
+    from backstay.cli.screen import Screen
+    from backstay.model import SessionInfo, StoreStats
+    from backstay.store import Store
+
+_PAGE_ROWS = 500
+
+
+@click.command("stats", cls=Line, shape="stats", examples=["backstay stats", "backstay stats --top 1 --json"])
+@click.option(
+    "--top",
+    metavar="N",
+    type=int,
+    default=5,
+    show_default=True,
+    help="So many of the largest sessions; with 0 nothing has to be read.",
+)
+@json_option
+@in_store
+def command(store: Store, *, top: int, as_json: bool) -> None:
+    """Say how much is kept, what it would take as plain copies, and which sessions are the largest."""
+    from backstay.cli.screen import Screen
+
+    stats = store.stats()
+    largest = _largest(store, top) if top else []
+    screen = Screen()
+    if not as_json:
+        _tell(screen, stats, largest)
+        return
+    from backstay.cli import shapes
+
+    weights = [
+        {"session": info.id, "checkpoints": info.checkpoints, "logical_bytes": logical, "written_bytes": written}
+        for info, logical, written in largest
+    ]
+    about: dict[str, Any] = {
+        "sessions": stats.sessions,
+        "checkpoints": stats.checkpoints,
+        "logical_bytes": stats.logical_bytes,
+        "stored_bytes": stats.stored_bytes,
+        "ratio": round(stats.ratio, 2),
+        "largest": weights,
+    }
+    screen.line(shapes.dump(about))
+
+
+def _largest(store: Store, top: int) -> list[tuple[SessionInfo, int, int]]:
+    """Sessions with their states' bytes, and the bytes that were written for them before they were packed."""
+    import heapq
+
+    infos = list(store.sessions())
+    found: list[tuple[int, int, int, SessionInfo]] = []
+    total, done = sum(info.checkpoints for info in infos), 0
+    with Bar("stats") as bar:
+        for number, info in enumerate(infos):
+            logical = written = after = 0
+            while page := store.backend.history(info.id, after=after, limit=_PAGE_ROWS):
+                after = page[-1].row.sequence
+                logical += sum([kept.size_bytes for kept in page])
+                written += sum([record.size_bytes for kept in page for record in (kept.delta, kept.whole) if record])
+                done += len(page)
+                bar(done, max(total, done))
+            found.append((logical, written, -number, info))
+    return [(info, logical, written) for logical, written, _, info in heapq.nlargest(top, found)]
+
+
+def _tell(screen: Screen, stats: StoreStats, largest: list[tuple[SessionInfo, int, int]]) -> None:
+    from backstay.cli.columns import Column, listing
+    from backstay.cli.shown import age, safe, size
+
+    for name, text in (
+        ("sessions", f"{stats.sessions:,}"),
+        ("checkpoints", f"{stats.checkpoints:,}"),
+        ("as plain copies", size(stats.logical_bytes)),
+        ("on disk", size(stats.stored_bytes)),
+        ("ratio", f"{stats.ratio:.{1 if stats.ratio >= 1 else 2}f}x"),
+    ):
+        screen.line((f"{name:<16}", "dim"), text)
+    if not largest:
+        return
+    screen.line()
+    columns = [
+        Column("LARGEST", least=12, is_name=True),
+        Column("CHECKPOINTS", right=True),
+        Column("PLAIN COPIES", right=True),
+        Column("WRITTEN", right=True),
+        Column("AGE", right=True),
+    ]
+    listing(
+        screen,
+        columns,
+        [
+            [
+                (safe(info.id), "bold"),
+                f"{info.checkpoints:,}",
+                size(logical),
+                size(written),
+                (age(info.updated_at), "dim"),
+            ]
+            for info, logical, written in largest
+        ],
+    )

@@ -1,0 +1,81 @@
+"""`backstay status`: what is in the store, how large it is, and what needs somebody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from backstay.cli.line import Line, json_option
+from backstay.cli.where import name_of, open_store, store_option
+
+if TYPE_CHECKING:
+    from backstay.cli.screen import Screen
+    from backstay.cli.standing import Standing
+    from backstay.model import StoreStats
+    from backstay.store import Store
+
+_SHOWN = 5
+
+
+@click.command("status", cls=Line, shape="status", examples=["backstay status", "backstay status --json"])
+@json_option
+@store_option
+def command(*, url: str | None, as_json: bool) -> None:
+    """Say what is in the store, how large it is, and which sessions crashed or wait for a decision."""
+    from backstay.cli.screen import Screen
+
+    with open_store(url) as store:
+        stats, crashed = store.stats(), _crashed(store)
+        doubts = sum(len(each.in_doubt) for _, each in crashed)
+        screen = Screen()
+        if as_json:
+            from backstay.cli import shapes
+
+            about = {
+                "store": name_of(url),
+                "backend": store.backend.name,
+                "sessions": stats.sessions,
+                "checkpoints": stats.checkpoints,
+                "logical_bytes": stats.logical_bytes,
+                "stored_bytes": stats.stored_bytes,
+                "crashed": list(dict.fromkeys(name for name, each in crashed if not each.live)),
+                "in_doubt": doubts,
+            }
+            screen.line(shapes.dump(about))
+            return
+        _tell(screen, f"{name_of(url)} ({store.backend.name})", stats, crashed)
+
+
+def _crashed(store: Store) -> list[tuple[str, Standing]]:
+    from backstay.cli.standing import standings
+
+    return [(info.id, each) for info in store.crashed() for each in standings(store, store.session(info.id))]
+
+
+def _tell(screen: Screen, name: str, stats: StoreStats, crashed: list[tuple[str, Standing]]) -> None:
+    from backstay.cli.shown import cut, many, safe, size
+
+    screen.line(("store     ", "dim"), safe(name))
+    screen.line(("sessions  ", "dim"), f"{many(stats.sessions, 'session')}, {many(stats.checkpoints, 'checkpoint')}")
+    if stats.checkpoints:
+        ratio = f", {stats.ratio:.1f}x smaller than plain copies" if stats.ratio > 1 else ""
+        screen.line(("size      ", "dim"), f"{size(stats.stored_bytes)} on disk{ratio}")
+    if not stats.sessions:
+        screen.line()
+        screen.line("Nothing is kept here yet. An agent writes with backstay.open(); `backstay demo` shows how.")
+        return
+    dead = [(id_, each) for id_, each in crashed if not each.live]
+    if not dead:
+        screen.line(("crashed   ", "dim"), ("none", "green"))
+        return
+    screen.line(("crashed   ", "dim"), (many(len(dead), "run"), "bold red"))
+    for id_, each in dead[:_SHOWN]:
+        doubts = len(each.in_doubt)
+        what = f"{many(doubts, 'call')} in doubt" if doubts else "nothing in doubt: run it again to go on"
+        where = "" if each.branch == "main" else f" ({safe(each.branch)})"
+        screen.line("          ", (cut(f"{safe(id_)}{where}", screen.width - 44), "bold"), f"  {what}")
+    if len(dead) > _SHOWN:
+        screen.line(f"          … and {len(dead) - _SHOWN} more")
+    screen.line()
+    screen.line("`backstay recover` says where each stood and decides what is in doubt.")

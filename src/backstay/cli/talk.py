@@ -1,0 +1,173 @@
+"""Messages as a conversation, and calls as lines: in the shapes of OpenAI, Anthropic and plain roles.
+
+Everything is made harmless and folded to fit; what was folded says how much there is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from backstay.cli.shown import cut, lines_of, safe, width, wrapped
+
+if TYPE_CHECKING:
+    from backstay.cli.screen import Piece, Screen
+    from backstay.model import Call
+
+ROLES = {"user": "green", "assistant": "cyan", "tool": "magenta", "system": "yellow", "developer": "yellow"}
+
+_FOLD_LINES = {"tool": 4, "system": 4, "developer": 4}
+_FOLD_TO = 12
+_STATUSES = {"done": "green", "failed": "red", "in_doubt": "bold red", "abandoned": "yellow", "skipped": "yellow"}
+_MAX_TEXT = 4000  # of an argument or a result, before it is measured
+
+
+def conversation(screen: Screen, messages: list[Any], *, full: bool, start: int = 0) -> None:
+    """Messages, each under who said it."""
+    names: dict[str, str] = {}
+    for index, message in enumerate(messages, start):
+        if not isinstance(message, Mapping):
+            screen.line((f"[{index}] ", "dim"), cut(value(message), screen.width - 8))
+            continue
+        role = _role(message)
+        title = role
+        answered = message.get("tool_call_id") or message.get("call_id")
+        if isinstance(answered, str) and answered in names:
+            title = f"{role} {names[answered]}"
+        screen.line((f"[{index}] ", "dim"), (cut(safe(title), screen.width - 8), f"bold {ROLES.get(role, 'blue')}"))
+        limit = None if full else _FOLD_LINES.get(role, _FOLD_TO)
+        for text, style in _body(message):
+            _folded(screen, text, style, limit)
+        for id_, name, args in calls_of(message):
+            names[id_] = name
+            line = f"-> {safe(name)}({args})"
+            lines = wrapped(line, screen.width - 4) if full else [cut(line, screen.width - 4)]
+            for each in lines:
+                screen.line("    ", (each, "bold"))
+
+
+def _folded(screen: Screen, text: str, style: str, limit: int | None) -> None:
+    room = screen.width - 4
+    # A message of a megabyte is not wrapped to show twelve lines of it.
+    seen = text if limit is None else text[: room * (limit + 1) * 2]
+    lines = [piece for line in lines_of(seen) for piece in wrapped(line, room)]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if limit is None or (len(lines) <= limit and len(seen) == len(text)):
+        shown, more = lines, 0
+    else:
+        shown = lines[:limit]
+        more = max(1, len(text) - sum(len(line) + 1 for line in shown))
+    for line in shown:
+        screen.line("    ", (line.rstrip(), style))
+    if more:
+        screen.line("    ", (f"… {more:,} more characters (--full)", "dim"))
+
+
+def _role(message: Mapping[str, Any]) -> str:
+    for key in ("role", "type"):
+        if isinstance(message.get(key), str):
+            return str(message[key])
+    return "message"
+
+
+def _body(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a message says, piece by piece, each with its style."""
+    content = message.get("content", message.get("text", message.get("output")))
+    if isinstance(content, str):
+        if content:
+            yield content, ""
+    elif isinstance(content, list):
+        for block in content:
+            yield from _block(block)
+    elif content is not None:
+        yield value(content), ""
+
+
+def _block(block: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(block, Mapping):
+        yield (block if isinstance(block, str) else value(block)), ""
+        return
+    kind = block.get("type")
+    text = block.get("text", block.get("thinking", block.get("content")))
+    if kind == "tool_use":
+        return
+    if isinstance(text, str):
+        yield text, "dim" if kind in ("thinking", "reasoning", "tool_result") else ""
+    elif isinstance(text, list):
+        for each in text:
+            yield from _block(each)
+    else:
+        yield f"[{kind or 'block'}: {cut(value(dict(block)), 60)}]", "dim"
+
+
+def calls_of(message: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The calls that a message asks for: id, name, arguments as text."""
+    found: list[tuple[str, str, str]] = []
+    calls, content = message.get("tool_calls"), message.get("content")
+    for call in calls if isinstance(calls, list) else ():
+        if isinstance(call, Mapping):
+            inner = call["function"] if isinstance(call.get("function"), Mapping) else call
+            given = inner.get("arguments", inner.get("args", inner.get("input")))
+            found.append((str(call.get("id")), str(inner.get("name")), arguments(given)))
+    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+    found += [
+        (str(block.get("id")), str(block.get("name")), arguments(block.get("input")))
+        for block in blocks
+        if block.get("type") == "tool_use"
+    ]
+    if message.get("type") == "function_call":
+        found.append((str(message.get("call_id")), str(message.get("name")), arguments(message.get("arguments"))))
+    return found
+
+
+def arguments(given: Any) -> str:
+    """Arguments as they are written in a call; JSON text is read first."""
+    if isinstance(given, str):
+        import json
+
+        try:
+            given = json.loads(given[:_MAX_TEXT])
+        except ValueError:
+            return safe(given[:_MAX_TEXT])
+    if isinstance(given, Mapping):
+        return ", ".join(f"{safe(str(key))}={value(each)}" for key, each in list(given.items())[:20])
+    return "" if given is None else value(given)
+
+
+def value(given: Any) -> str:
+    """Any value on one line; not longer than anyone would read."""
+    from backstay.cli.tree import brief
+
+    return brief(given)
+
+
+def one_line(message: Any) -> str:
+    """A message on one line: who, what, and which tools it calls."""
+    if not isinstance(message, Mapping):
+        return value(message)
+    said = " ".join(text for text, _ in _body(message))[:_MAX_TEXT]
+    calls = " ".join(f"-> {name}({args})" for _, name, args in calls_of(message))
+    return safe(" ".join(filter(None, [f"{_role(message)}:", *said.split(), calls])))
+
+
+def call_line(call: Call, room: int) -> list[Piece]:
+    """A journaled call: what it is, how it stands, its arguments, and what came of it."""
+    begin: list[Piece] = [(call.kind, "dim"), " ", (cut(safe(call.name), 30), "bold")]
+    args = "" if call.args is None else f"({arguments(call.args)})"
+    style = _STATUSES.get(call.status, "")
+    status = call.status.replace("_", " ")
+    outcome = ""
+    if call.error is not None:
+        outcome = safe(call.error[:_MAX_TEXT])
+    elif call.status == "done":
+        outcome = (
+            one_line(call.result) if isinstance(call.result, Mapping) and "role" in call.result else value(call.result)
+        )
+    room -= len(call.kind) + width(cut(safe(call.name), 30)) + len(status) + 3
+    head = cut(args, max(12, room // 2) if outcome else max(12, room))
+    pieces: list[Piece] = [*begin, head, " ", (status, style)]
+    room -= width(head) + 2
+    if outcome and room > len("…: "):
+        pieces += [": ", cut(outcome, room)]
+    return pieces

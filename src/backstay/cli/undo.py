@@ -1,0 +1,41 @@
+"""`backstay undo`: the branch as it stood before its last restore or undo; twice is redo."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+import backstay
+from backstay.cli.asking import agree, yes_option
+from backstay.cli.line import Line
+from backstay.cli.lookup import branch_option, session_argument, session_of
+from backstay.cli.where import in_store
+
+if TYPE_CHECKING:
+    from backstay.store import Store
+
+
+@click.command("undo", cls=Line, examples=["backstay undo ticket-42 -y"])
+@session_argument()
+@branch_option("The branch.")
+@yes_option
+@in_store
+def command(store: Store, session: str, *, branch: str, yes: bool) -> None:
+    """Take back the last restore or undo on a branch of SESSION, as a new checkpoint. Undo twice is redo."""
+    from backstay.cli.restore import preview, refuse_moved, standing_at
+    from backstay.cli.screen import Screen
+    from backstay.cli.shown import safe, short
+    from backstay.cli.standing import undo_target
+
+    found = session_of(store, session)
+    head, target = standing_at(found, branch), undo_target(store, found, branch)
+    if target is None:
+        message = f"branch {branch!r} has no restore to undo"
+        raise backstay.NotFoundError(message, hint="`backstay restore SESSION REF` goes back to any checkpoint")
+    screen = Screen()
+    preview(screen, found, branch, head, found.checkpoint(target))
+    agree(f"Bring {safe(branch)} back to {short(target)}?", yes=yes)
+    refuse_moved(found, branch, head)
+    made = found.undo(branch=branch)
+    screen.line(f"Undone: {safe(branch)} is at {short(made.id)}, a new checkpoint. Undo again to redo.")

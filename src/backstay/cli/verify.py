@@ -1,0 +1,67 @@
+"""`backstay verify`: read everything again and say what is damaged, what that costs, and what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from backstay.cli.bar import Bar
+from backstay.cli.ending import DAMAGED, in_words
+from backstay.cli.line import Line, json_option
+from backstay.cli.lookup import session_argument, session_id
+from backstay.cli.where import in_store
+
+if TYPE_CHECKING:
+    from backstay.model import VerifyReport
+    from backstay.store import Store
+
+
+@click.command("verify", cls=Line, shape="verified", examples=["backstay verify", "backstay verify ticket-42 --json"])
+@session_argument(required=False)
+@click.option("--repair", is_flag=True, help="First remove what is provably useless; never a readable checkpoint.")
+@json_option
+@in_store
+def command(store: Store, session: str | None, *, repair: bool, as_json: bool) -> None:
+    """Read everything, or one SESSION, again and compare it with its digests. Damage is exit code 4."""
+    from backstay.cli.screen import Screen
+
+    given = None if session is None else _named(store, session)
+    with Bar("verify") as bar:
+        report = store.verify(given, repair=repair, progress=bar)
+    screen = Screen()
+    if as_json:
+        from backstay.cli import shapes
+
+        screen.line(shapes.dump(_shape(report)))
+    else:
+        screen.text(in_words(str(report)))
+    if not report.ok:
+        raise click.exceptions.Exit(DAMAGED)
+
+
+def _named(store: Store, given: str) -> str:
+    import backstay
+
+    try:
+        return session_id(store, given)
+    except backstay.CorruptionError:
+        return given  # the list cannot be read; the one that was named may be
+
+
+def _shape(report: VerifyReport) -> dict[str, Any]:
+    return {
+        "ok": report.ok,
+        "checked": report.checked,
+        "problems": [
+            {
+                "what": problem.what,
+                "session": problem.session_id,
+                "checkpoints": list(problem.checkpoints),
+                "cost": problem.cost,
+                "remedy": in_words(problem.remedy),
+            }
+            for problem in report.problems
+        ],
+        "repaired": list(report.repaired),
+    }

@@ -1,0 +1,25 @@
+"""What changed between two states, as splices; and how a chain of them gives a state back.
+
+`advance` compares a new state with what is known of the last one and writes a Record; `whole` writes a Record that
+needs no other; `rebuild` turns a chain of Records into a state. Nothing relies on object identity: what is known is
+a private copy, compared by value and exact type. Pure: no I/O, no clock.
+"""
+
+from backstay.delta.advance import Known, advance, know, whole
+from backstay.delta.merging import merge
+from backstay.delta.record import LARGE_BYTES, LOST, PIECE_BYTES, Rebuilt, Record, rebuild, refs_of
+
+__all__ = [
+    "LARGE_BYTES",
+    "LOST",
+    "PIECE_BYTES",
+    "Known",
+    "Rebuilt",
+    "Record",
+    "advance",
+    "know",
+    "merge",
+    "rebuild",
+    "refs_of",
+    "whole",
+]

@@ -1,0 +1,404 @@
+"""From what is known of the last state to the next one: the ops that lead there, and what is then known.
+
+The walk goes down only where the shadow says that something differs. A list that only grew costs its new items. One
+that was trimmed, edited or partly replaced is aligned by its items' digests, so each change costs what changed. A
+text that changed at its place is a patch by common head and tail.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
+from hashlib import sha256
+from operator import is_
+from typing import Any, NamedTuple, TypeVar
+
+from backstay.codec import Path, encode_settled, settle
+from backstay.delta.record import DEL, LIST, MANY, PATCH, SET, SPLICE, Record, Writer
+from backstay.delta.shadow import is_text_dict, is_vector, same, shadow_of
+from backstay.digest import DictTree, Leaf, ListTree, Tree, leaf_of, tree_of
+from backstay.model import State
+
+_MISSING = object()
+_MIN_PATCH_CHARS = 64
+
+Text = TypeVar("Text", str, bytes)
+
+
+class Known:
+    """What is kept of a state between two commits: its shadow and its digests. Never changed once made.
+
+    `given` is the state itself, if who gave it promised never to change anything in it.
+    """
+
+    __slots__ = ("given", "shadow", "tree")
+
+    def __init__(self, shadow: dict[str, Any], tree: DictTree, given: State | None = None) -> None:
+        self.shadow = shadow
+        self.tree = tree
+        self.given = given
+
+    @property
+    def digest(self) -> bytes:
+        """The state's digest."""
+        return self.tree.digest
+
+    @property
+    def size_bytes(self) -> int:
+        """The length of the state's canonical form, headers aside: what a plain copy would weigh."""
+        return self.tree.size
+
+
+def know(state: State) -> Known:
+    """What is to be known of a state that was just read, or is the first of its history."""
+    settled = {key: settle(value, (key,)) for key, value in state.items()}
+    tree = tree_of(settled, ())
+    assert isinstance(tree, DictTree)  # noqa: S101 - the store admits only dicts with text keys as states
+    return Known(shadow_of(settled), tree)
+
+
+def advance(known: Known, state: State, *, frozen: bool = False) -> tuple[Record, dict[bytes, bytes], Known]:
+    """The delta from a known state to this one, the pieces it needs, and what is known then.
+
+    With `frozen` nothing in the state will ever be changed; then what is the same object next time is not compared.
+    """
+    writer = Writer()
+    shadow, tree, skip = known.shadow, known.tree, frozenset[str]()
+    if frozen and known.given is not None:
+        shadow, tree, skip = _pass_over(writer, known, known.given, state)
+    shadow, next_tree = _dict(writer, shadow, tree, state, (), skip)
+    assert isinstance(next_tree, DictTree)  # noqa: S101 - a dict's tree is a DictTree
+    return *writer.finish(), Known(shadow, next_tree, state if frozen else None)
+
+
+def _pass_over(
+    writer: Writer, known: Known, given: State, state: State
+) -> tuple[dict[str, Any], DictTree, frozenset[str]]:
+    """What is known once the lists that only grew are dealt with, and the keys that need no further look."""
+    same_parts, grown = _identical(given, state)
+    shadow, tree = known.shadow, known.tree
+    for key, count in grown.items():
+        items = state[key][count:]
+        child = tree.children[key]
+        assert isinstance(child, ListTree)  # noqa: S101 - a list's tree is a ListTree
+        after = _splice(writer, child, (key,), _Gap(count, count, count, count + len(items)), items)
+        assert after is not None  # noqa: S101 - it has a tree
+        shadow = {**shadow, key: shadow[key] + [shadow_of(item) for item in items]}
+        tree = tree.replace({key: after}, [])
+    return shadow, tree, frozenset([*same_parts, *grown])
+
+
+def _identical(before: State, after: State) -> tuple[list[str], dict[str, int]]:
+    """The parts that are the same objects, and the lists that begin with the same objects and how many those are."""
+    parts: list[str] = []
+    grown: dict[str, int] = {}
+    for key, value in after.items():
+        old = before.get(key, _MISSING)
+        if old is value:
+            parts.append(key)
+        elif (
+            type(old) is list
+            and type(value) is list
+            and 0 < len(old) < len(value)
+            and type(old[0]) is dict
+            and all(map(is_, old, value))
+        ):
+            grown[key] = len(old)
+    return parts, grown
+
+
+def whole(state: State, touched: Collection[str] = ()) -> tuple[Record, dict[bytes, bytes]]:
+    """A record that needs no other. Parts not touched since the last whole copy are kept once per store if large."""
+    writer = Writer()
+    run: list[str] = []
+
+    def flush() -> None:
+        if run:
+            writer.op(MANY, [], len(run))
+            for key in run:
+                writer.value(key, ())
+                (writer.value if key in touched else writer.part)(state[key], (key,))
+            run.clear()
+
+    for key, value in state.items():
+        if key in touched and type(value) is list:
+            flush()
+            writer.op(LIST, [], key, len(value))
+            for at, item in enumerate(value):
+                writer.value(item, (key, at))
+        else:
+            run.append(key)
+    flush()
+    return writer.finish()
+
+
+def _dict(
+    writer: Writer,
+    old: dict[str, Any],
+    tree: DictTree | None,
+    new: dict[str, Any],
+    path: Path,
+    skip: Collection[str] = (),
+) -> tuple[dict[str, Any], DictTree | None]:
+    """Ops that turn one dict into the other, but for the keys in `skip`. Without a tree no digests are kept."""
+    shadow: dict[str, Any] | None = None
+    changed: dict[str, Tree] = {}
+    fresh = 0
+    for key, value in new.items():
+        if key in skip:
+            continue
+        before = old.get(key, _MISSING)
+        if before is not _MISSING and same(before, value):
+            continue
+        if shadow is None:
+            shadow = old.copy()
+        fresh += before is _MISSING
+        if tree is None:
+            shadow[key], _ = _value(writer, before, None, value, path, key)
+        else:
+            child = tree.children.get(key)
+            shadow[key], changed[key] = _hashed(writer, before, child, value, path, key)
+    removed = [] if len(new) == len(old) + fresh else [key for key in old if key not in new]
+    if shadow is None and not removed:
+        return old, tree
+    shadow = old.copy() if shadow is None else shadow
+    for key in removed:
+        writer.op(DEL, path, key)
+        del shadow[key]
+    return shadow, tree.replace(changed, removed) if tree is not None else None
+
+
+def _hashed(writer: Writer, before: object, tree: Tree | None, value: object, path: Path, key: str) -> tuple[Any, Tree]:
+    """As `_value`, with the value's tree: kept along where the change went below it, made anew where it was set."""
+    shadow, after = _value(writer, before, tree, value, path, key)
+    if after is None:
+        here = (*path, key)
+        after = tree_of(settle(value, here), here)
+    return shadow, after
+
+
+def _value(
+    writer: Writer, before: object, tree: Tree | None, value: object, path: Path, key: Any
+) -> tuple[Any, Tree | None]:
+    """Make container[key] the value: by ops below it if both are dicts or lists, by a patch if both are texts."""
+    here = (*path, key)
+    if type(before) is dict and is_text_dict(value):
+        return _dict(writer, before, tree if isinstance(tree, DictTree) else None, value, here)
+    if type(value) is list and (type(before) is list or is_vector(before)):
+        return _list(writer, before, tree if isinstance(tree, ListTree) else None, value, here)
+    value = settle(value, here)
+    if before is not _MISSING and same(before, value):
+        return before, tree
+    if not _patch(writer, before, value, path, key):
+        writer.op(SET, path, key)
+        (writer.part if before is _MISSING else writer.value)(value, here)
+    return shadow_of(value), None
+
+
+def _patch(writer: Writer, before: object, value: object, path: Path, key: Any) -> bool:
+    if isinstance(before, str) and isinstance(value, str):
+        return _patch_text(writer, before, value, path, key)
+    if isinstance(before, bytes) and isinstance(value, bytes):
+        return _patch_text(writer, before, value, path, key)
+    return False
+
+
+def _patch_text(writer: Writer, before: Text, value: Text, path: Path, key: Any) -> bool:
+    if min(len(before), len(value)) < _MIN_PATCH_CHARS:
+        return False
+    head = common_head(before, value)
+    tail = common_tail(before, value, min(len(before), len(value)) - head)
+    if 2 * (head + tail) < len(value):
+        return False
+    writer.op(PATCH, path, key, head, tail)
+    writer.value(value[head : len(value) - tail], (*path, key))
+    return True
+
+
+def common_head(a: Text, b: Text) -> int:
+    """How many characters both begin with; by halving, so that the comparing is done by memcmp."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def common_tail(a: Text, b: Text, limit: int) -> int:
+    """How many characters both end with, `limit` at most."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[len(a) - middle : len(a) - low] == b[len(b) - middle : len(b) - low]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _list(
+    writer: Writer, before: Any, tree: ListTree | None, new: list[Any], path: Path
+) -> tuple[Any, ListTree | None]:
+    count = len(before)
+    if is_vector(before):
+        grew = before.begins(new)
+        old = before.members() if not grew else []
+    else:
+        old = before
+        grew = len(new) >= count and same(old, new if len(new) == count else new[:count])
+    if grew:
+        items = new[count:]
+        tree = _splice(writer, tree, path, _Gap(count, count, count, len(new)), items)
+        if is_vector(before) or not before:
+            return shadow_of(new if is_vector(before) else items), tree
+        return before + [shadow_of(item) for item in items], tree
+    shadow = old.copy()
+    items, gaps = _gaps(old, tree, new, path)
+    for gap in reversed(gaps):
+        added = items[gap.new_from : gap.new_to]
+        if gap.old_to - gap.old_from == len(added):
+            tree = _edit(writer, shadow, tree, path, gap, added)
+        else:
+            tree = _splice(writer, tree, path, gap, added)
+            shadow[gap.old_from : gap.old_to] = [shadow_of(item) for item in added]
+    return shadow_of(items) if is_vector(before) else shadow, tree
+
+
+class _Gap(NamedTuple):
+    """old[old_from:old_to] gives way to new[new_from:new_to]."""
+
+    old_from: int
+    old_to: int
+    new_from: int
+    new_to: int
+
+
+def _splice(writer: Writer, tree: ListTree | None, path: Path, gap: _Gap, items: list[Any]) -> ListTree | None:
+    """Put these items in the place of the old ones; they are settled where they lie, as each is looked at anyway."""
+    drop = gap.old_to - gap.old_from
+    if not drop and not items:
+        return tree
+    writer.op(SPLICE, path, gap.old_from, drop, len(items))
+    leaves: list[Leaf] = []
+    for at, given in enumerate(items):
+        here = (*path, gap.new_from + at)
+        item, stored, canonical = encode_settled(given, here)
+        items[at] = item
+        writer.value(item, here, stored)
+        leaves.append(Leaf(sha256(canonical).digest(), len(canonical)))
+    return None if tree is None else tree.splice(gap.old_from, drop, leaves)
+
+
+def _edit(
+    writer: Writer, shadow: list[Any], tree: ListTree | None, path: Path, gap: _Gap, items: list[Any]
+) -> ListTree | None:
+    """Items changed where they stand: ops inside each, or the item anew where that is shorter."""
+    for offset in range(len(items) - 1, -1, -1):
+        at, item = gap.old_from + offset, items[offset]
+        if same(shadow[at], item):
+            continue
+        mark = writer.mark()
+        after, _ = _value(writer, shadow[at], None, item, path, at)
+        inside = writer.weight_since(mark)
+        writer.rewind(mark)
+        writer.op(SPLICE, path, at, 1, 1)
+        writer.value(item, (*path, at))
+        if inside < writer.weight_since(mark):
+            writer.rewind(mark)
+            _value(writer, shadow[at], None, item, path, at)
+        shadow[at] = after
+        if tree is not None:
+            tree = tree.splice(at, 1, [leaf_of(item, (*path, at))])
+    return tree
+
+
+def _gaps(old: list[Any], tree: ListTree | None, new: list[Any], path: Path) -> tuple[list[Any], list[_Gap]]:
+    """The new items, settled where they are not as before; and where the two lists differ, in ascending order."""
+    head, most = 0, min(len(old), len(new))
+    while head < most and same(old[head], new[head]):
+        head += 1
+    tail, most = 0, most - head
+    while tail < most and same(old[-1 - tail], new[-1 - tail]):
+        tail += 1
+    middle = _Gap(head, len(old) - tail, head, len(new) - tail)
+    items = new.copy()
+    for at in range(head, len(new) - tail):
+        items[at] = settle(new[at], (*path, at))
+    out, into = middle.old_to - middle.old_from, middle.new_to - middle.new_from
+    if not out or not into or _stands(old, items, middle):
+        return items, [middle]
+    trimmed = _trimmed(old, items, middle)
+    if trimmed is not None:
+        return items, trimmed
+    return items, [middle] if tree is None else _align(tree, items, middle)
+
+
+def _trimmed(old: list[Any], new: list[Any], gap: _Gap) -> list[_Gap] | None:
+    """A window that moved on: some items gone at its front, all others as they were, some added behind."""
+    try:
+        start = old.index(new[gap.new_from], gap.old_from, gap.old_to)
+    except Exception:  # noqa: BLE001 - not there, or a foreign __eq__ raised
+        return None
+    kept = gap.old_to - start
+    behind = gap.new_from + kept
+    if behind > gap.new_to or not same(old[start : gap.old_to], new[gap.new_from : behind]):
+        return None
+    return [
+        _Gap(gap.old_from, start, gap.new_from, gap.new_from),
+        _Gap(gap.old_to, gap.old_to, behind, gap.new_to),
+    ]
+
+
+def _stands(old: Sequence[Any], new: list[Any], gap: _Gap) -> bool:
+    """True when the items stayed at their places and only some changed."""
+    count = gap.old_to - gap.old_from
+    if count != gap.new_to - gap.new_from:
+        return False
+    pairs = zip(old[gap.old_from : gap.old_to], new[gap.new_from : gap.new_to], strict=True)
+    return 2 * sum(same(a, b) for a, b in pairs) >= count - 2
+
+
+def _align(tree: ListTree, new: list[Any], gap: _Gap) -> list[_Gap]:
+    """Pair equal items in order (the longest rising run of old positions); what lies between pairs is a gap."""
+    places: dict[bytes, int] = {}
+    for at in range(gap.old_from, gap.old_to):
+        digest = tree.digest_of(at)
+        places[digest] = -1 if digest in places else at
+    pairs = [
+        (place, at)
+        for at in range(gap.new_from, gap.new_to)
+        if (place := places.get(leaf_of(new[at], ()).digest, -1)) >= 0
+    ]
+    gaps: list[_Gap] = []
+    from_old, from_new = gap.old_from, gap.new_from
+    for place, at in [*_rising(pairs), (gap.old_to, gap.new_to)]:
+        if place > from_old or at > from_new:
+            gaps.append(_Gap(from_old, place, from_new, at))
+        from_old, from_new = place + 1, at + 1
+    return gaps
+
+
+def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The longest subsequence of pairs whose first members rise (patience sorting)."""
+    tops: list[int] = []
+    piles: list[int] = []
+    back: list[int] = []
+    for number, (place, _) in enumerate(pairs):
+        pile = bisect_left(tops, place)
+        back.append(piles[pile - 1] if pile else -1)
+        if pile == len(tops):
+            tops.append(place)
+            piles.append(number)
+        else:
+            tops[pile], piles[pile] = place, number
+    result: list[tuple[int, int]] = []
+    number = piles[-1] if piles else -1
+    while number >= 0:
+        result.append(pairs[number])
+        number = back[number]
+    return result[::-1]

@@ -1,0 +1,358 @@
+"""Records: how one step of a state's history is written, and how a chain of them is read.
+
+A record has two halves. `ops` is a short list that says where things go (which list, from which index, how many out,
+how many in); `body` is the values that go in, one after the other. They are apart so that a damaged body costs the
+values in it and not the shape of all that follows. A text or bytes value of 4 KiB and more is cut into pieces that
+are kept once per store by their digest; `refs` names the pieces a record needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from backstay.codec import (
+    LARGE,
+    Ext,
+    Path,
+    array_header,
+    decoder,
+    encode_stored,
+    encode_tagged,
+    tag_scalar,
+    tagged,
+    untag,
+)
+from backstay.errors import CorruptionError
+from backstay.model import MAX_STATE_BYTES, Damaged, State
+
+LARGE_BYTES = 4096
+PIECE_BYTES = 32 * 1024  # the first piece of a large value; each further one is twice as long
+_MAX_PIECE_BYTES = 8 * 1024 * 1024
+_MAX_LARGE_BYTES = 2 * MAX_STATE_BYTES
+_LARGE_COST = 1024  # what is nested in itself takes time, however short it is
+
+# The first number of an op, and what follows it. Values come from the body in the order of the ops.
+SET = 0  # path, key            one value: container[key] = value
+DEL = 1  # path, key            no value
+SPLICE = 2  # path, start, drop, count   count values: list[start : start + drop] = values
+PATCH = 3  # path, key, head, tail       one value: the new middle of a text or bytes
+MANY = 4  # path, count          2 * count values: keys and values of a dict
+LIST = 5  # path, key, count     count values: container[key] = values
+
+_TEXT, _BYTES, _SURROGATES, _ENCODED = range(4)
+
+decode_ops = msgspec.msgpack.Decoder(list[list[Any]], ext_hook=untag).decode
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One step of a state, whole or as a delta; what crosses the port."""
+
+    ops: bytes
+    body: bytes
+    refs: tuple[bytes, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """What the record weighs before it is packed."""
+        return len(self.ops) + len(self.body)
+
+
+class Writer:
+    """Collects ops, values and the pieces of large values."""
+
+    def __init__(self) -> None:
+        self.ops: list[list[Any]] = []
+        self.values: list[bytes] = []
+        self._refs: list[bytes] = []
+        self._pieces: dict[bytes, bytes] = {}
+
+    def op(self, *op: object) -> None:
+        """Add an op; its values follow with `value`."""
+        self.ops.append(list(op))
+
+    def value(self, value: object, path: Path, data: bytes | None = None) -> None:
+        """Add one value in its stored form (`data`, if the caller has it), large strings as references."""
+        if data is None:
+            data = encode_stored(value, path)
+        if len(data) >= LARGE_BYTES:
+            data = encode_tagged(tagged(value, path, scalar=self._scalar))
+        self.values.append(data)
+
+    def part(self, value: object, path: Path) -> None:
+        """Add a value that does not change from step to step: if it is large, kept once per store as a whole."""
+        self.value(value, path)
+        if len(self.values[-1]) >= LARGE_BYTES:
+            self.values[-1] = encode_tagged(self._large(_ENCODED, self.values[-1]))
+
+    def mark(self) -> tuple[int, int, int]:
+        """A place to come back to with `rewind`."""
+        return len(self.ops), len(self.values), len(self._refs)
+
+    def rewind(self, mark: tuple[int, int, int]) -> None:
+        """Forget all that was added since."""
+        del self.ops[mark[0] :], self.values[mark[1] :], self._refs[mark[2] :]
+
+    def weight_since(self, mark: tuple[int, int, int]) -> int:
+        """Roughly how many bytes were added since, references and their pieces included."""
+        ops = sum([4 * len(op) + sum([len(str(step)) for step in op[1]]) for op in self.ops[mark[0] :]])
+        pieces = sum([len(self._pieces[ref]) for ref in self._refs[mark[2] :]])
+        return ops + pieces + sum(map(len, self.values[mark[1] :]))
+
+    def finish(self) -> tuple[Record, dict[bytes, bytes]]:
+        """The record, and the pieces it needs by their digests."""
+        if not self._refs:
+            return Record(encode_ops(self.ops), b"".join(self.values)), {}
+        refs = tuple(dict.fromkeys(self._refs))
+        record = Record(encode_ops(self.ops), b"".join(self.values), refs)
+        return record, {ref: self._pieces[ref] for ref in refs}
+
+    def _scalar(self, value: object) -> Any:
+        if type(value) is str and len(value) * 4 >= LARGE_BYTES:
+            try:
+                kind, data = _TEXT, value.encode()
+            except UnicodeEncodeError:
+                kind, data = _SURROGATES, value.encode("utf-8", "surrogatepass")
+            if len(data) >= LARGE_BYTES:
+                return self._large(kind, data)
+        if type(value) is bytes and len(value) >= LARGE_BYTES:
+            return self._large(_BYTES, value)
+        return tag_scalar(value)
+
+    def _large(self, kind: int, data: bytes) -> Ext:
+        # Borders lie at fixed places, so that a text which only grows keeps the pieces it had.
+        digests, at, length = b"", 0, PIECE_BYTES
+        while at < len(data):
+            piece = data[at : at + length]
+            digest = sha256(piece).digest()
+            self._refs.append(digest)
+            self._pieces[digest] = piece
+            digests += digest
+            at, length = at + length, min(2 * length, _MAX_PIECE_BYTES)
+        return Ext(LARGE, bytes([kind]) + digests)
+
+
+def encode_ops(ops: list[list[Any]]) -> bytes:
+    """Ops as the first half of a record."""
+    try:
+        return encode_tagged(ops)
+    except UnicodeEncodeError:  # a key with a lone surrogate, on the way or at its end
+        return encode_stored([[list(step) if type(step) is tuple else step for step in op] for op in ops])
+
+
+class Rebuilt(msgspec.Struct, frozen=True, gc=False):
+    """A state read back, and the top-level keys that changed since the chain's whole copy."""
+
+    state: State
+    touched: frozenset[str]
+
+
+def refs_of(records: Iterable[Record]) -> set[bytes]:
+    """All pieces that these records need."""
+    return {ref for record in records for ref in record.refs}
+
+
+def rebuild(records: Sequence[Record], pieces: Mapping[bytes, bytes], *, salvage: bool = False) -> Rebuilt:
+    """The state at the end of a chain: the first record is whole, each further one a delta on the one before.
+
+    With `salvage`, a record whose body is lost (None is passed as its body through `lost_body`) leaves Damaged marks.
+    """
+    state: State = {}
+    touched: set[str] = set()
+    # A whole copy alone is one state. A chain is more than that: its deltas may have replaced large values many times.
+    read = _reader(pieces, salvage=salvage, limit=_MAX_LARGE_BYTES if len(records) == 1 else None)
+    try:
+        chapters = [(record, decode_ops(record.ops)) for record in records]
+        if not salvage:
+            # All bodies in one go: decoding them one by one costs more in calls than in bytes.
+            values = _read_all(records, [op for _, ops in chapters for op in ops], read)
+        for number, (record, ops) in enumerate(chapters):
+            if salvage:
+                values = _salvage_values(record, ops, read)
+            for op in ops:
+                try:
+                    _STEPS[op[0]](state, op, values)
+                except (CorruptionError, *_MISFITS):
+                    if not salvage:
+                        raise
+                    _mark(state, op, values)
+                if number:
+                    touched.add(op[1][0] if op[1] else op[2])
+    except _MISFITS as error:
+        message = "a stored delta does not fit the state before it"
+        raise CorruptionError(message) from error
+    return Rebuilt(state, frozenset(touched))
+
+
+_MISFITS = (msgspec.DecodeError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
+
+LOST = b"\xc1"  # never used in msgpack: the body of a record that could not be read
+
+
+def _counts(ops: list[list[Any]]) -> int:
+    total = 0
+    for op in ops:
+        code = op[0]
+        total += 1 if code in (SET, PATCH) else 2 * op[2] if code == MANY else op[-1] if code in (SPLICE, LIST) else 0
+    return total
+
+
+def _read_all(records: Sequence[Record], ops: list[list[Any]], read: Callable[[bytes], Any]) -> _Values:
+    total = _counts(ops)
+    if total > sum([len(record.body) for record in records]):
+        # Every value takes a byte, so a hostile count is caught before anything is made.
+        message = "a stored delta announces more values than it has bytes"
+        raise CorruptionError(message)
+    return _Values(read(b"".join([array_header(total), *[record.body for record in records]])))
+
+
+def _salvage_values(record: Record, ops: list[list[Any]], read: Callable[[bytes], Any]) -> _Values:
+    try:
+        return _read_all([record], ops, read)
+    except CorruptionError:
+        return _Values([Damaged("this value could not be read")] * min(_counts(ops), 1_000_000))
+
+
+def _mark(state: State, op: list[Any], values: _Values) -> None:
+    """A step of a salvage that does not fit what is left: its list is made, and filled with marks up to its place."""
+    if op[0] != SPLICE or not op[1]:
+        return
+    try:
+        container = _at(state, op[1][:-1])
+        target = container.get(op[1][-1]) if isinstance(container, dict) else container[op[1][-1]]
+        if not isinstance(target, list):
+            target = container[op[1][-1]] = []
+        _, _, start, drop, count = op
+        target += [Damaged("this item could not be read")] * min(start + drop - len(target), 1_000_000)
+        target[start : start + drop] = values.many(count)
+    except _MISFITS:
+        return
+
+
+class _Values:
+    """The values of one record, taken in order."""
+
+    __slots__ = ("_at", "_values")
+
+    def __init__(self, values: list[Any]) -> None:
+        self._values = values
+        self._at = 0
+
+    def one(self) -> Any:
+        self._at += 1
+        return self._values[self._at - 1]
+
+    def many(self, count: int) -> list[Any]:
+        at, self._at = self._at, self._at + count
+        if count and count == len(self._values):  # taken once; an empty list would be handed to everybody
+            return self._values
+        return self._values[at : at + count]
+
+
+def _reader(
+    pieces: Mapping[bytes, bytes], *, salvage: bool, limit: int | None = _MAX_LARGE_BYTES
+) -> Callable[[bytes], Any]:
+    spent = 0
+
+    def large(data: bytes) -> Any:
+        value = find(data)
+        # A few bytes can name the same eight megabytes a thousand times over: that is no state that anybody committed.
+        spend(len(value) if isinstance(value, str | bytes) else 0)
+        return value
+
+    def spend(size: int) -> None:
+        nonlocal spent
+        spent += size + _LARGE_COST
+        if limit is not None and spent > limit:
+            message = "the large values of a record are larger than a state may be"
+            raise CorruptionError(message)
+
+    def find(data: bytes) -> Any:
+        # The same prompt often stands in many messages: made once. Text and bytes do not change, so it can be shared.
+        value = made.get(data)
+        if value is None:
+            value = build(data)
+            if isinstance(value, str | bytes):
+                made[data] = value
+        return value
+
+    def build(data: bytes) -> Any:
+        kind, digests = data[0], data[1:]
+        try:
+            content = b"".join([pieces[digests[at : at + 32]] for at in range(0, len(digests), 32)])
+        except KeyError as missing:
+            if salvage:
+                return Damaged("a large value could not be read")
+            message = f"a piece of a large value is missing: {missing.args[0].hex()[:12]}"
+            raise CorruptionError(message) from None
+        if kind == _ENCODED:
+            spend(len(content))
+            return read(content)
+        if kind == _BYTES:
+            return content
+        return content.decode("utf-8", "surrogatepass" if kind == _SURROGATES else "strict")
+
+    made: dict[bytes, str | bytes] = {}
+    read = decoder(large)
+    return read
+
+
+def _at(state: State, path: list[Any]) -> Any:
+    container: Any = state
+    for step in path:
+        container = container[step]
+    return container
+
+
+def _set(state: State, op: list[Any], values: _Values) -> None:
+    _at(state, op[1])[op[2]] = values.one()
+
+
+def _del(state: State, op: list[Any], _values: _Values) -> None:
+    del _at(state, op[1])[op[2]]
+
+
+def _splice(state: State, op: list[Any], values: _Values) -> None:
+    _, path, start, drop, count = op
+    target = _at(state, path)
+    if start + drop > len(target) or start < 0 or drop < 0:
+        message = "a splice reaches beyond its list"
+        raise CorruptionError(message)
+    target[start : start + drop] = values.many(count)
+
+
+def _patch(state: State, op: list[Any], values: _Values) -> None:
+    _, path, key, head, tail = op
+    container = _at(state, path)
+    old, middle = container[key], values.one()
+    if isinstance(old, Damaged) or isinstance(middle, Damaged):
+        container[key] = Damaged("this text could not be read")
+        return
+    if head < 0 or tail < 0 or head + tail > len(old):
+        message = "a patch reaches beyond its text"
+        raise CorruptionError(message)
+    container[key] = old[:head] + middle + old[len(old) - tail :]
+
+
+def _many(state: State, op: list[Any], values: _Values) -> None:
+    flat = values.many(2 * op[2])
+    if flat and isinstance(flat[0], Damaged):
+        return  # the keys are lost with the values
+    _at(state, op[1]).update(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _list(state: State, op: list[Any], values: _Values) -> None:
+    _at(state, op[1])[op[2]] = values.many(op[3])
+
+
+_STEPS: dict[int, Callable[[State, list[Any], _Values], None]] = {
+    SET: _set,
+    DEL: _del,
+    SPLICE: _splice,
+    PATCH: _patch,
+    MANY: _many,
+    LIST: _list,
+}

@@ -1,0 +1,116 @@
+"""Every error Backstay raises, grouped by what the caller does next.
+
+Each carries a stable `code` (documented in docs/errors.md) and a `hint`: one sentence that says what to do.
+The driver's own error, where there was one, is always chained as `__cause__`. Nothing here knows any other room.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class BackstayError(Exception):
+    """Anything that Backstay itself reports."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{message} ({self.hint})" if self.hint else message
+
+
+class NotFoundError(BackstayError, LookupError):
+    """There is no such session, checkpoint, branch or tag."""
+
+    code = "not_found"
+
+
+class AlreadyExistsError(BackstayError):
+    """The name is taken; choose another or delete the old one first."""
+
+    code = "already_exists"
+
+
+class ConflictError(BackstayError):
+    """The branch has moved since it was last seen; load it again and decide."""
+
+    code = "conflict"
+
+
+class LeaseHeldError(BackstayError):
+    """Another run is alive on this branch; wait for it or fork."""
+
+    code = "lease_held"
+
+
+class FencedError(BackstayError):
+    """This run lost its lease to another; stop, and let the other go on."""
+
+    code = "fenced"
+
+
+class InDoubtError(BackstayError):
+    """A call was in flight at a crash and nobody knows whether it happened; decide it."""
+
+    code = "in_doubt"
+
+
+class MismatchError(BackstayError):
+    """The code asks for other calls than the journal recorded; change it back, resolve or abandon."""
+
+    code = "mismatch"
+
+
+class CallFailedError(BackstayError):
+    """A journaled call raised; its `type` and `text` are recorded. The original is chained the first time."""
+
+    code = "call_failed"
+
+    def __init__(self, message: str, *, hint: str = "", type: str = "", text: str = "") -> None:  # noqa: A002
+        super().__init__(message, hint=hint)
+        self.type = type
+        self.text = text
+
+
+class InvalidInputError(BackstayError, ValueError):
+    """A value given by the caller cannot be used; the message names it."""
+
+    code = "invalid_input"
+
+
+class UnsupportedError(BackstayError):
+    """This store, machine or version cannot do that."""
+
+    code = "unsupported"
+
+
+class UnavailableError(BackstayError):
+    """The storage did not answer: busy, full, or gone. Nothing was recorded."""
+
+    code = "unavailable"
+
+    def __init__(self, message: str, *, hint: str = "", retryable: bool = True) -> None:
+        super().__init__(message, hint=hint)
+        self.retryable = retryable
+
+
+class CorruptionError(BackstayError):
+    """Stored bytes are damaged; the message names what is damaged and what is intact."""
+
+    code = "corruption"
+
+
+class FormatError(BackstayError):
+    """This is not a store, or one that this version cannot read; it was left untouched."""
+
+    code = "format"
+
+
+class ClosedError(BackstayError):
+    """The store was closed, or belongs to the parent of this forked process; open it again."""
+
+    code = "closed"

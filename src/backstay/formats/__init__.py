@@ -1,0 +1,341 @@
+"""Sessions of four other systems, in and out: ccswarm, ARES, Continuum (sh_layer2) and smooth.
+
+    import backstay
+
+    with backstay.open() as store:
+        print(backstay.formats.import_(store, "~/.ccswarm/checkpoints"))
+        backstay.formats.export(store, "session-1", "back/", system="ccswarm")
+
+One file (or folder) per system, one line in `_SYSTEMS`. Whatever is intact is taken in, in its order and under its own
+ids; what is not is reported. The source is never changed. docs/formats.md says where each field goes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+
+from backstay.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    CorruptionError,
+    FormatError,
+    InvalidInputError,
+    LeaseHeldError,
+)
+from backstay.formats import ares, ccswarm, continuum, smooth
+from backstay.formats.arriving import adopt
+from backstay.formats.dialect import DamagedError
+from backstay.formats.found import FoundSession, Reading, Trouble
+from backstay.formats.growing import compare, extend
+from backstay.formats.leaving import Leaving
+from backstay.formats.source import Source
+from backstay.formats.target import Target
+from backstay.lineage import check_name
+from backstay.model import MAX_NAME_CHARS, SessionId
+from backstay.store import Store
+from backstay.upkeep.progress import Progress
+
+_SYSTEMS: dict[str, ModuleType] = {module.NAME: module for module in (ccswarm, ares, continuum, smooth)}
+SYSTEMS = tuple(_SYSTEMS)
+ON_EXISTS = ("skip", "refuse", "rename")
+
+_HINT = f"name the system: one of {', '.join(SYSTEMS)}"
+
+
+class FormatReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an import took in, and what it did not.
+
+    `problems` are the files (or rows) that could not be taken, each with why; `notes` say what was decided where
+    nothing is missing; `extended` were here and got so many newer checkpoints; `skipped` were here already.
+    """
+
+    system: str
+    sessions: tuple[SessionId, ...]
+    checkpoints: int
+    in_doubt: int
+    extended: dict[SessionId, int]
+    skipped: tuple[SessionId, ...]
+    renamed: dict[SessionId, SessionId]
+    problems: tuple[Trouble, ...]
+    notes: tuple[Trouble, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing was left behind."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        """The count, then a line for each thing to know."""
+        lines = [f"{len(self.sessions)} sessions with {self.checkpoints} checkpoints imported from {self.system}"]
+        if self.in_doubt:
+            lines.append(f"{self.in_doubt} calls are in doubt: nobody knows whether they happened")
+        lines += [f"{old!r} is now {new!r}" for old, new in self.renamed.items()]
+        lines += [f"{name!r} was here already and got {count} checkpoints" for name, count in self.extended.items()]
+        lines += [f"{name!r} was here already and is as it was" for name in self.skipped]
+        lines += [f"not taken: {problem}" for problem in self.problems]
+        return "\n".join([*lines, *[f"note: {note}" for note in self.notes]])
+
+
+class WriteReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an export wrote, and what the other system has no place for."""
+
+    system: str
+    session: SessionId
+    files: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """The count, then a line for each thing to know."""
+        head = f"{self.session!r} written for {self.system}: {len(self.files)} files"
+        return "\n".join([head, *[f"note: {note}" for note in self.notes]])
+
+
+def recognise(path: str | os.PathLike[str]) -> str:
+    """Which system's files these are; FormatError if none's, or if it could be several."""
+    with Source(path) as source:
+        return _recognised(source)
+
+
+def _recognised(source: Source) -> str:
+    found = [name for name, module in _SYSTEMS.items() if module.recognise(source)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        message = f"{source.path} could be of {' or '.join(found)}"
+        raise FormatError(message, hint=_HINT)
+    message = f"{source.path} holds nothing that {', '.join(SYSTEMS[:-1])} or {SYSTEMS[-1]} would write"
+    raise FormatError(message, hint="give the folder with the checkpoints, and name the system if you know it")
+
+
+def _checked(system: str | None) -> str | None:
+    if system is not None and system not in _SYSTEMS:
+        message = f"{system!r} is not a system whose files can be read"
+        raise InvalidInputError(message, hint=_HINT)
+    return system
+
+
+def _read(source: Source, system: str) -> Reading:
+    reading = Reading()
+    try:
+        _SYSTEMS[system].read(source, reading)
+    except DamagedError as error:  # sound when it was first read, and not any more
+        message = f"{source.path} is being written to: {error}"
+        raise ConflictError(message, hint="stop the program that uses it, then import again") from error
+    for where, why in source.unlisted.items():
+        reading.trouble(where, why)
+    reading.sessions.sort(key=lambda found: max([point.at_us for point in found.points]))
+    return reading
+
+
+def import_(
+    store: Store,
+    path: str | os.PathLike[str],
+    *,
+    system: str | None = None,
+    strict: bool = False,
+    on_exists: str = "skip",
+    rename: str | None = None,
+    progress: Progress | None = None,
+) -> FormatReport:
+    """Take in every session found there, each in one transaction.
+
+    With `strict` nothing is taken unless everything can be. A second import of the same place adds what is new there,
+    if nobody has gone on here. A session here of the same name that is another one is left alone and reported; with
+    `on_exists="rename"` the new one gets a name beside it, with "refuse" nothing at all is imported. `rename` names a
+    single session anew.
+    """
+    if on_exists not in ON_EXISTS:
+        message = f"on_exists is one of {', '.join(ON_EXISTS)}, not {on_exists!r}"
+        raise InvalidInputError(message)
+    if rename is not None:
+        check_name(rename, "a session id")
+    _check_store(store)
+    with Source(path, tell=_looking(progress)) as source:
+        name = _checked(system) or _recognised(source)
+        reading = _read(source, name)
+        source.hush()
+        if rename is not None and len(reading.sessions) != 1:
+            message = f"{source.path} holds {len(reading.sessions)} sessions, and one name is given for all"
+            raise InvalidInputError(message, hint="import without it, or a folder with one session")
+        if strict and reading.troubles:
+            message = f"{len(reading.troubles)} files cannot be taken: {reading.troubles[0]}; nothing was imported"
+            raise CorruptionError(message, hint="without strict, all that is intact is imported")
+        if not reading.sessions and not reading.troubles:
+            reading.note(str(source.path), "there is no session here")
+        return _Intake(store, name, reading, strict=strict, on_exists=on_exists, progress=progress).run(rename)
+
+
+def _check_store(store: object) -> None:
+    if not isinstance(store, Store):
+        message = f"a store is needed, not {type(store).__name__}"
+        raise InvalidInputError(message, hint="open it with backstay.open; of an async one, the same URL will do")
+
+
+def _looking(progress: Progress | None) -> Callable[[int], None] | None:
+    """How far the first look is; how much there is to see is not known before its end."""
+    if progress is None:
+        return None
+
+    def tell(done: int) -> None:
+        progress(done, None)
+
+    return tell
+
+
+class _Intake:
+    """One import on its way: session after session."""
+
+    def __init__(
+        self, store: Store, system: str, reading: Reading, *, strict: bool, on_exists: str, progress: Progress | None
+    ) -> None:
+        self._backend = store.backend
+        self._system = system
+        self._reading = reading
+        self._strict = strict
+        self._on_exists = on_exists
+        self._progress = progress
+        self._total = sum([len(found.points) for found in reading.sessions])
+        self._done = 0
+        self._taken: dict[SessionId, FoundSession] = {}
+        self._renamed: dict[SessionId, SessionId] = {}
+        self._extended: dict[SessionId, int] = {}
+        self._skipped: list[SessionId] = []
+
+    def run(self, rename: str | None) -> FormatReport:
+        if self._on_exists == "refuse":
+            for found in self._reading.sessions:
+                self._refuse_known(rename or found.id)
+        try:
+            for found in self._reading.sessions:
+                self._take(found, rename or found.id)
+        except BaseException:
+            if self._strict:  # all or nothing, as far as it can be had: others may have gone on with one
+                for name in self._taken:
+                    self._backend.delete_session(name)
+            raise
+        return FormatReport(
+            system=self._system,
+            sessions=tuple(self._taken),
+            checkpoints=sum([len(found.points) for found in self._taken.values()]) + sum(self._extended.values()),
+            in_doubt=sum([len(found.pending) for found in self._taken.values()]),
+            extended=self._extended,
+            skipped=tuple(self._skipped),
+            renamed=self._renamed,
+            problems=tuple(self._reading.troubles),
+            notes=tuple(self._reading.notes),
+        )
+
+    def _refuse_known(self, name: str) -> None:
+        if self._backend.find_session(name) is not None:
+            message = f"there is already a session {name!r}; nothing was imported"
+            raise AlreadyExistsError(message, hint='on_exists="skip" leaves it, "rename" imports beside it')
+
+    def _take(self, found: FoundSession, name: str) -> None:
+        for candidate in _names(name):
+            if self._backend.find_session(candidate) is None:
+                try:
+                    self._adopt(found, candidate)
+                except AlreadyExistsError:
+                    pass  # somebody was quicker
+                except (DamagedError, InvalidInputError) as error:
+                    self._refuse(found, str(error))
+                    return
+                else:
+                    self._taken[SessionId(candidate)] = found
+                    if candidate != found.id:
+                        self._renamed[SessionId(found.id)] = SessionId(candidate)
+                    return
+            missing, changed = compare(self._backend, found, candidate)
+            other = changed or missing == len(found.points)
+            if other and self._on_exists != "rename":
+                why = f"{changed} of its checkpoints are others than those here" if changed else "it is another session"
+                self._refuse(found, f"there is already a session {candidate!r}, and {why}; give it another name")
+                return
+            if not other and (not missing or self._on_exists != "rename"):
+                self._go_on(found, candidate, missing)
+                return
+
+    def _adopt(self, found: FoundSession, name: str) -> None:
+        begun = self._done
+        try:
+            adopt(self._backend, found, name, self._tell)
+        except BaseException:
+            self._done = begun
+            raise
+
+    def _go_on(self, found: FoundSession, name: str, missing: int) -> None:
+        """A session that was imported before: what is new is added, if it fits behind what is here."""
+        self._done += len(found.points) - missing
+        added = 0
+        try:
+            added = extend(self._backend, found, name, self._tell) if missing else 0
+        except (DamagedError, InvalidInputError, ConflictError, LeaseHeldError) as error:
+            self._reading.trouble(f"session {found.id!r}", f"what is new there was not added: {error}")
+        if added:
+            self._extended[SessionId(name)] = added
+            return
+        self._skipped.append(SessionId(name))
+        if missing:
+            what = f"session {name!r} was imported before and lacks {missing} of these checkpoints; rename imports all"
+            self._reading.note(found.points[-1].where, what)
+
+    def _tell(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+    def _refuse(self, found: FoundSession, why: str) -> None:
+        if self._strict:
+            message = f"session {found.id!r} cannot be taken: {why}; nothing was imported"
+            raise CorruptionError(message, hint="without strict, all that is intact is imported")
+        self._reading.trouble(f"session {found.id!r}", why)
+
+
+def _names(name: str) -> Iterator[str]:
+    """The name, and then those to try beside it."""
+    yield name
+    number = 2
+    while True:
+        tail = f" ({number})"
+        yield name[: MAX_NAME_CHARS - len(tail)] + tail
+        number += 1
+
+
+def export(
+    store: Store,
+    session: str,
+    path: str | os.PathLike[str],
+    *,
+    system: str,
+    branch: str = "main",
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> WriteReport:
+    """Write a session as the files of another system, into a folder that is made if it is not there.
+
+    A session that came from there unchanged gives the same bytes. Nothing is written unless all of it can be. For
+    smooth, a path that ends in `.db` is a SQLite store.
+    """
+    _check_store(store)
+    module = _SYSTEMS[_checked(system) or system]
+    database = None
+    folder = path
+    if module is smooth and os.fspath(path).endswith(".db") and not Path(path).is_dir():
+        folder, database = Path(path).expanduser().absolute().parent, Path(path).name
+    for rehearsal in (True, False):
+        leaving = Leaving(store, session, branch=branch, progress=None if rehearsal else progress)
+        with Target(folder, overwrite=overwrite, rehearsal=rehearsal) as target:
+            if database is None:
+                module.write(leaving, target)
+            else:
+                smooth.write_file(leaving, target, database)
+            written = tuple(target.written)
+    return WriteReport(system=system, session=SessionId(session), files=written, notes=tuple(leaving.notes))
+
+
+__all__ = ["ON_EXISTS", "SYSTEMS", "FormatReport", "Trouble", "WriteReport", "export", "import_", "recognise"]

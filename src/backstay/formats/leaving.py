@@ -1,0 +1,221 @@
+"""A session of a store on its way out, as the writers need it: its checkpoints one by one, and what may be written.
+
+What a checkpoint was elsewhere is in its metadata under the name of that system (`own`); without it, a writer makes do
+with what Backstay knows. Values that JSON has no form for are refused by their path.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from backstay.backend import IN_DOUBT, STARTED
+from backstay.codec import decode, show_path
+from backstay.errors import InvalidInputError, NotFoundError
+from backstay.formats.dialect import Writer
+from backstay.formats.found import PendingCall
+from backstay.lineage import check_name
+from backstay.model import Checkpoint
+from backstay.store import Session, Store
+from backstay.upkeep.progress import Progress
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX_DEPTH = 120  # serde_json reads 128 levels, and some are around the state
+
+
+class Leaving:
+    """One session and the branch that a system without branches gets."""
+
+    def __init__(self, store: Store, session: str, *, branch: str, progress: Progress | None = None) -> None:
+        self.session: str = check_name(session, "a session id")
+        self.branch = check_name(branch, "a branch name")
+        self.notes: list[str] = []
+        self._session: Session = store.session(session)
+        self._backend = store.backend
+        self._progress = progress
+        self._done = 0
+        line = self._backend.find_session(session)
+        if line is None or not line.checkpoints:
+            message = f"there is no session {session!r}" if line is None else f"session {session!r} has no checkpoints"
+            raise NotFoundError(message, hint="store.sessions() lists those there are")
+        self._ids = list(self._backend.ids(session))
+        self.head = self._session.checkpoint(branch) if branch == "main" else self._branch_head(branch)
+        self.agent = line.totals.agent
+        self.count = len(self._ids)
+
+    def checkpoints(self) -> Iterator[Checkpoint]:
+        """Every checkpoint, oldest first."""
+        return self._each(self._ids)
+
+    def line(self) -> Iterator[Checkpoint]:
+        """Those that lead to the head of the branch, oldest first."""
+        return self._each(self.line_ids())
+
+    def line_ids(self) -> list[str]:
+        """Their ids."""
+        found: list[str] = []
+        at: str | None = self.head.id
+        while at is not None:
+            rows = self._backend.line(self.session, at, limit=500)
+            found += [row.id for row in rows]
+            at = rows[-1].link_id
+        return found[::-1]
+
+    def others(self) -> Iterator[Checkpoint]:
+        """Those that do not lead there, oldest first."""
+        line = set(self.line_ids())
+        return self._each([id_ for id_ in self._ids if id_ not in line])
+
+    def newest_is_elsewhere(self) -> bool:
+        """True when some other checkpoint is younger, by its time, than the head of the branch."""
+        newest = max([self._session.checkpoint(id_).created_at for id_ in self._ids])
+        return newest > self.head.created_at
+
+    def pending(self) -> list[PendingCall]:
+        """The calls on the branch of which no outcome is known."""
+        calls = self._backend.pending(self.session, self.branch).calls
+        return [
+            PendingCall(
+                one.call.key or one.call.id, one.call.name, None if not one.call.args else decode(one.call.args)
+            )
+            for one in calls
+            if one.call.status in (STARTED, IN_DOUBT)
+        ]
+
+    def settled(self) -> set[str | None]:
+        """The keys of calls that were decided here: a state may still name them as pending."""
+        calls = [one.call for one in self._backend.entries(self.session)]
+        return {call.key for call in calls if call.status not in (STARTED, IN_DOUBT)}
+
+    def note(self, what: str) -> None:
+        """Something that the other system has no place for."""
+        if what not in self.notes:
+            self.notes.append(what)
+
+    def note_parts(self, state: dict[str, Any], known: set[str]) -> None:
+        """Say which parts of a state stay behind."""
+        for part in state:
+            if part not in known:
+                self.note(f"the part {part!r} of the state has no place there and stays behind")
+
+    def _branch_head(self, branch: str) -> Checkpoint:
+        found = self._session.head(branch)
+        if found is None:
+            message = f"session {self.session!r} has no branch {branch!r}"
+            raise NotFoundError(message, hint=f"it has {', '.join(self._session.branches())}")
+        return found
+
+    def _each(self, ids: list[str]) -> Iterator[Checkpoint]:
+        for id_ in ids:
+            yield self._session.checkpoint(id_)
+            self._done += 1
+            if self._progress is not None:
+                self._progress(self._done, None)
+
+
+def own(checkpoint: Checkpoint, system: str) -> dict[str, Any]:
+    """What a checkpoint was in that system; nothing if it does not come from there.
+
+    Metadata can be copied from one commit to the next, so it counts only where it names this checkpoint.
+    """
+    kept = checkpoint.metadata.get(system)
+    if not isinstance(kept, dict) or not isinstance(kept.get("id"), str):
+        return {}
+    id_ = kept["id"]
+    renamed = checkpoint.id.startswith((f"{id_[:240]}.", "imported-"))
+    return kept if checkpoint.id == id_ or renamed else {}
+
+
+def micros(at: datetime) -> int:
+    """Microseconds since 1970, without the rounding of a float."""
+    return (at - _EPOCH) // timedelta(microseconds=1)
+
+
+def made_uuid(*names: str) -> str:
+    """A UUID that is always the same for these names, where a system wants one and there is none."""
+    return str(uuid5(NAMESPACE_URL, "backstay:" + "/".join(names)))
+
+
+def jsonable(value: Any, system: str, path: tuple[Any, ...] = ()) -> Any:
+    """The value itself, if JSON can hold it; InvalidInputError with its path otherwise."""
+    kind = type(value)
+    why = ""
+    if kind is dict:
+        for key, item in value.items():
+            if type(key) is not str:
+                why = "a key that is not text"
+                break
+            jsonable(item, system, (*path, key))
+    elif kind is list:
+        for at, item in enumerate(value):
+            jsonable(item, system, (*path, at))
+    elif kind is float:
+        why = "" if value - value == 0 else "not a number, or infinite"
+    elif kind is str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            why = "a text with half of a surrogate pair"
+    elif value is not None and kind not in (int, bool):
+        why = f"a value of type {kind.__name__}"
+    if not why and len(path) > _MAX_DEPTH:
+        why = "nested too deep"
+    if why:
+        message = f"{show_path(path[:8])}: {system} has no form for this: {why}"
+        raise InvalidInputError(message, hint="commit a state with plain JSON values, then export that")
+    return value
+
+
+# messages, as far as systems that know only text can take them
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content, whatever form it has."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        texts = [part.get("text") if isinstance(part, dict) else part for part in content]
+        plain = [text for text in texts if isinstance(text, str)]
+        if len(plain) == len(texts):
+            return "".join(plain)
+    return Writer().compact(content).decode()
+
+
+def calls_in(messages: Any) -> list[dict[str, Any]]:
+    """The tool calls in messages, each `{id, name, arguments}` with its `result` where one follows (else None)."""
+    found: dict[str, dict[str, Any]] = {}
+    for at, message in enumerate(messages if isinstance(messages, list) else []):
+        if not isinstance(message, dict):
+            continue
+        for number, call in enumerate(message.get("tool_calls") or []):
+            if isinstance(call, dict):
+                function: dict[str, Any] = call["function"] if isinstance(call.get("function"), dict) else call
+                key: str = call["id"] if isinstance(call.get("id"), str) else f"{at}.{number}"
+                found[key] = {
+                    "id": key,
+                    "name": str(function.get("name", "")),
+                    "arguments": function.get("arguments"),
+                    "result": None,
+                }
+        answered = message.get("tool_call_id")
+        if message.get("role") == "tool" and answered in found:
+            found[answered]["result"] = text_of(message.get("content"))
+    return list(found.values())
+
+
+def arguments_text(arguments: Any) -> str:
+    """Arguments as text: a text as it is, anything else as JSON."""
+    return arguments if isinstance(arguments, str) else Writer().compact(arguments).decode()
+
+
+def arguments_of(text: str) -> Any:
+    """Arguments as values, where the text is JSON; the text itself otherwise."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

@@ -1,0 +1,115 @@
+"""smooth's file store: one folder per agent, one file per checkpoint."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from itertools import islice
+
+from backstay.formats.dialect import DamagedError, Writer, has_plus, nanoseconds, parse, parse_object, time_text
+from backstay.formats.found import Given, Point, Reading
+from backstay.formats.leaving import Leaving, micros, own
+from backstay.formats.smooth.talk import (
+    HAS_EXPONENT,
+    NAME,
+    check_conversation,
+    conversation_of,
+    iteration_of,
+    make_point,
+    metadata_of,
+)
+from backstay.formats.source import Entry, Source, same_name
+from backstay.formats.target import Target, safe_parts
+from backstay.model import State
+
+_LOOKS = 100  # at files of a folder, to see what it is
+_AGENT = re.compile(rb'"agent_id":\s*("(?:[^"\\]|\\.)*"),\s*"conversation"')
+
+
+def recognise(source: Source, folder: Entry, top: int) -> bool:
+    """True if there is a checkpoint below this folder, under the agent that it names itself."""
+    for entry in islice(source.walk(*folder.parts), _LOOKS):
+        if entry.kind == "file" and entry.name.endswith(".json"):
+            start = source.peek(entry.parts, 4096)
+            named = _AGENT.search(start)
+            if named is not None and same_name("/".join(entry.parts[top:-1]), _text(named[1])):
+                return True
+    return False
+
+
+def _text(quoted: bytes) -> str:
+    try:
+        return str(parse(quoted))
+    except DamagedError:
+        return ""
+
+
+def read(source: Source, folder: Entry, top: int, reading: Reading) -> list[tuple[str, Point]]:
+    """The checkpoints of a folder, each with its agent."""
+    found: list[tuple[str, Point]] = []
+    for entry in source.walk(*folder.parts):
+        if entry.kind == "link":
+            reading.trouble(entry.shown, "it is a link, which is not followed")
+        elif entry.kind != "file" or not entry.name.endswith(".json"):
+            reading.note(entry.shown, "it is not a checkpoint")
+        else:
+            try:
+                found.append(_point(source, entry, top))
+            except DamagedError as damage:
+                reading.trouble(entry.shown, damage)
+    return found
+
+
+def _point(source: Source, entry: Entry, top: int) -> tuple[str, Point]:
+    data = source.read(entry.parts)
+    given = Given(parse_object(data))
+    id_, agent, created = given.text("id"), given.text("agent_id"), given.text("created_at")
+    wanted = f"{agent}/{id_}.json"
+    if not same_name("/".join(entry.parts[top:]), wanted):
+        raise DamagedError(f"it says that it is {wanted[:200]!r}")
+    digest = sha256(data).digest()
+
+    def load() -> State:
+        return {"messages": parse_object(source.again(entry.parts, digest))["conversation"]["messages"]}
+
+    point = make_point(
+        id_=id_,
+        agent=agent,
+        conversation=check_conversation(given.value("conversation")),
+        iteration=given.whole("iteration"),
+        metadata=given.object("metadata"),
+        at_ns=nanoseconds(created),
+        where=entry.shown,
+        tie=0,
+        load=load,
+    )
+    kept = point.metadata[NAME]
+    kept["created_at"] = created
+    if HAS_EXPONENT.search(data):
+        kept["plus"] = has_plus(data)
+    if given.rest():
+        kept["more"] = given.rest()
+    return agent, point
+
+
+def write(leaving: Leaving, target: Target) -> None:
+    """The checkpoints of a branch; smooth goes on with the one of the latest time."""
+    folder = safe_parts(leaving.session, "an agent called")
+    target.refuse([name for name in target.names(*folder) if name.endswith(".json")], *folder)
+    for checkpoint in leaving.line():
+        kept = own(checkpoint, NAME)
+        id_ = kept.get("id", checkpoint.id)
+        record = {
+            "id": id_,
+            "agent_id": leaving.session,
+            "conversation": conversation_of(leaving, checkpoint),
+            "iteration": iteration_of(checkpoint),
+            "metadata": metadata_of(checkpoint),
+            "created_at": kept.get("created_at") or time_text(micros(checkpoint.created_at)),
+            **kept.get("more", {}),
+        }
+        parts = safe_parts(f"{leaving.session}/{id_}", "a checkpoint called", tail=".json")
+        target.write(parts, Writer(plus=kept.get("plus", True)).pretty(record))
+    if len(leaving.line_ids()) != leaving.count:
+        leaving.note("smooth has no branches: only the branch asked for was written")
+    target.settle(*folder)

@@ -1,0 +1,189 @@
+"""From a URL to a store. The only room that knows backends, by name; each is imported when it is asked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from backstay.backend import Backend
+from backstay.errors import InvalidInputError, UnavailableError, UnsupportedError
+from backstay.store import Store
+
+_FOLDER = ".backstay"
+_FILE = "store.db"
+
+
+def open(url: str | os.PathLike[str] | None = None, *, durability: str = "full") -> Store:
+    """Open a store, making it if there is none.
+
+    Without a URL: the `.backstay/` here or in a parent folder, else made here. `durability="full"` survives power
+    loss; `"relaxed"` survives kill -9 only, and is faster.
+    """
+    if durability not in ("full", "relaxed"):
+        message = f"durability is 'full' or 'relaxed', not {durability!r}"
+        raise InvalidInputError(message)
+    return Store(_backend(url, durability))
+
+
+def _backend(url: str | os.PathLike[str] | None, durability: str) -> Backend:
+    if url is None:
+        return _sqlite(_find_folder() / _FILE, durability)
+    if isinstance(url, os.PathLike):
+        return _sqlite(Path(url), durability)
+    if not url or not isinstance(url, str):
+        message = f"a store is named by a URL or a path, not {url!r}"
+        raise InvalidInputError(message, hint=_FORMS)
+    scheme, colon, rest = url.partition(":")
+    if scheme == "memory" and colon:
+        if rest not in ("", "//"):
+            message = f"{url!r}: a memory store has no path"
+            raise InvalidInputError(message, hint="use 'memory://'")
+        return _memory()
+    if scheme == "sqlite" and colon:
+        return _sqlite(_sqlite_path(url, rest), durability)
+    if scheme == "file" and colon:
+        return _files(_folder_path(url, rest), durability)
+    if scheme in ("postgresql", "postgres") and colon:
+        return _postgres(url, durability)
+    if url.endswith(".db") and "://" not in url:
+        return _sqlite(Path(url), durability)
+    message = f"{url!r} names no store"
+    raise InvalidInputError(message, hint=_FORMS)
+
+
+_FORMS = "use 'sqlite:///store.db', a path ending in .db, 'file:folder', 'postgresql://…', or 'memory://'"
+
+
+def _sqlite_path(url: str, rest: str) -> Path:
+    parts = urlsplit(url)
+    if not rest.startswith("///") or parts.query or parts.fragment:
+        message = f"{url!r} is not a SQLite URL"
+        raise InvalidInputError(message, hint="use 'sqlite:///relative.db' or 'sqlite:////absolute.db'")
+    path = unquote(rest[3:])
+    if not path or "\0" in path:
+        message = f"{url!r} has no path"
+        raise InvalidInputError(message, hint="use 'sqlite:///relative.db' or 'sqlite:////absolute.db'")
+    return Path(path)
+
+
+def _sqlite(path: Path, durability: str) -> Backend:
+    from backstay.backends.sqlite import SqliteBackend
+
+    return SqliteBackend(_usable(path), durability=durability)
+
+
+def _folder_path(url: str, rest: str) -> Path:
+    """`file:dir` is relative, `file:/dir` and `file:///dir` are absolute; another machine's files are nobody's."""
+    parts = urlsplit(url)
+    path = unquote(rest.removeprefix("//"))
+    if not path or parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
+        message = f"{url!r} is not the URL of a folder"
+        raise InvalidInputError(message, hint="use 'file:relative/folder' or 'file:///absolute/folder'")
+    return Path(path.removeprefix("localhost"))
+
+
+def _files(path: Path, durability: str) -> Backend:
+    from backstay.backends.files import FilesBackend
+
+    return FilesBackend(_usable(path), durability=durability)
+
+
+def _postgres(url: str, durability: str) -> Backend:
+    """`?schema=` is ours; all else is libpq's. The URL is in no message: it may hold a password."""
+    address, _, query = url.partition("?")
+    words = [word for word in query.split("&") if word]
+    ours = [unquote(word.removeprefix("schema=")) for word in words if word.startswith("schema=")]
+    if not address.partition(":")[2].startswith("//") or len(ours) > 1:
+        message = "this is not the URL of a PostgreSQL database, or it names several schemas"
+        raise InvalidInputError(message, hint="use 'postgresql://user@host/database?schema=name'")
+    try:
+        from backstay.backends.postgres import PostgresBackend
+    except ImportError as error:
+        message = "PostgreSQL needs the driver psycopg, which is not installed"
+        raise UnsupportedError(message, hint="pip install 'backstay[postgres]'") from error
+    theirs = "&".join([word for word in words if not word.startswith("schema=")])
+    conninfo = f"{address}?{theirs}" if theirs else address
+    return PostgresBackend(conninfo, schema=ours[0] if ours else "backstay", durability=durability)
+
+
+def _usable(path: Path) -> Path:
+    try:
+        usable = "\0" not in str(path) and bool(str(path).encode())
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        message = f"{str(path)!r} cannot be the path of a store: it contains NUL or is not UTF-8"
+        raise InvalidInputError(message)
+    return path
+
+
+def _memory() -> Backend:
+    from backstay.backends.memory import MemoryBackend
+
+    return MemoryBackend()
+
+
+def place(url: str | os.PathLike[str] | None = None) -> Path | None:
+    """The file or folder that a URL names; None for one that names neither. Nothing is made.
+
+    Without a URL: the file in the nearest `.backstay/`, None if there is no such folder here or above.
+    """
+    if url is None:
+        found = _nearest_folder()
+        return None if found is None else found / _FILE
+    if isinstance(url, os.PathLike):
+        return Path(url)
+    scheme, colon, rest = url.partition(":")
+    if colon and scheme == "sqlite":
+        return _sqlite_path(url, rest)
+    if colon and scheme == "file":
+        return _folder_path(url, rest)
+    return Path(url) if url.endswith(".db") and "://" not in url else None
+
+
+def file_system(folder: Path) -> tuple[str | None, bool]:
+    """The type of the file system that holds a folder (None if unknown), and whether other machines serve it."""
+    from backstay.backends.sqlite import mounts
+
+    kind = mounts.filesystem_of(folder)
+    return kind, mounts.is_network(kind)
+
+
+def _nearest_folder() -> Path | None:
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        found = folder / _FOLDER
+        if found.is_dir():
+            _refuse_stranger(found)
+            return found
+    return None
+
+
+def _find_folder() -> Path:
+    """The nearest `.backstay/`, like git finds `.git`; made here, private to the user, if there is none."""
+    return _nearest_folder() or make_folder(Path.cwd())
+
+
+def make_folder(here: Path) -> Path:
+    """A `.backstay/` in a folder, private to the user; the one that is there already, if it is theirs."""
+    made = here / _FOLDER
+    try:
+        made.mkdir(mode=0o700)
+    except FileExistsError:
+        # Another process may have made it a moment ago; then it is as good as ours.
+        if not made.is_dir():
+            message = f"{made} is not a folder"
+            raise InvalidInputError(message, hint="move it away, or name a store: 'sqlite:///store.db'") from None
+        _refuse_stranger(made)
+    except OSError as error:
+        message = f"{made} cannot be made: {error.strerror}"
+        raise UnavailableError(message, hint="name a store: 'sqlite:////path/to/store.db'", retryable=False) from error
+    return made
+
+
+def _refuse_stranger(folder: Path) -> None:
+    owner = folder.stat().st_uid
+    if hasattr(os, "geteuid") and owner != os.geteuid():
+        message = f"{folder} belongs to another user"
+        raise UnsupportedError(message, hint="name a store of your own: backstay.open('sqlite:///store.db')")

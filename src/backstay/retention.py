@@ -1,0 +1,105 @@
+"""What may be forgotten. Pure: given the checkpoints of a session and its names, which ones go.
+
+Kept is what any rule keeps, and always: heads, tags, fork points, and where an open undo leads. Age is the largest
+time seen up to a checkpoint's sequence, so that a writer whose clock was behind does not lose its work early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from backstay.errors import InvalidInputError
+
+_DAY_US = 86_400 * 1_000_000
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of each session stays.
+
+    `keep_last` checkpoints of each branch, those younger than `keep_days`, and (unless told otherwise) those with a
+    label. `finished_days`: sessions that are completed, failed or halted on every branch, carry no tag, and have not
+    been touched for so many days, go as a whole.
+    """
+
+    keep_last: int | None = None
+    keep_days: float | None = None
+    keep_labelled: bool = True
+    finished_days: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what would forget everything, or nothing that can be told."""
+        if self.keep_last is None and self.keep_days is None and self.finished_days is None:
+            message = "this retention has no rule"
+            raise InvalidInputError(message, hint="give keep_last=, keep_days= or finished_days=")
+        if self.keep_last is not None and (type(self.keep_last) is not int or self.keep_last < 1):
+            message = f"keep_last must be a whole number of at least 1, not {self.keep_last!r}"
+            raise InvalidInputError(message)
+        for name in ("keep_days", "finished_days"):
+            days = getattr(self, name)
+            if days is not None and (type(days) not in (int, float) or not 0 <= days < float("inf")):
+                message = f"{name} must be a number of days, not {days!r}"
+                raise InvalidInputError(message)
+        if type(self.keep_labelled) is not bool:
+            message = f"keep_labelled must be True or False, not {self.keep_labelled!r}"
+            raise InvalidInputError(message)
+
+    @property
+    def thins(self) -> bool:
+        """True when checkpoints inside sessions may go, not only sessions as a whole."""
+        return self.keep_last is not None or self.keep_days is not None
+
+
+class Point(msgspec.Struct, frozen=True, gc=False):
+    """A checkpoint as retention sees it."""
+
+    id: str
+    link_id: str | None
+    at_us: int
+    labelled: bool
+
+
+def to_drop(
+    points: Sequence[Point], heads: Iterable[str], pinned: Collection[str], retention: Retention, *, now_us: int
+) -> list[str]:
+    """The ids that go, oldest first. `points` are all of a session's, oldest first; `pinned` are tags and undos."""
+    if not retention.thins:
+        return []
+    heads = set(heads)
+    by_id = {point.id: point for point in points}
+    kept = {*heads, *pinned, *_fork_points(points)}
+    if retention.keep_labelled:
+        kept.update([point.id for point in points if point.labelled])
+    if retention.keep_days is not None:
+        youngest = now_us - retention.keep_days * _DAY_US
+        latest = 0
+        for point in points:
+            latest = max(latest, point.at_us)
+            if latest > youngest:
+                kept.add(point.id)
+    if retention.keep_last is not None:
+        for head in heads:
+            at: str | None = head
+            for _ in range(retention.keep_last):
+                if at is None or at not in by_id:
+                    break
+                kept.add(at)
+                at = by_id[at].link_id
+    return [point.id for point in points if point.id not in kept]
+
+
+def _fork_points(points: Sequence[Point]) -> set[str]:
+    seen: set[str] = set()
+    forks: set[str] = set()
+    for point in points:
+        if point.link_id is not None:
+            (forks if point.link_id in seen else seen).add(point.link_id)
+    return forks
+
+
+def is_over(*, finished: bool, tagged: bool, at_us: int, retention: Retention, now_us: int) -> bool:
+    """True when a whole session may go."""
+    if retention.finished_days is None or not finished or tagged:
+        return False
+    return at_us <= now_us - retention.finished_days * _DAY_US

@@ -1,0 +1,273 @@
+"""A checkpoint's own fields: as bytes in a row, as a Checkpoint in a hand. Each change of form is one function here.
+
+Names are one letter in the bytes and defaults are left out: a row's size is mostly this. Unknown names are ignored on
+reading, so a later version can add some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from backstay.backend import CallRow, Row, SessionRow, Totals
+from backstay.codec import Root, decode, encode_stored
+from backstay.digest import checkpoint_digest
+from backstay.errors import CorruptionError, InvalidInputError
+from backstay.model import (
+    Call,
+    Checkpoint,
+    CheckpointId,
+    Outcome,
+    SessionId,
+    SessionInfo,
+    State,
+    StateSource,
+    Status,
+    Usage,
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_USAGE = Usage()
+
+
+class Fields(
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    omit_defaults=True,
+    rename={
+        "at_us": "c",
+        "branch": "b",
+        "trigger": "t",
+        "status": "s",
+        "step": "n",
+        "label": "l",
+        "reason": "r",
+        "agent": "a",
+        "usage": "u",
+        "total": "v",
+        "metadata": "m",
+        "resume_hint": "h",
+        "restored_from": "f",
+        "summary": "y",
+        "loop": "w",
+    },
+):
+    """Everything about a checkpoint that its digest covers beside its state and its place."""
+
+    at_us: int
+    branch: str = "main"
+    trigger: str = "manual"
+    status: str = "in_progress"
+    step: int | None = None
+    label: str | None = None
+    reason: str | None = None
+    agent: str | None = None
+    usage: bytes = b""
+    total: bytes = b""
+    metadata: bytes = b""
+    resume_hint: str | None = None
+    restored_from: str | None = None
+    summary: str = ""
+    loop: bytes = b""  # where a run's counters stood, for the next run
+
+
+encode_fields = msgspec.msgpack.Encoder().encode
+_decode_fields = msgspec.msgpack.Decoder(Fields).decode
+
+
+def read_fields(row: Row) -> Fields:
+    """The fields of a row, verified: its digest covers them, its parent's digest and its state's."""
+    expected = checkpoint_digest(
+        id_=row.id, parent=row.parent_digest, state=row.state_digest, sequence=row.sequence, fields=row.fields
+    )
+    if expected != row.digest:
+        message = f"checkpoint {row.id[:12]} is damaged: its fields do not match its digest"
+        raise CorruptionError(message, hint="session.newest_intact() finds the newest one that is whole")
+    try:
+        return _decode_fields(row.fields)
+    except msgspec.DecodeError as error:
+        message = f"checkpoint {row.id[:12]} has fields that do not decode"
+        raise CorruptionError(message) from error
+
+
+def encode_usage(usage: Usage) -> bytes:
+    """A usage as bytes; nothing used takes no bytes."""
+    if usage is _NO_USAGE or usage == _NO_USAGE:
+        return b""
+    extra = dict(usage.extra)
+    flat = [usage.tokens_in, usage.tokens_out, usage.cost, usage.tasks_completed, extra]
+    return encode_stored(flat, (Root("usage"),))
+
+
+def decode_usage(data: bytes) -> Usage:
+    """The usage again."""
+    return Usage(*decode(data)) if data else _NO_USAGE
+
+
+def total_of(parent: Fields | None, used: Usage) -> bytes:
+    """What was used up to here: the parent's total and this step's own."""
+    if parent is None or not parent.total:
+        return encode_usage(used)
+    return parent.total if used == _NO_USAGE else encode_usage(decode_usage(parent.total) + used)
+
+
+def check_state(state: object) -> None:
+    """A state as a caller may give it: a dict with text keys."""
+    if not isinstance(state, dict):
+        message = f"a state is a dict, not {type(state).__name__}"
+        raise InvalidInputError(message, hint="put it under a key: {'value': …}")
+    for key in state:
+        if type(key) is not str:
+            message = f"state[{key!r}]: the keys of a state are text, not {type(key).__name__}"
+            raise InvalidInputError(message, hint="nest it: dicts inside a state may have other keys")
+
+
+def check_usage(usage: object) -> Usage:
+    """A usage as a caller may give it: a Usage or a mapping of its fields."""
+    if usage is None:
+        return _NO_USAGE
+    if isinstance(usage, Mapping):
+        unknown = set(usage) - set(Usage.__struct_fields__)
+        if unknown:
+            message = f"usage has no field {min(map(str, unknown))!r}"
+            raise InvalidInputError(message, hint=f"it has {', '.join(Usage.__struct_fields__)}; put others in extra")
+        usage = Usage(**usage)
+    if not isinstance(usage, Usage):
+        message = f"usage must be a Usage or a dict of its fields, not {type(usage).__name__}"
+        raise InvalidInputError(message)
+    for name in ("tokens_in", "tokens_out", "tasks_completed", "cost"):
+        kinds = (int, float) if name == "cost" else (int,)
+        value = getattr(usage, name)
+        if type(value) not in kinds:
+            message = f"usage.{name} must be a number, not {type(value).__name__}"
+            raise InvalidInputError(message)
+    if not isinstance(usage.extra, Mapping):
+        message = f"usage.extra must be a dict, not {type(usage.extra).__name__}"
+        raise InvalidInputError(message)
+    return usage
+
+
+def check_text(value: object, what: str, *, required: bool = False) -> None:
+    """A text that goes into a checkpoint's fields; None is one unless it is required."""
+    if value is None and not required:
+        return
+    if not isinstance(value, str):
+        message = f"{what} must be text, not {type(value).__name__}"
+        raise InvalidInputError(message)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        message = f"{what} contains a lone surrogate"
+        raise InvalidInputError(message, hint="use text that can be written as UTF-8") from None
+
+
+def check_step(step: object) -> None:
+    """A step as a caller may give it: a whole number that every backend can keep."""
+    if step is None:
+        return
+    if type(step) is not int or not -(2**63) <= step < 2**63:
+        message = f"step must be a whole number of at most 63 bits, not {step!r:.40}"
+        raise InvalidInputError(message)
+
+
+def check_status(status: object) -> tuple[str, str | None] | None:
+    """A status as a caller may give it: `Status.FAILED`, `Status.FAILED("why")`, or its text."""
+    if status is None:
+        return None
+    if isinstance(status, Outcome):
+        check_text(status.reason, "the reason of a status")
+        return Status(status.status).value, status.reason
+    try:
+        return Status(status).value, None  # type: ignore[arg-type]
+    except ValueError:
+        message = f"{status!r} is not a status"
+        raise InvalidInputError(message, hint=f"one of {', '.join(Status)}") from None
+
+
+def encode_metadata(metadata: object) -> bytes:
+    """Metadata as bytes: any dict that a state could hold."""
+    if metadata is None:
+        return b""
+    if not isinstance(metadata, dict):
+        message = f"metadata must be a dict, not {type(metadata).__name__}"
+        raise InvalidInputError(message)
+    return encode_stored(metadata, (Root("metadata"),)) if metadata else b""
+
+
+def to_datetime(at_us: int) -> datetime:
+    """A stored time, in UTC."""
+    return _EPOCH + timedelta(microseconds=at_us)
+
+
+def to_checkpoint(row: Row, session: str, load: Callable[[], State], fields: Fields | None = None) -> Checkpoint:
+    """A row as people hold it; verified, unless its fields were made here a moment ago."""
+    if fields is None:
+        fields = read_fields(row)
+    metadata: dict[str, Any] = decode(fields.metadata) if fields.metadata else {}
+    return Checkpoint(
+        id=CheckpointId(row.id),
+        session_id=SessionId(session),
+        branch=fields.branch,
+        parent_id=None if row.parent_id is None else CheckpointId(row.parent_id),
+        sequence=row.sequence,
+        step=fields.step,
+        label=fields.label,
+        trigger=fields.trigger,
+        status=Status(fields.status),
+        reason=fields.reason,
+        agent=fields.agent,
+        created_at=to_datetime(fields.at_us),
+        usage=decode_usage(fields.usage),
+        total_usage=decode_usage(fields.total),
+        metadata=metadata,
+        resume_hint=fields.resume_hint,
+        restored_from=None if fields.restored_from is None else CheckpointId(fields.restored_from),
+        digest=row.digest.hex(),
+        parent_digest=None if row.parent_digest is None else row.parent_digest.hex(),
+        summary=fields.summary,
+        source=StateSource(load),
+    )
+
+
+def to_totals(fields: Fields) -> Totals:
+    """What a session's line says after this checkpoint."""
+    return Totals(fields.agent, fields.status, fields.reason, fields.step, fields.total, fields.at_us)
+
+
+def to_call(row: CallRow, *, status: str | None = None, result: Any = None) -> Call:
+    """A journaled call as people hold it; `result` is given where it stands in the state."""
+    return Call(
+        id=row.id,
+        name=row.name,
+        key=row.key,
+        kind=row.kind,
+        args=None if row.args is None else decode(row.args),
+        status=status or row.status,
+        result=result if row.result is None else decode(row.result),
+        error=None if row.error is None else ": ".join(row.error),
+        started_at=to_datetime(row.started_us),
+        ended_at=None if row.ended_us is None else to_datetime(row.ended_us),
+        parent=row.parent,
+    )
+
+
+def to_info(row: SessionRow) -> SessionInfo:
+    """A session's line as people hold it."""
+    totals = row.totals
+    return SessionInfo(
+        id=SessionId(row.id),
+        agent=totals.agent,
+        status=Status(totals.status),
+        reason=totals.reason,
+        branches=row.branches,
+        checkpoints=row.checkpoints,
+        last_step=totals.last_step,
+        usage=decode_usage(totals.usage),
+        created_at=to_datetime(row.created_us),
+        updated_at=to_datetime(totals.at_us),
+        crashed=row.crashed,
+    )

@@ -1,0 +1,209 @@
+"""Which checkpoint first said something: a history read from its beginning, only as far as it can matter.
+
+What a checkpoint changed is looked at as it is kept; a state is opened only where the text stands in those bytes, or
+where a patch might have completed it. A message that is found is told once, at the first checkpoint that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from backstay.backend import Backend, Kept, Row
+from backstay.delta import Record, rebuild
+from backstay.delta.record import PATCH, PIECE_BYTES
+from backstay.errors import CorruptionError, NotFoundError
+from backstay.store.reading import read_chain
+from backstay.upkeep.progress import Progress
+
+_PAGE_ROWS = 200
+_PAGE_BYTES = 8 * 1024 * 1024
+_KNOWN_BLOBS = 100_000
+_IDS = ("id", "tool_call_id", "call_id", "tool_use_id")  # of messages: nobody said them
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A place where a text stands. `row` is the first checkpoint that has it there, `text` the string it stands in."""
+
+    session: str
+    row: Row
+    path: tuple[Any, ...]
+    role: str | None
+    tool: str | None
+    text: str
+    at: int
+
+
+def search(
+    backend: Backend,
+    session: str,
+    text: str,
+    *,
+    role: str | None = None,
+    tool: str | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Found]:
+    """Where a text was first said in a session, oldest first; upper and lower case are the same.
+
+    With a role or a tool, only messages of that role, or calls of that tool and their results.
+    """
+    hunt = _Hunt(backend, session, text.casefold())
+    seen: set[tuple[Any, ...]] = set()
+    for kept in hunt.candidates(progress):
+        state = hunt.state(kept.row)
+        names: dict[str, str] | None = None
+        for path, item, string in _strings(state):
+            at = string.casefold().find(hunt.text)
+            if at < 0:
+                continue
+            if names is None:
+                names = _names_of_calls(state)
+            who, used = _speaker(item, names)
+            if (role is not None and who != role) or (tool is not None and tool not in used):
+                continue
+            # A message that moved in its list, after a trim say, is the same message, and is told once.
+            mark = (path[0], _mark_of(item)) if item is not None else (*path, string)
+            if mark not in seen:
+                seen.add(mark)
+                name = used[0] if used else None
+                yield Found(session=session, row=kept.row, path=path, role=who, tool=name, text=string, at=at)
+
+
+class _Hunt:
+    """One session on its way through a search."""
+
+    def __init__(self, backend: Backend, session: str, text: str) -> None:
+        self._backend = backend
+        self._session = session
+        self.text = text
+        self._raw = text.encode("utf-8", "surrogatepass")
+        self._blobs: dict[bytes, bool] = {}
+
+    def candidates(self, progress: Progress | None) -> Iterator[Kept]:
+        after, limit, done = 0, 16, 0
+        while True:
+            page = self._backend.history(self._session, after=after, limit=limit)
+            for kept in page:
+                if self._may_hold(kept.delta) if kept.delta is not None else self._may_hold(kept.whole):
+                    yield kept
+            done += len(page)
+            if progress is not None:
+                progress(done, None)
+            if len(page) < limit:
+                return
+            after = page[-1].row.sequence
+            weight = sum([_weight(kept.delta) + _weight(kept.whole) for kept in page]) // len(page) + 1
+            limit = max(1, min(4 * limit, _PAGE_ROWS, _PAGE_BYTES // weight))
+
+    def state(self, row: Row) -> Mapping[str, Any]:
+        """The state there; what cannot be read is salvaged, because somebody is looking for something."""
+        try:
+            chain, pieces = read_chain(self._backend, self._session, row.id)
+            return rebuild(chain.records, pieces).state
+        except NotFoundError:
+            return {}  # deleted since
+        except CorruptionError:
+            chain, pieces = read_chain(self._backend, self._session, row.id, salvage=True)
+            return rebuild(chain.records, pieces, salvage=True).state
+
+    def _may_hold(self, record: Record | None) -> bool:
+        if record is None:
+            return False
+        if self._is_in(record.body) or any([self._blob(ref) for ref in record.refs]):
+            return True
+        # A patch brings only the middle of a string: what it completes cannot be seen in its bytes.
+        return any([op[0] == PATCH for op in msgspec.msgpack.decode(record.ops)]) if record.ops else False
+
+    def _blob(self, ref: bytes) -> bool:
+        known = self._blobs.get(ref)
+        if known is None:
+            found = self._backend.blobs([ref], salvage=True).get(ref, b"")
+            # A value of several pieces may have the text where two of them meet.
+            known = len(found) >= PIECE_BYTES or self._is_in(found)
+            if len(self._blobs) < _KNOWN_BLOBS:
+                self._blobs[ref] = known
+        return known
+
+    def _is_in(self, data: bytes) -> bool:
+        if self._raw.isascii():
+            # Some letters beyond ASCII fold to ASCII ones; they are rare, and bytes that have any are looked at.
+            return self._raw in data.lower() or (not data.isascii() and self._folded(data))
+        return self._folded(data)
+
+    def _folded(self, data: bytes) -> bool:
+        return self.text in data.decode("utf-8", "ignore").casefold()
+
+
+def _strings(state: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, ...], Any, str]]:
+    """Every string of a state with its path, and the message it is in, if it is in one."""
+    for part, value in state.items():
+        if isinstance(value, list):
+            for index, item in enumerate(value):
+                message = (
+                    item if isinstance(item, dict) and isinstance(item.get("role", item.get("type")), str) else None
+                )
+                yield from _below((part, index), message, item)
+        else:
+            yield from _below((part,), None, value)
+
+
+def _below(path: tuple[Any, ...], item: Any, value: Any) -> Iterator[tuple[tuple[Any, ...], Any, str]]:
+    todo = [(path, value)]
+    while todo:
+        here, each = todo.pop()
+        if isinstance(each, str):
+            yield here, item, each
+        elif isinstance(each, dict):
+            entries = [(key, below) for key, below in each.items() if item is None or key not in _IDS]
+            todo += [((*here, key), below) for key, below in reversed(entries)]
+        elif isinstance(each, list | tuple):
+            todo += [((*here, index), below) for index, below in reversed(list(enumerate(each)))]
+
+
+def _mark_of(item: Any) -> bytes:
+    return sha256(repr(item).encode("utf-8", "surrogatepass")).digest()
+
+
+def _speaker(item: Any, names: Mapping[str, str]) -> tuple[str | None, list[str]]:
+    """The role of a message, and the tools that it calls or answers for."""
+    if not isinstance(item, dict):
+        return None, []
+    role = item.get("role")
+    tools = [name for _, name in _calls_in(item)]
+    answered = [item.get("tool_call_id"), item.get("call_id")]
+    content = item.get("content")
+    answered += (
+        [block.get("tool_use_id") for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+    )
+    tools += [names[id_] for id_ in answered if isinstance(id_, str) and id_ in names]
+    if role == "tool":
+        tools += [item.get("name"), item.get("tool_name")]
+    return role if isinstance(role, str) else None, [name for name in tools if isinstance(name, str)]
+
+
+def _names_of_calls(state: Mapping[str, Any]) -> dict[str, str]:
+    """The names of the tools by the ids of their calls."""
+    lists = [value for value in state.values() if isinstance(value, list)]
+    calls = [call for value in lists for item in value if isinstance(item, dict) for call in _calls_in(item)]
+    return {id_: name for id_, name in calls if isinstance(id_, str) and isinstance(name, str)}
+
+
+def _calls_in(message: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """The calls that a message asks for, as (id, name), in any of the shapes in use."""
+    calls, content = message.get("tool_calls"), message.get("content")
+    for call in calls if isinstance(calls, list) else ():
+        if isinstance(call, dict):
+            function = call.get("function")
+            yield call.get("id"), function.get("name") if isinstance(function, dict) else call.get("name")
+    for block in content if isinstance(content, list) else ():
+        if isinstance(block, dict) and block.get("type") == "tool_use":
+            yield block.get("id"), block.get("name")
+    if message.get("type") == "function_call":
+        yield message.get("call_id"), message.get("name")
+
+
+def _weight(record: Record | None) -> int:
+    return 0 if record is None else record.size_bytes
