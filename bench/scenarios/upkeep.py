@@ -7,12 +7,12 @@ import statistics
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
+from backstay import Retention
 from bench.conversations import pack
 from bench.measuring import Settings, collector_paused, stored_bytes
 from bench.report import Figure
 from bench.scenarios.append import PER_STEP, steps
 from bench.subject import Subject
-from backstay import Retention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

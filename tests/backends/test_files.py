@@ -21,10 +21,10 @@ from backstay.backends.files.disk import Disk
 from backstay.delta import refs_of
 from backstay.errors import (
     AlreadyExistsError,
+    BackstayError,
     ConflictError,
     CorruptionError,
     FormatError,
-    BackstayError,
     InvalidInputError,
     UnavailableError,
 )

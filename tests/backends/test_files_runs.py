@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from backstay.backend import Backend, Journaled
 from backstay.backends.files import FilesBackend
-from backstay.errors import CorruptionError, FencedError, BackstayError, LeaseHeldError
+from backstay.errors import BackstayError, CorruptionError, FencedError, LeaseHeldError
 from backstay.testing.author import Author, delete, read_back
 from backstay.testing.runner import SESSION, SHORT_S, SHORT_US, Runner, pending, took
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from backstay.backend import DONE, SKIPPED, Backend
 from backstay.backends.postgres import PostgresBackend, wire
-from backstay.errors import ConflictError, FencedError, BackstayError, UnavailableError
+from backstay.errors import BackstayError, ConflictError, FencedError, UnavailableError
 from backstay.testing.author import Author, check_states, delete
 from backstay.testing.contract.moving import packed_up
 from backstay.testing.contract.racing import together

@@ -14,7 +14,7 @@ from backstay.backend import Backend
 from backstay.backends.sqlite import SqliteBackend, writes
 from backstay.backends.sqlite.reads import pack_id
 from backstay.backends.sqlite.schema import connect
-from backstay.errors import CorruptionError, BackstayError
+from backstay.errors import BackstayError, CorruptionError
 from backstay.model import State
 from backstay.testing import BackendContract
 from backstay.testing.author import Author, read_back, read_row

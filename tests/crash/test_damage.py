@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import backstay
-from backstay import CorruptionError, BackstayError, NotFoundError, Session, Store
+from backstay import BackstayError, CorruptionError, NotFoundError, Session, Store
 
 Expected = dict[str, dict[str, tuple[dict[str, Any], str]]]  # session -> checkpoint id -> state, digest; oldest first
 

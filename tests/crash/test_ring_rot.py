@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from backstay.errors import CorruptionError, BackstayError
+from backstay.errors import BackstayError, CorruptionError
 from backstay.store import Store
 from tests.crash.ring.nursery import Nursery
 from tests.crash.ring.rooms import Place, room

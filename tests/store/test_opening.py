@@ -14,10 +14,10 @@ import pytest
 
 import backstay
 from backstay import (
+    BackstayError,
     ClosedError,
     CorruptionError,
     FormatError,
-    BackstayError,
     InvalidInputError,
     UnavailableError,
     UnsupportedError,

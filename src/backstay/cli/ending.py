@@ -5,7 +5,7 @@ Errors of the library give hints in Python. Here they are told in the words of t
 
 from __future__ import annotations
 
-from backstay.errors import ConflictError, CorruptionError, FencedError, BackstayError, LeaseHeldError
+from backstay.errors import BackstayError, ConflictError, CorruptionError, FencedError, LeaseHeldError
 
 DONE, FAILED, USAGE, HELD, DAMAGED = 0, 1, 2, 3, 4
 INTERRUPTED, PIPE_CLOSED = 130, 141  # as a shell reports the signal

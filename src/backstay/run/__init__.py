@@ -20,7 +20,7 @@ import msgspec
 
 from backstay.backend import CallRow, Entered, Entry
 from backstay.codec import Root, decode, encode_stored
-from backstay.errors import FencedError, BackstayError, InDoubtError, InvalidInputError
+from backstay.errors import BackstayError, FencedError, InDoubtError, InvalidInputError
 from backstay.loops import LoopGuard, Watch
 from backstay.model import Call, Checkpoint, State, Usage
 from backstay.run.calling import Calling, Calls

@@ -31,10 +31,10 @@ from backstay.backend import (
 from backstay.codec import Root, decode, encode_stored
 from backstay.delta import Known, advance, know
 from backstay.errors import (
+    BackstayError,
     ClosedError,
     ConflictError,
     FencedError,
-    BackstayError,
     InDoubtError,
     InvalidInputError,
     MismatchError,

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from backstay.codec import encode_stored
-from backstay.errors import CorruptionError, BackstayError
+from backstay.errors import BackstayError, CorruptionError
 from backstay.model import State
 
 MIN_BYTES = 256  # below that a place is hardly shorter than the result

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from backstay.backend import RunRow
-from backstay.errors import ConflictError, BackstayError, InDoubtError, LeaseHeldError, NotFoundError
+from backstay.errors import BackstayError, ConflictError, InDoubtError, LeaseHeldError, NotFoundError
 from backstay.model import RecoverReport, SessionId
 from backstay.run import Run
 

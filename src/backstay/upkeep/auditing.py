@@ -25,7 +25,7 @@ from backstay.backend import (
     RunRow,
 )
 from backstay.codec import decode, encode_canonical
-from backstay.errors import CorruptionError, BackstayError, InvalidInputError, NotFoundError, UnavailableError
+from backstay.errors import BackstayError, CorruptionError, InvalidInputError, NotFoundError, UnavailableError
 from backstay.lineage import check_name
 from backstay.model import Problem, SessionId, State
 from backstay.run.keeping import at_place

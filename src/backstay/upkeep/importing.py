@@ -19,8 +19,8 @@ import msgspec
 from backstay.backend import Backend, Kept, Moved
 from backstay.errors import (
     AlreadyExistsError,
-    CorruptionError,
     BackstayError,
+    CorruptionError,
     InvalidInputError,
     NotFoundError,
     UnavailableError,

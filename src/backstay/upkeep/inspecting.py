@@ -18,7 +18,7 @@ import msgspec
 from backstay.backend import Kept, Moved, Row
 from backstay.codec import encode_canonical
 from backstay.delta.replay import Replay, stand_on
-from backstay.errors import CorruptionError, BackstayError
+from backstay.errors import BackstayError, CorruptionError
 from backstay.lineage import check_name
 from backstay.model import MAX_STATE_BYTES, State
 from backstay.store.fields import check_step, check_usage, to_checkpoint, to_info

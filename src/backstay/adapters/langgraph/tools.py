@@ -28,7 +28,7 @@ from backstay.adapters.langgraph.saver import BackstaySaver
 from backstay.aio import AsyncStore
 from backstay.aio.lanes import Crew
 from backstay.aio.run import AsyncRun
-from backstay.errors import CallFailedError, BackstayError, UnavailableError
+from backstay.errors import BackstayError, CallFailedError, UnavailableError
 from backstay.model import MAX_NAME_CHARS
 from backstay.run import Run
 from backstay.run.wording import OnDoubt

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import psycopg
 
 from backstay.errors import (
+    BackstayError,
     ConflictError,
     CorruptionError,
     FormatError,
-    BackstayError,
     UnavailableError,
     UnsupportedError,
 )

@@ -36,7 +36,7 @@ from backstay.backends.postgres.reads import Claim, claim_for, claim_of, find_ro
 from backstay.backends.postgres.texts import mark_of, pack, pack_id, pack_or_none, unpack_id
 from backstay.backends.postgres.wire import VERSION, Wire, newer
 from backstay.chains import SPILLED
-from backstay.errors import AlreadyExistsError, ConflictError, CorruptionError, BackstayError, NotFoundError
+from backstay.errors import AlreadyExistsError, BackstayError, ConflictError, CorruptionError, NotFoundError
 
 _COMMIT = (
     "SELECT {schema}.commit_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::bytea[], "

@@ -19,7 +19,7 @@ import apsw
 from backstay.backend import FORMAT_VERSION
 from backstay.backends.sqlite.schema import refuse_newer, translate, translated
 from backstay.backends.sqlite.wal import Tail, grow
-from backstay.errors import ClosedError, BackstayError
+from backstay.errors import BackstayError, ClosedError
 
 _CHECKPOINT_PAGES = 230
 _RESTART_PAGES = 4 * _CHECKPOINT_PAGES

@@ -23,10 +23,10 @@ from backstay.backend import FORMAT_VERSION, MIN_READER, MIN_WRITER
 from backstay.backends.sqlite import wal
 from backstay.backends.sqlite.mounts import filesystem_of, is_network
 from backstay.errors import (
+    BackstayError,
     ConflictError,
     CorruptionError,
     FormatError,
-    BackstayError,
     InvalidInputError,
     UnavailableError,
     UnsupportedError,

@@ -9,7 +9,7 @@ import pytest
 
 from backstay.backend import Backend
 from backstay.delta import LARGE_BYTES, rebuild, refs_of
-from backstay.errors import CorruptionError, BackstayError
+from backstay.errors import BackstayError, CorruptionError
 from backstay.model import Damaged, State
 from backstay.testing.author import Author, delete, read_back, read_row
 from backstay.testing.contract.hooks import Hooks, What

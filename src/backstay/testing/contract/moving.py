@@ -12,7 +12,7 @@ import pytest
 from backstay.backend import Backend, Kept, Moved, Names, SessionRow
 from backstay.delta import LARGE_BYTES, Record, rebuild
 from backstay.digest import state_digest
-from backstay.errors import AlreadyExistsError, CorruptionError, BackstayError, NotFoundError
+from backstay.errors import AlreadyExistsError, BackstayError, CorruptionError, NotFoundError
 from backstay.model import State
 from backstay.testing.author import Author, check_states, delete, next_turn, read_row, totals_at
 from backstay.testing.contract.hooks import Hooks
