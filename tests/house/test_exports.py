@@ -11,13 +11,13 @@ import backstay
 
 ERRORS = [
     "AlreadyExistsError",
+    "BackstayError",
     "CallFailedError",
     "ClosedError",
     "ConflictError",
     "CorruptionError",
     "FencedError",
     "FormatError",
-    "BackstayError",
     "InDoubtError",
     "InvalidInputError",
     "LeaseHeldError",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.tree import ROOT, name_of, parsed, python_files
+from tests.house.tree import ROOT, checkout_files, name_of, parsed, python_files
 
 SOURCES = python_files("src")
 EVERYTHING = python_files("src", "tests", "bench")
@@ -14,6 +14,7 @@ EVERYTHING = python_files("src", "tests", "bench")
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "base", "misc"}
 # Letters in brackets, so that this file does not find itself.
 UNFINISHED = re.compile(r"\b(?:T[O]DO|F[I]XME|X[X]X|H[A]CK)\b")
+FORMER_NAME = re.compile(rb"hold[-_ ]?f[a]st", re.IGNORECASE)
 RUNS_DATA = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "code", "codeop"}
 RUNS_TEXT = {"eval", "exec", "compile", "__import__"}
 
@@ -44,6 +45,23 @@ def test_nothing_is_shipped_half_done(path: Path) -> None:
         if UNFINISHED.search(line)
     ]
     assert not left, "\n".join(left)
+
+
+def test_a_reader_meets_one_name_of_the_project() -> None:
+    files = checkout_files()
+    if not files:
+        pytest.skip("this is not a git checkout")
+    spoken = [
+        name_of(path)
+        for path in files
+        if FORMER_NAME.search(name_of(path).encode()) or FORMER_NAME.search(path.read_bytes())
+    ]
+    assert not spoken, f"the former name is in {spoken}"
+
+
+def test_the_former_name_is_found_however_it_is_spelt() -> None:
+    for joint in ("", "-", "_", " "):
+        assert FORMER_NAME.search(f"a Hold{joint}Fast store".encode())
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)

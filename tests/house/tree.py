@@ -1,6 +1,7 @@
 """Where things are in the checkout, for the tests that read the project itself."""
 
 import ast
+import subprocess
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,13 @@ def python_files(*folders: str) -> list[Path]:
 def markdown_files() -> list[Path]:
     """The pages people read: those at the top of the checkout and all of docs/."""
     return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def checkout_files() -> list[Path]:
+    """Every file that git keeps or would add; none where this is not a checkout."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return [path for name in done.stdout.split("\0") if name and (path := ROOT / name).is_file()]
 
 
 @cache
