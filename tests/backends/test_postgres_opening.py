@@ -206,6 +206,28 @@ def test_a_store_that_has_become_too_new_is_not_written_to(postgres_url: str, fr
             PostgresBackend(postgres_url, schema=schema)
 
 
+def test_a_store_of_a_newer_format_is_refused_untouched(postgres_url: str, fresh_schema: Fresh) -> None:
+    schema = fresh_schema()
+    with contextlib.closing(PostgresBackend(postgres_url, schema=schema)) as backend:
+        Author(backend).grow(2)
+    change(postgres_url, schema, "UPDATE {schema}.backstay SET value = 9")
+    before = contents(postgres_url, schema)
+    with pytest.raises(FormatError, match="newer Backstay to read"):
+        PostgresBackend(postgres_url, schema=schema)
+    assert contents(postgres_url, schema) == before
+    assert len(before["checkpoints"]) == 2
+
+
+def contents(url: str, schema: str) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table of a schema."""
+    with psycopg.connect(url) as connection:
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,)).fetchall()
+        return {
+            name: connection.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(schema, name))).fetchall()
+            for (name,) in tables
+        }
+
+
 def test_tables_of_others_are_left_alone(postgres_url: str, fresh_schema: Fresh) -> None:
     schema = fresh_schema()
     change(postgres_url, schema, "CREATE SCHEMA {schema}")

@@ -18,7 +18,7 @@ from backstay.chains import Link, detour, join, open_links, spilled
 from backstay.errors import CorruptionError
 
 _LINK = "c.sequence, c.link, c.place, c.state_digest, c.size, c.base"
-_CHAIN = "SELECT * FROM {schema}.chain_2(%s, %s)"
+_CHAIN = "SELECT * FROM {schema}.chain_1(%s, %s)"
 _KEY = (
     "SELECT (SELECT s.id FROM {schema}.sessions s WHERE s.sid = c.sid), c.id FROM {schema}.checkpoints c "
     "WHERE c.sid = %s AND c.sequence = %s"

@@ -21,8 +21,8 @@ from backstay.errors import (
     UnsupportedError,
 )
 
-MISSING_BLOB = "HF001"  # raised by our own functions; the detail is the digest
-NOT_ORDINARY = "HF002"  # likewise: what was begun is undone, and to be done the longer way
+MISSING_BLOB = "BS001"  # raised by our own functions; the detail is the digest
+NOT_ORDINARY = "BS002"  # likewise: what was begun is undone, and to be done the longer way
 
 _UNDONE = {
     "40001",  # serialization failure

@@ -134,7 +134,7 @@ _WRITE = """
       SELECT bid INTO v_bid FROM {schema}.blobs WHERE digest = p_refs[i] FOR KEY SHARE;
       EXIT WHEN FOUND;
       IF p_contents[i] IS NULL THEN
-        RAISE EXCEPTION 'a blob is needed and not here' USING ERRCODE = 'HF001', DETAIL = encode(p_refs[i], 'hex');
+        RAISE EXCEPTION 'a blob is needed and not here' USING ERRCODE = 'BS001', DETAIL = encode(p_refs[i], 'hex');
       END IF;
       -- Two may find it missing. The insert settles it, and the other one goes round again.
       INSERT INTO {schema}.blobs(digest, data) VALUES (p_refs[i], p_contents[i])
@@ -225,7 +225,7 @@ BEGIN{_SYNC}{_FIND_HEAD}{_REFUSE}{_WRITE}{_TAKE_IN}END
 # the next statement sees what was there then. A setting of the transaction is made on the way, because every
 # expression that stands alone costs as much as a lookup.
 ORDINARY = f"""
-CREATE FUNCTION {{schema}}.commit_2(
+CREATE FUNCTION {{schema}}.ordinary_1(
   p_format bigint, p_relaxed boolean, p_session bytea, p_branch bytea, p_id bytea, p_head bytea, p_expect bytea,
   p_fields bytea, p_state bytea, p_epoch bigint, p_delta bytea, p_whole bytea, p_size bigint, p_at bigint,
   p_agent bytea, p_status bytea, p_reason bytea, p_step bigint, p_usage bytea)
@@ -261,7 +261,7 @@ BEGIN
   RETURNING h.sequence, h.digest, CASE WHEN h.whole IS NULL THEN h.place + 1 ELSE 1 END
   INTO v_link, v_before, v_place;
   IF NOT FOUND THEN
-    RAISE EXCEPTION 'not an ordinary commit' USING ERRCODE = 'HF002';
+    RAISE EXCEPTION 'not an ordinary commit' USING ERRCODE = 'BS002';
   END IF;
   INSERT INTO {{schema}}.checkpoints(
     sid, sequence, touched, size, link, place, id, state_digest, digest, fields, delta, whole)
@@ -314,7 +314,7 @@ END
 
 # From a checkpoint along rolls and links to its whole copy. STABLE: every look inside sees the caller's one moment.
 CHAIN = f"""
-CREATE FUNCTION {{schema}}.chain_2(p_session bytea, p_id bytea)
+CREATE FUNCTION {{schema}}.chain_1(p_session bytea, p_id bytea)
 RETURNS TABLE(
   o_sequence bigint, o_link bigint, o_place integer, o_state bytea, o_size bigint, o_base bigint, o_delta bytea,
   o_roll bytea, o_whole bytea, o_id bytea, o_epoch integer, o_lost_parent_id bytea, o_lost_parent_digest bytea,
@@ -345,7 +345,7 @@ END
 
 # A checkpoint and its ancestors, with the columns of `reads.ROW`. Each is the parent of the one before it.
 LINE = f"""
-CREATE FUNCTION {{schema}}.line_2(p_session bytea, p_id bytea, p_limit bigint)
+CREATE FUNCTION {{schema}}.line_1(p_session bytea, p_id bytea, p_limit bigint)
 RETURNS TABLE(
   o_link bigint, o_id bytea, o_sequence bigint, o_lost_parent_id bytea, o_lost_parent_digest bytea, o_parent_id bytea,
   o_parent_digest bytea, o_state bytea, o_digest bytea, o_fields bytea)

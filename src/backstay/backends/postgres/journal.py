@@ -9,12 +9,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from backstay import whereabouts
-from backstay.backend import ABANDONED, CallRow, Journaled, Lease
+from backstay.backend import ABANDONED, FORMAT_VERSION, CallRow, Journaled, Lease
 from backstay.backends.postgres.calls import open_journaled, seal
 from backstay.backends.postgres.functions import FENCED, LOST, NEWER
 from backstay.backends.postgres.reads import claim_for, sid_of
 from backstay.backends.postgres.texts import mark_of
-from backstay.backends.postgres.wire import VERSION, Wire, newer
+from backstay.backends.postgres.wire import Wire, newer
 from backstay.errors import CorruptionError
 
 _JOURNAL = "SELECT {schema}.journal_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
@@ -36,7 +36,7 @@ def write(wire: Wire, lease: Lease, call: CallRow, after: int, slot: int | None,
     sealed = seal(call, lease.run)
     answer = wire.told_often(
         _JOURNAL,
-        *(VERSION, wire.place.relaxed, lease.run, lease.token, lease.lease_us, claim_for(lease)),
+        *(FORMAT_VERSION, wire.place.relaxed, lease.run, lease.token, lease.lease_us, claim_for(lease)),
         *(after, slot, mark_of(call.id), *sealed, again),
     )
     if answer is None or answer == FENCED:

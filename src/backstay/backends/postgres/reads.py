@@ -54,7 +54,7 @@ _NAMES = (
 )
 _ALL_NAMES = f"{_NAMES} ORDER BY n.name"
 _ONE_NAME = f"{_NAMES} AND n.name = %s"
-_LINE = "SELECT * FROM {schema}.line_2(%s, %s, %s)"
+_LINE = "SELECT * FROM {schema}.line_1(%s, %s, %s)"
 _CHILDREN = "SELECT id FROM {schema}.checkpoints WHERE sid = %s AND sequence > %s AND link = %s ORDER BY sequence"
 _IDS = (
     "SELECT c.id FROM {schema}.sessions s JOIN {schema}.checkpoints c ON c.sid = s.sid WHERE s.id = %s "

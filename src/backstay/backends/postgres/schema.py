@@ -1,4 +1,4 @@
-"""The tables, and how a schema becomes a store: made, or brought up to date, by whoever comes first.
+"""The tables, and how a schema becomes a store: made by whoever comes first.
 
 A checkpoint is known by its session's number and its sequence; texts are bytes (UTF-8, surrogates let pass), because
 PostgreSQL's own texts hold neither NUL nor lone surrogates. Packed bytes are kept outside the server's own compression.
@@ -15,11 +15,11 @@ from hashlib import sha256
 import psycopg
 from psycopg import sql
 
-from backstay.backends.postgres.functions import FUNCTIONS, ORDINARY
-from backstay.backends.postgres.wire import VERSION, Place, Wire, refuse_newer
+from backstay.backend import FORMAT_VERSION, MIN_READER, MIN_WRITER
+from backstay.backends.postgres.functions import FUNCTIONS
+from backstay.backends.postgres.wire import Place, Wire, refuse_newer
 from backstay.errors import FormatError, InvalidInputError, UnsupportedError
 
-LAYOUT = 2  # of the tables; rises with each step below, whatever the format of the bytes in them
 _MAX_NAME_BYTES = 63
 _META_TABLE = "backstay"
 _TABLES = ("sessions", "names", "checkpoints", "blobs", "blob_refs", "runs", "calls")
@@ -65,28 +65,6 @@ CREATE UNIQUE INDEX calls_run ON {schema}.calls(run, stood, n);
 ALTER TABLE {schema}.calls ALTER body SET STORAGE EXTERNAL, ALTER result SET STORAGE EXTERNAL;
 """
 
-# From layout 1. The functions that read get other names: who still calls the old ones would misread the ids.
-UPGRADE = """
-LOCK TABLE {schema}.sessions, {schema}.names, {schema}.checkpoints, {schema}.backstay;
-UPDATE {schema}.backstay SET value = 2;
-DROP INDEX {schema}.sessions_touched;
-ALTER TABLE {schema}.sessions ADD era bigint NOT NULL GENERATED ALWAYS AS (touched >> 8) STORED;
-CREATE INDEX sessions_era ON {schema}.sessions(era);
-CREATE FUNCTION {schema}.shortened(p_id bytea) RETURNS bytea LANGUAGE sql AS
-$$SELECT CASE WHEN encode(substr(p_id, 14, 36), 'escape') ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
-    AND substr(p_id, 1, 13) = decode(repeat('ff', 13), 'hex')
-    AND substr(p_id, 14, 26) <> 'ffffffff-ffff-ffff-ffff-ff'::bytea
-  THEN decode(replace(encode(substr(p_id, 14, 36), 'escape'), '-', ''), 'hex') || substr(p_id, 50) ELSE p_id END$$;
-UPDATE {schema}.checkpoints SET id = {schema}.shortened(id), lost_parent_id = {schema}.shortened(lost_parent_id)
-WHERE octet_length(id) >= 49 OR octet_length(lost_parent_id) >= 49;
-DROP FUNCTION {schema}.shortened;
-ALTER TABLE {schema}.checkpoints SET (toast_tuple_target = 8160);
-ALTER INDEX {schema}.checkpoints_pkey SET (fillfactor = 100);
-ALTER INDEX {schema}.checkpoints_id SET (fillfactor = 100);
-ALTER FUNCTION {schema}.chain_1 RENAME TO chain_2;
-ALTER FUNCTION {schema}.line_1 RENAME TO line_2;
-"""
-
 _LOOK = """
 SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = ANY(%s) ORDER BY c.relname
@@ -113,23 +91,20 @@ def check_schema_name(name: str) -> str:
 
 
 def prepare(wire: Wire) -> None:
-    """Make the store if there is none, or bring it up to date; refuse what is not one, and one that is too new."""
-    if _layout(wire) >= LAYOUT:
+    """Make the store if there is none; refuse what is not one, and one that is too new."""
+    if _is_store(wire):
         return
     schema = wire.place.schema
     # Held to the end of the transaction: of all who come at once one makes the store, and the others find it made.
     wire.connection.execute("BEGIN")
     try:
         wire.connection.execute(_LOCK, (int.from_bytes(sha256(schema.encode()).digest()[:8], "big", signed=True),))
-        found = _layout(wire)
-        if not found:
+        if not _is_store(wire):
             _make(wire)
-        elif found < LAYOUT:
-            _upgrade(wire)
         wire.connection.execute("COMMIT")
     except psycopg.errors.InsufficientPrivilege as error:
         wire.connection.execute("ROLLBACK")
-        message = f"there is no store of this version in the schema {schema!r}, and this role may not make one"
+        message = f"there is no store in the schema {schema!r}, and this role may not make one"
         raise UnsupportedError(
             message, hint="let its owner open it once, then grant what docs/backends.md lists"
         ) from error
@@ -139,18 +114,18 @@ def prepare(wire: Wire) -> None:
         raise
 
 
-def _layout(wire: Wire) -> int:
-    """The version of the tables that are there; 0 if there is no store."""
+def _is_store(wire: Wire) -> bool:
+    """True if the schema is a store; FormatError if this version may not read it, or its tables are of others."""
     place = wire.place
     found = [name for (name,) in wire.connection.execute(_LOOK, (place.schema, [_META_TABLE, *_TABLES]))]
     if _META_TABLE not in found:
         if found:
             message = f"the schema {place.schema!r} has tables of others: {', '.join(found)}"
             raise FormatError(message, hint="name another schema: '?schema=…'")
-        return 0
+        return False
     meta = dict(wire.rows(_META))
     refuse_newer(meta.get("min_reader", 1), "read")
-    return int(meta.get("layout", 1))
+    return True
 
 
 def _make(wire: Wire) -> None:
@@ -160,13 +135,8 @@ def _make(wire: Wire) -> None:
     connection.execute(place.plainly(SCHEMA).encode())
     for function in FUNCTIONS:
         connection.execute(_said(function, place).encode())
-    meta = {"format_version": VERSION, "min_reader": VERSION, "min_writer": VERSION, "layout": LAYOUT}
+    meta = {"format_version": FORMAT_VERSION, "min_reader": MIN_READER, "min_writer": MIN_WRITER}
     wire.each(_PUT_META, list(meta.items()))
-
-
-def _upgrade(wire: Wire) -> None:
-    wire.connection.execute(wire.place.plainly(UPGRADE).encode())
-    wire.connection.execute(_said(ORDINARY, wire.place).encode())
 
 
 def _said(function: str, place: Place) -> str:

@@ -25,12 +25,11 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
+from backstay.backend import FORMAT_VERSION
 from backstay.backends.postgres.faults import fault_of, translate
 from backstay.backends.postgres.plain import ask, ask_kept, keep, rows_of
 from backstay.errors import ClosedError, CorruptionError, FormatError, InvalidInputError, UnavailableError
 
-# Of what the tables hold, whichever bytes the records in them are made of: 2 is ids that begin with a UUID in short.
-VERSION = 2
 CONNECTIONS = 16
 PATIENCE_S = 15.0
 _FIRST_PAUSE_S = 0.005
@@ -194,13 +193,13 @@ class Wire:
 
 def refuse_newer(needed: int, verb: str) -> None:
     """FormatError when the store asks for a newer Backstay."""
-    if needed > VERSION:
+    if needed > FORMAT_VERSION:
         raise newer(needed, verb)
 
 
 def newer(needed: int, verb: str) -> FormatError:
     """The error for a store that is too new for this version."""
-    message = f"this store needs a newer Backstay to {verb} it (format {needed}; this version knows {VERSION})"
+    message = f"this store needs a newer Backstay to {verb} it (format {needed}; this version knows {FORMAT_VERSION})"
     return FormatError(message, hint="upgrade: pip install -U backstay")
 
 

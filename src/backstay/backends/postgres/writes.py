@@ -14,7 +14,7 @@ import psycopg
 from msgspec.structs import replace
 
 from backstay import packing, whereabouts
-from backstay.backend import MAX_ROW_BYTES, Commit, Lease, Row, refuse_in_doubt
+from backstay.backend import FORMAT_VERSION, MAX_ROW_BYTES, Commit, Lease, Row, refuse_in_doubt
 from backstay.backends.postgres import running
 from backstay.backends.postgres.calls import seal_place
 from backstay.backends.postgres.chains import prefix_behind
@@ -34,7 +34,7 @@ from backstay.backends.postgres.functions import (
 )
 from backstay.backends.postgres.reads import Claim, claim_for, claim_of, find_row, no_checkpoint, sequence_of
 from backstay.backends.postgres.texts import mark_of, pack, pack_id, pack_or_none, unpack_id
-from backstay.backends.postgres.wire import VERSION, Wire, newer
+from backstay.backends.postgres.wire import Wire, newer
 from backstay.chains import SPILLED
 from backstay.errors import AlreadyExistsError, BackstayError, ConflictError, CorruptionError, NotFoundError
 
@@ -42,7 +42,7 @@ _COMMIT = (
     "SELECT {schema}.commit_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::bytea[], "
     "%s::bytea[], %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::bigint[], %s::bytea[], %s, %s, %s)"
 )
-_ORDINARY = "SELECT {schema}.commit_2(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+_ORDINARY = "SELECT {schema}.ordinary_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 LOCK_SESSION = "SELECT sid, epoch FROM {schema}.sessions WHERE id = %s FOR NO KEY UPDATE"
 _FIND_NAME = (
     "SELECT n.tag, (SELECT c.id FROM {schema}.checkpoints c WHERE c.sid = n.sid AND c.sequence = n.sequence) "
@@ -165,7 +165,7 @@ def _call_ordinary(wire: Wire, new: Commit, packed: _Packed) -> bytes | None:
     try:
         return wire.told_often(
             _ORDINARY,
-            *(VERSION, wire.place.relaxed, pack(new.session), pack(new.branch), pack_id(new.id), _head(new)),
+            *(FORMAT_VERSION, wire.place.relaxed, pack(new.session), pack(new.branch), pack_id(new.id), _head(new)),
             *(None if new.expect is None else pack_id(new.expect), new.fields, new.state_digest, new.epoch),
             *(packed.delta, packed.whole, new.size_bytes, totals.at_us, pack_or_none(totals.agent)),
             *(pack(totals.status), pack_or_none(totals.reason), totals.last_step, totals.usage),
@@ -188,7 +188,7 @@ def _call(wire: Wire, new: Commit, packed: _Packed, *, gone: int | None = None, 
     marks = list(new.kept_in_state) if lease is not None else []
     answer = wire.told(
         _COMMIT,
-        *(VERSION, wire.place.relaxed, pack(new.session), pack(new.branch), pack_id(new.id), _head(new)),
+        *(FORMAT_VERSION, wire.place.relaxed, pack(new.session), pack(new.branch), pack_id(new.id), _head(new)),
         *(None if new.expect is None else pack_id(new.expect), new.fields, new.state_digest, new.epoch),
         *(packed.delta, packed.whole, packed.roll, None if new.roll_base is None else pack_id(new.roll_base)),
         *(new.size_bytes, refs, [packed.blobs.get(digest) for digest in refs]),
