@@ -56,14 +56,12 @@ CREATE TABLE names(
 CREATE TABLE checkpoints(
   cid INTEGER PRIMARY KEY, sid INTEGER NOT NULL, sequence INTEGER NOT NULL, id NOT NULL, link INTEGER,
   place INTEGER NOT NULL, size INTEGER NOT NULL, state_digest BLOB NOT NULL, digest BLOB NOT NULL,
-  lost_parent_id, lost_parent_digest BLOB, fields BLOB NOT NULL, delta BLOB, base INTEGER, roll BLOB, whole BLOB);
+  lost_parent_id, lost_parent_digest BLOB, fields BLOB NOT NULL, delta BLOB, base INTEGER, roll BLOB, whole BLOB,
+  took_run INTEGER, took_stood INTEGER, took_calls INTEGER);
 CREATE UNIQUE INDEX checkpoints_id ON checkpoints(sid, id);
 CREATE TABLE blobs(bid INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, data BLOB NOT NULL);
 CREATE TABLE blob_refs(cid INTEGER NOT NULL, bid INTEGER NOT NULL, PRIMARY KEY(cid, bid)) WITHOUT ROWID;
 CREATE INDEX blob_refs_bid ON blob_refs(bid);
-"""
-# Runs came later. Stores made before have this added when they are opened; who knows nothing of it is not disturbed.
-RUNS = """
 CREATE TABLE runs(
   run INTEGER PRIMARY KEY, sid INTEGER NOT NULL, branch TEXT, token INTEGER NOT NULL, claim BLOB,
   entered INTEGER NOT NULL, unfinished INTEGER NOT NULL, input BLOB, crashes INTEGER NOT NULL, spot BLOB NOT NULL);
@@ -72,11 +70,7 @@ CREATE INDEX runs_entered ON runs(sid) WHERE entered = 1;
 CREATE TABLE calls(
   call INTEGER PRIMARY KEY, run INTEGER NOT NULL, stood INTEGER NOT NULL, n INTEGER NOT NULL, body BLOB NOT NULL);
 CREATE UNIQUE INDEX calls_run ON calls(run, stood, n);
-ALTER TABLE checkpoints ADD COLUMN took_run INTEGER;
-ALTER TABLE checkpoints ADD COLUMN took_stood INTEGER;
-ALTER TABLE checkpoints ADD COLUMN took_calls INTEGER;
 """
-_HAS_RUNS = "SELECT 1 FROM sqlite_schema WHERE name = 'calls_run'"
 
 META = "SELECT key, value FROM meta"
 PUT_META = "INSERT INTO meta VALUES(?, ?)"
@@ -209,7 +203,6 @@ def prepare(path: Path, *, durability: str) -> apsw.Connection:
             wal.refuse_lost_commits(connection, path)
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
             check_format(connection)
-            _add_runs(connection)
         except BaseException:
             connection.close()
             raise
@@ -316,7 +309,7 @@ def _create(path: Path) -> None:
     connection = connect(path, durability="full", create=True)
     try:
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute(SCHEMA + RUNS)
+        connection.execute(SCHEMA)
         for key, value in (
             ("format_version", FORMAT_VERSION),
             ("min_reader", MIN_READER),
@@ -328,22 +321,6 @@ def _create(path: Path) -> None:
         connection.pragma("journal_mode", "wal")
     finally:
         connection.close()
-
-
-def _add_runs(connection: apsw.Connection) -> None:
-    if connection.execute(_HAS_RUNS).fetchone() is not None:
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        for (needed,) in connection.execute("SELECT value FROM meta WHERE key = 'min_writer'"):
-            refuse_newer(needed, FORMAT_VERSION, "write")
-        if connection.execute(_HAS_RUNS).fetchone() is None:  # nobody else was first
-            connection.execute(RUNS)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def check_format(connection: apsw.Connection) -> None:
