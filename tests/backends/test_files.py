@@ -354,12 +354,13 @@ def test_a_folder_that_is_not_a_store_is_refused_and_left_as_it_is(tmp_path: Pat
         FilesBackend(tmp_path / "nowhere" / "store")
 
 
-def test_a_store_of_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", [b'"min_reader":', b'"min_writer":'])
+def test_a_store_of_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path, asked: bytes) -> None:
     states = write_sessions(tmp_path / "store")
     meta = tmp_path / "store" / "backstay.json"
     true = meta.read_bytes()
     opened = FilesBackend(tmp_path / "store")
-    meta.write_bytes(true.replace(b'"min_writer":1', b'"min_writer":2'))
+    meta.write_bytes(true.replace(asked + b"1", asked + b"2"))
     before = [path.read_bytes() for path in files_of(tmp_path / "store")]
     with pytest.raises(FormatError):
         FilesBackend(tmp_path / "store")
