@@ -1,0 +1,80 @@
+"""Checkpoint ids: 16 bytes as 32 hex digits that say where their row is. Pure: random bytes come from the caller.
+
+    5 bytes   the sequence, mixed and XORed with a pad made of the session's uid
+    4 bytes   the first of the session's uid (of the uid, which travels, not of the id, which may be renamed)
+    7 bytes   random: the tail
+
+The mixing multiplies by an odd number, so that the first n bytes depend on the low n bytes of the sequence alone:
+neighbours differ in their first byte, and the start of an id gives the few sequences it can belong to. An id that
+somebody else made (an adapter's, a predecessor's) is *foreign*: a backend keeps an index of those.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+
+TAIL_BYTES = 7
+UID_BYTES = 16
+MAX_SEQUENCE = 2**32 - 1
+
+_SEQUENCE_BYTES = 5
+_UID_START_BYTES = 4
+_SPACE = 1 << (8 * _SEQUENCE_BYTES)
+_FACTOR = 0x9E3779B97D | 1
+_INVERSE = pow(_FACTOR, -1, _SPACE)
+_OURS = re.compile(r"[0-9a-f]{32}")
+_START = re.compile(r"[0-9a-f]{2,32}")
+
+
+def make_id(sequence: int, uid: bytes, tail: bytes) -> str:
+    """The id of a checkpoint."""
+    mixed = (sequence * _FACTOR % _SPACE).to_bytes(_SEQUENCE_BYTES, "little")
+    return (_xor(mixed, _pad(uid)) + uid[:_UID_START_BYTES] + tail).hex()
+
+
+def sequence_of(id_: str, uid: bytes) -> int | None:
+    """The sequence that an id of this session names; None for a foreign id, or one of another session."""
+    if not is_ours(id_):
+        return None
+    raw = bytes.fromhex(id_)
+    if raw[_SEQUENCE_BYTES : _SEQUENCE_BYTES + _UID_START_BYTES] != uid[:_UID_START_BYTES]:
+        return None
+    mixed = int.from_bytes(_xor(raw[:_SEQUENCE_BYTES], _pad(uid)), "little")
+    return mixed * _INVERSE % _SPACE
+
+
+def uid_start(id_: str) -> bytes | None:
+    """The first bytes of the uid of the session that an id belongs to; None if it is not of our making."""
+    return bytes.fromhex(id_)[_SEQUENCE_BYTES : _SEQUENCE_BYTES + _UID_START_BYTES] if is_ours(id_) else None
+
+
+def sequences_starting(start: str, uid: bytes, *, last: int) -> list[int]:
+    """The sequences up to `last` whose ids may begin like this: their rows must be compared with it."""
+    if not _START.fullmatch(start):
+        return []
+    known = min(len(start) // 2, _SEQUENCE_BYTES)
+    space = 1 << (8 * known)
+    mixed = int.from_bytes(_xor(bytes.fromhex(start[: 2 * known]), _pad(uid)[:known]), "little")
+    low = mixed * _INVERSE % space
+    shown = start[: 2 * (_SEQUENCE_BYTES + _UID_START_BYTES)]
+    found = range(low, last + 1, space)
+    return [sequence for sequence in found if make_id(sequence, uid, b"").startswith(shown)]
+
+
+def is_ours(id_: str) -> bool:
+    """True if an id has the form of those made here; whether it names a row, only its session can tell."""
+    return _OURS.fullmatch(id_) is not None
+
+
+def tail_of(id_: str, spare: bytes) -> bytes:
+    """The random bytes that a checkpoint's body is sealed with: its id's own, or `spare` for a foreign id."""
+    return bytes.fromhex(id_)[-TAIL_BYTES:] if is_ours(id_) else spare
+
+
+def _pad(uid: bytes) -> bytes:
+    return sha256(b"id\0" + uid).digest()[:_SEQUENCE_BYTES]
+
+
+def _xor(data: bytes, pad: bytes) -> bytes:
+    return bytes([one ^ other for one, other in zip(data, pad, strict=True)])

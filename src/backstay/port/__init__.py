@@ -1,0 +1,330 @@
+"""The port: the words that hall, rules and backends share.
+
+A backend keeps rows. It is handed the rule: `write(ask, decide)` calls `decide` with a View that it knows to be true,
+and makes the Batch that comes back durable, all of it or nothing. A backend knows keys and references of blobs, and no
+rule: it never refuses anything about sessions, branches, calls or leases, and never looks into a body (`row_codec`
+turns rows into bytes and back, once for all). docs/backends.md walks through writing one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from backstay.errors import CorruptionError, FormatError
+from backstay.model import Problem
+from backstay.port.lease import is_live
+from backstay.port.rows import (
+    CallKey,
+    CallRow,
+    CheckpointRow,
+    JournalKey,
+    Key,
+    KeyframeRow,
+    Kind,
+    LaneRow,
+    Row,
+    SessionRow,
+    TagRow,
+    Unreadable,
+)
+
+LOOK_S = 0.5  # how long `wait` waits at most before somebody looks again
+
+EVERY = None  # in an Ask: all of them
+
+
+class Features(msgspec.Struct, frozen=True, gc=False):
+    """What a store uses that not every version knows, as bit sets: needed to read it, needed to write it."""
+
+    read: int = 0
+    write: int = 0
+
+
+KNOWN = Features()
+
+
+def refuse_unknown(features: Features, *, writing: bool) -> None:
+    """FormatError if the store uses a feature that this version does not know."""
+    unknown = features.read & ~KNOWN.read or (features.write & ~KNOWN.write if writing else 0)
+    if unknown:
+        message = f"this store uses features that this version does not know (bits {unknown:#x})"
+        raise FormatError(message, hint="upgrade: pip install -U backstay")
+
+
+class Ask(msgspec.Struct, frozen=True, gc=False):
+    """What is to be looked at, of one session, in one moment. The session's row always comes along.
+
+    `names`: branches and tags, or EVERY. `sequences`, `ids`: checkpoints. `prefix`: foreign ids that begin so (their
+    sequences come in `foreign`). `children_of`: the sequences of the checkpoints whose parent is one of these.
+    `pending`: the branches whose pending calls are wanted, EVERY for all branches that came; `counted`: the branches
+    whose pending calls are only counted. `calls`: single calls; `journals`: all calls under some journals. `beside`:
+    the id of another session, whose row is wanted too.
+    """
+
+    session: str
+    hidden: bool = False
+    names: tuple[str, ...] | None = ()
+    sequences: tuple[int, ...] = ()
+    ids: tuple[str, ...] = ()
+    prefix: str = ""
+    children_of: tuple[int, ...] = ()
+    pending: tuple[str, ...] | None = ()
+    counted: tuple[str, ...] = ()
+    calls: tuple[CallKey, ...] = ()
+    journals: tuple[JournalKey, ...] = ()
+    beside: str | None = None
+
+
+_NOTHING: Mapping[Any, Any] = {}
+
+
+class View(msgspec.Struct, kw_only=True):
+    """What held at one moment, as far as it was asked for. What is absent here is absent in the store.
+
+    `now_us` is the clock that leases go by, `wall_us` the calendar. `fresh` is larger than any `touched` that was ever
+    put, by a session since deleted too: a rule takes it for `touched`, and for the number of a new run. `live` are the
+    branches whose lease somebody alive holds. `checkpoints` are by sequence, those asked for by `ids` too; `foreign`
+    says which sequence a foreign id has. `again`: the outcome of an earlier try of this very write is not known, and
+    the rows it tried to put were asked for as well. `answer` is what the rule had to say, once the write is done.
+    """
+
+    now_us: int
+    wall_us: int
+    session: SessionRow | None = None
+    fresh: int = 0
+    lanes: Mapping[str, LaneRow] = _NOTHING
+    tags: Mapping[str, TagRow] = _NOTHING
+    live: Collection[str] = frozenset()
+    checkpoints: Mapping[int, CheckpointRow | Unreadable] = _NOTHING
+    foreign: Mapping[str, int] = _NOTHING
+    children: Mapping[int, Sequence[int]] = _NOTHING
+    pending: Mapping[str, Sequence[CallRow | Unreadable]] = _NOTHING
+    counts: Mapping[str, int] = _NOTHING
+    calls: Mapping[CallKey, CallRow | Unreadable] = _NOTHING
+    journals: Mapping[JournalKey, Sequence[CallRow | Unreadable]] = _NOTHING
+    beside: SessionRow | None = None
+    again: bool = False
+    answer: Any = None
+
+
+class Batch(msgspec.Struct, frozen=True, gc=False):
+    """What a rule decided: rows to put, keys to drop (a JournalKey: all calls under it), blobs that the rows refer to.
+
+    Puts come before drops. An empty batch writes and syncs nothing. `lazy`: it only renews a lease, so losing it ends
+    that early and no more: it need not be synced and wakes nobody. `wakes`: somebody may be waiting for this.
+    """
+
+    puts: tuple[Row, ...] = ()
+    drops: tuple[tuple[Kind, Key], ...] = ()
+    blobs: Mapping[bytes, bytes] = {}
+    wakes: bool = False
+    lazy: bool = False
+    answer: Any = None
+
+
+class More(msgspec.Struct, frozen=True, gc=False):
+    """A rule wants to look again, with a wider ask. Once: what it decides then must be a Batch."""
+
+    ask: Ask
+
+
+Decide = Callable[[View], Batch | More]
+
+
+class Stale(Exception):  # noqa: N818 - no error: whoever prepared the write prepares it again
+    """Raised by a rule where what was prepared does not fit the session that is there; nothing is written."""
+
+
+class BlobsAbsentError(CorruptionError):
+    """A batch refers to blobs that are not there and did not come with it; nothing was written."""
+
+    def __init__(self, digests: Iterable[bytes]) -> None:
+        self.digests = frozenset(digests)
+        names = ", ".join(sorted([digest.hex()[:12] for digest in self.digests])[:8])
+        super().__init__(f"blobs are needed and not here: {names}", hint="run verify")
+
+
+class Records(msgspec.Struct, frozen=True):
+    """All that is needed to read one state: rows from a checkpoint with a keyframe to the one asked for.
+
+    `session` is None if there is no such session, `rows` is empty if it has nothing by that ref. `rows` are oldest
+    first; only the oldest has its keyframe here. `blobs` are packed; one that is not there is left out.
+    """
+
+    session: SessionRow | None
+    lane: LaneRow | None = None
+    rows: tuple[CheckpointRow | Unreadable, ...] = ()
+    keyframe: bytes | None = None
+    blobs: Mapping[bytes, bytes] = {}
+
+
+class SessionQuery(msgspec.Struct, frozen=True, gc=False):
+    """Which sessions, newest first: touched before a number, with a status, an agent, an id that begins so.
+
+    `uid_start`: the first bytes of the uid; `foreign`: a session that has a checkpoint with this foreign id.
+    """
+
+    before: int | None = None
+    limit: int = 100
+    status: str | None = None
+    agent: str | None = None
+    prefix: str = ""
+    uid_start: bytes | None = None
+    foreign: str | None = None
+    hidden: bool = False
+
+
+class LaneQuery(msgspec.Struct, frozen=True, gc=False):
+    """Which branches of all sessions: those with one of these marks."""
+
+    marks: int
+
+
+class FoundLane(msgspec.Struct, frozen=True, gc=False):
+    """A branch of some session, and whether somebody alive holds its lease."""
+
+    session: SessionRow
+    lane: LaneRow
+    live: bool
+
+
+class Sizes(msgspec.Struct, frozen=True, gc=False):
+    """How much is kept. `stored_bytes` is what it takes on disk."""
+
+    sessions: int
+    checkpoints: int
+    logical_bytes: int
+    stored_bytes: int
+
+
+class Backend(Protocol):
+    """Keeps rows. Thread-safe; raises only Backstay's errors. `backstay.testing` says what each verb owes (W1-W11)."""
+
+    name: str
+
+    # one session, one moment
+    def read(self, ask: Ask) -> View:
+        """What holds now, as far as asked."""
+
+    def write(self, ask: Ask, decide: Decide) -> View:
+        """Let a rule decide on what holds, and write what it says. Durable when it returns; `answer` is the rule's."""
+
+    def state(self, session: str, ref: str | int, *, salvage: bool = False, without: Collection[int] = ()) -> Records:
+        """A state's rows by sequence, or by the exact name of a branch or tag, resolved in the same moment.
+
+        Keyframes of the sequences in `without` are passed over. With `salvage`, rows that cannot be read are in the
+        result as Unreadable; otherwise they are a CorruptionError.
+        """
+
+    def ancestors(self, session: str, sequence: int, *, limit: int) -> Sequence[CheckpointRow | Unreadable]:
+        """A checkpoint and its ancestors along `parent`, newest first; empty if there is none."""
+
+    def scan(
+        self,
+        session: str,
+        kind: Kind,
+        *,
+        after: Key | None = None,
+        before: Key | None = None,
+        limit: int,
+        hidden: bool = False,
+    ) -> Sequence[Row | Unreadable]:
+        """A page of a session's rows of one kind by key: upwards from behind `after`, or downwards from `before`."""
+
+    # many sessions
+    def sessions(self, query: SessionQuery) -> Sequence[SessionRow]:
+        """A page of sessions, the one touched last first."""
+
+    def lanes(self, query: LaneQuery) -> Sequence[FoundLane]:
+        """Branches of all sessions that need attention, the session touched last first."""
+
+    # large values
+    def absent(self, digests: Collection[bytes]) -> Collection[bytes]:
+        """Which blobs are not here: a hint."""
+
+    def put_blobs(self, blobs: Mapping[bytes, bytes]) -> None:
+        """Keep blobs ahead of the write that refers to them; `tend` may remove them before it comes."""
+
+    def blobs(self, digests: Collection[bytes]) -> Mapping[bytes, bytes]:
+        """Blobs as they are kept; what is not here is left out."""
+
+    # time and news
+    def changes(self) -> int:
+        """A number that is another once any process has written; compared only with values of the same object."""
+
+    def wait(self, seconds: float, *, since: int) -> None:
+        """Return when `changes` may differ from `since`, or after `seconds`, LOOK_S at most."""
+
+    # upkeep
+    def sizes(self) -> Sizes:
+        """Totals over all sessions, and the size on disk."""
+
+    def check(self) -> Iterator[Problem]:
+        """What is wrong below the level of rows: pages, indexes, references."""
+
+    def tend(self, *, repair: bool = False) -> Sequence[str]:
+        """Remove blobs that no row refers to, give space back in steps; with `repair`, mend indexes. What was done."""
+
+    def close(self) -> None:
+        """Release everything. Further use is a ClosedError."""
+
+
+def live_lanes(lanes: Iterable[LaneRow], *, now_us: int, wall_us: int, server_clock: bool = False) -> frozenset[str]:
+    """The branches whose lease somebody alive holds: what every View says of its lanes."""
+    return frozenset(
+        [
+            lane.name
+            for lane in lanes
+            if lane.claim is not None and is_live(lane.claim, now_us=now_us, wall_us=wall_us, server_clock=server_clock)
+        ]
+    )
+
+
+def numbered(calls: Iterable[CallRow | Unreadable], run: int, journal: int) -> list[CallRow | Unreadable]:
+    """The calls under a journal in order, with Unreadable where one is missing."""
+    found: list[CallRow | Unreadable] = []
+    for call in calls:
+        at = call.at if isinstance(call, CallRow) else call.key
+        n = at[2] if isinstance(at, tuple) else 0
+        found += [Unreadable((run, journal, gap), "a journaled call is missing") for gap in range(len(found), n)]
+        found.append(call)
+    return found
+
+
+__all__ = [
+    "EVERY",
+    "KNOWN",
+    "LOOK_S",
+    "Ask",
+    "Backend",
+    "Batch",
+    "BlobsAbsentError",
+    "CallKey",
+    "CallRow",
+    "CheckpointRow",
+    "Decide",
+    "Features",
+    "FoundLane",
+    "JournalKey",
+    "Key",
+    "KeyframeRow",
+    "Kind",
+    "LaneQuery",
+    "LaneRow",
+    "More",
+    "Records",
+    "Row",
+    "SessionQuery",
+    "SessionRow",
+    "Sizes",
+    "Stale",
+    "TagRow",
+    "Unreadable",
+    "View",
+    "live_lanes",
+    "numbered",
+    "refuse_unknown",
+]

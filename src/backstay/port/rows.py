@@ -1,0 +1,244 @@
+"""The rows that hall, rules and backends speak of. Frozen values; a backend keeps each as its key and one sealed body.
+
+| row | key | holds |
+|---|---|---|
+| SessionRow | the session's id | totals, counts, the last sequence |
+| LaneRow, TagRow | a name | a branch with all that is mutable about it; a name that does not move |
+| CheckpointRow | its sequence | header, fields, delta |
+| KeyframeRow | its checkpoint's sequence | a whole copy of the state |
+| CallRow | run, journal, n | one journaled call |
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from backstay.port.lease import Claim
+
+
+class Kind(enum.IntEnum):
+    """What a row is. Branches and tags share one kind because they share their names."""
+
+    SESSION = 0
+    NAME = 1
+    CHECKPOINT = 2
+    KEYFRAME = 3
+    SEGMENT = 4
+    CALL = 5
+    MESSAGE = 6
+
+
+class SessionRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A session's line. `uid` is made with the session and travels with it; its counts make a missing row noticed.
+
+    `sequence` is that of the checkpoint made last. `touched` rises with every write that a listing shows. A *hidden*
+    session is one that is being imported or deleted; `claim` says who does it.
+    """
+
+    id: str
+    uid: bytes
+    created_us: int
+    updated_us: int
+    touched: int = 0
+    sequence: int = 0
+    checkpoints: int = 0
+    lanes: int = 0
+    tags: int = 0
+    logical_bytes: int = 0
+    agent: str | None = None
+    status: str = "in_progress"
+    reason: str | None = None
+    last_step: int | None = None
+    usage: bytes = b""
+    hidden: bool = False
+    claim: Claim | None = None
+
+
+class Head(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Where a branch stands: what a commit needs to know of its parent."""
+
+    sequence: int
+    id: str
+    digest: bytes
+    state_digest: bytes
+
+
+class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A branch with all that is mutable about it. It may have been entered by a run before it has a head.
+
+    `journal` is the number under which its pending calls are kept: the sequence of the head they were made on. A
+    restore parks them: `undo` and `undo_journal` are the head and the journal that an undo goes back to.
+
+    `run` is the number of the runs on this branch, 0 before the first; a branch made again under the same name gets
+    another. `token` rises with each run, and with a foreign write where a run was silent for longer than its lease.
+    `entered`: a run was entered and has neither ended nor been given up. `unfinished`: the next one goes on with its
+    `input`. `crashes` counts those at one `spot`. `nonce` recognises an enter that is tried again. `purpose` is set
+    where the lease is held for something that is no run.
+    """
+
+    name: str
+    head: Head | None = None
+    journal: int = 0
+    undo: int | None = None
+    undo_journal: int | None = None
+    status: str = "in_progress"
+    reason: str | None = None
+    run: int = 0
+    token: int = 0
+    entered: bool = False
+    unfinished: bool = False
+    claim: Claim | None = None
+    input: bytes | None = None
+    crashes: int = 0
+    spot: bytes = b""
+    nonce: bytes = b""
+    purpose: str | None = None
+
+
+class TagRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A tag and the checkpoint it holds."""
+
+    name: str
+    sequence: int
+
+
+class Took(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The calls that a checkpoint took in: those under a run's journal, and how many there were."""
+
+    run: int
+    journal: int
+    count: int
+
+
+class CheckpointRow(msgspec.Struct, frozen=True, gc=False):
+    """A checkpoint. `digest` covers its state, its parent and its fields; `fields` and `delta` are opaque to backends.
+
+    `parent` is the sequence of the nearest ancestor still there; `parent_id` and `parent_digest` are those of the
+    checkpoint it was committed on. `tail` is the random part that its bodies are sealed with. `delta` is sealed, and
+    empty where the state is read from the keyframe alone. `refs`: the blobs that `delta` needs, None where they stay as
+    they are kept.
+    """
+
+    sequence: int
+    id: str
+    tail: bytes
+    parent: int | None
+    parent_id: str | None
+    parent_digest: bytes | None
+    state_digest: bytes
+    digest: bytes
+    size_bytes: int
+    keyframe: bool
+    took: Took | None
+    fields: bytes
+    delta: bytes = b""
+    refs: tuple[bytes, ...] | None = None
+
+    @property
+    def head(self) -> Head:
+        """This checkpoint as a branch names it."""
+        return Head(self.sequence, self.id, self.digest, self.state_digest)
+
+
+class KeyframeRow(msgspec.Struct, frozen=True, gc=False):
+    """A whole copy of a checkpoint's state, sealed; `refs` as in CheckpointRow."""
+
+    sequence: int
+    data: bytes
+    refs: tuple[bytes, ...] | None = None
+
+
+CallKey = tuple[int, int, int]  # run, journal, n
+JournalKey = tuple[int, int]  # run, journal: all calls under it
+
+
+class CallRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A journaled call, the `n`th under its run's journal.
+
+    `parent` is the call it was made in, `nth` how often that was asked before since a boundary. `args` is None where
+    none were given; `args_digest` is then that of the state. A finished call has a `result`, or its `place` in the
+    state of the checkpoint that took it in, or an `error`: type and text. `args` and `result` are packed values
+    (sealing.pack_value). `token` is that of the run which started it last; `nonce` recognises an outside decision.
+    """
+
+    run: int
+    journal: int
+    n: int
+    id: str
+    parent: str | None
+    name: str
+    key: str | None
+    nth: int
+    kind: str
+    args: bytes | None
+    args_digest: bytes
+    status: str
+    token: int
+    started_us: int
+    ended_us: int | None = None
+    result: bytes | None = None
+    place: bytes | None = None
+    error: tuple[str, str] | None = None
+    nonce: bytes = b""
+
+    @property
+    def at(self) -> CallKey:
+        """Its key."""
+        return self.run, self.journal, self.n
+
+
+class Unreadable(msgspec.Struct, frozen=True, gc=False):
+    """Stands in the place of a row that is damaged or missing. `parent` is what its index column says."""
+
+    key: int | CallKey
+    why: str
+    parent: int | None = None
+
+
+Row = SessionRow | LaneRow | TagRow | CheckpointRow | KeyframeRow | CallRow
+Key = str | int | CallKey | JournalKey
+
+# What a call may be. The first two are in doubt once the run that wrote them is gone.
+STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED = (
+    "started",
+    "in_doubt",
+    "done",
+    "failed",
+    "skipped",
+    "retry",
+    "abandoned",
+)
+
+# Index marks of a lane, so that lanes that need attention are found without reading all: see `marks_of`.
+ENTERED = 1
+
+
+def marks_of(lane: LaneRow) -> int:
+    """The marks a backend keeps beside a lane's body."""
+    return ENTERED if lane.entered else 0
+
+
+def kind_of(row: Row) -> Kind:
+    """What a row is."""
+    return _KINDS[type(row)]
+
+
+def key_of(row: Row) -> Key:
+    """The key of a row inside its session."""
+    if isinstance(row, LaneRow | TagRow):
+        return row.name
+    if isinstance(row, CheckpointRow | KeyframeRow):
+        return row.sequence
+    return row.at if isinstance(row, CallRow) else row.id
+
+
+_KINDS: dict[type, Kind] = {
+    SessionRow: Kind.SESSION,
+    LaneRow: Kind.NAME,
+    TagRow: Kind.NAME,
+    CheckpointRow: Kind.CHECKPOINT,
+    KeyframeRow: Kind.KEYFRAME,
+    CallRow: Kind.CALL,
+}

@@ -1,0 +1,199 @@
+"""The rows of one session in dicts, and how an Ask is answered from them: for backends that keep rows in memory.
+
+Knows keys, references of blobs and parents, and no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from backstay.errors import CorruptionError
+from backstay.ids import sequence_of
+from backstay.port import (
+    Ask,
+    CallRow,
+    CheckpointRow,
+    JournalKey,
+    Key,
+    KeyframeRow,
+    Kind,
+    LaneRow,
+    Records,
+    Row,
+    SessionRow,
+    TagRow,
+    Unreadable,
+    View,
+    live_lanes,
+    numbered,
+)
+from backstay.port.row_codec import is_foreign
+from backstay.port.rows import kind_of
+
+Refs = dict[tuple[Kind, Key], tuple[bytes, ...]]
+
+
+class Tables:
+    """One session. A row that could not be read is kept as Unreadable."""
+
+    def __init__(self, session: SessionRow) -> None:
+        self.session = session
+        self.names: dict[str, LaneRow | TagRow] = {}
+        self.checkpoints: dict[int, CheckpointRow | Unreadable] = {}
+        self.keyframes: dict[int, KeyframeRow] = {}
+        self.calls: dict[JournalKey, dict[int, CallRow | Unreadable]] = {}
+        self.children: dict[int, set[int]] = {}
+        self.foreign: dict[str, int] = {}
+        self.refs: Refs = {}
+
+    # writing
+
+    def put(self, row: Row) -> None:
+        """Keep a row in the place of the one with its key."""
+        if isinstance(row, SessionRow):
+            self.session = row
+        elif isinstance(row, LaneRow | TagRow):
+            self.names[row.name] = row
+        elif isinstance(row, CallRow):
+            self.calls.setdefault(row.at[:2], {})[row.n] = row
+        else:
+            if isinstance(row, CheckpointRow):
+                self._unlink(row.sequence)
+                self.checkpoints[row.sequence] = row
+                if row.parent is not None:
+                    self.children.setdefault(row.parent, set()).add(row.sequence)
+                if is_foreign(row, self.session.uid):
+                    self.foreign[row.id] = row.sequence
+            else:
+                self.keyframes[row.sequence] = row
+            if row.refs is not None:
+                self.refs[kind_of(row), row.sequence] = row.refs
+
+    def drop(self, kind: Kind, key: Key) -> None:
+        """Forget a row, or all calls under a journal."""
+        if kind is Kind.NAME:
+            self.names.pop(str(key), None)
+        elif kind is Kind.CALL and isinstance(key, tuple):
+            if len(key) == 2:  # noqa: PLR2004 - a JournalKey
+                self.calls.pop(key, None)
+            else:
+                self.calls.get(key[:2], {}).pop(key[2], None)
+        elif isinstance(key, int):
+            if kind is Kind.CHECKPOINT:
+                self._unlink(key)
+                self.checkpoints.pop(key, None)
+            else:
+                self.keyframes.pop(key, None)
+            self.refs.pop((kind, key), None)
+
+    def _unlink(self, sequence: int) -> None:
+        row = self.checkpoints.get(sequence)
+        if row is not None and row.parent is not None:
+            self.children.get(row.parent, set()).discard(sequence)
+        if isinstance(row, CheckpointRow):
+            self.foreign.pop(row.id, None)
+
+    def rows(self) -> Iterator[Row]:
+        """All that can be read."""
+        yield self.session
+        yield from self.names.values()
+        yield from [row for row in self.checkpoints.values() if isinstance(row, CheckpointRow)]
+        yield from self.keyframes.values()
+        yield from [call for calls in self.calls.values() for call in calls.values() if isinstance(call, CallRow)]
+
+    # reading
+
+    def fill(self, view: View, ask: Ask) -> None:
+        """Answer an ask about this session."""
+        view.session = self.session
+        names = self.names if ask.names is None else {n: self.names[n] for n in ask.names if n in self.names}
+        lanes = {name: row for name, row in names.items() if isinstance(row, LaneRow)}
+        view.lanes = lanes
+        view.tags = {name: row for name, row in names.items() if isinstance(row, TagRow)}
+        view.live = live_lanes(lanes.values(), now_us=view.now_us, wall_us=view.wall_us)
+        wanted = [*ask.sequences, *self._located(ask)]
+        view.checkpoints = {at: self.checkpoints[at] for at in wanted if at in self.checkpoints}
+        view.foreign = {
+            id_: at for id_, at in self.foreign.items() if id_ in ask.ids or (ask.prefix and id_.startswith(ask.prefix))
+        }
+        view.children = {at: sorted(self.children.get(at, ())) for at in ask.children_of}
+        asked = lanes if ask.pending is None else [name for name in ask.pending if name in lanes]
+        view.pending = {name: self.journal((lanes[name].run, lanes[name].journal)) for name in asked}
+        view.counts = {
+            name: 1 + max(self.calls.get((lanes[name].run, lanes[name].journal), {}), default=-1)
+            for name in ask.counted
+            if name in lanes
+        }
+        view.calls = {at: self.calls[at[:2]][at[2]] for at in ask.calls if at[2] in self.calls.get(at[:2], {})}
+        view.journals = {at: self.journal(at) for at in ask.journals}
+
+    def _located(self, ask: Ask) -> Iterable[int]:
+        for id_ in ask.ids:
+            at = self.foreign.get(id_)
+            at = sequence_of(id_, self.session.uid) if at is None else at
+            row = None if at is None else self.checkpoints.get(at)
+            if at is not None and (isinstance(row, Unreadable) or (row is not None and row.id == id_)):
+                yield at
+
+    def journal(self, at: JournalKey) -> list[CallRow | Unreadable]:
+        """All calls under a journal, in order."""
+        return numbered([call for _, call in sorted(self.calls.get(at, {}).items())], *at)
+
+    def state(self, ref: str | int, *, salvage: bool, without: Collection[int]) -> Records:
+        """The rows down to a keyframe; their blobs are the backend's to add, see `refs_of`."""
+        name = self.names.get(ref) if isinstance(ref, str) else None
+        lane = name if isinstance(name, LaneRow) else None
+        at = ref if isinstance(ref, int) else name.sequence if isinstance(name, TagRow) else None
+        if lane is not None and lane.head is not None:
+            at = lane.head.sequence
+        rows: list[CheckpointRow | Unreadable] = []
+        keyframe: KeyframeRow | None = None
+        while at is not None and keyframe is None:
+            row = self.checkpoints.get(at)
+            if row is None:
+                if rows or name is not None:
+                    raise CorruptionError(
+                        f"session {self.session.id!r}: checkpoint #{at} is missing", hint="run verify"
+                    )
+                break
+            if isinstance(row, Unreadable) and not salvage:
+                raise CorruptionError(f"session {self.session.id!r}: {row.why}", hint="run verify")
+            rows.append(row)
+            keyframe = None if at in without else self.keyframes.get(at)
+            at = row.parent
+        return Records(self.session, lane, tuple(rows[::-1]), None if keyframe is None else keyframe.data)
+
+    def refs_of(self, records: Records) -> set[bytes]:
+        """The blobs that some records need."""
+        wanted: set[bytes] = set()
+        for number, row in enumerate(records.rows):
+            at = row.sequence if isinstance(row, CheckpointRow) else row.key
+            if number and isinstance(at, int):
+                wanted.update(self.refs.get((Kind.CHECKPOINT, at), ()))
+            elif isinstance(at, int):
+                wanted.update(self.refs.get((Kind.KEYFRAME, at), ()))
+        return wanted
+
+    def ancestors(self, sequence: int, limit: int) -> list[CheckpointRow | Unreadable]:
+        """A checkpoint and its ancestors."""
+        found: list[CheckpointRow | Unreadable] = []
+        at: int | None = sequence
+        while at is not None and at in self.checkpoints and len(found) < limit:
+            found.append(self.checkpoints[at])
+            at = found[-1].parent
+        return found
+
+    def scan(self, kind: Kind, *, after: Any, before: Any, limit: int) -> Sequence[Row | Unreadable]:
+        """A page of rows of one kind."""
+        table: dict[Any, Any] = self._table(kind)
+        keys = [key for key in table if (after is None or key > after) and (before is None or key < before)]
+        keys.sort(reverse=before is not None)
+        return [table[key] for key in keys[:limit]]
+
+    def _table(self, kind: Kind) -> dict[Any, Any]:
+        if kind is Kind.NAME:
+            return dict(self.names)
+        if kind is Kind.CALL:
+            return {(*at, n): call for at, calls in self.calls.items() for n, call in calls.items()}
+        return dict(self.checkpoints) if kind is Kind.CHECKPOINT else dict(self.keyframes)

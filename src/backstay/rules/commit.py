@@ -1,0 +1,206 @@
+"""The rule of a commit: a checkpoint on the expected head of a branch, by its run or by somebody else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from backstay.digest import checkpoint_digest
+from backstay.ids import make_id
+from backstay.port import (
+    Ask,
+    Batch,
+    CallKey,
+    CallRow,
+    CheckpointRow,
+    Decide,
+    KeyframeRow,
+    LaneRow,
+    Row,
+    SessionRow,
+    Stale,
+    View,
+)
+from backstay.port.rows import Took
+from backstay.rules import refusals
+from backstay.rules.refusals import Lease
+from backstay.rules.runs import aged, ended, renewed
+
+
+class Totals(msgspec.Struct, frozen=True, gc=False):
+    """What a session's line says after this checkpoint."""
+
+    agent: str | None
+    status: str
+    reason: str | None
+    last_step: int | None
+    usage: bytes
+    at_us: int
+
+
+class Commit(msgspec.Struct, frozen=True, gc=False):
+    """One checkpoint to be written, prepared as far as that can be done before its sequence is known.
+
+    `uid` is that of the session it was sealed for: a fresh one where there was none. `id` is given where the caller has
+    names of his own. `expect` is the head it must find, None for a branch without one.
+
+    With a `lease` it is a boundary of that run, which takes in the pending calls of the branch; of those in `places`
+    the result is dropped and its place in the state kept; `ends_run` ends the run, completed. Without one it is
+    somebody else's write. `undoable`: a restore, which an undo can take back; `takes_up`: an undo, which goes back to
+    the journal that was parked.
+    """
+
+    session: str
+    branch: str
+    uid: bytes
+    tail: bytes
+    expect: str | None
+    fields: bytes
+    state_digest: bytes
+    size_bytes: int
+    totals: Totals
+    delta: bytes = b""
+    refs: tuple[bytes, ...] = ()
+    keyframe: bytes | None = None
+    keyframe_refs: tuple[bytes, ...] = ()
+    blobs: Mapping[bytes, bytes] = {}
+    id: str | None = None
+    undoable: bool = False
+    takes_up: bool = False
+    lease: Lease | None = None
+    places: Mapping[CallKey, bytes] = {}
+    ends_run: bool = False
+
+    @property
+    def ask(self) -> Ask:
+        """What the rule looks at."""
+        return Ask(
+            self.session,
+            names=(self.branch,),
+            ids=() if self.id is None else (self.id,),
+            pending=(self.branch,) if self.lease is None else (),
+            counted=() if self.lease is None else (self.branch,),
+            calls=tuple(self.places),
+        )
+
+
+def commit(new: Commit) -> Decide:
+    """The rule; its answer is the CheckpointRow, of an earlier try of the same commit too."""
+
+    def decide(view: View) -> Batch:
+        lane = view.lanes.get(new.branch)
+        done = _written(new, view)
+        if done is not None:
+            return Batch(answer=done)
+        session = view.session
+        if session is not None and session.uid != new.uid:
+            raise Stale
+        _refuse(new, view, lane)
+        row = _row(new, view, session, lane)
+        puts: list[Row] = [row, _lane(new, view, lane, row), _session(new, view, session, lane, row)]
+        if new.keyframe is not None:
+            puts.append(KeyframeRow(row.sequence, new.keyframe, new.keyframe_refs))
+        for at, place in new.places.items():
+            call = view.calls.get(at)
+            if isinstance(call, CallRow) and call.result is not None:
+                puts.append(msgspec.structs.replace(call, result=None, place=place))
+        return Batch(tuple(puts), blobs=new.blobs, wakes=new.ends_run, answer=row)
+
+    return decide
+
+
+def _written(new: Commit, view: View) -> CheckpointRow | None:
+    """The checkpoint, if an earlier try of this very commit went through: its random tail tells."""
+    for row in view.checkpoints.values():
+        if isinstance(row, CheckpointRow) and row.tail == new.tail and row.state_digest == new.state_digest:
+            return row
+    return None
+
+
+def _refuse(new: Commit, view: View, lane: LaneRow | None) -> None:
+    found: list[refusals.Found] = []
+    if new.branch in view.tags:
+        found.append(refusals.name_taken(new.branch))
+    if new.lease is not None:
+        if not refusals.holds(lane, new.lease):
+            found.append(refusals.fenced(new.lease))
+    else:
+        found += refusals.held(view, new.branch)
+        found += refusals.doubtful(new.session, new.branch, view.pending.get(new.branch, ()))
+    head = None if lane is None or lane.head is None else lane.head.id
+    if head != new.expect:
+        found.append(refusals.moved(new.session, new.branch, head=head, expect=new.expect))
+    if new.id is not None and new.id in view.foreign:
+        found.append(refusals.id_taken(new.session, new.id))
+    refusals.settle(found)
+
+
+def _row(new: Commit, view: View, session: SessionRow | None, lane: LaneRow | None) -> CheckpointRow:
+    sequence = 1 if session is None else session.sequence + 1
+    head = None if lane is None else lane.head
+    id_ = new.id if new.id is not None else make_id(sequence, new.uid, new.tail)
+    parent = None if head is None else head.digest
+    took = None
+    if new.lease is not None and lane is not None:
+        count = view.counts.get(new.branch, 0)
+        took = Took(lane.run, lane.journal, count) if count else None
+    return CheckpointRow(
+        sequence,
+        id_,
+        new.tail,
+        None if head is None else head.sequence,
+        None if head is None else head.id,
+        parent,
+        new.state_digest,
+        checkpoint_digest(id_=id_, parent=parent, state=new.state_digest, sequence=sequence, fields=new.fields),
+        new.size_bytes,
+        new.keyframe is not None,
+        took,
+        new.fields,
+        new.delta,
+        new.refs,
+    )
+
+
+def _lane(new: Commit, view: View, lane: LaneRow | None, row: CheckpointRow) -> LaneRow:
+    before = LaneRow(new.branch) if lane is None else lane
+    change: dict[str, object] = {
+        "head": row.head,
+        "journal": row.sequence,
+        "status": new.totals.status,
+        "reason": new.totals.reason,
+    }
+    if new.takes_up and before.undo_journal is not None:
+        change["journal"] = before.undo_journal
+    if new.undoable and before.head is not None:
+        change |= {"undo": before.head.sequence, "undo_journal": before.journal}
+    after: LaneRow = msgspec.structs.replace(before, **change)
+    if new.lease is None:
+        # A run that was silent for longer than its lease may yet wake: it must not write behind a head that moved.
+        return msgspec.structs.replace(after, token=after.token + 1) if after.entered else after
+    if new.ends_run:
+        return ended(after, completed=True)
+    return renewed(after, view, new.lease) if aged(after, view, new.lease) else after
+
+
+def _session(
+    new: Commit, view: View, session: SessionRow | None, lane: LaneRow | None, row: CheckpointRow
+) -> SessionRow:
+    totals = new.totals
+    if session is None:
+        session = SessionRow(new.session, new.uid, totals.at_us, totals.at_us)
+    return msgspec.structs.replace(
+        session,
+        updated_us=totals.at_us,
+        touched=view.fresh,
+        sequence=row.sequence,
+        checkpoints=session.checkpoints + 1,
+        lanes=session.lanes + (lane is None),
+        logical_bytes=session.logical_bytes + new.size_bytes,
+        agent=totals.agent,
+        status=totals.status,
+        reason=totals.reason,
+        last_step=totals.last_step,
+        usage=totals.usage,
+    )

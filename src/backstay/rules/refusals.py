@@ -1,0 +1,213 @@
+"""Every refusal about sessions, branches, checkpoints, calls and leases: its words once, and one order for all.
+
+A rule collects the reasons that hold and `settle` raises the one that comes first in Reason. So a caller whom two
+things stand against is told the same one whatever it wanted and wherever its session is kept.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import msgspec
+
+from backstay.errors import (
+    AlreadyExistsError,
+    BackstayError,
+    ConflictError,
+    CorruptionError,
+    FencedError,
+    InDoubtError,
+    InvalidInputError,
+    LeaseHeldError,
+    NotFoundError,
+)
+from backstay.port import CallRow, LaneRow, Unreadable, View
+from backstay.port.rows import IN_DOUBT, STARTED
+
+_SHOWN = 12
+_NAMES = 8
+
+
+class Reason(enum.IntEnum):
+    """Why something is refused, in the order in which it is said."""
+
+    NO_SESSION = 1
+    SESSION_EXISTS = 2
+    NO_BRANCH = 3
+    NO_TAG = 4
+    NO_CHECKPOINT = 5
+    NAME_TAKEN = 6
+    FENCED = 7
+    HELD = 8
+    DAMAGED = 9
+    IN_DOUBT = 10
+    ID_TAKEN = 11
+    MOVED = 12
+    CALL_MOVED = 13
+    CHANGED = 14
+    TAGGED = 15
+    LAST_OF_BRANCH = 16
+
+
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    """What a run shows with each of its writes: proof that it is the last one entered on its branch."""
+
+    session: str
+    branch: str
+    run: int
+    token: int
+    lease_us: int
+
+
+Found = tuple[Reason, BackstayError]
+
+
+def settle(found: list[Found]) -> None:
+    """Raise the first of the reasons that hold, if any."""
+    if found:
+        raise min(found, key=lambda reason: reason[0])[1]
+
+
+# what is not there
+
+
+def no_session(session: str) -> Found:
+    """For whoever names a session that is not there."""
+    message = f"there is no session {session!r}"
+    return Reason.NO_SESSION, NotFoundError(message, hint="store.sessions() lists those there are")
+
+
+def session_exists(session: str) -> Found:
+    """For an import under a name that is taken."""
+    message = f"there is already a session {session!r}"
+    return Reason.SESSION_EXISTS, AlreadyExistsError(message, hint="import it under another name")
+
+
+def no_branch(session: str, branch: str) -> Found:
+    """For whoever names a branch that is not there."""
+    message = f"session {session!r} has no branch {branch!r}"
+    return Reason.NO_BRANCH, NotFoundError(message, hint="session.fork(ref, name) makes one")
+
+
+def no_tag(session: str, tag: str) -> Found:
+    """For whoever names a tag that is not there."""
+    message = f"session {session!r} has no tag {tag!r}"
+    return Reason.NO_TAG, NotFoundError(message, hint="session.tags() lists those there are")
+
+
+def no_checkpoint(session: str, id_: str) -> Found:
+    """For a checkpoint that was found a moment ago and is gone."""
+    message = f"session {session!r} has no checkpoint {id_[:_SHOWN]}"
+    return Reason.NO_CHECKPOINT, NotFoundError(message, hint="it was deleted; session.log() lists those there are")
+
+
+def name_taken(name: str) -> Found:
+    """For a new branch or tag whose name is in use, and for a commit to a tag."""
+    message = f"there is already a branch or tag named {name!r}"
+    return Reason.NAME_TAKEN, AlreadyExistsError(message, hint="branches and tags share their names: choose another")
+
+
+# who may write
+
+
+def fenced(lease: Lease) -> Found:
+    """For a run that is no longer the one on its branch."""
+    message = f"session {lease.session!r}, branch {lease.branch!r}: this run has lost its lease to another"
+    return Reason.FENCED, FencedError(message, hint="stop here; the other goes on from what was recorded")
+
+
+def holds(lane: LaneRow | None, lease: Lease) -> bool:
+    """True if a lease is still the one of its branch."""
+    return lane is not None and lane.claim is not None and (lane.run, lane.token) == (lease.run, lease.token)
+
+
+def held(view: View, branch: str) -> list[Found]:
+    """For a write by anyone but the run that is alive on a branch."""
+    lane = view.lanes.get(branch)
+    if lane is None or lane.claim is None or branch not in view.live:
+        return []
+    holder = lane.claim.holder
+    until = datetime.fromtimestamp(lane.claim.until_wall_us / 1e6, UTC)
+    doing = "is being run" if lane.purpose is None else f"is held ({lane.purpose})"
+    session = "" if view.session is None else view.session.id
+    message = (
+        f"session {session!r}, branch {branch!r} {doing} by process {holder.pid} on {holder.host}, "
+        f"which holds the lease until {until:%Y-%m-%d %H:%M:%S} UTC"
+    )
+    return [(Reason.HELD, LeaseHeldError(message, hint="wait for it to end, or fork a branch of your own"))]
+
+
+# calls
+
+
+def in_doubt(call: CallRow, live_token: int | None) -> bool:
+    """True if it is not known whether a call happened. `live_token`: of the run alive on its branch, if any."""
+    return call.status == IN_DOUBT or (call.status == STARTED and call.token != live_token)
+
+
+def doubtful(session: str, branch: str, calls: Iterable[CallRow | Unreadable]) -> list[Found]:
+    """For a write where calls are pending without a live run: one that is in doubt, or cannot be read."""
+    found: list[Found] = []
+    unknown = []
+    for call in calls:
+        if isinstance(call, Unreadable):
+            message = f"session {session!r}, branch {branch!r}: a pending call is damaged: {call.why}"
+            hint = "run verify; session.abandon() gives up what is pending"
+            found.append((Reason.DAMAGED, CorruptionError(message, hint=hint)))
+        elif in_doubt(call, None):
+            unknown.append(f"{call.name} ({call.id})")
+    if unknown:
+        message = f"session {session!r}, branch {branch!r}: it is not known whether these calls happened: "
+        hint = "decide each with session.resolve(call_id, …), or give up: session.abandon()"
+        found.append((Reason.IN_DOUBT, InDoubtError(message + ", ".join(unknown[:_NAMES]), hint=hint)))
+    return found
+
+
+def call_moved(call_id: str) -> Found:
+    """For a decision about a call that is no longer as it was shown."""
+    message = f"call {call_id} is no longer as it was: it has been decided, or a run went on"
+    return Reason.CALL_MOVED, ConflictError(message, hint="look again: session.calls(pending=True)")
+
+
+def run_moved(session: str, branch: str) -> Found:
+    """For a recovery that comes too late."""
+    message = f"session {session!r}, branch {branch!r}: its run has ended or was resumed meanwhile"
+    return Reason.MOVED, ConflictError(message, hint="there is nothing left to do")
+
+
+# what has changed
+
+
+def moved(session: str, branch: str, *, head: str | None, expect: str | None) -> Found:
+    """For a commit whose branch is not where it was expected."""
+    where = "has no checkpoint" if head is None else f"is at {head[:_SHOWN]}"
+    wanted = "expected to have none" if expect is None else f"expected at {expect[:_SHOWN]}"
+    message = f"session {session!r}: branch {branch!r} {where}, {wanted}"
+    return Reason.MOVED, ConflictError(message, hint="load the branch again, then decide")
+
+
+def id_taken(session: str, id_: str) -> Found:
+    """For a commit under an id of the caller's that is in use."""
+    message = f"session {session!r}: there is already a checkpoint {id_!r}"
+    return Reason.ID_TAKEN, ConflictError(message, hint="load it; or choose another id")
+
+
+def changed(session: str, what: str) -> Found:
+    """For a plan that no longer fits what is there; whoever made it makes it again."""
+    return Reason.CHANGED, ConflictError(f"session {session!r}: {what}", hint="try again")
+
+
+# what may not go
+
+
+def tagged(name: str) -> Found:
+    """For the deletion of a tagged checkpoint."""
+    return Reason.TAGGED, InvalidInputError(f"the checkpoint is tagged {name!r}", hint="untag it first")
+
+
+def last_of_branch(branch: str) -> Found:
+    """For the deletion of the only checkpoint of a branch."""
+    message = f"branch {branch!r} has no other checkpoint to go back to"
+    return Reason.LAST_OF_BRANCH, InvalidInputError(message, hint="delete the branch or the whole session instead")

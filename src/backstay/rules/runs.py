@@ -1,0 +1,338 @@
+"""The rules of runs: the lease of a branch, the journal of its calls, and decisions about calls from outside.
+
+A lease is a claim in the lane's row and a token that proves it. Whoever takes the lease raises the token; a run whose
+token is not the lane's is fenced at its next write. Renewals are written when a twentieth of the lease has passed, so
+that most journal writes touch the call's row alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+
+import msgspec
+
+from backstay.port import Ask, Batch, CallKey, CallRow, Decide, LaneRow, SessionRow, Stale, Unreadable, View
+from backstay.port.lease import Claim, Holder
+from backstay.port.rows import ABANDONED
+from backstay.rules import refusals
+from backstay.rules.refusals import Lease
+
+LOST_CALL = "(damaged)"  # the name of a call that was given up and could not be read
+
+_FRESH_SHARE = 20
+_SPOT_BYTES = 12
+
+
+class Enter(msgspec.Struct, frozen=True, gc=False):
+    """A run about to begin. `expect_token`: only if the run that has this token is still the last one there."""
+
+    session: str
+    branch: str
+    uid: bytes
+    nonce: bytes
+    holder: Holder
+    agent: str | None
+    lease_us: int
+    at_us: int
+    input: bytes | None
+    expect_token: int | None = None
+
+    @property
+    def ask(self) -> Ask:
+        """What the rule looks at."""
+        return Ask(self.session, names=(self.branch,), pending=(self.branch,))
+
+
+class Entered(msgspec.Struct, frozen=True, gc=False):
+    """A run that has begun: its lease, its lane before and after, and the calls that are pending."""
+
+    lease: Lease
+    before: LaneRow | None
+    lane: LaneRow
+    calls: tuple[CallRow, ...]
+
+
+def claim_for(view: View, holder: Holder, lease_us: int) -> Claim:
+    """A lease from the moment of a view on."""
+    return Claim(holder, lease_us, view.now_us + lease_us, view.wall_us + lease_us)
+
+
+def aged(lane: LaneRow, view: View, lease: Lease) -> bool:
+    """True if a lease is old enough to be written again."""
+    claim = lane.claim
+    return claim is None or claim.until_us - view.now_us < lease.lease_us - lease.lease_us // _FRESH_SHARE
+
+
+def renewed(lane: LaneRow, view: View, lease: Lease) -> LaneRow:
+    """The lane with its lease from now on."""
+    if lane.claim is None:
+        return lane
+    return msgspec.structs.replace(lane, claim=claim_for(view, lane.claim.holder, lease.lease_us))
+
+
+def ended(lane: LaneRow, *, completed: bool) -> LaneRow:
+    """The lane after its run; the next run goes on with its input unless it is completed."""
+    rest = {"unfinished": False, "input": None} if completed else {}
+    return msgspec.structs.replace(
+        lane, claim=None, purpose=None, entered=False, crashes=0, spot=b"", nonce=b"", **rest
+    )
+
+
+def pending_of(calls: Iterable[CallRow | Unreadable]) -> list[CallRow | Unreadable]:
+    """Those of a journal's calls that were not given up."""
+    return [call for call in calls if isinstance(call, Unreadable) or call.status != ABANDONED]
+
+
+def spot_of(journal: int, calls: Iterable[CallRow | Unreadable]) -> bytes:
+    """Where a run stood: two crashes at one spot had nothing recorded between them."""
+    stood = [(call.id, call.status) if isinstance(call, CallRow) else ("", "") for call in calls]
+    return sha256(msgspec.msgpack.encode((journal, stood))).digest()[:_SPOT_BYTES]
+
+
+# entering and leaving
+
+
+def enter(new: Enter) -> Decide:
+    """Take the lease of a branch and record that a run was entered, making the session if there is none."""
+
+    def decide(view: View) -> Batch:
+        session, lane = view.session, view.lanes.get(new.branch)
+        if session is not None and session.uid != new.uid:
+            raise Stale
+        calls = pending_of(view.pending.get(new.branch, ()))
+        if lane is not None and lane.nonce == new.nonce and new.nonce:
+            return Batch(answer=_entered(new, None, lane, calls))
+        found = refusals.held(view, new.branch)
+        if new.branch in view.tags:
+            found.append(refusals.name_taken(new.branch))
+        elif lane is None and session is not None and session.checkpoints:
+            found.append(refusals.no_branch(new.session, new.branch))
+        expected = new.expect_token
+        if expected is not None and (lane is None or lane.token != expected or not lane.entered):
+            found.append(refusals.run_moved(new.session, new.branch))
+        found += [reason for reason in refusals.doubtful(new.session, new.branch, calls) if reason[0] is _DAMAGED]
+        refusals.settle(found)
+        after = _begun(new, view, lane, calls)
+        if session is None:
+            session = SessionRow(new.session, new.uid, new.at_us, new.at_us, agent=new.agent)
+        line = msgspec.structs.replace(
+            session,
+            touched=view.fresh,
+            lanes=session.lanes + (lane is None),
+            status="in_progress",
+            reason=None,
+            agent=new.agent or session.agent,
+        )
+        return Batch((line, after), answer=_entered(new, lane, after, calls))
+
+    return decide
+
+
+_DAMAGED = refusals.Reason.DAMAGED
+
+
+def _begun(new: Enter, view: View, lane: LaneRow | None, calls: list[CallRow | Unreadable]) -> LaneRow:
+    before = LaneRow(new.branch) if lane is None else lane
+    crashes, spot = before.crashes, before.spot
+    if before.entered and before.claim is not None:  # it was neither left nor given back: it died
+        here = spot_of(before.journal, calls)
+        crashes, spot = crashes + 1 if here == spot else 1, here
+    return msgspec.structs.replace(
+        before,
+        run=before.run or view.fresh,
+        token=before.token + 1,
+        claim=claim_for(view, new.holder, new.lease_us),
+        entered=True,
+        unfinished=True,
+        input=before.input if before.unfinished and before.input is not None else new.input,
+        status="in_progress",
+        reason=None,
+        crashes=crashes,
+        spot=spot,
+        nonce=new.nonce,
+        purpose=None,
+    )
+
+
+def _entered(new: Enter, before: LaneRow | None, lane: LaneRow, calls: list[CallRow | Unreadable]) -> Entered:
+    lease = Lease(new.session, new.branch, lane.run, lane.token, new.lease_us)
+    return Entered(lease, before, lane, tuple([call for call in calls if isinstance(call, CallRow)]))
+
+
+def hold(new: Enter, purpose: str) -> Decide:
+    """Take the lease of a branch for something that is no run: lease and fence only. The answer is a Lease."""
+
+    def decide(view: View) -> Batch:
+        lane = view.lanes.get(new.branch)
+        if lane is not None and lane.nonce == new.nonce and new.nonce:
+            return Batch(answer=Lease(new.session, new.branch, lane.run, lane.token, new.lease_us))
+        found = refusals.held(view, new.branch)
+        if view.session is None:
+            found.append(refusals.no_session(new.session))
+        if lane is None:
+            found.append(refusals.no_branch(new.session, new.branch))
+        refusals.settle(found)
+        assert lane is not None  # noqa: S101 - refused above
+        assert view.session is not None  # noqa: S101 - refused above
+        after = msgspec.structs.replace(
+            lane,
+            run=lane.run or view.fresh,
+            token=lane.token + 1,
+            claim=claim_for(view, new.holder, new.lease_us),
+            nonce=new.nonce,
+            purpose=purpose,
+        )
+        line = msgspec.structs.replace(view.session, touched=view.fresh)
+        answer = Lease(new.session, new.branch, after.run, after.token, new.lease_us)
+        return Batch((line, after), answer=answer)
+
+    return decide
+
+
+def lease_ask(lease: Lease) -> Ask:
+    """What `renew` and `leave` look at."""
+    return Ask(lease.session, names=(lease.branch,))
+
+
+def renew(lease: Lease) -> Decide:
+    """Hold on for another `lease_us`."""
+
+    def decide(view: View) -> Batch:
+        lane = _own_lane(view, lease)
+        return Batch((renewed(lane, view, lease),), lazy=True)
+
+    return decide
+
+
+def leave(lease: Lease, *, status: str | None, reason: str | None) -> Decide:
+    """Give the lease back, with how the run ended; None: it was interrupted and still counts as entered."""
+
+    def decide(view: View) -> Batch:
+        lane = view.lanes.get(lease.branch)
+        if view.again and lane is not None and lane.token == lease.token and lane.claim is None:
+            return Batch()  # an earlier try of this very leave went through
+        lane = _own_lane(view, lease)
+        if status is None or lane.purpose is not None:
+            after = msgspec.structs.replace(lane, claim=None, purpose=None, nonce=b"")
+            return Batch((after,), wakes=True)
+        after = msgspec.structs.replace(ended(lane, completed=status == "completed"), status=status, reason=reason)
+        assert view.session is not None  # noqa: S101 - its lane is here
+        line = msgspec.structs.replace(view.session, touched=view.fresh, status=status, reason=reason)
+        return Batch((line, after), wakes=True)
+
+    return decide
+
+
+def _own_lane(view: View, lease: Lease) -> LaneRow:
+    lane = view.lanes.get(lease.branch)
+    if lane is None or not refusals.holds(lane, lease):
+        raise refusals.fenced(lease)[1]
+    return lane
+
+
+# the journal
+
+
+def journal_ask(lease: Lease, at: CallKey | None) -> Ask:
+    """What `journal` looks at: a call that is there, or how many there are."""
+    return Ask(
+        lease.session,
+        names=(lease.branch,),
+        calls=() if at is None else (at,),
+        counted=(lease.branch,) if at is None else (),
+    )
+
+
+def journal(lease: Lease, call: CallRow, *, at: CallKey | None) -> Decide:
+    """Write down a call, or (with its key) what became of it. The answer is its row."""
+
+    def decide(view: View) -> Batch:
+        for kept in view.calls.values():  # an earlier try of this very write went through
+            if isinstance(kept, CallRow) and kept.id == call.id and at is None:
+                return Batch(answer=kept)
+        lane = _own_lane(view, lease)
+        if at is None:
+            row = msgspec.structs.replace(call, run=lane.run, journal=lane.journal, n=view.counts.get(lane.name, 0))
+        else:
+            before = view.calls.get(at)
+            if not isinstance(before, CallRow) or before.id != call.id:
+                raise refusals.call_moved(call.id)[1]
+            row = msgspec.structs.replace(call, run=at[0], journal=at[1], n=at[2])
+        puts = (row, renewed(lane, view, lease)) if aged(lane, view, lease) else (row,)
+        return Batch(puts, answer=row)
+
+    return decide
+
+
+def settle_ask(session: str, branch: str, at: CallKey) -> Ask:
+    """What `settle` looks at."""
+    return Ask(session, names=(branch,), calls=(at,))
+
+
+def settle(session: str, branch: str, *, before: CallRow, after: CallRow) -> Decide:
+    """Change a pending call from outside, if it is as it was `before`. A run that is not alive is fenced."""
+
+    def decide(view: View) -> Batch:
+        lane, kept = view.lanes.get(branch), view.calls.get(before.at)
+        if isinstance(kept, CallRow) and after.nonce and kept.nonce == after.nonce:
+            return Batch()  # an earlier try of this very decision went through
+        found: list[refusals.Found] = []
+        if view.session is None:
+            found.append(refusals.no_session(session))
+        if lane is None or kept != before or (lane.run, lane.journal) != before.at[:2]:
+            found.append(refusals.call_moved(before.id))
+        refusals.settle(found)
+        assert lane is not None  # noqa: S101 - refused above
+        if branch in view.live:
+            return Batch((after,), wakes=True)
+        return Batch((after, msgspec.structs.replace(lane, token=lane.token + 1)), wakes=True)
+
+    return decide
+
+
+def abandon_ask(session: str, branch: str) -> Ask:
+    """What `abandon` looks at."""
+    return Ask(session, names=(branch,), pending=(branch,))
+
+
+def abandon(session: str, branch: str, *, reason: str, at_us: int, nonce: str) -> Decide:
+    """Give up what is pending: calls become abandoned, the run is over, its input dropped. The answer is how many.
+
+    Works where calls are damaged, too: it is the way to go on there. `nonce` begins the ids of those.
+    """
+
+    def decide(view: View) -> Batch:
+        lane = view.lanes.get(branch)
+        found: list[refusals.Found] = []
+        if view.session is None:
+            found.append(refusals.no_session(session))
+        elif lane is None:
+            found.append(refusals.no_branch(session, branch))
+        found += refusals.held(view, branch)
+        refusals.settle(found)
+        assert lane is not None  # noqa: S101 - refused above
+        assert view.session is not None  # noqa: S101 - refused above
+        calls = [
+            _given_up(call, reason, at_us, nonce, n)
+            for n, call in enumerate(view.pending.get(branch, ()))
+            if isinstance(call, Unreadable) or call.status != ABANDONED
+        ]
+        if not calls and not lane.unfinished:
+            return Batch(answer=0)
+        after = msgspec.structs.replace(
+            ended(lane, completed=True), token=lane.token + 1, status="halted", reason=reason
+        )
+        line = msgspec.structs.replace(view.session, touched=view.fresh, status="halted", reason=reason)
+        return Batch((*calls, after, line), wakes=True, answer=len(calls))
+
+    return decide
+
+
+def _given_up(call: CallRow | Unreadable, reason: str, at_us: int, nonce: str, n: int) -> CallRow:
+    if isinstance(call, CallRow):
+        return msgspec.structs.replace(call, status=ABANDONED, error=("abandoned", reason), ended_us=at_us)
+    assert isinstance(call.key, tuple)  # noqa: S101 - the key of a call
+    why = ("abandoned", f"{reason} (what was recorded is damaged: {call.why})")
+    id_ = f"{nonce}{n:x}"
+    return CallRow(*call.key, id_, None, LOST_CALL, None, n, "tool", None, bytes(16), ABANDONED, 0, at_us, error=why)

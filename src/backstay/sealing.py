@@ -1,0 +1,178 @@
+"""Records, blobs and journaled values as the bytes of a row: sealed so that damage shows, packed where that pays.
+
+A delta stays as it is: it is read often while it is new, and a segment packs it later. A keyframe is zstd. A record
+has two halves (see delta.record); a check of its own on the shape lets `salvage` use it where the values are damaged.
+A seal names the session, the checkpoint's random tail and the digests of the states it leads from and to: bytes that
+stand in another row, session or store do not open. A record beyond the limit of a row is cut into blobs, and the row
+names them.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from backstay.delta import LOST, Record
+from backstay.errors import CorruptionError
+from backstay.model import MAX_STATE_BYTES
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+SEAL_BYTES = 12
+DIGEST_BYTES = 32
+MAX_ROW_BYTES = 16 * 1024 * 1024
+MAX_BLOB_BYTES = 16 * 1024 * 1024
+
+# A body may exceed the state limit by what a delta both drops and adds; a header that announces more is damage.
+_MAX_BODY_BYTES = 2 * MAX_STATE_BYTES
+_PACK_FROM_BYTES = 256
+_LEVEL = 6  # for keyframes: rare, and read often
+_FAST_LEVEL = 3
+_FAST_FROM_BYTES = 1024 * 1024
+_INLINE, _SPILLED = b"\0", b"\1"
+_RAW, _ZSTD = range(2)
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[int, bytes, bytes, int, int, bytes]).decode
+
+
+def seal_delta(record: Record, *, uid: bytes, tail: bytes, base: bytes, state: bytes) -> bytes:
+    """A delta, from the state with digest `base` to the one with digest `state`."""
+    return _seal(record, b"delta\0" + uid + tail + base + state, pack=False)
+
+
+def open_delta(data: bytes, *, uid: bytes, tail: bytes, base: bytes, state: bytes) -> Record:
+    """The delta in these bytes, or a CorruptionError."""
+    return _open(data, b"delta\0" + uid + tail + base + state)
+
+
+def seal_keyframe(record: Record, *, uid: bytes, tail: bytes, state: bytes) -> bytes:
+    """A whole copy of a state."""
+    return _seal(record, b"keyframe\0" + uid + tail + state, pack=True)
+
+
+def open_keyframe(data: bytes, *, uid: bytes, tail: bytes, state: bytes) -> Record:
+    """The whole copy in these bytes, or a CorruptionError."""
+    return _open(data, b"keyframe\0" + uid + tail + state)
+
+
+def salvage(data: bytes) -> Record | None:
+    """The shape of a record whose seal is broken, if that much can be trusted; its values are lost."""
+    try:
+        check, ops, refs, _, _, _ = _decode(data[SEAL_BYTES:])
+    except msgspec.DecodeError:
+        return None
+    return Record(ops, LOST, _split(refs)) if check == _check(ops, refs) else None
+
+
+def spill(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    """What goes into a row: the bytes themselves, or the digests of the blobs that hold them."""
+    if len(data) < MAX_ROW_BYTES:
+        return _INLINE + data, {}
+    parts = [data[at : at + MAX_BLOB_BYTES] for at in range(0, len(data), MAX_BLOB_BYTES)]
+    digests = [sha256(part).digest() for part in parts]
+    return _SPILLED + b"".join(digests), {digest: pack_blob(part) for digest, part in zip(digests, parts, strict=True)}
+
+
+def spilled(data: bytes) -> tuple[bytes, ...]:
+    """The blobs that a row's bytes were cut into; none if they stand in the row."""
+    return _split(data[1:]) if data[:1] == _SPILLED else ()
+
+
+def unspill(data: bytes, blobs: Mapping[bytes, bytes]) -> bytes:
+    """The bytes again; `blobs` are packed, as they were kept."""
+    if data[:1] == _INLINE:
+        return data[1:]
+    try:
+        return b"".join([open_blob(blobs[digest], digest) for digest in spilled(data)])
+    except KeyError as missing:
+        raise CorruptionError(f"a part of a long record is missing: {missing.args[0].hex()[:12]}") from None
+
+
+def pack_blob(content: bytes) -> bytes:
+    """A blob as it is kept; its digest is its seal."""
+    mode, packed = _pack(content)
+    return bytes([mode]) + packed
+
+
+def open_blob(data: bytes, digest: bytes) -> bytes:
+    """The blob in these bytes, or a CorruptionError."""
+    if data:
+        content = _unpack(data[0], data[1:], MAX_BLOB_BYTES)
+        if sha256(content).digest() == digest:
+            return content
+    raise CorruptionError(f"blob {digest.hex()[:12]} is damaged")
+
+
+def pack_value(data: bytes) -> bytes:
+    """A journaled value (arguments, a result, an input) as it stands in its row, which seals it."""
+    mode, packed = _pack(data)
+    return bytes([mode]) + packed
+
+
+def open_value(data: bytes) -> bytes:
+    """The journaled value again."""
+    return _unpack(data[0], data[1:], MAX_ROW_BYTES) if data else b""
+
+
+def seal(data: bytes, *names: bytes | int | str) -> bytes:
+    """A small seal over some bytes and what they are called."""
+    return sha256(_encode(names) + data).digest()[:SEAL_BYTES]
+
+
+def _seal(record: Record, names: bytes, *, pack: bool) -> bytes:
+    mode, packed = _pack(record.body) if pack else (_RAW, record.body)
+    refs = b"".join(record.refs)
+    data = _encode((_check(record.ops, refs), record.ops, refs, mode, len(record.body), packed))
+    return sha256(names + data).digest()[:SEAL_BYTES] + data
+
+
+def _open(data: bytes, names: bytes) -> Record:
+    rest = data[SEAL_BYTES:]
+    if sha256(names + rest).digest()[:SEAL_BYTES] != data[:SEAL_BYTES]:
+        raise CorruptionError("a stored record is damaged, or stands in the place of another")
+    try:
+        _, ops, refs, mode, size, packed = _decode(rest)
+    except msgspec.DecodeError as error:
+        raise CorruptionError("a stored record is sealed but does not decode") from error
+    if not 0 <= size <= _MAX_BODY_BYTES:
+        raise CorruptionError("a stored record announces more than a state may have")
+    return Record(ops, _unpack(mode, packed, size), _split(refs) if refs else ())
+
+
+def _check(ops: bytes, refs: bytes) -> int:
+    """Enough to trust the shape of a record whose seal is broken elsewhere."""
+    return zlib.crc32(ops + refs)
+
+
+def _split(refs: bytes) -> tuple[bytes, ...]:
+    return tuple([refs[at : at + DIGEST_BYTES] for at in range(0, len(refs), DIGEST_BYTES)])
+
+
+def _pack(body: bytes) -> tuple[int, bytes]:
+    if len(body) < _PACK_FROM_BYTES:
+        return _RAW, body
+    packed = zstd.compress(body, _LEVEL if len(body) < _FAST_FROM_BYTES else _FAST_LEVEL)
+    return (_ZSTD, packed) if len(packed) < len(body) else (_RAW, body)
+
+
+def _unpack(mode: int, packed: bytes, limit: int) -> bytes:
+    if mode == _RAW:
+        return packed
+    try:
+        if mode == _ZSTD:
+            press: Any = zstd.ZstdDecompressor()
+            body = bytes(press.decompress(packed, limit + 1))
+            if len(body) <= limit and press.eof:
+                return body
+    except zstd.ZstdError as error:
+        raise CorruptionError("stored bytes do not unpack") from error
+    raise CorruptionError("stored bytes do not unpack to what they announce")
