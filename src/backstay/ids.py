@@ -67,11 +67,6 @@ def is_ours(id_: str) -> bool:
     return _OURS.fullmatch(id_) is not None
 
 
-def tail_of(id_: str, spare: bytes) -> bytes:
-    """The random bytes that a checkpoint's body is sealed with: its id's own, or `spare` for a foreign id."""
-    return bytes.fromhex(id_)[-TAIL_BYTES:] if is_ours(id_) else spare
-
-
 def _pad(uid: bytes) -> bytes:
     return sha256(b"id\0" + uid).digest()[:_SEQUENCE_BYTES]
 

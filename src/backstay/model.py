@@ -16,7 +16,33 @@ import msgspec
 CheckpointId = NewType("CheckpointId", str)
 SessionId = NewType("SessionId", str)
 
-State = dict[str, Any]
+StateDict = dict[str, Any]
+
+
+class State(StateDict):
+    """A state as `load` gives it: a dict that remembers the checkpoint and the branch it was read at.
+
+    `commit` expects the branch still to be there, and moves it on. A copy (`dict(state)`) remembers nothing.
+    """
+
+    __slots__ = ("at",)
+
+    def __init__(self, state: StateDict, at: tuple[str, str, str] | None = None) -> None:
+        super().__init__(state)
+        self.at = at  # session id, branch, checkpoint id
+
+
+class Mark(enum.Enum):
+    """What a commit may expect of its branch beside a checkpoint."""
+
+    NOTHING = "nothing"
+    ANY = "any"
+
+    def __repr__(self) -> str:
+        return f"backstay.{self.name}"
+
+
+NOTHING, ANY = Mark.NOTHING, Mark.ANY
 
 MAX_NAME_CHARS = 256
 MAX_DEPTH = 200
@@ -85,11 +111,11 @@ class StateSource:
 
     __slots__ = ("_load", "_state")
 
-    def __init__(self, load: Callable[[], State]) -> None:
+    def __init__(self, load: Callable[[], StateDict]) -> None:
         self._load = load
-        self._state: State | None = None
+        self._state: StateDict | None = None
 
-    def state(self) -> State:
+    def state(self) -> StateDict:
         """The state; the first call loads it."""
         if self._state is None:
             self._state = self._load()
@@ -122,7 +148,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     source: StateSource
 
     @property
-    def state(self) -> State:
+    def state(self) -> StateDict:
         """The state recorded here, verified; loaded on first use."""
         return self.source.state()
 

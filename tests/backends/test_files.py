@@ -28,7 +28,7 @@ from backstay.errors import (
     InvalidInputError,
     UnavailableError,
 )
-from backstay.model import State
+from backstay.model import StateDict
 from backstay.testing import BackendContract
 from backstay.testing.author import Author, check_states, delete, read_back, read_row
 from backstay.testing.contract import What
@@ -137,9 +137,9 @@ def flipped(data: bytes, at: float) -> bytes:
 # the files as a person finds them
 
 
-def write_sessions(store: Path) -> dict[str, dict[str, State]]:
+def write_sessions(store: Path) -> dict[str, dict[str, StateDict]]:
     """Three small sessions with known states, in a store that is closed."""
-    states: dict[str, dict[str, State]] = {}
+    states: dict[str, dict[str, StateDict]] = {}
     with closing(FilesBackend(store, durability="relaxed")) as backend:
         for session in ("one", "two", "three"):
             author = Author(backend, session, whole_every=4, roll_every=0)
@@ -150,7 +150,7 @@ def write_sessions(store: Path) -> dict[str, dict[str, State]]:
     return states
 
 
-def read_sessions(store: Path, states: dict[str, dict[str, State]]) -> set[str]:
+def read_sessions(store: Path, states: dict[str, dict[str, StateDict]]) -> set[str]:
     """Read everything in every way; true values and errors of ours are allowed. The sessions with an error."""
     troubled: set[str] = set()
     try:
@@ -270,7 +270,7 @@ def test_a_last_line_that_never_came_to_its_end_is_dropped_and_costs_nothing(tmp
     backend.close()
 
 
-def without(states: dict[str, State], id_: str) -> dict[str, State]:
+def without(states: dict[str, StateDict], id_: str) -> dict[str, StateDict]:
     return {known: state for known, state in states.items() if known != id_}
 
 

@@ -21,7 +21,7 @@ from backstay import AlreadyExistsError, CorruptionError, FormatError, InvalidIn
 from backstay.codec import encode_stored
 from backstay.delta import whole
 from backstay.digest import checkpoint_digest
-from backstay.model import MAX_DEPTH, State
+from backstay.model import MAX_DEPTH, StateDict
 from backstay.testing.author import next_turn
 from backstay.testing.exact import exactly_equal
 from backstay.testing.growth import CHANGES, Change, apply
@@ -444,7 +444,7 @@ def fields_with(row: Any, **changed: Any) -> None:
     row[FIELDS] = msgspec.msgpack.encode({**msgspec.msgpack.decode(row[FIELDS]), **changed})
 
 
-def base_of(state: State) -> tuple[bytes, bytes]:
+def base_of(state: StateDict) -> tuple[bytes, bytes]:
     record, _ = whole(state)
     return record.ops, record.body
 
@@ -656,7 +656,7 @@ def test_memory_grows_with_the_session_neither_on_the_way_out_nor_in(path: Path,
     with backstay.open(path, durability="relaxed") as store:
         for turns in (50, 500, 5_000):
             session = store.session(f"{turns}")
-            state: State = {}
+            state: StateDict = {}
             for turn in range(turns):
                 state = next_turn(state, turn)
                 session.commit(state)

@@ -12,7 +12,7 @@ import msgspec
 
 import backstay
 from backstay.backend import CallRow, Kept
-from backstay.model import SessionId, State
+from backstay.model import SessionId, StateDict
 from backstay.testing.author import next_turn
 from backstay.upkeep import bundle
 
@@ -29,7 +29,7 @@ def open_kind(kind: str, folder: Path) -> backstay.Store:
 def live(store: backstay.Store, name: str = "ticket-42", turns: int = 40) -> backstay.Session:
     """A session with all that a session can have."""
     session = store.session(name, agent="support")
-    state: State = {}
+    state: StateDict = {}
     for turn in range(turns):
         state = next_turn(state, turn)
         session.commit(state, step=turn, label=f"turn {turn}" if turn % 7 == 0 else None, usage={"tokens_in": turn})

@@ -35,7 +35,7 @@ from backstay.model import (
     PruneReport,
     SessionId,
     SessionInfo,
-    State,
+    StateDict,
     Status,
     StoreStats,
     Usage,
@@ -43,7 +43,7 @@ from backstay.model import (
 )
 from backstay.retention import Retention
 from backstay.run.deciding import UNDECIDED
-from backstay.run.wording import OnDoubt, OnFailed
+from backstay.run.options import OnDoubt, OnFailed
 from backstay.store import Session, Store
 from backstay.store.refs import Ref
 from backstay.strategy import ALWAYS, Strategy
@@ -226,7 +226,7 @@ class AsyncSession:
 
     async def commit(
         self,
-        state: State,
+        state: StateDict,
         *,
         branch: str = "main",
         expect: Ref | None = None,
@@ -287,7 +287,7 @@ class AsyncSession:
 
     # reading
 
-    async def load(self, ref: Ref = "main", *, salvage: bool = False) -> State:
+    async def load(self, ref: Ref = "main", *, salvage: bool = False) -> StateDict:
         """The state at a ref. Use this and not `checkpoint.state`, which would read on the event loop."""
         return await self._turns.run(self._session.load, ref, salvage=salvage)
 

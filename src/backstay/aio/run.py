@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from backstay.aio.lanes import Crew
 from backstay.errors import InvalidInputError
-from backstay.model import Call, Checkpoint, RecoverReport, State, Usage
+from backstay.model import Call, Checkpoint, RecoverReport, StateDict, Usage
 from backstay.run import Run
 from backstay.run.calling import Calling
 from backstay.run.recovery import Tally, Watch, take_up
-from backstay.run.wording import OnDoubt, OnFailed
+from backstay.run.options import OnDoubt, OnFailed
 from backstay.strategy import Event
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ class AsyncRun:
     # what a run knows
 
     @property
-    def state(self) -> State:
+    def state(self) -> StateDict:
         return self._run.state
 
     @state.setter
-    def state(self, state: State) -> None:
+    def state(self, state: StateDict) -> None:
         self._run.state = state
 
     @property

@@ -17,7 +17,7 @@ from backstay.codec import Path, encode_settled, settle
 from backstay.delta.record import DEL, LIST, MANY, PATCH, SET, SPLICE, Record, Writer
 from backstay.delta.shadow import is_text_dict, is_vector, same, shadow_of
 from backstay.digest import DictTree, Leaf, ListTree, Tree, leaf_of, tree_of
-from backstay.model import State
+from backstay.model import StateDict
 
 _MISSING = object()
 _MIN_PATCH_CHARS = 64
@@ -33,7 +33,7 @@ class Known:
 
     __slots__ = ("given", "shadow", "tree")
 
-    def __init__(self, shadow: dict[str, Any], tree: DictTree, given: State | None = None) -> None:
+    def __init__(self, shadow: dict[str, Any], tree: DictTree, given: StateDict | None = None) -> None:
         self.shadow = shadow
         self.tree = tree
         self.given = given
@@ -49,7 +49,7 @@ class Known:
         return self.tree.size
 
 
-def know(state: State) -> Known:
+def know(state: StateDict) -> Known:
     """What is to be known of a state that was just read, or is the first of its history."""
     settled = {key: settle(value, (key,)) for key, value in state.items()}
     tree = tree_of(settled, ())
@@ -57,7 +57,7 @@ def know(state: State) -> Known:
     return Known(shadow_of(settled), tree)
 
 
-def advance(known: Known, state: State, *, frozen: bool = False) -> tuple[Record, dict[bytes, bytes], Known]:
+def advance(known: Known, state: StateDict, *, frozen: bool = False) -> tuple[Record, dict[bytes, bytes], Known]:
     """The delta from a known state to this one, the pieces it needs, and what is known then.
 
     With `frozen` nothing in the state will ever be changed; then what is the same object next time is not compared.
@@ -72,7 +72,7 @@ def advance(known: Known, state: State, *, frozen: bool = False) -> tuple[Record
 
 
 def _pass_over(
-    writer: Writer, known: Known, given: State, state: State
+    writer: Writer, known: Known, given: StateDict, state: StateDict
 ) -> tuple[dict[str, Any], DictTree, frozenset[str]]:
     """What is known once the lists that only grew are dealt with, and the keys that need no further look."""
     same_parts, grown = _identical(given, state)
@@ -88,7 +88,7 @@ def _pass_over(
     return shadow, tree, frozenset([*same_parts, *grown])
 
 
-def _identical(before: State, after: State) -> tuple[list[str], dict[str, int]]:
+def _identical(before: StateDict, after: StateDict) -> tuple[list[str], dict[str, int]]:
     """The parts that are the same objects, and the lists that begin with the same objects and how many those are."""
     parts: list[str] = []
     grown: dict[str, int] = {}
@@ -107,7 +107,7 @@ def _identical(before: State, after: State) -> tuple[list[str], dict[str, int]]:
     return parts, grown
 
 
-def whole(state: State, touched: Collection[str] = ()) -> tuple[Record, dict[bytes, bytes]]:
+def whole(state: StateDict, touched: Collection[str] = ()) -> tuple[Record, dict[bytes, bytes]]:
     """A record that needs no other. Parts not touched since the last whole copy are kept once per store if large."""
     writer = Writer()
     run: list[str] = []

@@ -27,7 +27,7 @@ from backstay.codec import (
     untag,
 )
 from backstay.errors import CorruptionError
-from backstay.model import MAX_STATE_BYTES, Damaged, State
+from backstay.model import MAX_STATE_BYTES, Damaged, StateDict
 
 LARGE_BYTES = 4096
 PIECE_BYTES = 32 * 1024  # the first piece of a large value; each further one is twice as long
@@ -146,7 +146,7 @@ def encode_ops(ops: list[list[Any]]) -> bytes:
 class Rebuilt(msgspec.Struct, frozen=True, gc=False):
     """A state read back, and the top-level keys that changed since the chain's whole copy."""
 
-    state: State
+    state: StateDict
     touched: frozenset[str]
 
 
@@ -160,7 +160,7 @@ def rebuild(records: Sequence[Record], pieces: Mapping[bytes, bytes], *, salvage
 
     With `salvage`, a record whose body is lost (None is passed as its body through `lost_body`) leaves Damaged marks.
     """
-    state: State = {}
+    state: StateDict = {}
     touched: set[str] = set()
     # A whole copy alone is one state. A chain is more than that: its deltas may have replaced large values many times.
     read = _reader(pieces, salvage=salvage, limit=_MAX_LARGE_BYTES if len(records) == 1 else None)
@@ -216,7 +216,7 @@ def _salvage_values(record: Record, ops: list[list[Any]], read: Callable[[bytes]
         return _Values([Damaged("this value could not be read")] * min(_counts(ops), 1_000_000))
 
 
-def _mark(state: State, op: list[Any], values: _Values) -> None:
+def _mark(state: StateDict, op: list[Any], values: _Values) -> None:
     """A step of a salvage that does not fit what is left: its list is made, and filled with marks up to its place."""
     if op[0] != SPLICE or not op[1]:
         return
@@ -300,22 +300,22 @@ def _reader(
     return read
 
 
-def _at(state: State, path: list[Any]) -> Any:
+def _at(state: StateDict, path: list[Any]) -> Any:
     container: Any = state
     for step in path:
         container = container[step]
     return container
 
 
-def _set(state: State, op: list[Any], values: _Values) -> None:
+def _set(state: StateDict, op: list[Any], values: _Values) -> None:
     _at(state, op[1])[op[2]] = values.one()
 
 
-def _del(state: State, op: list[Any], _values: _Values) -> None:
+def _del(state: StateDict, op: list[Any], _values: _Values) -> None:
     del _at(state, op[1])[op[2]]
 
 
-def _splice(state: State, op: list[Any], values: _Values) -> None:
+def _splice(state: StateDict, op: list[Any], values: _Values) -> None:
     _, path, start, drop, count = op
     target = _at(state, path)
     if start + drop > len(target) or start < 0 or drop < 0:
@@ -324,7 +324,7 @@ def _splice(state: State, op: list[Any], values: _Values) -> None:
     target[start : start + drop] = values.many(count)
 
 
-def _patch(state: State, op: list[Any], values: _Values) -> None:
+def _patch(state: StateDict, op: list[Any], values: _Values) -> None:
     _, path, key, head, tail = op
     container = _at(state, path)
     old, middle = container[key], values.one()
@@ -337,18 +337,18 @@ def _patch(state: State, op: list[Any], values: _Values) -> None:
     container[key] = old[:head] + middle + old[len(old) - tail :]
 
 
-def _many(state: State, op: list[Any], values: _Values) -> None:
+def _many(state: StateDict, op: list[Any], values: _Values) -> None:
     flat = values.many(2 * op[2])
     if flat and isinstance(flat[0], Damaged):
         return  # the keys are lost with the values
     _at(state, op[1]).update(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _list(state: State, op: list[Any], values: _Values) -> None:
+def _list(state: StateDict, op: list[Any], values: _Values) -> None:
     _at(state, op[1])[op[2]] = values.many(op[3])
 
 
-_STEPS: dict[int, Callable[[State, list[Any], _Values], None]] = {
+_STEPS: dict[int, Callable[[StateDict, list[Any], _Values], None]] = {
     SET: _set,
     DEL: _del,
     SPLICE: _splice,

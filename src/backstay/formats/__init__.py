@@ -35,7 +35,7 @@ from backstay.formats.growing import compare, extend
 from backstay.formats.leaving import Leaving
 from backstay.formats.source import Source
 from backstay.formats.target import Target
-from backstay.lineage import check_name
+from backstay.names import check_name
 from backstay.model import MAX_NAME_CHARS, SessionId
 from backstay.store import Store
 from backstay.upkeep.progress import Progress

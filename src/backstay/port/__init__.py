@@ -57,7 +57,7 @@ def refuse_unknown(features: Features, *, writing: bool) -> None:
 class Ask(msgspec.Struct, frozen=True, gc=False):
     """What is to be looked at, of one session, in one moment. The session's row always comes along.
 
-    `names`: branches and tags, or EVERY. `sequences`, `ids`: checkpoints. `prefix`: foreign ids that begin so (their
+    `names`: branches and tags, or EVERY; with `heads` the checkpoints that they name come along. `sequences`, `ids`: checkpoints. `prefix`: foreign ids that begin so (their
     sequences come in `foreign`). `children_of`: the sequences of the checkpoints whose parent is one of these.
     `pending`: the branches whose pending calls are wanted, EVERY for all branches that came; `counted`: the branches
     whose pending calls are only counted. `calls`: single calls; `journals`: all calls under some journals. `beside`:
@@ -67,6 +67,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     session: str
     hidden: bool = False
     names: tuple[str, ...] | None = ()
+    heads: bool = False
     sequences: tuple[int, ...] = ()
     ids: tuple[str, ...] = ()
     prefix: str = ""

@@ -113,6 +113,9 @@ class Tables:
         view.tags = {name: row for name, row in names.items() if isinstance(row, TagRow)}
         view.live = live_lanes(lanes.values(), now_us=view.now_us, wall_us=view.wall_us)
         wanted = [*ask.sequences, *self._located(ask)]
+        if ask.heads:
+            wanted += [lane.head.sequence for lane in lanes.values() if lane.head is not None]
+            wanted += [tag.sequence for tag in view.tags.values()]
         view.checkpoints = {at: self.checkpoints[at] for at in wanted if at in self.checkpoints}
         view.foreign = {
             id_: at for id_, at in self.foreign.items() if id_ in ask.ids or (ask.prefix and id_.startswith(ask.prefix))

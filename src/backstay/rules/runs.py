@@ -12,7 +12,7 @@ from hashlib import sha256
 
 import msgspec
 
-from backstay.port import Ask, Batch, CallKey, CallRow, Decide, LaneRow, SessionRow, Stale, Unreadable, View
+from backstay.port import Ask, Batch, CallKey, CallRow, Decide, LaneRow, SessionRow, Unreadable, View
 from backstay.port.lease import Claim, Holder
 from backstay.port.rows import ABANDONED
 from backstay.rules import refusals
@@ -98,8 +98,6 @@ def enter(new: Enter) -> Decide:
 
     def decide(view: View) -> Batch:
         session, lane = view.session, view.lanes.get(new.branch)
-        if session is not None and session.uid != new.uid:
-            raise Stale
         calls = pending_of(view.pending.get(new.branch, ()))
         if lane is not None and lane.nonce == new.nonce and new.nonce:
             return Batch(answer=_entered(new, None, lane, calls))

@@ -8,26 +8,14 @@ share their syncs.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import secrets
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
 
 import msgspec
 
-from backstay.backend import (
-    DONE,
-    FAILED,
-    IN_DOUBT,
-    RETRY,
-    SKIPPED,
-    STARTED,
-    Backend,
-    CallRow,
-    Entered,
-    Journaled,
-    in_doubt,
-)
 from backstay.codec import Root, decode, encode_stored
 from backstay.delta import Known, advance, know
 from backstay.errors import (
@@ -39,12 +27,18 @@ from backstay.errors import (
     InvalidInputError,
     MismatchError,
 )
-from backstay.lineage import check_name
 from backstay.loops import text_of
-from backstay.model import Call
+from backstay.model import Call, StateDict
+from backstay.names import check_name
+from backstay.port import Ask, Backend, CallKey, CallRow
+from backstay.port.lease import clock_us
+from backstay.port.rows import DONE, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
+from backstay.rules import runs
+from backstay.rules.refusals import fenced, in_doubt
+from backstay.rules.runs import Entered
+from backstay.run.guard import GuardedLoop
 from backstay.run.journal import Journal, Slot
-from backstay.run.keeping import MIN_BYTES
-from backstay.run.wording import (
+from backstay.run.options import (
     DIGEST_BYTES,
     OnDoubt,
     OnFailed,
@@ -53,33 +47,35 @@ from backstay.run.wording import (
     check_choices,
     digest_of,
     doubt,
-    lost_lease,
     not_storable,
     now_us,
     refuse_long,
     shown,
     text_of_error,
 )
+from backstay.run.result_places import MIN_BYTES
+from backstay.sealing import open_value, pack_value
+from backstay.store.events import Events
 from backstay.store.fields import check_text, to_call
-from backstay.whereabouts import clock_us
-
-if TYPE_CHECKING:
-    from backstay.run import Run, RunEnded
 
 _UNSTORABLE = "unstorable"
+
+_enclosing: contextvars.ContextVar[tuple[object, str] | None] = contextvars.ContextVar("backstay_call", default=None)
 
 
 class Calling:
     """A call that was asked for. `done`: it has an outcome, `result`. Otherwise it may be made now, and `finish`ed."""
 
-    __slots__ = ("_calls", "_journal_slot", "_row", "_slot", "_was", "done", "id", "result")
+    __slots__ = ("_at", "_calls", "_slot", "_was", "done", "id", "result", "row")
 
-    def __init__(self, calls: Calls, row: CallRow, slot: Slot, journal_slot: int | None) -> None:
+    def __init__(
+        self, calls: Calls, row: CallRow, slot: Slot, at: CallKey | None, *, was: CallRow | None = None
+    ) -> None:
         self._calls = calls
-        self._row = row
+        self.row = row
         self._slot = slot
-        self._journal_slot = journal_slot
-        self._was: CallRow | None = None  # how it was recorded before this run began it
+        self._at = at
+        self._was = was  # how it was recorded before this run began it
         self.id = row.id
         self.done = False
         self.result: Any = None
@@ -87,24 +83,24 @@ class Calling:
     def finish(self, value: Any) -> Any:
         """Record what came out. The recorded form is returned, the first time too, so that a replay cannot differ."""
         self._refuse_done()
-        calls, row = self._calls, self._row
+        calls, row = self._calls, self.row
         try:
             data = encode_stored(value, (Root("result"),))
             refuse_long(data, f"the result of call {row.name!r}")
         except InvalidInputError as error:
             raise self._unstorable(error) from error
-        now = msgspec.structs.replace(row, status=DONE, result=data, ended_us=now_us())
-        self._write(now)
+        now = msgspec.structs.replace(row, status=DONE, result=pack_value(data), ended_us=now_us())
+        self.write(now)
         self.result = decode(data)
         self.done = True
-        calls.succeeded(self._slot, now, self.result)
+        calls.succeeded(self._slot, self.row, self.result, data)
         return self.result
 
     def _unstorable(self, error: InvalidInputError) -> InvalidInputError:
-        row = self._row
+        row = self.row
         if row.kind == "tool":  # it was done all the same, and must not be done again
             now = msgspec.structs.replace(row, status=DONE, error=(_UNSTORABLE, error.args[0]), ended_us=now_us())
-            self._write(now)
+            self.write(now)
             self.done = True
             self._calls.unstorable(self._slot, now)
         else:
@@ -117,10 +113,10 @@ class Calling:
         ours = isinstance(error, InDoubtError | FencedError | MismatchError) or self._calls.broken is not None
         if ours or not isinstance(error, Exception):
             self.interrupt()
-        elif self._row.kind == "tool":
+        elif self.row.kind == "tool":
             kind, text = type(error).__qualname__, text_of_error(error)
-            now = msgspec.structs.replace(self._row, status=FAILED, error=(kind, text), ended_us=now_us())
-            self._write(now)
+            now = msgspec.structs.replace(self.row, status=FAILED, error=(kind, text), ended_us=now_us())
+            self.write(now)
             self.done = True
             self._calls.failed(self._slot, now)
             raise call_failed(now) from error
@@ -129,44 +125,65 @@ class Calling:
 
     def interrupt(self) -> None:
         """Nobody knows what came out."""
-        if self._row.kind == "tool":
-            now = msgspec.structs.replace(self._row, status=IN_DOUBT)
+        if self.row.kind == "tool":
+            now = msgspec.structs.replace(self.row, status=IN_DOUBT)
             with contextlib.suppress(BackstayError):  # where it cannot be said it is known from what was not said
-                self._write(now)
+                self.write(now)
         self._calls.stopped(self._slot)
 
     def withdraw(self) -> None:
         """It was begun and then not made at all: it is what it was, or may be made without asking anybody."""
-        if self._row.kind == "tool":
+        if self.row.kind == "tool":
             with contextlib.suppress(BackstayError):
-                self._write(self._was or msgspec.structs.replace(self._row, status=RETRY))
+                self.write(self._was or msgspec.structs.replace(self.row, status=RETRY))
         self._calls.stopped(self._slot)
 
-    def _write(self, row: CallRow) -> None:
-        self._journal_slot = self._calls.write(row, self._journal_slot)
-        self._row = row
+    def skip(self) -> None:
+        """It is passed over: the loop gets None."""
+        self.write(msgspec.structs.replace(self.row, status=SKIPPED, ended_us=now_us()))
+        self.done = True
+        self._calls.succeeded(self._slot, self.row, None, None)
+
+    def write(self, row: CallRow) -> None:
+        """Write down what became of it."""
+        self.row = self._calls.write(row, self._at)
+        self._at = self.row.at
 
     def _refuse_done(self) -> None:
         if self.done:
-            message = f"call {self._row.name!r} has its outcome already"
+            message = f"call {self.row.name!r} has its outcome already"
             raise InvalidInputError(message, hint="look at call.done before making it")
 
 
 class Calls:
     """The journal of a live run, in memory and on disk; and whether the run may still write."""
 
-    def __init__(self, run: Run, backend: Backend, entered: Entered) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        events: Events,
+        entered: Entered,
+        *,
+        lease_s: float,
+        loop: GuardedLoop,
+        state: Callable[[], StateDict],
+        halt: Callable[[str], NoReturn],
+        on_fenced: Callable[[], None],
+    ) -> None:
         self.lease = entered.lease
-        self.lease_s = run.lease_s
+        self.lease_s = lease_s
         self.closed = False
         self.fenced = False
-        self.ended: RunEnded | None = None
+        self.ended: BaseException | None = None
         self.broken: BaseException | None = None
         self.results: dict[str, tuple[Any, bytes]] = {}
         self.tool_calls = self.llm_responses = 0
-        self._run = run
         self._backend = backend
-        self._after = 0
+        self._events = events
+        self._loop = loop
+        self._state = state
+        self._halt = halt
+        self._on_fenced = on_fenced
         self._journal = Journal(entered.calls)
         self._known: Known | None = None
         self._renewed_us = clock_us()
@@ -174,16 +191,21 @@ class Calls:
         self._makes_tools = self._asks_models = False
         self._recording = False
 
-    def stand_at(self, sequence: int) -> None:
-        """Calls are made from here on after this checkpoint."""
-        self._after = sequence
+    @contextlib.contextmanager
+    def enclosed(self, calling: Calling) -> Iterator[None]:
+        """Calls made meanwhile, here and in tasks started here, belong to this one."""
+        token = _enclosing.set((self, calling.id))
+        try:
+            yield
+        finally:
+            _enclosing.reset(token)
 
     # what the run asks
 
     def refuse_ended(self) -> None:
         """An error if the run may not go on."""
         if self.fenced:
-            raise lost_lease(self.lease)
+            raise fenced(self.lease)[1]
         if self.broken is not None:
             message = f"this run has ended: a write failed ({self.broken})"
             raise ClosedError(
@@ -231,13 +253,18 @@ class Calls:
             rows = self._journal.doubtful(self.lease.token)
         return [to_call(row, status=IN_DOUBT) for row in rows]
 
-    def taken_in(self, sequence: int, *, closed: bool) -> None:
-        """A boundary was recorded at this sequence."""
+    def keys_of(self, places: Mapping[str, bytes]) -> dict[CallKey, bytes]:
+        """Places in the state by the keys of the calls whose results stand there."""
+        rows = [(self._journal.row(id_), place) for id_, place in places.items()]
+        return {row.at: place for row, place in rows if row is not None}
+
+    def taken_in(self, *, closed: bool) -> None:
+        """A boundary was recorded."""
         with self._lock:
             self._journal.taken_in()
             self.results.clear()
             self.tool_calls = self.llm_responses = 0
-            self._after, self.closed = sequence, self.closed or closed
+            self.closed = self.closed or closed
 
     # making a call
 
@@ -245,7 +272,6 @@ class Calls:
         self,
         name: str,
         *,
-        parent: str | None,
         key: str | None,
         kind: str,
         args: Any,
@@ -253,6 +279,8 @@ class Calls:
         on_failed: OnFailed,
     ) -> Calling:
         """What is recorded of a call, or the word that it may be made."""
+        outer = _enclosing.get()
+        parent = outer[1] if outer is not None and outer[0] is self else None
         check_name(name, "the name of a call")
         check_text(key, "the key of a call")
         if kind not in ("tool", "llm"):
@@ -276,16 +304,18 @@ class Calls:
                 calling._was = was
             else:
                 self._refuse_doubtful(name, digest, kind)
-                halt = self._run._heed()
-                if halt is not None:
-                    self._run.halt(halt)
+                reason = self._loop.heed()
+                if reason is not None:
+                    self._halt(reason)
                 id_ = secrets.token_hex(8) if kind == "tool" else self._journal.id_of_model_call((*slot, nth))
-                row = CallRow(id_, parent, name, key, nth, kind, data, digest, STARTED, self.lease.token, now_us())
+                row = CallRow(
+                    0, 0, 0, id_, parent, name, key, nth, kind, data, digest, STARTED, self.lease.token, now_us()
+                )
                 calling = Calling(self, row, slot, None)
             self._journal.start(slot, row.id)
         try:
             if kind == "tool":
-                calling._write(row)
+                calling.write(row)
             else:
                 self.check_fence()
         except BaseException:
@@ -297,13 +327,13 @@ class Calls:
         """Arguments as they are kept, and the digest by which a replay is compared: of the state, if none are given."""
         if args is None:
             if self._known is None:
-                self._known = know(self._run.state)
+                self._known = know(self._state())
             else:
-                self._known = advance(self._known, self._run.state)[2]
+                self._known = advance(self._known, self._state())[2]
             return None, self._known.digest[:DIGEST_BYTES]
         data = encode_stored(args, (Root("args"),))
         refuse_long(data, "args")
-        return data, digest_of(args)
+        return pack_value(data), digest_of(args)
 
     def _refuse_doubtful(self, name: str, digest: bytes, kind: str) -> None:
         for call in self._journal.doubtful(self.lease.token) if kind == "tool" else ():
@@ -315,16 +345,15 @@ class Calls:
         blank = {"ended_us": None, "result": None, "error": None}
         return msgspec.structs.replace(call, status=STARTED, token=self.lease.token, started_us=now_us(), **blank)
 
-    def _find_outcome(self, recorded: Journaled, slot: Slot, on_doubt: OnDoubt, on_failed: OnFailed) -> Calling:
-        """A recorded call as the loop gets it: done, or (not done) to be made again because somebody said so."""
-        if in_doubt(recorded.call, self.lease.token):
-            recorded = self._look_again(recorded)
-        call = recorded.call
+    def _find_outcome(self, call: CallRow, slot: Slot, on_doubt: OnDoubt, on_failed: OnFailed) -> Calling:
+        """A recorded call as the loop gets it: done, or (not done) to be made again because that was decided."""
         if in_doubt(call, self.lease.token):
-            calling = self._decide(recorded, slot, on_doubt)
-            # None: somebody else has decided it meanwhile.
-            return calling or self._find_outcome(recorded, slot, on_doubt, on_failed)
-        calling = Calling(self, call, slot, recorded.slot)
+            call = self._look_again(call)
+        if in_doubt(call, self.lease.token):
+            calling = self._decide(call, slot, on_doubt)
+            # None: it was decided from outside meanwhile.
+            return calling or self._find_outcome(call, slot, on_doubt, on_failed)
+        calling = Calling(self, call, slot, call.at)
         if call.status == RETRY or (call.status == FAILED and on_failed == "retry"):
             return calling
         calling.done = True
@@ -334,56 +363,53 @@ class Calls:
         if call.error is not None and call.error[0] == _UNSTORABLE:
             self.unstorable(slot, call)
             raise not_storable(call, call.error[1])
-        calling.result = None if call.status == SKIPPED or call.result is None else decode(call.result)
-        self.succeeded(slot, call, calling.result)
+        data = None if call.status == SKIPPED or call.result is None else open_value(call.result)
+        calling.result = None if data is None else decode(data)
+        self.succeeded(slot, call, calling.result, data)
         return calling
 
-    def _decide(self, recorded: Journaled, slot: Slot, on_doubt: OnDoubt) -> Calling | None:
-        call = recorded.call
+    def _decide(self, call: CallRow, slot: Slot, on_doubt: OnDoubt) -> Calling | None:
         if on_doubt == "ask":
             raise doubt(call)
-        calling = Calling(self, call, slot, recorded.slot)
+        calling = Calling(self, call, slot, call.at)
         self._journal.start(slot, call.id)  # so that the lease is kept while a function finds out
         try:
-            with self._run._enclosed(calling):  # what it asks to find out belongs to the call, and is not asked again
+            with self.enclosed(calling):  # what it asks to find out belongs to the call, and is not asked again
                 said = on_doubt(to_call(call, status=IN_DOUBT)) if callable(on_doubt) else None
-            if not self._make_ours(recorded):
+            if not self._make_ours(call):
                 return None
             if callable(on_doubt):
                 calling.finish(said)
             elif on_doubt == "skip":
-                now = msgspec.structs.replace(call, status=SKIPPED, ended_us=now_us())
-                calling._write(now)
-                calling.done = True
-                self.succeeded(slot, now, None)
+                calling.skip()
             return calling
         finally:
             self._journal.stop(slot)
 
-    def _make_ours(self, recorded: Journaled) -> bool:
-        """Take a call in doubt for this run to settle; False if somebody has decided it since it was looked at."""
+    def _make_ours(self, call: CallRow) -> bool:
+        """Take a call in doubt for this run to settle; False if it has been decided since it was looked at."""
         with self.writing():
-            self._backend.renew(self.lease)
+            self._renew()
             try:
-                now = self._begun(recorded.call)
-                self._backend.settle(self.lease.session, self.lease.branch, before=recorded, after=now)
+                now = self._begun(call)
+                settled = runs.settle(self.lease.session, self.lease.branch, before=call, after=now)
+                self._backend.write(runs.settle_ask(self.lease.session, self.lease.branch, call.at), settled)
             except ConflictError:
                 return False
         return True
 
-    def _look_again(self, recorded: Journaled) -> Journaled:
-        """Somebody may have decided a call since this run was entered."""
-        pending = self._backend.pending(self.lease.session, self.lease.branch)
-        for now in pending.calls:
-            if now.call.id == recorded.call.id:
-                self._journal.note(now)
-                return now
+    def _look_again(self, recorded: CallRow) -> CallRow:
+        """A call may have been decided since this run was entered."""
+        now = self._backend.read(Ask(self.lease.session, calls=(recorded.at,))).calls.get(recorded.at)
+        if isinstance(now, CallRow) and now.id == recorded.id:
+            self._journal.note(now)
+            return now
         return recorded
 
     # what became of it
 
-    def succeeded(self, slot: Slot, row: CallRow, result: Any) -> None:
-        """A call has an outcome, now or from the journal."""
+    def succeeded(self, slot: Slot, row: CallRow, result: Any, data: bytes | None) -> None:
+        """A call has an outcome, now or from the journal; `data` is its result as it is stored."""
         with self._lock:
             self.answered(slot, row)
             if row.kind == "llm":
@@ -392,17 +418,17 @@ class Calls:
             else:
                 self.tool_calls += 1
                 self._makes_tools = True
-            if row.result is not None and len(row.result) >= MIN_BYTES:
-                self.results[row.id] = result, row.result
-            guard = self._run._guard
-            if guard is not None:
+            if data is not None and len(data) >= MIN_BYTES:
+                self.results[row.id] = result, data
+            if self._loop.looks:
                 if row.kind == "llm" or not self._asks_models:
-                    said = text_of(result) if row.kind == "llm" else f"{row.name} {row.key} {text_of(result)}"
-                    self._run._watch = guard.seen(self._run._watch, said)
+                    self._loop.answered(
+                        text_of(result) if row.kind == "llm" else f"{row.name} {row.key} {text_of(result)}"
+                    )
                 if row.kind == "tool" or not self._makes_tools:
-                    self._run._watch = guard.succeeded(self._run._watch)
-                self._run._heed()
-        self._run._tell("call", row)
+                    self._loop.succeeded()
+                self._loop.heed()
+        self._tell(row)
 
     def failed(self, slot: Slot, row: CallRow | None) -> None:
         """A call failed, now or according to the journal; a model's failure (None) is not recorded."""
@@ -413,12 +439,10 @@ class Calls:
                 self.answered(slot, row)
                 self.tool_calls += 1
                 self._makes_tools = True
-            guard = self._run._guard
-            if guard is not None:
-                self._run._watch = guard.failed(self._run._watch)
-                self._run._heed()
+            self._loop.failed()
+            self._loop.heed()
         if row is not None:
-            self._run._tell("call", row)
+            self._tell(row)
 
     def unstorable(self, slot: Slot, row: CallRow) -> None:
         """A tool was done, and what came out cannot be kept."""
@@ -426,7 +450,11 @@ class Calls:
             self.answered(slot, row)
             self.tool_calls += 1
             self._makes_tools = True
-        self._run._tell("call", row)
+        self._tell(row)
+
+    def _tell(self, row: CallRow) -> None:
+        if self._events.heard("call"):
+            self._events.emit("call", to_call(row))
 
     def answered(self, slot: Slot, row: CallRow) -> None:
         """The loop knows the outcome."""
@@ -441,13 +469,14 @@ class Calls:
 
     # writing
 
-    def write(self, row: CallRow, slot: int | None) -> int:
+    def write(self, row: CallRow, at: CallKey | None) -> CallRow:
         """One line of the journal, on disk when this returns."""
         with self.writing():
-            slot = self._backend.journal(self.lease, row, after=self._after, slot=slot)
+            rule = runs.journal(self.lease, row, at=at)
+            kept: CallRow = self._backend.write(runs.journal_ask(self.lease, at), rule).answer
             with self._lock:
-                self._journal.note(Journaled(self.lease.run, self._after, slot, row))
-        return slot
+                self._journal.note(kept)
+        return kept
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -471,13 +500,16 @@ class Calls:
             yield
         except FencedError as error:
             self._note_fenced()
-            raise lost_lease(self.lease) from error
+            raise fenced(self.lease)[1] from error
 
     def check_fence(self) -> None:
         """Before a model is asked: a run that was silent for as long as its lease may have lost it."""
         if clock_us() - self._renewed_us > self.lease.lease_us * 9 // 10:
             with self.writing():
-                self._backend.renew(self.lease)
+                self._renew()
+
+    def _renew(self) -> None:
+        self._backend.write(runs.lease_ask(self.lease), runs.renew(self.lease))
 
     def beat(self) -> None:
         """Renew while a call takes long; see pulse."""
@@ -487,7 +519,7 @@ class Calls:
         if clock_us() - self._renewed_us < self.lease.lease_us // 3:
             return
         try:
-            self._backend.renew(self.lease)
+            self._renew()
             self._renewed_us = clock_us()
         except FencedError:
             self._note_fenced()
@@ -497,4 +529,4 @@ class Calls:
     def _note_fenced(self) -> None:
         if not self.fenced:
             self.fenced = True
-            self._run._tell("fenced", None)
+            self._on_fenced()

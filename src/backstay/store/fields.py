@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from backstay.backend import CallRow, Row, SessionRow, Totals
 from backstay.codec import Root, decode, encode_stored
 from backstay.digest import checkpoint_digest
 from backstay.errors import CorruptionError, InvalidInputError
@@ -23,11 +22,14 @@ from backstay.model import (
     Outcome,
     SessionId,
     SessionInfo,
-    State,
+    StateDict,
     StateSource,
     Status,
     Usage,
 )
+from backstay.port import CallRow, CheckpointRow, SessionRow
+from backstay.rules.commit import Totals
+from backstay.sealing import open_value
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_USAGE = Usage()
@@ -79,7 +81,7 @@ encode_fields = msgspec.msgpack.Encoder().encode
 _decode_fields = msgspec.msgpack.Decoder(Fields).decode
 
 
-def read_fields(row: Row) -> Fields:
+def read_fields(row: CheckpointRow) -> Fields:
     """The fields of a row, verified: its digest covers them, its parent's digest and its state's."""
     expected = checkpoint_digest(
         id_=row.id, parent=row.parent_digest, state=row.state_digest, sequence=row.sequence, fields=row.fields
@@ -203,7 +205,9 @@ def to_datetime(at_us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=at_us)
 
 
-def to_checkpoint(row: Row, session: str, load: Callable[[], State], fields: Fields | None = None) -> Checkpoint:
+def to_checkpoint(
+    row: CheckpointRow, session: str, load: Callable[[], StateDict], fields: Fields | None = None
+) -> Checkpoint:
     """A row as people hold it; verified, unless its fields were made here a moment ago."""
     if fields is None:
         fields = read_fields(row)
@@ -245,9 +249,9 @@ def to_call(row: CallRow, *, status: str | None = None, result: Any = None) -> C
         name=row.name,
         key=row.key,
         kind=row.kind,
-        args=None if row.args is None else decode(row.args),
+        args=None if row.args is None else decode(open_value(row.args)),
         status=status or row.status,
-        result=result if row.result is None else decode(row.result),
+        result=result if row.result is None else decode(open_value(row.result)),
         error=None if row.error is None else ": ".join(row.error),
         started_at=to_datetime(row.started_us),
         ended_at=None if row.ended_us is None else to_datetime(row.ended_us),
@@ -255,19 +259,18 @@ def to_call(row: CallRow, *, status: str | None = None, result: Any = None) -> C
     )
 
 
-def to_info(row: SessionRow) -> SessionInfo:
+def to_info(row: SessionRow, *, crashed: bool = False) -> SessionInfo:
     """A session's line as people hold it."""
-    totals = row.totals
     return SessionInfo(
         id=SessionId(row.id),
-        agent=totals.agent,
-        status=Status(totals.status),
-        reason=totals.reason,
-        branches=row.branches,
+        agent=row.agent,
+        status=Status(row.status),
+        reason=row.reason,
+        branches=row.lanes,
         checkpoints=row.checkpoints,
-        last_step=totals.last_step,
-        usage=decode_usage(totals.usage),
+        last_step=row.last_step,
+        usage=decode_usage(row.usage),
         created_at=to_datetime(row.created_us),
-        updated_at=to_datetime(totals.at_us),
-        crashed=row.crashed,
+        updated_at=to_datetime(row.updated_us),
+        crashed=crashed,
     )

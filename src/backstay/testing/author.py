@@ -13,7 +13,7 @@ from backstay.backend import Backend, Commit, Deletion, Rewrite, Row, Totals, ne
 from backstay.delta import Known, Record, advance, know, merge, rebuild, refs_of, whole
 from backstay.digest import checkpoint_digest, state_digest
 from backstay.errors import CorruptionError
-from backstay.model import State
+from backstay.model import StateDict
 from backstay.testing.exact import exactly_equal
 
 NOW_US = 1_700_000_000_000_000
@@ -36,9 +36,9 @@ class Author:
         self.branch = branch
         self.whole_every = whole_every
         self.roll_every = roll_every
-        self.states: dict[str, State] = {}
+        self.states: dict[str, StateDict] = {}
         self.rows: list[Row] = []
-        self.state: State = {}
+        self.state: StateDict = {}
         self.head_id: str | None = None
         self.place = 0
         self.prefix = b""
@@ -64,7 +64,7 @@ class Author:
 
     def draft(
         self,
-        state: State,
+        state: StateDict,
         *,
         id_: str | None = None,
         fields: bytes = b"",
@@ -111,7 +111,7 @@ class Author:
             **run,
         )
 
-    def write(self, commit: Commit, state: State) -> Row:
+    def write(self, commit: Commit, state: StateDict) -> Row:
         """Hand a draft to the backend; if it takes it, stand on it."""
         row = self.backend.commit(commit)
         self.rows.append(row)
@@ -127,7 +127,7 @@ class Author:
             self._roll_base = row.id if rolled else self._roll_base
         return row
 
-    def commit(self, state: State, **options: Any) -> Row:
+    def commit(self, state: StateDict, **options: Any) -> Row:
         """Draft and write."""
         return self.write(self.draft(state, **options), state)
 
@@ -151,7 +151,7 @@ def totals_at(at_us: int, *, status: str = "in_progress", agent: str | None = No
     return Totals(agent, status, None, None, b"", at_us)
 
 
-def next_turn(state: State, number: int) -> State:
+def next_turn(state: StateDict, number: int) -> StateDict:
     """The state after one more turn. Each change that a conversation knows comes up within a few turns."""
     messages = list(state.get("messages", []))
     if number % 20 == 19:
@@ -175,7 +175,7 @@ def read_row(row: Row) -> Row:
     return row
 
 
-def read_back(backend: Backend, session: str, id_: str) -> State:
+def read_back(backend: Backend, session: str, id_: str) -> StateDict:
     """The state of a checkpoint, everything verified; CorruptionError if any of it is not as it was written."""
     chain = backend.chain(session, id_)
     read_row(chain.row)
@@ -187,7 +187,7 @@ def read_back(backend: Backend, session: str, id_: str) -> State:
     return state
 
 
-def check_states(backend: Backend, session: str, states: dict[str, State]) -> None:
+def check_states(backend: Backend, session: str, states: dict[str, StateDict]) -> None:
     """Every one of these checkpoints gives back what was put in, and there are no others."""
     assert set(backend.ids(session)) == set(states)
     for id_, state in states.items():

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from backstay.backend import DONE, STARTED, Backend, CallRow, Entry, Journaled, Kept, Row
-from backstay.model import State
+from backstay.model import StateDict
 from backstay.testing.author import NOW_US, Author, next_turn
 
 LONG_US = 3_600_000_000
@@ -65,12 +65,12 @@ class Runner:
         """Both."""
         return self.finish(self.start(name, **fields), result)
 
-    def draft(self, state: State | None = None, **options: Any) -> Any:
+    def draft(self, state: StateDict | None = None, **options: Any) -> Any:
         """A boundary that is not yet written."""
         wanted = next_turn(self.author.state, len(self.author.rows)) if state is None else state
         return self.author.draft(wanted, lease=self.lease, **options), wanted
 
-    def boundary(self, state: State | None = None, **options: Any) -> Row:
+    def boundary(self, state: StateDict | None = None, **options: Any) -> Row:
         """A boundary; it takes in what is pending."""
         row = self.author.write(*self.draft(state, **options))
         self.after, self.seen = row.sequence, []

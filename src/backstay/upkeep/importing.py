@@ -25,7 +25,7 @@ from backstay.errors import (
     NotFoundError,
     UnavailableError,
 )
-from backstay.lineage import check_name
+from backstay.names import check_name
 from backstay.model import MAX_NAME_CHARS, ImportReport, SessionId
 from backstay.upkeep import bundle
 from backstay.upkeep.inspecting import Block, Inspector, Source, complete

@@ -19,8 +19,8 @@ from backstay.backend import Kept, Moved, Row
 from backstay.codec import encode_canonical
 from backstay.delta.replay import Replay, stand_on
 from backstay.errors import BackstayError, CorruptionError
-from backstay.lineage import check_name
-from backstay.model import MAX_STATE_BYTES, State
+from backstay.names import check_name
+from backstay.model import MAX_STATE_BYTES, StateDict
 from backstay.store.fields import check_step, check_usage, to_checkpoint, to_info
 from backstay.upkeep import auditing, bundle
 from backstay.upkeep.journals import Arrived
@@ -236,7 +236,7 @@ class Inspector:
         self._seen[row.id] = _Seen(row.sequence, row.digest, row.state_digest)
         return checkpoint.branch
 
-    def _check_state(self, arrival: bundle.Arrival) -> State:
+    def _check_state(self, arrival: bundle.Arrival) -> StateDict:
         """Its state: every way to read it gives the one that its digest says."""
         kept, row = arrival.kept, arrival.kept.row
         at_hand, let_go = self._tips.take(row.id, row.link_id)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from backstay.backend import Backend, Deletion, Rewrite, Row, SessionRow
 from backstay.delta import advance, know, rebuild, whole
 from backstay.errors import ConflictError, CorruptionError, InvalidInputError, LeaseHeldError, NotFoundError
-from backstay.model import CheckpointId, PruneReport, SessionId, State, Status
+from backstay.model import CheckpointId, PruneReport, SessionId, StateDict, Status
 from backstay.retention import Point, Retention, is_over, to_drop
 from backstay.store.fields import read_fields
 from backstay.store.reading import read_chain
@@ -229,6 +229,6 @@ def _anchor(rows: Mapping[str, Row], id_: str | None, gone: Collection[str]) -> 
     return id_
 
 
-def _state(backend: Backend, session: str, id_: str) -> State:
+def _state(backend: Backend, session: str, id_: str) -> StateDict:
     chain, pieces = read_chain(backend, session, id_)
     return rebuild(chain.records, pieces).state

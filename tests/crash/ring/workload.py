@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import backstay
-from backstay.model import State
+from backstay.model import StateDict
 from backstay.retention import Retention
 from backstay.store import Session, Store
 from tests.crash.ring.rooms import room
@@ -87,7 +87,7 @@ class Day:
     def grow(self, name: str, turn: int, *, branch: str = "main", note: str = "") -> None:
         """One turn of an agent: the state with two more messages."""
         session = self.of(name)
-        state: State = session.load(branch) if session.head(branch) is not None else {"messages": []}
+        state: StateDict = session.load(branch) if session.head(branch) is not None else {"messages": []}
         said = [{"role": role, "content": f"{role} of {name} at {turn} " + text(turn, 80)} for role in ("user", "ai")]
         state["messages"] = [*state["messages"], *said]
         if note:
@@ -187,7 +187,7 @@ def go_on(store: Store, turns: int = 5) -> None:
     for name in ("alpha", "omega"):
         session = store.session(name)
         there = session.head() is not None
-        state: State = session.load() if there else {"messages": []}
+        state: StateDict = session.load() if there else {"messages": []}
         for turn in range(turns):
             state = {**state, "messages": [*state["messages"], {"role": "user", "content": f"on we go, {turn}"}]}
             session.commit(state)

@@ -26,7 +26,7 @@ from backstay.backend import Backend, Row
 from backstay.codec import decode
 from backstay.delta import rebuild
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
-from backstay.model import MAX_NAME_CHARS, State
+from backstay.model import MAX_NAME_CHARS, StateDict
 from backstay.store import Session, Store
 from backstay.store.fields import read_fields
 from backstay.store.reading import read_chain
@@ -174,7 +174,7 @@ class Tail(NamedTuple):
 
     branch: str
     head: Held
-    state: State
+    state: StateDict
 
 
 class Place(NamedTuple):
@@ -277,7 +277,7 @@ class Thread:
         """The rows whose ids begin like this."""
         return list(self.backend.find_ids(self.id, prefix, limit=_MANY_IDS))
 
-    def state(self, row_id: str) -> State:
+    def state(self, row_id: str) -> StateDict:
         """The state at a row, verified; what a row holds never changes, so the last few are at hand."""
         for tail in self.tails.values():
             if tail.head.id == row_id:
@@ -331,7 +331,7 @@ class Thread:
         self,
         ns: str,
         place: Place,
-        state: State,
+        state: StateDict,
         *,
         id_: str,
         metadata: dict[str, Any],
@@ -359,7 +359,7 @@ class Thread:
         summary = "" if trigger == "input" else None
         self._commit(ns, place, state, id_=id_, trigger=trigger, step=step, summary=summary, more=more, mine=mine)
 
-    def write(self, ns: str, place: Place, state: State, *, id_: str, summary: str) -> None:
+    def write(self, ns: str, place: Place, state: StateDict, *, id_: str, summary: str) -> None:
         """Writes, on top of the state that they find."""
         head, step = place.head, None
         mine: dict[str, Any] = {"of": ""}
@@ -374,7 +374,7 @@ class Thread:
         self,
         ns: str,
         place: Place,
-        state: State,
+        state: StateDict,
         *,
         id_: str,
         trigger: str,

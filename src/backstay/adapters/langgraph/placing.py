@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backstay.adapters.langgraph.lines import MINE, Entries, Held, Place, Tail, Thread, stray_id, write_id
 from backstay.codec import encode_canonical
-from backstay.model import State
+from backstay.model import StateDict
 
 NEVER = 2**62
 
@@ -45,7 +45,7 @@ def place_of(thread: Thread, ns: str, heads: dict[str, Held], parent: str | None
     return Place(branch, heads[branch])
 
 
-def unchanged(thread: Thread, place: Place, parent: str | None, versions: State, values: State) -> State:
+def unchanged(thread: Thread, place: Place, parent: str | None, versions: StateDict, values: StateDict) -> StateDict:
     """Channels that are left out because they are as the parent has them: their version says so.
 
     A delta channel is given with its value at its snapshots only.

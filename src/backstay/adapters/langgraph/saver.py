@@ -37,7 +37,7 @@ from backstay.adapters.langgraph.placing import NEVER, elsewhere, is_inner, merg
 from backstay.adapters.langgraph.plain import Codec, Memo, listed
 from backstay.aio import AsyncStore
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
-from backstay.model import State
+from backstay.model import StateDict
 from backstay.store import Store
 from backstay.upkeep.copying import copy_session
 from backstay.upkeep.pruning import drop
@@ -180,7 +180,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             rest = {key: memo.plain(value) for key, value in checkpoint.items() if key not in _OWN}
             inner = {key: values.pop(key) for key in [*values] if key == MINE or is_inner(key)}
             # A tuple is one value: it is written anew each time, but packs to almost nothing beside the one before.
-            mine: State = {"cp": (inner, *rest.items())}
+            mine: StateDict = {"cp": (inner, *rest.items())}
             plain = listed(memo.plain(dict(get_checkpoint_metadata(config, metadata))))
             ts = short_ts(checkpoint["ts"])
 

@@ -31,7 +31,7 @@ from backstay.aio.run import AsyncRun
 from backstay.errors import BackstayError, CallFailedError, UnavailableError
 from backstay.model import MAX_NAME_CHARS
 from backstay.run import Run
-from backstay.run.wording import OnDoubt
+from backstay.run.options import OnDoubt
 from backstay.store import Store
 
 _BUBBLED = {"interrupted": True}

@@ -10,7 +10,7 @@ import pytest
 from backstay.backend import Backend
 from backstay.delta import LARGE_BYTES, rebuild, refs_of
 from backstay.errors import BackstayError, CorruptionError
-from backstay.model import Damaged, State
+from backstay.model import Damaged, StateDict
 from backstay.testing.author import Author, delete, read_back, read_row
 from backstay.testing.contract.hooks import Hooks, What
 from backstay.testing.exact import exactly_equal
@@ -195,7 +195,7 @@ class DamageContract(Hooks):
                 assert isinstance(item, Damaged) or item in true
 
 
-def salvaged(backend: Backend, id_: str) -> State:
+def salvaged(backend: Backend, id_: str) -> StateDict:
     """What can still be had of a state."""
     chain = backend.chain("a session", id_, salvage=True)
     pieces = backend.blobs(refs_of(chain.records), salvage=True)

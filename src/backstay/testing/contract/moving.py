@@ -13,7 +13,7 @@ from backstay.backend import Backend, Kept, Moved, Names, SessionRow
 from backstay.delta import LARGE_BYTES, Record, rebuild
 from backstay.digest import state_digest
 from backstay.errors import AlreadyExistsError, BackstayError, CorruptionError, NotFoundError
-from backstay.model import State
+from backstay.model import StateDict
 from backstay.testing.author import Author, check_states, delete, next_turn, read_row, totals_at
 from backstay.testing.contract.hooks import Hooks
 from backstay.testing.exact import exactly_equal
@@ -22,7 +22,7 @@ SESSION = "a session"
 Arriving = list[tuple[Kept, Mapping[bytes, bytes]]]
 
 
-def lived_in(backend: Backend) -> dict[str, State]:
+def lived_in(backend: Backend) -> dict[str, StateDict]:
     """A session with all that a session can have; the states it must give back."""
     author = Author(backend, whole_every=19)
     author.grow(40)
@@ -143,7 +143,7 @@ class MovingContract(Hooks):
                 assert again.sizes().sessions == 1
                 assert not list(again.check())
 
-    def _check_same(self, here: Backend, there: Backend, states: dict[str, State]) -> None:
+    def _check_same(self, here: Backend, there: Backend, states: dict[str, StateDict]) -> None:
         assert [there.find_row(SESSION, id_) for id_ in there.ids(SESSION)] == [
             here.find_row(SESSION, id_) for id_ in here.ids(SESSION)
         ]

@@ -11,7 +11,7 @@ import pytest
 from backstay.backend import Backend, BranchRow, Row, Sizes
 from backstay.delta import whole
 from backstay.errors import AlreadyExistsError, ConflictError, CorruptionError, NotFoundError
-from backstay.model import State
+from backstay.model import StateDict
 from backstay.testing.author import NOW_US, Author, check_states, delete, read_back, read_row, totals_at
 from backstay.testing.contract.hooks import Hooks
 
@@ -126,8 +126,8 @@ class WritingContract(Hooks):
 
     def test_a_commit_tried_again_after_a_lost_answer_counts_once(self, backend: Backend) -> None:
         author = Author(backend)
-        first: State = {"picture": PICTURE}
-        second: State = {"picture": PICTURE, "more": OTHER_PICTURE}
+        first: StateDict = {"picture": PICTURE}
+        second: StateDict = {"picture": PICTURE, "more": OTHER_PICTURE}
         one = author.draft(first)
         assert backend.commit(one) == author_row(backend, one.id)
         assert backend.commit(one).sequence == 1

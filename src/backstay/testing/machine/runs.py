@@ -20,10 +20,10 @@ from msgspec.structs import replace
 from backstay.backend import DONE, Entry
 from backstay.codec import encode_stored
 from backstay.errors import CallFailedError, InDoubtError
-from backstay.model import Call, Checkpoint, State
+from backstay.model import Call, Checkpoint, StateDict
 from backstay.retention import Retention
 from backstay.run import Run
-from backstay.run.wording import digest_of
+from backstay.run.options import digest_of
 from backstay.store import Session
 from backstay.testing.author import NOW_US
 from backstay.testing.machine.histories import SESSIONS, Histories, History, Made, Unfinished
@@ -111,7 +111,7 @@ class Runs(Histories):
         if completed:
             self._completed(branch, before, run.state)
 
-    def _completed(self, branch: str, before: str, state: State) -> None:
+    def _completed(self, branch: str, before: str, state: StateDict) -> None:
         history, head = self._history, self._ours().head(branch)
         assert head is not None
         assert head.id != before or not history.pending(branch)
@@ -159,7 +159,7 @@ class Runs(Histories):
         history = self._history
         return history.calls.setdefault((branch, history.branches[branch]), [])
 
-    def _take_in(self, branch: str, point: Checkpoint | None, state: State) -> None:
+    def _take_in(self, branch: str, point: Checkpoint | None, state: StateDict) -> None:
         assert point is not None
         history = self._history
         history.taken[point.id] = history.calls.pop((branch, history.branches[branch]), [])

@@ -22,7 +22,7 @@ class Beating(Protocol):
         """Renew if need be; never raises."""
 
 
-class Pulse:
+class Heartbeat:
     """See the module's text. The thread is there while there are runs."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Pulse:
         with self._changed:
             self._runs.add(run)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._look_after, name="backstay-pulse", daemon=True)
+                self._thread = threading.Thread(target=self._look_after, name="backstay-heartbeat", daemon=True)
                 self._thread.start()
             self._changed.notify()
 
@@ -57,12 +57,12 @@ class Pulse:
                 run.beat()
 
 
-pulse = Pulse()
+heartbeat = Heartbeat()
 
 
 def _begin_anew() -> None:
     # A forked child has inherited the runs but not the thread, and none of the runs is its own.
-    pulse.__init__()  # type: ignore[misc]
+    heartbeat.__init__()  # type: ignore[misc]
 
 
 if hasattr(os, "register_at_fork"):

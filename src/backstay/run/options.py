@@ -7,11 +7,12 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Any, Literal
 
-from backstay.backend import MAX_ROW_BYTES, CallRow, Lease
 from backstay.codec import Root, decode, encode_canonical
-from backstay.errors import CallFailedError, FencedError, InDoubtError, InvalidInputError, MismatchError
+from backstay.errors import CallFailedError, InDoubtError, InvalidInputError, MismatchError
 from backstay.loops import LoopGuard
 from backstay.model import Call
+from backstay.port import CallRow
+from backstay.sealing import MAX_ROW_BYTES, open_value
 from backstay.strategy import Strategy
 
 OnDoubt = Literal["ask", "retry", "skip"] | Callable[[Call], Any]
@@ -95,7 +96,7 @@ def changed(call: CallRow, kind: str, digest: bytes, args: bytes | None) -> Mism
     """The error for a call that is asked for in another way than it was recorded."""
 
     def spoken(kind: str, digest: bytes, args: bytes | None) -> str:
-        what = "the state" if args is None else f"args {repr(decode(args))[:200]}"
+        what = "the state" if args is None else f"args {repr(decode(open_value(args)))[:200]}"
         return f"a {kind} call with {what} ({digest.hex()[:8]})"
 
     was, now = spoken(call.kind, call.args_digest, call.args), spoken(kind, digest, args)
@@ -112,9 +113,3 @@ def doubt(call: CallRow) -> InDoubtError:
         "on_doubt= decides beforehand"
     )
     return InDoubtError(message, hint=hint)
-
-
-def lost_lease(lease: Lease) -> FencedError:
-    """The error for a run that may not go on."""
-    message = f"session {lease.session!r}, branch {lease.branch!r}: this run has lost its lease to another"
-    return FencedError(message, hint="stop here; the other goes on from what was recorded")

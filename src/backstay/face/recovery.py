@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from backstay.backend import RunRow
 from backstay.errors import BackstayError, ConflictError, InDoubtError, LeaseHeldError, NotFoundError
 from backstay.model import RecoverReport, SessionId
+from backstay.face.store import Store
+from backstay.port import LaneQuery, LaneRow
+from backstay.port.rows import ENTERED
 from backstay.run import Run
-
-if TYPE_CHECKING:
-    from backstay.store import Store
 
 MAX_CRASHES = 5
 
@@ -54,38 +53,39 @@ class Watch:
         self._store = store
         self._agent = agent
         self._until = time.monotonic() + wait_s
-        self._looked = False
+        self._looked, self._since = False, 0
         self._given: set[tuple[str, str, int]] = set()
 
-    def look(self) -> list[tuple[SessionId, RunRow]] | None:
+    def look(self) -> list[tuple[SessionId, LaneRow]] | None:
         """The runs to go on with; none if nothing happened for a moment, None when the time is up."""
-        self._store._refuse_closed()
+        self._store.refuse_closed()
         backend = self._store.backend
         if self._looked:
             left_s = self._until - time.monotonic()
             if left_s <= 0:
                 return None
-            backend.wait(left_s)
-        self._looked = True
+            backend.wait(left_s, since=self._since)
+        self._looked, self._since = True, backend.changes()
         found = [
-            (SessionId(line.id), row)
-            for line, row in backend.crashed()
-            if self._agent in (None, line.totals.agent) and (line.id, row.branch, row.token) not in self._given
+            (SessionId(one.session.id), one.lane)
+            for one in backend.lanes(LaneQuery(ENTERED))
+            if not one.live
+            and self._agent in (None, one.session.agent)
+            and (one.session.id, one.lane.name, one.lane.token) not in self._given
         ]
-        self._given |= {(session_id, row.branch, row.token) for session_id, row in found}
+        self._given |= {(session_id, lane.name, lane.token) for session_id, lane in found}
         return found
 
     def took(self, session_id: SessionId, run: Run) -> None:
         """It was entered: should it be left as it was found, it is not for us again."""
-        if run._calls is not None:
-            self._given.add((session_id, run.branch, run._calls.lease.token))
+        self._given.add((session_id, run.branch, run.token))
 
 
-def take_up(store: Store, session_id: SessionId, row: RunRow, tally: Tally, run_options: dict[str, Any]) -> Run | None:
+def take_up(store: Store, session_id: SessionId, row: LaneRow, tally: Tally, run_options: dict[str, Any]) -> Run | None:
     """The crashed run, entered; None if somebody else has it, or if it has crashed too often."""
-    run = store.session(session_id).run(branch=row.branch, **run_options)
+    run = store.session(session_id).run(branch=row.name, **run_options)
     try:
-        run._enter(expect_token=row.token)
+        run.enter(expect_token=row.token)
     except (LeaseHeldError, ConflictError, NotFoundError):
         if session_id not in tally.skipped:
             tally.skipped.append(session_id)
@@ -93,11 +93,11 @@ def take_up(store: Store, session_id: SessionId, row: RunRow, tally: Tally, run_
     except BackstayError as error:  # its state is damaged, say
         tally.failed(session_id, error)
         return None
-    if run._crashes >= MAX_CRASHES:
+    if run.crashes >= MAX_CRASHES:
         reason = "crash loop"
-        run._end_with("halted", reason)
-        tally.halted[session_id] = f"{reason}: {run._crashes} crashes at one spot"
-        run._tell("crash_loop", None)
+        run.end_with("halted", reason)
+        tally.halted[session_id] = f"{reason}: {run.crashes} crashes at one spot"
+        store.events.emit("crash_loop", run)
         return None
     return run
 
@@ -119,7 +119,7 @@ class Tally:
 
     def ended(self, session_id: SessionId, run: Run) -> None:
         """The handler came to its end, or ended the run."""
-        end = run._end
+        end = run.end
         if end is None:
             self.completed.append(session_id)
         else:

@@ -13,7 +13,7 @@ import msgspec
 
 from backstay.codec import encode_stored
 from backstay.errors import BackstayError, CorruptionError
-from backstay.model import State
+from backstay.model import StateDict
 
 MIN_BYTES = 256  # below that a place is hardly shorter than the result
 _DEPTH = 4
@@ -26,7 +26,7 @@ _decode = msgspec.msgpack.Decoder(list[str | int]).decode
 Results = Mapping[str, tuple[Any, bytes]]  # by the call's id: the result, and as it is stored
 
 
-def places(state: State, results: Results) -> dict[str, bytes]:
+def places(state: StateDict, results: Results) -> dict[str, bytes]:
     """Where in the state these results stand, for those that do."""
     texts: dict[str | bytes, list[str]] = {}
     for id_, (value, _) in results.items():
@@ -52,7 +52,7 @@ def _stored(value: object) -> bytes | None:
         return None
 
 
-def _recent(state: State) -> Iterator[tuple[list[str | int], Any]]:
+def _recent(state: StateDict) -> Iterator[tuple[list[str | int], Any]]:
     for key, value in state.items():
         if not key.isprintable():
             continue
@@ -79,7 +79,7 @@ def _below(path: list[str | int], value: Any, depth: int) -> Iterator[tuple[list
             yield from _below([*path, step], below, depth - 1)
 
 
-def at_place(state: State, place: bytes) -> Any:
+def at_place(state: StateDict, place: bytes) -> Any:
     """The value at a place."""
     value: Any = state
     try:
