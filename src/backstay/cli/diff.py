@@ -13,7 +13,7 @@ from backstay.cli.where import in_store
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.difference import Diff, ItemChange, PartDiff
-    from backstay.store import Store
+    from backstay.face import Store
 
 _MARKS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow")}
 _ROWS = 200

@@ -12,7 +12,7 @@ from backstay.cli.shown import safe, short
 from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
-    from backstay.store import Store
+    from backstay.face import Store
 
 
 @click.command("fork", cls=Line, examples=["backstay fork ticket-42 main~2 try-again"])

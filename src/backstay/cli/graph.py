@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from backstay.model import Checkpoint
-    from backstay.store import Session
+    from backstay.face import Session
 
 
 class Drawn(NamedTuple):

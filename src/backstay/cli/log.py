@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from backstay.cli.screen import Piece, Screen
     from backstay.cli.standing import Standing
     from backstay.model import Checkpoint
-    from backstay.store import Session, Store
+    from backstay.face import Session, Store
 
 _WORTH_TELLING = {"completed": "green", "failed": "red", "halted": "yellow"}
 

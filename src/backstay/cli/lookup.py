@@ -18,7 +18,7 @@ from backstay.cli.shown import many, safe, short
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from backstay.store import Session, Store
+    from backstay.face import Session, Store
 
 _CANDIDATES = 8
 _OFFERED = 200

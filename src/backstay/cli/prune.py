@@ -13,7 +13,7 @@ from backstay.cli.lookup import session_argument, session_id
 from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
-    from backstay.store import Store
+    from backstay.face import Store
 
 
 @click.command(

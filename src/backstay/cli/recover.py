@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.cli.standing import Standing
     from backstay.model import Call
-    from backstay.store import Session, Store
+    from backstay.face import Session, Store
 
 
 @click.command(

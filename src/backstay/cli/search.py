@@ -15,7 +15,7 @@ from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Piece, Screen
-    from backstay.store import Store
+    from backstay.face import Store
     from backstay.upkeep.searching import Found
 
 

@@ -15,7 +15,7 @@ from backstay.cli.where import in_store
 if TYPE_CHECKING:
     from backstay.cli.screen import Piece
     from backstay.model import SessionInfo
-    from backstay.store import Store
+    from backstay.face import Store
 
 STYLES = {"completed": "green", "failed": "red", "halted": "yellow", "crashed": "bold red", "in_progress": "cyan"}
 

@@ -13,7 +13,7 @@ from backstay.cli.where import in_store
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.model import Checkpoint
-    from backstay.store import Session, Store
+    from backstay.face import Session, Store
 
 
 @click.command(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from backstay.backend import CallRow
     from backstay.model import Call, Checkpoint
-    from backstay.store import Session, Store
+    from backstay.face import Session, Store
 
 
 class Standing(NamedTuple):

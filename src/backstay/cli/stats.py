@@ -13,7 +13,7 @@ from backstay.cli.where import in_store
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.model import SessionInfo, StoreStats
-    from backstay.store import Store
+    from backstay.face import Store
 
 _PAGE_ROWS = 500
 

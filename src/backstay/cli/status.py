@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.cli.standing import Standing
     from backstay.model import StoreStats
-    from backstay.store import Store
+    from backstay.face import Store
 
 _SHOWN = 5
 

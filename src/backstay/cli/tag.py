@@ -13,7 +13,7 @@ from backstay.cli.shown import safe, short
 from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
-    from backstay.store import Store
+    from backstay.face import Store
 
 
 @click.command(

@@ -13,7 +13,7 @@ from backstay.cli.lookup import branch_option, session_argument, session_of
 from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
-    from backstay.store import Store
+    from backstay.face import Store
 
 
 @click.command("undo", cls=Line, examples=["backstay undo ticket-42 -y"])

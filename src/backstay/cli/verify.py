@@ -14,7 +14,7 @@ from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
     from backstay.model import VerifyReport
-    from backstay.store import Store
+    from backstay.face import Store
 
 
 @click.command("verify", cls=Line, shape="verified", examples=["backstay verify", "backstay verify ticket-42 --json"])

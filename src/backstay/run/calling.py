@@ -294,14 +294,13 @@ class Calls:
             data, digest = self._args(args)
             nth, recorded = self._journal.begin(slot)
             if recorded is not None:
-                if (recorded.call.kind, recorded.call.args_digest) != (kind, digest):
-                    raise changed(recorded.call, kind, digest, data)
+                if (recorded.kind, recorded.args_digest) != (kind, digest):
+                    raise changed(recorded, kind, digest, data)
                 calling = self._find_outcome(recorded, slot, on_doubt, on_failed)
                 if calling.done:
                     return calling
-                was, row = calling._row, self._begun(calling._row)
-                calling = Calling(self, row, slot, recorded.slot)
-                calling._was = was
+                row = self._begun(calling.row)
+                calling = Calling(self, row, slot, recorded.at, was=calling.row)
             else:
                 self._refuse_doubtful(name, digest, kind)
                 reason = self._loop.heed()

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from backstay.errors import BackstayError
-from backstay.store import Session, Store
+from backstay.face import Session, Store
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
 from tests.crash.ring.running import Agent, look_at_runs

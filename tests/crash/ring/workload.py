@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import backstay
 from backstay.model import StateDict
 from backstay.retention import Retention
-from backstay.store import Session, Store
+from backstay.face import Session, Store
 from tests.crash.ring.rooms import room
 from tests.crash.ring.running import Agent, look_at_runs
 

@@ -23,7 +23,7 @@ from tests.crash.runs.stalling import Line, child
 
 
 class Interrupter:
-    """Turns a signal into an exception, once per arming, wherever the program is at that moment."""
+    """InOrder a signal into an exception, once per arming, wherever the program is at that moment."""
 
     def __init__(self, number: int, error: type[BaseException]) -> None:
         self.armed = False

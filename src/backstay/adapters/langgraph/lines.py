@@ -27,7 +27,7 @@ from backstay.codec import decode
 from backstay.delta import rebuild
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
 from backstay.model import MAX_NAME_CHARS, StateDict
-from backstay.store import Session, Store
+from backstay.face import Session, Store
 from backstay.store.fields import read_fields
 from backstay.store.reading import read_chain
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from backstay.aio import AsyncStore
-from backstay.store import Store
+from backstay.face import Store
 
 
 def sync_store(store: Store | AsyncStore) -> Store:

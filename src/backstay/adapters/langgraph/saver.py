@@ -38,7 +38,7 @@ from backstay.adapters.langgraph.plain import Codec, Memo, listed
 from backstay.aio import AsyncStore
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
 from backstay.model import StateDict
-from backstay.store import Store
+from backstay.face import Store
 from backstay.upkeep.copying import copy_session
 from backstay.upkeep.pruning import drop
 

@@ -18,7 +18,7 @@ from backstay import errors
 from backstay.adapters.openai_agents.items import PART, Items, is_known, items_of
 from backstay.run import Run
 from backstay.run.calling import Calling
-from backstay.store import Store
+from backstay.face import Store
 
 if TYPE_CHECKING:
     from backstay.adapters.openai_agents.session import BackstaySession
@@ -37,7 +37,7 @@ class Live:
     """One `Runner.run` that is on its way with hooks: its Run, and the calls it is making. Methods run in threads."""
 
     def __init__(self, session: BackstaySession, run: Run, key: object) -> None:
-        self.key, self.run, self.session, self.crew = key, run, session, session._crew
+        self.key, self.run, self.session, self.threads = key, run, session, session._threads
         self.task: Task = None
         self.place = session.session_id, session.branch
         self._final, self._store = False, session._store
@@ -198,7 +198,7 @@ class Live:
         """Leave from wherever this is noticed, and wait for nothing."""
         if not self._left:
             with contextlib.suppress(Exception):
-                self.crew.submit(partial(self.leave, None))
+                self.threads.submit(partial(self.leave, None))
 
 
 def _soon(loop: asyncio.AbstractEventLoop, job: Callable[[], None]) -> None:

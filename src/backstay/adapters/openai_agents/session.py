@@ -20,14 +20,14 @@ from backstay import errors
 from backstay.adapters.openai_agents.items import PART, Items, items_of, joined, mended, own, take_in
 from backstay.adapters.openai_agents.live import Change, Context, Live, key_of, lives, visits
 from backstay.aio import AsyncSession, AsyncStore
-from backstay.aio.lanes import Crew, Turns
+from backstay.aio.threads import Threads, InOrder
 from backstay.model import Call, Checkpoint
-from backstay.store import Session, Store
+from backstay.face import Session, Store
 from backstay.store.refs import Ref
 
 _TRIES, _PAUSE_S = 500, 0.005
 
-_crews: weakref.WeakKeyDictionary[Store, Crew] = weakref.WeakKeyDictionary()
+_crews: weakref.WeakKeyDictionary[Store, Threads] = weakref.WeakKeyDictionary()
 
 
 class BackstaySession:
@@ -45,11 +45,11 @@ class BackstaySession:
         self.session_id, self.branch, self.agent = session_id, branch, agent
         self.session_settings: SessionSettings | None = coerce_session_settings(session_settings or {})
         if isinstance(store, AsyncStore):
-            self._store, self._crew = store._store, store._crew
+            self._store, self._threads = store._store, store._threads
         else:
-            self._store, self._crew = store, _crews.setdefault(store, Crew())
+            self._store, self._threads = store, _crews.setdefault(store, Threads())
         self._session = self._fresh()
-        self._turns = Turns(self._crew)
+        self._turns = InOrder(self._threads)
         self._known: tuple[str | None, dict[str, Any]] | None = None  # the head as we saw it last, and its state
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ class BackstaySession:
         """A new branch at a checkpoint, as a session of its own to run on; nothing is copied."""
         await self._turns.finish(self._fresh().fork, ref, name)
         other = copy.copy(self)
-        other.branch, other._known, other._session, other._turns = name, None, self._fresh(), Turns(self._crew)
+        other.branch, other._known, other._session, other._turns = name, None, self._fresh(), InOrder(self._threads)
         return other
 
     async def restore(self, ref: Ref) -> Checkpoint:
@@ -101,7 +101,7 @@ class BackstaySession:
 
     def log(self, ref: Ref | None = None, *, limit: int | None = None) -> AsyncIterator[Checkpoint]:
         """Checkpoints, newest first, for `async for`."""
-        return AsyncSession(self._fresh(), self._crew).log(self.branch if ref is None else ref, limit=limit)
+        return AsyncSession(self._fresh(), self._threads).log(self.branch if ref is None else ref, limit=limit)
 
     # reading and writing without a run of ours; in a thread, one at a time
 
@@ -171,7 +171,7 @@ class BackstaySession:
         live = await self._own_run(wrapper)
         if live is None:
             return await self._turns.finish(self._write, change, trigger)
-        return await self._crew.finish(live.change, change)
+        return await self._threads.finish(live.change, change)
 
     async def _own_run(self, wrapper: Context) -> Live | None:
         """The run of this caller, if it has one. One that ended without a word is left now.
@@ -188,7 +188,7 @@ class BackstaySession:
         elif live is not None and live.session is self and live.task is None and not live.is_over:
             return live  # its run came without a context: the SDK speaks to a session that wraps this one
         if live is not None and (live.task is task or live.is_over or (wrapper is not None and live.has_ended())):
-            await self._crew.finish(live.leave, None)
+            await self._threads.finish(live.leave, None)
         return None
 
     @property

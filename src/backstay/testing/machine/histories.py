@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from backstay.errors import AlreadyExistsError, ConflictError, InDoubtError, InvalidInputError, NotFoundError
 from backstay.model import Checkpoint, StateDict
-from backstay.store import Session, Store
+from backstay.face import Session, Store
 from backstay.testing.exact import exactly_equal
 from backstay.testing.growth import CHANGES, Change, apply
 

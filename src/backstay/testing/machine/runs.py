@@ -24,7 +24,7 @@ from backstay.model import Call, Checkpoint, StateDict
 from backstay.retention import Retention
 from backstay.run import Run
 from backstay.run.options import digest_of
-from backstay.store import Session
+from backstay.face import Session
 from backstay.testing.author import NOW_US
 from backstay.testing.machine.histories import SESSIONS, Histories, History, Made, Unfinished
 from backstay.testing.runner import new_call

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import ParamSpec, TypeVar
 
 from backstay.errors import ClosedError
+from backstay.store.looks import caller
 
 _THREADS = 8  # started when first needed; sessions that commit at once share one sync, so a few more than cores pay off
 _PAGE_ITEMS = 100
@@ -24,7 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Lane(ABC):
+class Worker(ABC):
     """A way to have a sync function called in a thread while the event loop goes on."""
 
     @abstractmethod
@@ -33,12 +34,12 @@ class Lane(ABC):
 
     async def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """What `fn` gives, or raises. Cancelling this cancels the waiting, and `fn` only if it has not begun."""
-        here = contextvars.copy_context()
+        here = _context()
         return await asyncio.wrap_future(self.submit(partial(here.run, partial(fn, *args, **kwargs))))
 
     async def finish(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """What `fn` gives, or raises. Cancelling this waits until `fn` is done, and only then is it cancelled."""
-        here = contextvars.copy_context()
+        here = _context()
         job = asyncio.wrap_future(self.submit(partial(here.run, partial(fn, *args, **kwargs))))
         try:
             return await asyncio.shield(job)
@@ -61,6 +62,13 @@ class Lane(ABC):
             more = len(page) == _PAGE_ITEMS
 
 
+def _context() -> contextvars.Context:
+    """The caller's context, in which the session knows which task it is: see store.looks."""
+    here = contextvars.copy_context()
+    here.run(caller.set, asyncio.current_task())
+    return here
+
+
 def _page(items: Iterator[T]) -> tuple[list[T], Exception | None]:
     """The next items, and what ended them too early: those before a damaged one are given before it is reported."""
     page: list[T] = []
@@ -72,7 +80,7 @@ def _page(items: Iterator[T]) -> tuple[list[T], Exception | None]:
     return page, None
 
 
-class Crew(Lane):
+class Threads(Worker):
     """The threads of one store."""
 
     def __init__(self) -> None:
@@ -115,27 +123,27 @@ class Crew(Lane):
             dismissed.set_result(None)
 
 
-class Turns(Lane):
+class InOrder(Worker):
     """One job at a time, in the order they came.
 
     Not an asyncio.Lock: that would be let go when the waiting side is cancelled, while the thread is still inside the
     session, and it would stay taken for ever if the loop ended first. Waiting jobs keep no thread.
     """
 
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
         self._mutex = threading.Lock()
         self._waiting: deque[Callable[[], None]] = deque()
         self._busy = False
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
-        self._crew.refuse_closed()
+        self._threads.refuse_closed()
         ticket: Future[T] = Future()
         with self._mutex:
             self._waiting.append(partial(_fulfil, ticket, job))
             idle, self._busy = not self._busy, True
         if idle:
-            self._crew.submit(self._work)
+            self._threads.submit(self._work)
         return ticket
 
     def _work(self) -> None:
@@ -146,10 +154,10 @@ class Turns(Lane):
                     return
                 turn = self._waiting.popleft()
             turn()
-            # Back to the end of the crew's queue, so that a session with much to do lets others in between. When the
+            # Back to the end of the threads's queue, so that a session with much to do lets others in between. When the
             # store is being closed that is refused, and the calls made before the closing are finished here.
             with contextlib.suppress(ClosedError):
-                self._crew.submit(self._work)
+                self._threads.submit(self._work)
                 return
 
 
