@@ -8,7 +8,7 @@ import click
 
 from backstay.cli.line import Line
 from backstay.cli.lookup import ref_argument, session_argument, session_of
-from backstay.cli.shown import safe, short
+from backstay.cli.text import safe, short
 from backstay.cli.where import in_store
 
 if TYPE_CHECKING:

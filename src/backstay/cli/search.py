@@ -96,7 +96,7 @@ def _shape(found: Found) -> dict[str, Any]:
 
 
 def _tell(screen: Screen, found: Found, length: int, *, first: bool) -> None:
-    from backstay.cli.shown import age, cut, safe, short
+    from backstay.cli.text import age, cut, safe, short
     from backstay.cli.talk import ROLES
     from backstay.store.fields import read_fields, to_datetime
 
@@ -122,7 +122,7 @@ def _tell(screen: Screen, found: Found, length: int, *, first: bool) -> None:
 
 def _context(text: str, at: int, length: int, room: int) -> list[Piece]:
     """The words around a place, on one line, the place itself set off."""
-    from backstay.cli.shown import cut, safe, width
+    from backstay.cli.text import cut, safe, width
 
     hit = cut(safe(text[at : at + length]), room)
     left = max(0, (room - width(hit)) // 3)

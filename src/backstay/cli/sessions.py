@@ -87,7 +87,7 @@ def wanted(store: Store, status: str | None, agent: str | None, *, crashed: bool
 
 def row(info: SessionInfo) -> list[Piece]:
     """A session's line, cell by cell."""
-    from backstay.cli.shown import age, count, money, safe
+    from backstay.cli.text import age, count, money, safe
 
     standing = "crashed" if info.crashed else info.status.value
     return [

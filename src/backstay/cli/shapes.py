@@ -18,7 +18,7 @@ from uuid import UUID
 from backstay.model import Damaged, Usage
 
 if TYPE_CHECKING:
-    from backstay.cli.standing import Standing
+    from backstay.face.run_status import RunStatus
     from backstay.difference import Change, Diff, ItemChange
     from backstay.model import Call, Checkpoint, SessionInfo
 
@@ -236,7 +236,7 @@ def call(made: Call) -> dict[str, Any]:
     }
 
 
-def standing(session_id: str, found: Standing) -> dict[str, Any]:
+def standing(session_id: str, found: RunStatus) -> dict[str, Any]:
     """A branch whose run has not ended."""
     return {
         "session": session_id,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backstay.cli.bar import Bar
-from backstay.cli.ending import DAMAGED, in_words
+from backstay.cli.exit_codes import DAMAGED, in_words
 from backstay.cli.line import Line, json_option
 from backstay.cli.lookup import session_argument, session_id
 from backstay.cli.where import in_store

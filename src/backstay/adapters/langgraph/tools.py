@@ -23,7 +23,7 @@ from langgraph.errors import GraphBubbleUp
 
 from backstay.adapters.langgraph.lines import calls_of
 from backstay.adapters.langgraph.opening import sync_store
-from backstay.adapters.langgraph.plain import Codec
+from backstay.adapters.langgraph.codec import Codec
 from backstay.adapters.langgraph.saver import BackstaySaver
 from backstay.aio import AsyncStore
 from backstay.aio.threads import Threads

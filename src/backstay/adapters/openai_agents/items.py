@@ -42,7 +42,7 @@ def take_in(run: Run) -> bool:
         if call.parent is not None:
             continue  # goes with the call it was made in
         with contextlib.suppress(errors.CallFailedError):
-            calling = run._begin(call.name, key=call.key, kind=call.kind, args=call.args, on_doubt="skip")
+            calling = run.begin(call.name, key=call.key, kind=call.kind, args=call.args, on_doubt="skip")
             if not calling.done:  # somebody said: make it again. The model is told that it was not made
                 calling.finish(NOT_RUN)
         if _is_answer(call):

@@ -91,7 +91,7 @@ class Live:
         """The model is about to be asked."""
         self._hush()
         self._asked = True
-        self._agent, self._asking = agent, self.run._begin("model", kind="llm", args={"agent": agent})
+        self._agent, self._asking = agent, self.run.begin("model", kind="llm", args={"agent": agent})
         return self._asking
 
     def _hush(self) -> bool:
@@ -118,7 +118,7 @@ class Live:
             raise error
         self._pending = self._acted = True
         self.inner.update([slot] if is_agent else [])
-        self.open[slot] = self.run._begin(slot[0], key=slot[1], args=args)
+        self.open[slot] = self.run.begin(slot[0], key=slot[1], args=args)
 
     def end(self, slot: Slot, value: Any) -> None:
         """It has given something."""
@@ -180,7 +180,7 @@ class Live:
             elif error is None and (self._pending or self.open):
                 error = asyncio.CancelledError()
             try:
-                self.run._leave(error)
+                self.run.leave(error)
             finally:
                 here = lives.get(self._store, {})
                 if here.get(self.place) is self:

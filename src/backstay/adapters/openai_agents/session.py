@@ -22,6 +22,7 @@ from backstay.adapters.openai_agents.live import Change, Context, Live, key_of, 
 from backstay.aio import AsyncSession, AsyncStore
 from backstay.aio.threads import Threads, InOrder
 from backstay.model import Call, Checkpoint
+from backstay.port import Ask
 from backstay.face import Session, Store
 from backstay.store.refs import Ref
 
@@ -45,7 +46,7 @@ class BackstaySession:
         self.session_id, self.branch, self.agent = session_id, branch, agent
         self.session_settings: SessionSettings | None = coerce_session_settings(session_settings or {})
         if isinstance(store, AsyncStore):
-            self._store, self._threads = store._store, store._threads
+            self._store, self._threads = store.sync, store.threads
         else:
             self._store, self._threads = store, _crews.setdefault(store, Threads())
         self._session = self._fresh()
@@ -110,9 +111,10 @@ class BackstaySession:
 
     def _left_behind(self) -> tuple[list[Call], bool]:
         """The calls in the journal that no checkpoint has taken in, or that a run is alive that will do that."""
-        pending = self._store.backend.pending(self.session_id, self.branch)
-        live = pending.run is not None and pending.run.live
-        return [] if live or not pending.calls else self._session.calls(self.branch, pending=True), live
+        branch = self.branch
+        view = self._store.backend.read(Ask(self.session_id, names=(branch,), pending=(branch,)))
+        live = branch in view.live
+        return [] if live or not view.pending.get(branch) else self._session.calls(branch, pending=True), live
 
     def _read(self) -> Items:
         for _ in range(_TRIES):

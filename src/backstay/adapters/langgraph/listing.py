@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from backstay.adapters.langgraph.lines import Held, Thread, checkpoint_of, held
-from backstay.backend import Row
+from backstay.port import CheckpointRow
 
 
 def checkpoints(thread: Thread, asked: dict[str, Any], before: str | None) -> Iterator[tuple[Held, list[str]]]:
@@ -68,14 +68,14 @@ def _earlier_than(thread: Thread, before: str | None) -> Callable[[Held], bool]:
     return is_earlier
 
 
-def made_by(runs: Collection[str], rows: Mapping[str, Row]) -> list[str]:
+def made_by(runs: Collection[str], rows: Mapping[str, CheckpointRow]) -> list[str]:
     """The rows of the checkpoints that these runs made."""
     found = [row for kept in rows.values() if (row := held(kept)) is not None]
     gone = {row.of for row in found if str(row.metadata.get("run_id")) in runs}
     return [row.id for row in found if row.of in gone]
 
 
-def outdated(thread: Thread, _: Mapping[str, Row]) -> list[str]:
+def outdated(thread: Thread, _: Mapping[str, CheckpointRow]) -> list[str]:
     """The rows that `keep_latest` does not keep."""
     rows = list(thread.rows(None))
     newest: dict[str, Held] = {}
