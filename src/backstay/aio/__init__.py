@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from backstay import opening
-from backstay.aio.threads import Threads, InOrder
 from backstay.aio.run import AsyncCalling, AsyncRun, recover
+from backstay.aio.threads import InOrder, Threads
 from backstay.difference import Diff
 from backstay.errors import InvalidInputError, NotFoundError
 from backstay.face import Session, Store

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from backstay.aio.threads import Threads
 from backstay.errors import InvalidInputError
+from backstay.face.recovery import RunOptions, Tally, Watch, take_up
+from backstay.loops import LoopGuard
 from backstay.model import Call, Checkpoint, RecoverReport, StateDict, Usage
 from backstay.run import Run
 from backstay.run.calling import Calling
-from backstay.face.recovery import RunOptions, Tally, Watch, take_up
 from backstay.run.options import OnDoubt, OnFailed
-from backstay.loops import LoopGuard
 from backstay.strategy import ALWAYS, Event, Strategy
 
 if TYPE_CHECKING:

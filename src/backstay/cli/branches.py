@@ -12,8 +12,8 @@ from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Piece
-    from backstay.model import Checkpoint
     from backstay.face import Session, Store
+    from backstay.model import Checkpoint
 
 
 @click.command("branches", cls=Line, shape="branch*", examples=["backstay branches ticket-42"])

@@ -80,8 +80,8 @@ def _part(screen: Screen, diff: Diff, part: PartDiff) -> None:
 
 
 def _side_by_side(screen: Screen, diff: Diff, items: tuple[ItemChange, ...]) -> None:
-    from backstay.cli.text import cut, pad, safe, width
     from backstay.cli.talk import one_line
+    from backstay.cli.text import cut, pad, safe, width
 
     half = (screen.width - 7) // 2
     titles = [cut(safe(name), half) for name in (diff.a, diff.b)]

@@ -13,12 +13,12 @@ from backstay.cli.lookup import limit_option, ref_argument, session_argument, se
 from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
-    from backstay.port import CallRow
     from backstay.cli.graph import Drawn
     from backstay.cli.screen import Piece, Screen
+    from backstay.face import Session, Store
     from backstay.face.run_status import RunStatus
     from backstay.model import Checkpoint
-    from backstay.face import Session, Store
+    from backstay.port import CallRow
 
 _WORTH_TELLING = {"completed": "green", "failed": "red", "halted": "yellow"}
 

@@ -15,9 +15,9 @@ from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
+    from backstay.face import Session, Store
     from backstay.face.run_status import RunStatus
     from backstay.model import Call
-    from backstay.face import Session, Store
 
 
 @click.command(
@@ -111,8 +111,8 @@ def _crashed(store: Store, session: str | None) -> Iterator[tuple[Session, RunSt
 
 def _tell(screen: Screen, session: Session, standing: RunStatus, *, alone: bool) -> None:
     from backstay.cli.restore import quoted
-    from backstay.cli.text import age, cut, many, safe, short, wrapped
     from backstay.cli.talk import arguments, call_line
+    from backstay.cli.text import age, cut, many, safe, short, wrapped
 
     where = "" if standing.branch == "main" else f"  branch {safe(standing.branch)}"
     times = f" ({many(standing.crashes, 'crash')} at this spot)" if standing.crashes > 1 else ""

@@ -96,8 +96,8 @@ def _shape(found: Found) -> dict[str, Any]:
 
 
 def _tell(screen: Screen, found: Found, length: int, *, first: bool) -> None:
-    from backstay.cli.text import age, cut, safe, short
     from backstay.cli.talk import ROLES
+    from backstay.cli.text import age, cut, safe, short
     from backstay.store.fields import read_fields, to_datetime
 
     fields = read_fields(found.row)

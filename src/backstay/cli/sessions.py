@@ -14,8 +14,8 @@ from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Piece
-    from backstay.model import SessionInfo
     from backstay.face import Store
+    from backstay.model import SessionInfo
 
 STYLES = {"completed": "green", "failed": "red", "halted": "yellow", "crashed": "bold red", "in_progress": "cyan"}
 

@@ -18,8 +18,8 @@ from uuid import UUID
 from backstay.model import Damaged, Usage
 
 if TYPE_CHECKING:
-    from backstay.face.run_status import RunStatus
     from backstay.difference import Change, Diff, ItemChange
+    from backstay.face.run_status import RunStatus
     from backstay.model import Call, Checkpoint, SessionInfo
 
 _USAGE = {

@@ -12,8 +12,8 @@ from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
-    from backstay.model import Checkpoint
     from backstay.face import Session, Store
+    from backstay.model import Checkpoint
 
 
 @click.command(

@@ -12,8 +12,8 @@ from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
-    from backstay.model import SessionInfo, StoreStats
     from backstay.face import Store
+    from backstay.model import SessionInfo, StoreStats
 
 _PAGE_ROWS = 500
 

@@ -11,9 +11,9 @@ from backstay.cli.where import name_of, open_store, store_option
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
+    from backstay.face import Store
     from backstay.face.run_status import RunStatus
     from backstay.model import StoreStats
-    from backstay.face import Store
 
 _SHOWN = 5
 

@@ -13,8 +13,8 @@ from backstay.cli.lookup import session_argument, session_id
 from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
-    from backstay.model import VerifyReport
     from backstay.face import Store
+    from backstay.model import VerifyReport
 
 
 @click.command("verify", cls=Line, shape="verified", examples=["backstay verify", "backstay verify ticket-42 --json"])

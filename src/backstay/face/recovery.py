@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from backstay.errors import BackstayError, ConflictError, InDoubtError, LeaseHeldError, NotFoundError
-from backstay.model import RecoverReport, SessionId
 from backstay.face.store import Store
 from backstay.loops import LoopGuard
+from backstay.model import RecoverReport, SessionId
 from backstay.port import LaneQuery, LaneRow
 from backstay.port.rows import ENTERED
 from backstay.run import Run

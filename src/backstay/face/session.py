@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from backstay import run as running
 from backstay.digest import state_digest
 from backstay.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
 from backstay.model import (
@@ -28,7 +27,7 @@ from backstay.names import check_name
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Kind
 from backstay.retention import Retention
 from backstay.rules import branches, refusals
-from backstay.run import deciding
+from backstay.run import Run, deciding
 from backstay.run.deciding import UNDECIDED
 from backstay.store.events import Events
 from backstay.store.fields import (
@@ -48,7 +47,6 @@ from backstay.strategy import ALWAYS, Strategy
 if TYPE_CHECKING:
     from backstay.difference import Diff
     from backstay.loops import LoopGuard
-    from backstay.run import Run
     from backstay.run.options import OnDoubt, OnFailed
 
 _PAGE_ROWS = 100
@@ -178,9 +176,7 @@ class Session:
                     return self._go_back(target.row, target.state, branch, "undo", place)
         raise refusals.changed(self.id, f"branch {branch!r} keeps moving")[1]
 
-    def _go_back(
-        self, row: CheckpointRow, state: StateDict, branch: str, trigger: str, expect: Place
-    ) -> Checkpoint:
+    def _go_back(self, row: CheckpointRow, state: StateDict, branch: str, trigger: str, expect: Place) -> Checkpoint:
         source = read_fields(row)
         if expect is NOTHING:
             raise refusals.no_branch(self.id, branch)[1]
@@ -201,9 +197,7 @@ class Session:
                 loop=source.loop,
             )
 
-        return self._history.write(
-            branch, state, fields, expect=expect, undoable=True, takes_up=trigger == "undo"
-        )
+        return self._history.write(branch, state, fields, expect=expect, undoable=True, takes_up=trigger == "undo")
 
     def fork(self, ref: Ref, branch: str) -> Branch:
         """A new branch at a checkpoint; nothing is copied."""
@@ -392,7 +386,7 @@ class Session:
     ) -> Run:
         """A loop that survives: `with session.run() as run`. The same line starts it and resumes it."""
         check_name(branch, "a branch name")
-        return running.make(
+        return Run(
             self,
             self._history,
             strategy=strategy,

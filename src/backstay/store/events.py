@@ -32,6 +32,6 @@ class Events:
             try:
                 fn(value)
             except Exception:  # a listener's fault is not the writer's
-                import logging  # noqa: PLC0415 - seldom needed
+                import logging
 
                 logging.getLogger("backstay").exception("a listener for %r failed", event)

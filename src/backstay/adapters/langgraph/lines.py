@@ -28,9 +28,9 @@ from backstay.face import Session, Store
 from backstay.model import MAX_NAME_CHARS, StateDict
 from backstay.port import EVERY, Ask, Backend, CheckpointRow
 from backstay.store.fields import read_fields
-from backstay.store.refs import readable
 from backstay.store.overview import find_row
 from backstay.store.reading import Loaded, load
+from backstay.store.refs import readable
 
 MINE = "lg"  # the key of LangGraph's own part in a state and in a checkpoint's metadata
 _ROOT = "main"

@@ -30,15 +30,15 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 import backstay
-from backstay.adapters.langgraph.listing import checkpoints, made_by, outdated
+from backstay.adapters.langgraph.codec import Codec, Memo, listed
 from backstay.adapters.langgraph.lines import MINE, Entries, Held, Place, Tail, Thread, calls_of, short_ts
+from backstay.adapters.langgraph.listing import checkpoints, made_by, outdated
 from backstay.adapters.langgraph.opening import Opening, sync_store
 from backstay.adapters.langgraph.placement import NEVER, elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
-from backstay.adapters.langgraph.codec import Codec, Memo, listed
 from backstay.aio import AsyncStore
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
-from backstay.model import StateDict
 from backstay.face import Store
+from backstay.model import StateDict
 from backstay.store.overview import session_row
 from backstay.upkeep.copying import copy_session
 from backstay.upkeep.pruning import drop
@@ -85,6 +85,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         return Opening(lambda: cls(backstay.open(url, durability=durability), **options))
 
     def leave(self) -> None:
+        """Close the store that `open` opened."""
         self.store.close()
         self._pool.shutdown(wait=False)
 

@@ -21,18 +21,18 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphBubbleUp
 
+from backstay.adapters.langgraph.codec import Codec
 from backstay.adapters.langgraph.lines import calls_of
 from backstay.adapters.langgraph.opening import sync_store
-from backstay.adapters.langgraph.codec import Codec
 from backstay.adapters.langgraph.saver import BackstaySaver
 from backstay.aio import AsyncStore
-from backstay.aio.threads import Threads
 from backstay.aio.run import AsyncRun
+from backstay.aio.threads import Threads
 from backstay.errors import BackstayError, CallFailedError, UnavailableError
+from backstay.face import Store
 from backstay.model import MAX_NAME_CHARS
 from backstay.run import Run
 from backstay.run.options import OnDoubt
-from backstay.face import Store
 
 _BUBBLED = {"interrupted": True}
 _SETTLE_S = 5.0  # many times what a write takes

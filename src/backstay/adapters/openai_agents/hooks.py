@@ -16,9 +16,9 @@ from agents.tool_context import ToolContext
 
 from backstay import errors
 from backstay.adapters.openai_agents.items import Items, output_item, take_in
-from backstay.adapters.openai_agents.live import Context, Live, Slot, Task, key_of, lives, visits
+from backstay.adapters.openai_agents.live import Context, Live, key_of, lives, visits
 from backstay.adapters.openai_agents.session import BackstaySession
-from backstay.aio.run import AsyncRun
+from backstay.driving import Slot, Task
 from backstay.run import Run
 
 
@@ -49,7 +49,7 @@ class BackstayHooks(RunHooks[Any]):  # type: ignore[misc]
         """The lease is kept while the model thinks."""
         if isinstance(context, ToolContext):
             return  # an agent that is a tool
-        if not await self._tell(context, Live.ask, agent.name):
+        if not await self._tell(context, Live.ask_model, agent.name):
             message = "BackstayHooks do not know which session this run is on"
             raise errors.InvalidInputError(message, hint="Runner.run(…, session=s, hooks=BackstayHooks(s))")
 
@@ -65,7 +65,7 @@ class BackstayHooks(RunHooks[Any]):  # type: ignore[misc]
         slot, args = _slot(context, tool), {"arguments": getattr(context, "tool_arguments", None)}
         live = await self._find_live(context, slot)
         if live is not None:
-            await live.threads.finish(live.start, slot, args, getattr(tool, "_is_agent_tool", False))
+            await live.threads.finish(live.start_tool, slot, args, getattr(tool, "_is_agent_tool", False))
 
     async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: object) -> None:
         """What came out is on disk before the model hears of it."""
@@ -88,7 +88,7 @@ class BackstayHooks(RunHooks[Any]):  # type: ignore[misc]
         key = key_of(context)
         found = [(wrapper, *visit) for wrapper, visit in list(visits.items()) if key_of(wrapper) is key]
         wrapper, session, task = found[0] if found else (None, self._session, None)
-        live = None if session is None else session._live
+        live = None if session is None else session.live
         if session is None or (live is not None and live.key is key):
             return live
         if live is not None and not found and not live.is_over:
@@ -112,18 +112,18 @@ class BackstayHooks(RunHooks[Any]):  # type: ignore[misc]
             raise
 
     async def _enter(self, session: BackstaySession, key: object, wrapper: Context, task: Task) -> Live:
-        run: Run = session._fresh().run(branch=session.branch, lease_s=self._lease_s)
-        await AsyncRun(run, session._threads).__aenter__()
+        run: Run = session.fresh().run(branch=session.branch, lease_s=self._lease_s)
         live = Live(session, run, key)
-        live.watch(wrapper, task)
+        await live.enter()
+        live.accompany(wrapper, task)
         live.outlive(self)
-        lives.setdefault(session._store, {})[live.place] = live
+        lives.setdefault(session.store, {})[live.place] = live
         self._begun.add(live)
         try:
-            if await session._threads.finish(take_in, run):
-                await session._threads.finish(live.record)
+            if await session.threads.finish(take_in, run):
+                await session.threads.finish(live.record)
         except BaseException as error:
-            await session._threads.finish(live.leave, error)
+            await session.threads.finish(live.leave, error)
             raise
         return live
 
