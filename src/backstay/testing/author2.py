@@ -17,7 +17,7 @@ import msgspec
 from backstay.delta import Known, Record, advance, know, rebuild, whole
 from backstay.digest import checkpoint_digest, state_digest
 from backstay.errors import CorruptionError, NotFoundError
-from backstay.ids import TAIL_BYTES, UID_BYTES, tail_of
+from backstay.ids import TAIL_BYTES, UID_BYTES
 from backstay.model import State
 from backstay.port import Ask, Backend, CallRow, CheckpointRow, Kind, Records, Unreadable
 from backstay.port.lease import Holder, here
@@ -99,7 +99,7 @@ class Author:
         **options: Any,
     ) -> Commit:
         """A commit of this state on the place where the author is; `options` are further fields of Commit."""
-        tail = tail_of(id_, self._random(TAIL_BYTES)) if id_ else self._random(TAIL_BYTES)
+        tail = self._random(TAIL_BYTES)
         step: Record | None = None
         pieces: dict[bytes, bytes] = {}
         if self._known is None:

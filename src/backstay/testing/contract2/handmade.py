@@ -24,6 +24,7 @@ from backstay.port import (
     Row,
     SessionRow,
     TagRow,
+    Unreadable,
     View,
 )
 from backstay.port.lease import Claim, Holder, here
@@ -65,7 +66,7 @@ def checkpoint(
     return CheckpointRow(sequence, id_ or make_id(sequence, uid, tail), tail, parent, **(given | fields))
 
 
-def bare(row: Row) -> Row:
+def bare(row: Row | Unreadable) -> Row | Unreadable:
     """A row as it may be compared: a backend may say which blobs it needs or leave that out."""
     return msgspec.structs.replace(row, refs=None) if isinstance(row, CheckpointRow | KeyframeRow) else row
 

@@ -28,7 +28,7 @@ from backstay.port import (
     View,
 )
 from backstay.port.rows import ENTERED
-from backstay.rules import runs
+from backstay.rules.refusals import Lease
 from backstay.testing.author2 import SESSION, Author, Runner, call_row, check_states, fork, open_records, read_back
 from backstay.testing.contract2.handmade import UID, blob, checkpoint, line, put, together
 from backstay.testing.contract2.hooks import Hooks
@@ -379,7 +379,7 @@ class RacingContract(Hooks):
 
     def test_of_those_that_enter_at_once_one_does(self, backend: Backend) -> None:
         openings = [backend, self.other(backend)]
-        leases: list[runs.Lease] = []
+        leases: list[Lease] = []
 
         def enter(me: int) -> None:
             with contextlib.suppress(Exception):
