@@ -78,7 +78,7 @@ def look(connection: Connection, ask: Ask, *, fresh: int) -> tuple[Line | None, 
     view.lanes = lanes
     view.tags = {name: row for name, row in names.items() if isinstance(row, TagRow)}
     view.live = live_lanes(lanes.values(), now_us=view.now_us, wall_us=view.wall_us)
-    if ask.sequences or ask.ids or ask.prefix:
+    if ask.sequences or ask.ids or ask.prefix or ask.heads:
         _checkpoints(connection, line, ask, view)
     if ask.children_of:
         view.children = {sequence: _children(connection, sid, sequence) for sequence in ask.children_of}
@@ -197,7 +197,7 @@ def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View) -> No
     found: dict[int, CheckpointRow | Unreadable] = {}
     foreign: dict[str, int] = {}
     missing = False
-    for sequence in ask.sequences:
+    for sequence in [*ask.sequences, *(_heads(view) if ask.heads else ())]:
         row = find_checkpoint(connection, line, sequence)
         if row is not None:
             found[sequence] = row
@@ -219,6 +219,12 @@ def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View) -> No
     if missing:
         refuse_miscount(connection, line)
     view.checkpoints, view.foreign = found, foreign
+
+
+def _heads(view: View) -> list[int]:
+    """What the names of a view lead to."""
+    heads = [lane.head.sequence for lane in view.lanes.values() if lane.head is not None]
+    return [*heads, *[tag.sequence for tag in view.tags.values()]]
 
 
 def _foreign(connection: Connection, line: Line, id_: str, sequence: int) -> CheckpointRow | Unreadable:
