@@ -9,9 +9,9 @@ be found in after a power cut. Nothing here knows a backend.
         backstay.open("store.db")  # dies before its 17th write, sync, truncation or deletion
 """
 
-from backstay.testing.faults.posix import Posix
-from backstay.testing.faults.power import Crash, Moment, Timeline
-from backstay.testing.faults.switch import SECTOR_BYTES, Call, Faults, Verb
-from backstay.testing.faults.vfs import FaultVFS, mount
+from tests.faults.posix import Posix
+from tests.faults.power import Crash, Moment, Timeline
+from tests.faults.switch import SECTOR_BYTES, Call, Faults, Verb
+from tests.faults.vfs import FaultVFS, mount
 
 __all__ = ["SECTOR_BYTES", "Call", "Crash", "FaultVFS", "Faults", "Moment", "Posix", "Timeline", "Verb", "mount"]

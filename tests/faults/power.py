@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from backstay.testing.faults.switch import SECTOR_BYTES, Call
+from tests.faults.switch import SECTOR_BYTES, Call
 
 # What becomes of one storage call that was not sure: it happened, it did not, or only these sectors of it did.
 Fate = bool | frozenset[int]

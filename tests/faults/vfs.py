@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import apsw
 
-from backstay.testing.faults.switch import Call, Faults, Verb
+from tests.faults.switch import Call, Faults, Verb
 
 _CODES: dict[str, int] = {
     "write": apsw.SQLITE_IOERR_WRITE,

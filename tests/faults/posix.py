@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from backstay.testing.faults.switch import Call, Faults, Verb
+from tests.faults.switch import Call, Faults, Verb
 
 _CALLS = (
     "open",
