@@ -358,7 +358,7 @@ class LiveJournal:
         self._tell(row)
 
     def _tell(self, row: CallRow) -> None:
-        if self._events.heard("call"):
+        if self._events.listeners["call"]:
             self._events.emit("call", to_call(row))
 
     def answered(self, slot: Slot, row: CallRow) -> None:

@@ -15,12 +15,13 @@ from msgspec.structs import replace
 import backstay
 from backstay.errors import CorruptionError, FencedError
 from backstay.face import Session
-from backstay.model import StateDict, Usage
+from backstay.model import StateDict
 from backstay.port import EVERY, Ask, Backend, CallRow, CheckpointRow, Kind, LaneRow
 from backstay.port.lease import here
 from backstay.port.rows import DONE, STARTED
 from backstay.rules import runs
 from backstay.rules.refusals import Lease
+from backstay.store.fields import Given
 from backstay.store.overview import calls_taken
 
 NOW_US = 1_700_000_000_000_000
@@ -75,9 +76,7 @@ class Agent:
         history.write(
             self._branch,
             state,
-            lambda parent: history.fields(
-                parent, state, branch=self._branch, trigger="iteration", status="in_progress", step=step, used=Usage()
-            ),
+            Given("iteration", status="in_progress", step=step, loop=b""),
             expect=backstay.NOTHING if head is None else head.id,
             lease=self.lease(),
             ends_run=ends_run,
