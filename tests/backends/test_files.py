@@ -354,6 +354,14 @@ def test_a_folder_that_is_not_a_store_is_refused_and_left_as_it_is(tmp_path: Pat
         FilesBackend(tmp_path / "nowhere" / "store")
 
 
+def test_a_store_whose_first_words_are_no_text_is_refused(tmp_path: Path) -> None:
+    write_sessions(tmp_path / "store")
+    meta = tmp_path / "store" / "backstay.json"
+    meta.write_bytes(meta.read_bytes().replace(b"files", b"f\xe9les"))
+    with pytest.raises(FormatError):
+        FilesBackend(tmp_path / "store")
+
+
 @pytest.mark.parametrize("asked", [b'"min_reader":', b'"min_writer":'])
 def test_a_store_of_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path, asked: bytes) -> None:
     states = write_sessions(tmp_path / "store")
