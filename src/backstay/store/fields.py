@@ -93,7 +93,7 @@ def read_fields(row: CheckpointRow) -> Fields:
         raise CorruptionError(message, hint="session.newest_intact() finds the newest one that is whole")
     try:
         return _decode_fields(row.fields)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         message = f"checkpoint {row.id[:12]} has fields that do not decode"
         raise CorruptionError(message) from error
 

@@ -255,7 +255,7 @@ def decoded(decoder: msgspec.msgpack.Decoder[Any], content: bytes, kind: bytes) 
     """The content of a block as that decoder reads it."""
     try:
         return decoder.decode(content)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         message = f"the export is damaged: a block of kind {kind.decode()} does not decode: {error}"
         raise CorruptionError(message) from error
 

@@ -115,7 +115,7 @@ class Folder:
         self.generation += 1
         try:
             meta = msgspec.json.decode((self.path / META).read_bytes(), type=Meta)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             message = f"{self.path / META} does not say what store this is"
             raise FormatError(message, hint="put back the file as it was, from a copy or another store") from error
         if meta.backstay != "files":

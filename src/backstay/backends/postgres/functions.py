@@ -225,7 +225,7 @@ BEGIN{_SYNC}{_FIND_HEAD}{_REFUSE}{_WRITE}{_TAKE_IN}END
 # the next statement sees what was there then. A setting of the transaction is made on the way, because every
 # expression that stands alone costs as much as a lookup.
 ORDINARY = f"""
-CREATE FUNCTION {{schema}}.ordinary_1(
+CREATE FUNCTION {{schema}}.commit_short_1(
   p_format bigint, p_relaxed boolean, p_session bytea, p_branch bytea, p_id bytea, p_head bytea, p_expect bytea,
   p_fields bytea, p_state bytea, p_epoch bigint, p_delta bytea, p_whole bytea, p_size bigint, p_at bigint,
   p_agent bytea, p_status bytea, p_reason bytea, p_step bigint, p_usage bytea)

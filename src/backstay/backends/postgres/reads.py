@@ -90,7 +90,7 @@ def claim_of(data: bytes) -> Claim:
     """The claim in these bytes."""
     try:
         return _decode_claim(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         message = "the lease of a run cannot be read"
         raise CorruptionError(message, hint="run verify to see what is intact") from error
 

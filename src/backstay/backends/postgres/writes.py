@@ -42,7 +42,7 @@ _COMMIT = (
     "SELECT {schema}.commit_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::bytea[], "
     "%s::bytea[], %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::bigint[], %s::bytea[], %s, %s, %s)"
 )
-_ORDINARY = "SELECT {schema}.ordinary_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+_ORDINARY = "SELECT {schema}.commit_short_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 LOCK_SESSION = "SELECT sid, epoch FROM {schema}.sessions WHERE id = %s FOR NO KEY UPDATE"
 _FIND_NAME = (
     "SELECT n.tag, (SELECT c.id FROM {schema}.checkpoints c WHERE c.sid = n.sid AND c.sequence = n.sequence) "
