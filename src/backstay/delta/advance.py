@@ -12,17 +12,7 @@ from hashlib import sha256
 from operator import is_
 from typing import Any, TypeVar
 
-from backstay.codec import (
-    LARGE,
-    Ext,
-    Path,
-    encode_settled,
-    encode_stored,
-    encode_tagged,
-    settle,
-    tag_scalar,
-    tagged,
-)
+from backstay.codec import LARGE, Ext, Path, encode_settled, encode_stored, encode_tagged, settle, tag_scalar, tagged
 from backstay.delta.alignment import Gap, common_head, common_tail, gaps
 from backstay.delta.record import (
     BYTES,
