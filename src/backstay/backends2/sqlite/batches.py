@@ -79,15 +79,10 @@ class Writer:
 
     def __init__(self) -> None:
         self._last = 0
-        self._version: Any = None
 
     def begin(self, connection: Connection) -> None:
         """At the begin of a transaction that nobody else can write beside."""
-        meta = schema.meta(connection, writing=True)
-        version = connection.execute("PRAGMA data_version").fetchall()
-        if version != self._version:
-            self._last = max(self._last, last_touched(connection, meta))
-            self._version = version
+        self._last = max(self._last, last_touched(connection, writing=True))
 
     def write(self, connection: Connection, ask: Ask, decide: Decide) -> View:
         """One write, inside a transaction."""
@@ -107,10 +102,13 @@ class Writer:
         return view
 
 
-def last_touched(connection: Connection, meta: dict[str, int]) -> int:
-    """The largest `touched` that was ever put."""
-    newest: Any = connection.execute(_NEWEST_TOUCHED, (schema.ERA,)).fetchall()[0][0]
-    return max(newest or 0, meta.get(schema.TOUCHED_FLOOR, 0))
+def last_touched(connection: Connection, *, writing: bool = False) -> int:
+    """The largest `touched` that was ever put; FormatError if the store uses what this version does not know."""
+    if connection.moved():
+        meta = schema.meta(connection, writing=writing)
+        newest: Any = connection.execute(_NEWEST_TOUCHED, (schema.ERA,)).fetchall()[0][0]
+        connection.settle(max(newest or 0, meta.get(schema.TOUCHED_FLOOR, 0)))
+    return connection.last_touched
 
 
 class _Work:
