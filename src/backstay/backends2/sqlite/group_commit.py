@@ -263,6 +263,8 @@ class GroupCommit:
         connection, done = self.connection, []
         shared = len(batch) > 1
         for ticket in batch:
+            if ticket.gone:  # better not at all than behind the back of whoever was interrupted
+                continue
             if shared:
                 connection.execute("SAVEPOINT job")
             try:
