@@ -144,8 +144,8 @@ def blobs(connection: Connection, digests: Iterable[bytes]) -> dict[bytes, bytes
     """Blobs as they are kept; what is not here is left out."""
     if not connection.has("blobs"):
         return {}
-    found: dict[Any, Any] = dict(connection.executemany(_BLOB, [(digest,) for digest in digests]))
-    return found
+    rows: Any = connection.executemany(_BLOB, [(digest,) for digest in digests])
+    return {digest: open_body(data) for digest, data in rows}
 
 
 # pages
@@ -178,10 +178,7 @@ def scan(
     if kind is Kind.KEYFRAME:
         rows = connection.execute(_KEYFRAMES.format(order), bounds).fetchall()
         return [KeyframeRow(sequence_in(key), open_body(body)) for key, body in rows]
-    found = _checkpoints(connection, line, order, bounds)
-    if len(found) < limit:
-        refuse_miscount(connection, line)
-    return found
+    return _checkpoints(connection, line, order, bounds)
 
 
 def _call_key(key: Any) -> tuple[Any, ...]:
@@ -191,6 +188,8 @@ def _call_key(key: Any) -> tuple[Any, ...]:
 def _checkpoints(connection: Connection, line: Line, order: str, bounds: tuple[int, int, int]) -> list[Any]:
     try:
         rows: Any = connection.execute(_CHECKPOINTS.format(order), bounds).fetchall()
+        if len(rows) < bounds[2]:
+            refuse_miscount(connection, line)
         return [open_found(line, sequence_in(key), parent, body) for key, parent, body in rows]
     except apsw.Error as error:
         if not is_damage(error):
