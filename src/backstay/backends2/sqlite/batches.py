@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import apsw
+
 from backstay.backends2.sqlite import schema
 from backstay.backends2.sqlite.connections import Connection
 from backstay.backends2.sqlite.schema import Entry, child_entries, key_of, line_entries, name_entries, sequence_in
@@ -45,9 +47,12 @@ _NAME = "SELECT marks FROM rows WHERE sid = ? AND kind = 1 AND name = ?"
 _NAMES = "SELECT name FROM rows WHERE sid = ? AND kind = 1"
 _PUT_ENTRY = "INSERT OR IGNORE INTO lookup(what, value, sid, at) VALUES(?, ?, ?, ?)"
 _DROP_ENTRY = "DELETE FROM lookup WHERE what = ? AND value = ? AND sid = ? AND at = ?"
+_DROP_CHILDREN = "DELETE FROM lookup WHERE what = ? AND value BETWEEN ? AND ?"
 _DROP_ENTRIES_AT = "DELETE FROM lookup WHERE what = ? AND sid = ? AND at = ?"
+_NEW_CHECKPOINT = "INSERT INTO checkpoints(key, parent, body) VALUES(?, ?, ?)"
 _PUT_CHECKPOINT = "REPLACE INTO checkpoints(key, parent, body) VALUES(?, ?, ?)"
 _DROP_CHECKPOINT = "DELETE FROM checkpoints WHERE key = ?"
+_NEW_KEYFRAME = "INSERT INTO keyframes(key, body) VALUES(?, ?)"
 _PUT_KEYFRAME = "REPLACE INTO keyframes(key, body) VALUES(?, ?)"
 _DROP_KEYFRAME = "DELETE FROM keyframes WHERE key = ?"
 _KEYS = "SELECT key FROM {} WHERE key BETWEEN ? AND ?"
@@ -60,7 +65,9 @@ _PUT_BLOB = "INSERT OR IGNORE INTO blobs(digest, data) VALUES(?, ?)"
 _DROP_BLOB = "DELETE FROM blobs WHERE digest = ?1 AND NOT EXISTS(SELECT 1 FROM refs WHERE digest = ?1)"
 _REFS = "SELECT digest FROM refs WHERE sid = ? AND kind = ? AND number = ?"
 _DROP_REFS = "DELETE FROM refs WHERE sid = ? AND kind = ? AND number = ?"
-_PUT_REF = "INSERT INTO refs(sid, kind, number, digest) VALUES(?, ?, ?, ?)"
+_ALL_REFS = "SELECT digest FROM refs WHERE sid = ?"
+_DROP_ALL_REFS = "DELETE FROM refs WHERE sid = ?"
+_PUT_REF = "INSERT OR IGNORE INTO refs(sid, kind, number, digest) VALUES(?, ?, ?, ?)"
 
 
 class Writer:
@@ -113,8 +120,7 @@ class _Work:
         self._connection = connection
         self._execute = connection.execute
         self._sid = 0 if line is None else line.sid
-        self._before = None if line is None else line.row
-        self._row = self._before
+        self._row = None if line is None else line.row
         self._view = view
         self._released: set[bytes] = set()
         self.touched = 0
@@ -165,8 +171,11 @@ class _Work:
         elif isinstance(row, CheckpointRow):
             self._put_checkpoint(row, uid)
         elif isinstance(row, KeyframeRow):
-            self._execute(_PUT_KEYFRAME, (key_of(self._sid, _checked(row.sequence)), row.data))
-            self._refer(row)
+            columns = key_of(self._sid, _checked(row.sequence)), row.data
+            new = self._insert(_NEW_KEYFRAME, columns)
+            if not new:
+                self._execute(_PUT_KEYFRAME, columns)
+            self._refer(row, new=new)
         elif isinstance(row, CallRow):
             make_on_demand(self._connection, "calls")
             self._execute(_PUT_CALL, (self._sid, *row.at, pack(row, uid)))
@@ -183,16 +192,25 @@ class _Work:
             self._lead(set() if old is None else {old}, name_entries(row, self._sid))
 
     def _put_checkpoint(self, row: CheckpointRow, uid: bytes) -> None:
+        columns = key_of(self._sid, _checked(row.sequence)), row.parent, pack(row, uid)
+        new = self._insert(_NEW_CHECKPOINT, columns)
         after = child_entries(row.sequence, row.parent, self._sid)
         if is_foreign(row, uid):
             after.add((schema.FOREIGN, row.id, self._sid, row.sequence))
-        self._lead(set() if self._is_new(row.sequence) else self._entries_at(row.sequence), after)
-        self._execute(_PUT_CHECKPOINT, (key_of(self._sid, _checked(row.sequence)), row.parent, pack(row, uid)))
-        self._refer(row)
+        if not new:
+            self._lead(self._entries_at(row.sequence), after)
+            self._execute(_PUT_CHECKPOINT, columns)
+        elif after:
+            self._lead(set(), after)
+        self._refer(row, new=new)
 
-    def _is_new(self, sequence: int) -> bool:
-        """True if there cannot be a row with this sequence yet."""
-        return self._before is None or sequence > self._before.sequence
+    def _insert(self, sql: str, columns: tuple[Any, ...]) -> bool:
+        """True if there was no such row. Found out by trying, because most rows are new."""
+        try:
+            self._execute(sql, columns)
+        except apsw.ConstraintError:
+            return False
+        return True
 
     def _entries_at(self, sequence: int) -> set[Entry]:
         """What leads to a checkpoint now."""
@@ -213,11 +231,11 @@ class _Work:
         for entry in after - before:
             self._execute(_PUT_ENTRY, entry)
 
-    def _refer(self, row: CheckpointRow | KeyframeRow) -> None:
+    def _refer(self, row: CheckpointRow | KeyframeRow, *, new: bool) -> None:
         if row.refs is None:
             return
         kind, refs = kind_of(row), set(row.refs)
-        if not self._is_new(row.sequence):
+        if not new:
             self._release(kind, row.sequence, keep=refs)
         for ref in refs:
             self._execute(_PUT_REF, (self._sid, kind, row.sequence, ref))
@@ -264,6 +282,11 @@ class _Work:
             self._drop(Kind.NAME, name)
         if self._connection.has("calls"):
             self._execute(_DROP_CALLS, (self._sid,))
+        if self._connection.has("refs"):  # of rows that were lost
+            left: Any = self._execute(_ALL_REFS, (self._sid,)).fetchall()
+            self._released.update([digest for (digest,) in left])
+            self._execute(_DROP_ALL_REFS, (self._sid,))
+        self._execute(_DROP_CHILDREN, (schema.CHILD, *bounds))
         self._execute(_DROP_ROW, (self._sid, Kind.SESSION, self._row.id))
         self._lead(line_entries(self._row, self._sid), set())
         # Counters stay above what it had, and what it said is to be nowhere in the file: see upkeep.scrub.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -35,14 +36,15 @@ _NAME_RANGE = "(?2 IS NULL OR name > ?2) AND (?3 IS NULL OR name < ?3)"
 _CALL_RANGE = "(?2 IS NULL OR (run, journal, n) > (?2, ?3, ?4)) AND (?5 IS NULL OR (run, journal, n) < (?5, ?6, ?7))"
 
 
-def walk(connection: Connection, line: Line, sequence: int) -> Iterator[CheckpointRow | Unreadable]:
-    """A checkpoint and its ancestors along `parent`, newest first, as far as they are there.
+def walk(connection: Connection, line: Line, sequence: int, *, expected: bool) -> Iterator[CheckpointRow | Unreadable]:
+    """A checkpoint and its ancestors along `parent`, newest first; Unreadable where one is missing.
 
     Most rest on the one before, so they are read as they lie; where one does not, its parent is looked for.
+    `expected`: something leads to the first; otherwise it may be absent, and then nothing comes.
     """
     at: int | None = sequence
-    while at is not None and 0 < at <= MAX_SEQUENCE:
-        before = at
+    while at is not None and at > 0:
+        here = at
         try:
             rows: Any = connection.execute(_DOWN, (key_of(line.sid, 0), key_of(line.sid, at)))
             for key, parent, body in rows:
@@ -50,42 +52,32 @@ def walk(connection: Connection, line: Line, sequence: int) -> Iterator[Checkpoi
                     break
                 row = open_found(line, at, parent, body)
                 yield row
-                if row.parent is not None and row.parent >= at:  # nobody must walk in a circle
-                    raise CorruptionError(f"checkpoint #{at} rests on a later one", hint="run verify")
-                at = row.parent
+                at, expected = row.parent, True
                 if at is None:
-                    break
+                    return
+                if at >= sequence_in(key):  # nobody must walk in a circle
+                    raise CorruptionError(f"checkpoint #{sequence_in(key)} rests on a later one", hint="run verify")
         except apsw.Error as error:
             if not is_damage(error):
                 raise
-            if at == before:
-                yield Unreadable(before, f"checkpoint #{before} is in a damaged page")
+            if at == here:
+                yield Unreadable(here, f"checkpoint #{here} is in a damaged page")
                 return
-        else:
-            if at == before:
-                return  # it is not there
+        if at == here:
+            if expected:
+                yield Unreadable(here, f"checkpoint #{here} is missing")
+            return
 
 
 def ancestors(connection: Connection, session: str, sequence: int, limit: int) -> Sequence[CheckpointRow | Unreadable]:
     """A checkpoint and its ancestors."""
     line = find_line(connection, session)
-    if line is None:
+    if line is None or limit <= 0 or sequence > MAX_SEQUENCE:
         return []
-    found: list[CheckpointRow | Unreadable] = []
-    for row in walk(connection, line, sequence) if limit > 0 else ():
-        found.append(row)
-        if len(found) >= limit:
-            return found
-    if found and found[-1].parent is not None:
-        raise missing(line, found[-1].parent)
-    if not found and sequence <= line.row.sequence:
+    found = list(itertools.islice(walk(connection, line, sequence, expected=False), limit))
+    if not found:
         refuse_miscount(connection, line)
     return found
-
-
-def missing(line: Line, sequence: int) -> CorruptionError:
-    """For a checkpoint that something leads to."""
-    return CorruptionError(f"session {line.row.id!r}: checkpoint #{sequence} is missing", hint="run verify")
 
 
 def state(connection: Connection, session: str, ref: str | int, *, salvage: bool, without: Collection[int]) -> Records:
@@ -94,28 +86,28 @@ def state(connection: Connection, session: str, ref: str | int, *, salvage: bool
     if line is None:
         return Records(None)
     lane = line.name if isinstance(line.name, LaneRow) else None
-    at = ref if isinstance(ref, int) else line.name.sequence if isinstance(line.name, TagRow) else None
+    at = (
+        min(ref, MAX_SEQUENCE)
+        if isinstance(ref, int)
+        else line.name.sequence
+        if isinstance(line.name, TagRow)
+        else None
+    )
     if lane is not None and lane.head is not None:
         at = lane.head.sequence
-    if at is None:
-        if line.name is None:
-            refuse_miscounted_names(connection, line)
-        return Records(line.row, lane)
+    if line.name is None and isinstance(ref, str):
+        refuse_miscounted_names(connection, line)
     rows: list[CheckpointRow | Unreadable] = []
     keyframe: bytes | None = None
-    for row in walk(connection, line, at):
+    for row in () if at is None else walk(connection, line, at, expected=line.name is not None):
         if isinstance(row, Unreadable) and not salvage:
             raise CorruptionError(f"session {line.row.id!r}: {row.why}", hint="run verify")
         rows.append(row)
         keyframe = _keyframe(connection, line, row, salvage=salvage, without=without)
         if keyframe is not None:
             break
-    end = rows[-1].parent if rows else at
-    if keyframe is None and end is not None:
-        if rows or line.name is not None:
-            raise missing(line, end)
-        if end <= line.row.sequence:
-            refuse_miscount(connection, line)
+    if not rows and isinstance(ref, int):
+        refuse_miscount(connection, line)
     return Records(line.row, lane, tuple(rows[::-1]), keyframe, _blobs_of(connection, line, rows))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from backstay.backends2.sqlite import schema
 from backstay.backends2.sqlite.connections import Connection
-from backstay.backends2.sqlite.views import open_body
+from backstay.backends2.sqlite.views import beyond, open_body
 from backstay.errors import CorruptionError
 from backstay.port import FoundLane, LaneQuery, LaneRow, SessionQuery, SessionRow, Sizes, live_lanes
 from backstay.port.lease import clock_us
@@ -17,7 +17,7 @@ from backstay.port.rows import marks_of
 
 _FOUND = (
     "SELECT l.value, l.sid, r.name, r.marks, r.body FROM lookup l LEFT JOIN rows r ON r.sid = l.sid AND r.kind = 0 "
-    "WHERE l.what = ?1 AND l.value BETWEEN ?2 AND ?3"
+    "WHERE l.what = ?1 AND l.value >= ?2 AND l.value < ?3"
 )
 _BY_ERA = f"{_FOUND} ORDER BY l.value DESC"
 _MARKED = (
@@ -27,7 +27,6 @@ _MARKED = (
 _LINE = "SELECT name, marks, body FROM rows WHERE sid = ? AND kind = 0"
 _LINES = "SELECT name, marks, body FROM rows WHERE kind = 0"
 _NEWEST_ERA = 2**55
-_LAST = chr(0x10FFFF)
 _SIZE = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
 
 
@@ -51,7 +50,7 @@ def _groups(connection: Connection, query: SessionQuery) -> Iterator[list[tuple[
     if query.uid_start is None and query.foreign is None and not query.prefix:
         era: int | None = None
         group: list[tuple[int, str, bytes]] = []
-        newest = _NEWEST_ERA if query.before is None else query.before >> schema.ERA_BITS
+        newest = _NEWEST_ERA if query.before is None else (query.before >> schema.ERA_BITS) + 1
         rows: Any = connection.execute(_BY_ERA, (schema.ERA, -_NEWEST_ERA, newest))
         for value, sid, id_, touched, body in rows:
             if body is None or touched >> schema.ERA_BITS != value:
@@ -63,12 +62,12 @@ def _groups(connection: Connection, query: SessionQuery) -> Iterator[list[tuple[
             group.append((touched, id_, body))
         yield group
         return
-    what: Any = (schema.HIDDEN if query.hidden else schema.SHOWN, query.prefix, query.prefix + _LAST)
+    what: Any = (schema.HIDDEN if query.hidden else schema.SHOWN, query.prefix, beyond(query.prefix))
     if query.uid_start is not None:
         start = query.uid_start[: schema.UID_START_BYTES]
-        what = (schema.UID, start, start + b"\xff" * schema.UID_START_BYTES)
+        what = (schema.UID, start, start + b"\xff" * (schema.UID_START_BYTES + 1))
     elif query.foreign is not None:
-        what = (schema.FOREIGN, query.foreign, query.foreign)
+        what = (schema.FOREIGN, query.foreign, query.foreign + "\0")
     picked: dict[int, tuple[int, str, bytes]] = {}
     rows = connection.execute(_FOUND, what)
     for _, sid, id_, touched, body in rows:
@@ -76,7 +75,7 @@ def _groups(connection: Connection, query: SessionQuery) -> Iterator[list[tuple[
             raise _stray(sid)
         picked[sid] = touched, id_, body
     if query.foreign is not None and query.uid_start is not None:
-        having: Any = connection.execute(_FOUND, (schema.FOREIGN, query.foreign, query.foreign))
+        having: Any = connection.execute(_FOUND, (schema.FOREIGN, query.foreign, query.foreign + "\0"))
         sids = {sid for _, sid, _, _, _ in having}
         picked = {sid: line for sid, line in picked.items() if sid in sids}
     yield list(picked.values())

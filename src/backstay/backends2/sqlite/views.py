@@ -121,6 +121,15 @@ def open_body(value: Any) -> bytes:
     return value
 
 
+def beyond(start: str) -> str | bytes:
+    """What comes after all texts that begin like this; SQLite orders bytes after every text."""
+    stem = start.rstrip(chr(0x10FFFF))
+    if not stem:
+        return b""
+    following = ord(stem[-1]) + 1
+    return stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # noqa: PLR2004 - no half of a pair
+
+
 def _open_name(session: SessionRow, name: str, marks: Any, body: Any) -> LaneRow | TagRow:
     row = open_name(open_body(body), uid=session.uid, name=name)
     if marks != (marks_of(row) if isinstance(row, LaneRow) else 0):
@@ -214,8 +223,8 @@ def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View) -> No
             row = _foreign(connection, line, id_, sequence)
         found[sequence] = row
     if ask.prefix:
-        bindings = (schema.FOREIGN, ask.prefix, ask.prefix + chr(0x10FFFF), line.sid)
-        foreign |= dict(connection.execute(_BY_START, bindings))
+        starting: Any = connection.execute(_BY_START, (schema.FOREIGN, ask.prefix, beyond(ask.prefix), line.sid))
+        foreign |= dict(starting)
     if missing:
         refuse_miscount(connection, line)
     view.checkpoints, view.foreign = found, foreign
