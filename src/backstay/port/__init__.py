@@ -233,7 +233,11 @@ class Backend(Protocol):
         limit: int,
         hidden: bool = False,
     ) -> Sequence[Row | Unreadable]:
-        """A page of a session's rows of one kind by key: upwards from behind `after`, or downwards from `before`."""
+        """A page of a session's rows of one kind by key: upwards from behind `after`, or downwards from `before`.
+
+        Gives what is there: a row that is damaged as Unreadable, one that is missing not at all. Who needs to know
+        compares with the counts of the session's row.
+        """
 
     # many sessions
     def sessions(self, query: SessionQuery) -> Sequence[SessionRow]:

@@ -154,15 +154,11 @@ def blobs(connection: Connection, digests: Iterable[bytes]) -> dict[bytes, bytes
 def scan(
     connection: Connection, line: Line, kind: Kind, *, after: Key | None, before: Key | None, limit: int
 ) -> list[Row | Unreadable]:
-    """A page of rows of one kind. Where it reaches the end, the whole is counted: absence is verified."""
+    """A page of rows of one kind, as far as they are there."""
     order = "ASC" if before is None else "DESC"
-    found: list[Row | Unreadable]
     if kind is Kind.NAME:
         rows: Any = connection.execute(_NAMES.format(_NAME_RANGE, order), (line.sid, after, before, limit)).fetchall()
-        found = [open_name(open_body(body), uid=line.row.uid, name=name) for name, body in rows]
-        if len(found) < limit:
-            refuse_miscounted_names(connection, line)
-        return found
+        return [_named(line, name, body) for name, body in rows]
     if kind is Kind.CALL:
         if not connection.has("calls"):
             return []
@@ -179,6 +175,13 @@ def scan(
         rows = connection.execute(_KEYFRAMES.format(order), bounds).fetchall()
         return [KeyframeRow(sequence_in(key), open_body(body)) for key, body in rows]
     return _checkpoints(connection, line, order, bounds)
+
+
+def _named(line: Line, name: Any, body: Any) -> Row | Unreadable:
+    try:
+        return open_name(open_body(body), uid=line.row.uid, name=name)
+    except CorruptionError as error:
+        return Unreadable(name, str(error.args[0]))
 
 
 def _call_key(key: Any) -> tuple[Any, ...]:
