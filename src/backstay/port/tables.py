@@ -199,4 +199,6 @@ class Tables:
             return dict(self.names)
         if kind is Kind.CALL:
             return {(*at, n): call for at, calls in self.calls.items() for n, call in calls.items()}
-        return dict(self.checkpoints) if kind is Kind.CHECKPOINT else dict(self.keyframes)
+        if kind is Kind.CHECKPOINT:
+            return dict(self.checkpoints)
+        return dict(self.keyframes) if kind is Kind.KEYFRAME else {}
