@@ -129,11 +129,11 @@ def _loaded(backend: Backend, session: str, sequence: int) -> Loaded:
 def delete_session(backend: Backend, session: str, *, touched: int | None = None) -> SessionRow:
     """Delete a session and everything only it needed; its row as it was. ConflictError if touched since the number."""
     hidden: SessionRow = backend.write(hide_ask(session), hide(session, touched=touched)).answer
-    _empty(backend, hidden.id)
+    empty(backend, hidden.id)
     return hidden
 
 
-def _empty(backend: Backend, hidden: str) -> None:
+def empty(backend: Backend, hidden: str) -> None:
     """Remove a hidden session, in portions."""
     ask = Ask(hidden, hidden=True)
     for kind in _EMPTIED:
@@ -160,7 +160,7 @@ def sweep(backend: Backend) -> list[str]:
         if row.claim is not None and is_live(row.claim, now_us=now_us, wall_us=wall_us):
             continue  # an import that is under way
         try:
-            _empty(backend, row.id)
+            empty(backend, row.id)
         except CorruptionError as error:
             done.append(f"a half-deleted session could not be removed: {error.args[0]}")
             continue
