@@ -108,6 +108,8 @@ class Tables:
         """Answer an ask about this session."""
         view.session = self.session
         names = self.names if ask.names is None else {n: self.names[n] for n in ask.names if n in self.names}
+        if ask.names is None or len(names) < len(set(ask.names)):
+            self._count_names()
         lanes = {name: row for name, row in names.items() if isinstance(row, LaneRow)}
         view.lanes = lanes
         view.tags = {name: row for name, row in names.items() if isinstance(row, TagRow)}
@@ -117,6 +119,8 @@ class Tables:
             wanted += [lane.head.sequence for lane in lanes.values() if lane.head is not None]
             wanted += [tag.sequence for tag in view.tags.values()]
         view.checkpoints = {at: self.checkpoints[at] for at in wanted if at in self.checkpoints}
+        if len(view.checkpoints) < len(set(wanted)) or len(wanted) < len(ask.sequences) + len(ask.ids):
+            self._count_checkpoints()
         view.foreign = {
             id_: at for id_, at in self.foreign.items() if id_ in ask.ids or (ask.prefix and id_.startswith(ask.prefix))
         }
@@ -130,6 +134,20 @@ class Tables:
         }
         view.calls = {at: self.calls[at[:2]][at[2]] for at in ask.calls if at[2] in self.calls.get(at[:2], {})}
         view.journals = {at: self.journal(at) for at in ask.journals}
+
+    def _count_names(self) -> None:
+        """CorruptionError if names are missing; a hidden session is being filled or emptied, and not counted."""
+        line = self.session
+        if not line.hidden and len(self.names) != line.lanes + line.tags:
+            raise self._missing(f"{line.lanes + line.tags} branches and tags are counted and {len(self.names)} here")
+
+    def _count_checkpoints(self) -> None:
+        line = self.session
+        if not line.hidden and len(self.checkpoints) != line.checkpoints:
+            raise self._missing(f"{line.checkpoints} checkpoints are counted and {len(self.checkpoints)} here")
+
+    def _missing(self, what: str) -> CorruptionError:
+        return CorruptionError(f"session {self.session.id!r}: {what}", hint="run verify")
 
     def _located(self, ask: Ask) -> Iterable[int]:
         for id_ in ask.ids:
@@ -150,18 +168,19 @@ class Tables:
         at = ref if isinstance(ref, int) else name.sequence if isinstance(name, TagRow) else None
         if lane is not None and lane.head is not None:
             at = lane.head.sequence
+        if isinstance(ref, str) and name is None:
+            self._count_names()
         rows: list[CheckpointRow | Unreadable] = []
         keyframe: KeyframeRow | None = None
         while at is not None and keyframe is None:
             row = self.checkpoints.get(at)
             if row is None:
-                if rows or name is not None:
-                    raise CorruptionError(
-                        f"session {self.session.id!r}: checkpoint #{at} is missing", hint="run verify"
-                    )
-                break
+                if not rows and name is None:
+                    self._count_checkpoints()
+                    break
+                row = Unreadable(at, f"checkpoint #{at} is missing")
             if isinstance(row, Unreadable) and not salvage:
-                raise CorruptionError(f"session {self.session.id!r}: {row.why}", hint="run verify")
+                raise self._missing(row.why)
             rows.append(row)
             keyframe = None if at in without else self.keyframes.get(at)
             at = row.parent
@@ -181,9 +200,12 @@ class Tables:
     def ancestors(self, sequence: int, limit: int) -> list[CheckpointRow | Unreadable]:
         """A checkpoint and its ancestors."""
         found: list[CheckpointRow | Unreadable] = []
+        if sequence not in self.checkpoints:
+            self._count_checkpoints()
+            return found
         at: int | None = sequence
-        while at is not None and at in self.checkpoints and len(found) < limit:
-            found.append(self.checkpoints[at])
+        while at is not None and len(found) < limit:
+            found.append(self.checkpoints.get(at) or Unreadable(at, f"checkpoint #{at} is missing"))
             at = found[-1].parent
         return found
 

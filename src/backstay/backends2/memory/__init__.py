@@ -213,7 +213,8 @@ class MemoryBackend:
         return Sizes(len(lines), checkpoints, logical, stored)
 
     def check(self) -> Iterator[Problem]:
-        return iter(())
+        with self._lock():
+            return iter(())
 
     def tend(self, *, repair: bool = False) -> Sequence[str]:
         with self._lock():
