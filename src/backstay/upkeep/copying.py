@@ -32,7 +32,6 @@ from backstay.port import (
     BlobsAbsentError,
     CallRow,
     CheckpointRow,
-    Decide,
     JournalKey,
     Key,
     KeyframeRow,
@@ -458,9 +457,7 @@ class Portions:
         """The session's line, hidden, with a claim on it, lest somebody take it for what a kill has left."""
         self._session = line.id
         claim = claim_for(self._clock(), here(), _LEASE_US)
-        self._target.write(
-            self._ask, arrive(msgspec.structs.replace(line, id=self._hidden, hidden=True, claim=claim))
-        )
+        self._target.write(self._ask, arrive(msgspec.structs.replace(line, id=self._hidden, hidden=True, claim=claim)))
 
     def put(self, row: Row, weight: int) -> None:
         """A row, behind the blobs that it refers to."""
@@ -517,6 +514,3 @@ class Portions:
     def discard(self) -> None:
         """Remove what was written."""
         empty(self._target, self._hidden)
-
-
-__all__ = ["Arrival", "Blobs", "Copy", "Decide", "Inspector", "Link", "Moment", "Portions", "bring", "copy_session"]

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from backstay.delta import advance, know, whole
 from backstay.errors import ConflictError, CorruptionError
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Key, Kind, SessionQuery, SessionRow, Unreadable
-from backstay.port.lease import clock_us, is_live
+from backstay.port.lease import is_live
 from backstay.port.rows import key_of
 from backstay.rules import refusals
 from backstay.rules.deletion import (
@@ -156,9 +156,10 @@ def sweep(backend: Backend) -> list[str]:
     """Finish what a kill left of deletions and imports; what was done."""
     done = []
     for row in backend.sessions(SessionQuery(hidden=True, limit=1000)):
-        now_us, wall_us = clock_us(), backend.read(Ask("")).wall_us if row.claim is not None else 0
-        if row.claim is not None and is_live(row.claim, now_us=now_us, wall_us=wall_us):
-            continue  # an import that is under way
+        if row.claim is not None:
+            clock = backend.read(Ask(row.id, hidden=True))  # the store's own, which the claim was made by
+            if is_live(row.claim, now_us=clock.now_us, wall_us=clock.wall_us):
+                continue  # an import that is under way
         try:
             empty(backend, row.id)
         except CorruptionError as error:

@@ -23,7 +23,18 @@ from backstay.errors import BackstayError, CorruptionError
 from backstay.ids import MAX_SEQUENCE, UID_BYTES, sequence_of
 from backstay.model import MAX_STATE_BYTES, StateDict, Status
 from backstay.names import check_name
-from backstay.port import Ask, Backend, CallRow, CheckpointRow, JournalKey, KeyframeRow, Kind, LaneRow, SessionRow, TagRow
+from backstay.port import (
+    Ask,
+    Backend,
+    CallRow,
+    CheckpointRow,
+    JournalKey,
+    KeyframeRow,
+    Kind,
+    LaneRow,
+    SessionRow,
+    TagRow,
+)
 from backstay.port.row_codec import is_foreign
 from backstay.port.rows import ABANDONED, DONE, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED, Head, Took
 from backstay.rules.deletion import MAX_RUN

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import apsw
+import msgspec
 
 from backstay.backends2.sqlite import schema
 from backstay.backends2.sqlite.connections import Connection, is_damage
@@ -78,6 +79,10 @@ def look(connection: Connection, ask: Ask, *, fresh: int) -> tuple[Line | None, 
     view.lanes = lanes
     view.tags = {name: row for name, row in names.items() if isinstance(row, TagRow)}
     view.live = live_lanes(lanes.values(), now_us=view.now_us, wall_us=view.wall_us)
+    if ask.heads:
+        led_to = [lane.head.sequence for lane in lanes.values() if lane.head is not None]
+        led_to += [tag.sequence for tag in view.tags.values()]
+        ask = msgspec.structs.replace(ask, sequences=(*ask.sequences, *led_to))
     if ask.sequences or ask.ids or ask.prefix:
         _checkpoints(connection, line, ask, view)
     if ask.children_of:
