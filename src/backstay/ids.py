@@ -68,6 +68,6 @@ def is_ours(id_: str) -> bool:
     return _OURS.fullmatch(id_) is not None
 
 
-@functools.lru_cache(maxsize=256)  # asked for several times with every write
+@functools.lru_cache(maxsize=1024)
 def _pad(uid: bytes) -> int:
     return int.from_bytes(sha256(b"id\0" + uid).digest()[:_SEQUENCE_BYTES], "little")

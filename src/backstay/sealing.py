@@ -33,7 +33,7 @@ MAX_BLOB_BYTES = 16 * 1024 * 1024
 
 # A body may exceed the state limit by what a delta both drops and adds; a header that announces more is damage.
 _MAX_BODY_BYTES = 2 * MAX_STATE_BYTES
-_PACK_FROM_BYTES = 256
+_PACK_FROM_BYTES = 1024  # below that a compressor costs more than it saves
 _LEVEL = 6  # for keyframes: rare, and read often
 _FAST_LEVEL = 3
 _FAST_FROM_BYTES = 1024 * 1024

@@ -15,7 +15,7 @@ from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Piece, Screen
-    from backstay.store import Store
+    from backstay.face import Store
     from backstay.upkeep.searching import Found
 
 
@@ -96,8 +96,8 @@ def _shape(found: Found) -> dict[str, Any]:
 
 
 def _tell(screen: Screen, found: Found, length: int, *, first: bool) -> None:
-    from backstay.cli.shown import age, cut, safe, short
     from backstay.cli.talk import ROLES
+    from backstay.cli.text import age, cut, safe, short
     from backstay.store.fields import read_fields, to_datetime
 
     fields = read_fields(found.row)
@@ -122,7 +122,7 @@ def _tell(screen: Screen, found: Found, length: int, *, first: bool) -> None:
 
 def _context(text: str, at: int, length: int, room: int) -> list[Piece]:
     """The words around a place, on one line, the place itself set off."""
-    from backstay.cli.shown import cut, safe, width
+    from backstay.cli.text import cut, safe, width
 
     hit = cut(safe(text[at : at + length]), room)
     left = max(0, (room - width(hit)) // 3)

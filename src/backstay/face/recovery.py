@@ -8,31 +8,44 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from backstay.errors import BackstayError, ConflictError, InDoubtError, LeaseHeldError, NotFoundError
-from backstay.model import RecoverReport, SessionId
 from backstay.face.store import Store
+from backstay.loops import LoopGuard
+from backstay.model import RecoverReport, SessionId
 from backstay.port import LaneQuery, LaneRow
 from backstay.port.rows import ENTERED
 from backstay.run import Run
+from backstay.run.options import OnDoubt, OnFailed
+from backstay.strategy import ALWAYS, Strategy
 
 MAX_CRASHES = 5
 
 
 def recover(
-    store: Store, handler: Callable[[Run], Any], *, agent: str | None = None, wait_s: float = 0.0, **run_options: Any
+    store: Store,
+    handler: Callable[[Run], Any],
+    *,
+    agent: str | None = None,
+    wait_s: float = 0.0,
+    strategy: Strategy = ALWAYS,
+    lease_s: float = 30.0,
+    on_doubt: OnDoubt = "ask",
+    on_failed: OnFailed = "raise",
+    loops: LoopGuard | None = None,
 ) -> RecoverReport:
     """Call `handler(run)` for every crashed session; one that fails does not stop the rest.
 
     With `wait_s`, those that crash in that time are taken up too, each within a second of the end of its lease.
-    `run_options` are those of `session.run`.
+    The other options are those of `session.run`.
     """
+    options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
     tally = Tally()
     watch = Watch(store, agent, wait_s)
     while (found := watch.look()) is not None:
         for session_id, row in found:
-            run = take_up(store, session_id, row, tally, run_options)
+            run = take_up(store, session_id, row, tally, options)
             if run is None:
                 continue
             watch.took(session_id, run)
@@ -44,6 +57,16 @@ def recover(
             else:
                 tally.ended(session_id, run)
     return tally.report()
+
+
+class RunOptions(NamedTuple):
+    """How recovered runs are made: the options of `session.run`."""
+
+    strategy: Strategy
+    lease_s: float
+    on_doubt: OnDoubt
+    on_failed: OnFailed
+    loops: LoopGuard | None
 
 
 class Watch:
@@ -81,9 +104,16 @@ class Watch:
         self._given.add((session_id, run.branch, run.token))
 
 
-def take_up(store: Store, session_id: SessionId, row: LaneRow, tally: Tally, run_options: dict[str, Any]) -> Run | None:
+def take_up(store: Store, session_id: SessionId, row: LaneRow, tally: Tally, options: RunOptions) -> Run | None:
     """The crashed run, entered; None if somebody else has it, or if it has crashed too often."""
-    run = store.session(session_id).run(branch=row.name, **run_options)
+    run = store.session(session_id).run(
+        branch=row.name,
+        strategy=options.strategy,
+        lease_s=options.lease_s,
+        on_doubt=options.on_doubt,
+        on_failed=options.on_failed,
+        loops=options.loops,
+    )
     try:
         run.enter(expect_token=row.token)
     except (LeaseHeldError, ConflictError, NotFoundError):

@@ -218,6 +218,7 @@ class Store:
         return self._events
 
     def refuse_closed(self) -> None:
+        """ClosedError if the store was closed, or opened by the parent of this process."""
         if self._pid != os.getpid():
             message = "this store was opened by the parent process"
             raise ClosedError(message, hint="open it again in this process")

@@ -19,7 +19,7 @@ from backstay.formats.dialect import Writer
 from backstay.formats.found import PendingCall
 from backstay.names import check_name
 from backstay.model import Checkpoint
-from backstay.store import Session, Store
+from backstay.face import Session, Store
 from backstay.upkeep.progress import Progress
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -22,19 +22,20 @@ from backstay.codec import Root, decode, encode_stored
 from backstay.errors import BackstayError, FencedError, InDoubtError, InvalidInputError
 from backstay.ids import UID_BYTES
 from backstay.loops import LoopGuard
-from backstay.model import Call, Checkpoint, SessionId, StateDict, Usage
+from backstay.model import NOTHING, Call, Checkpoint, SessionId, StateDict, Usage
 from backstay.port.lease import here
 from backstay.rules import runs
 from backstay.rules.runs import Entered
-from backstay.run.calling import Calling, Calls
+from backstay.run.calling import Calling
 from backstay.run.counters import Counters, encode_counters, read_counters
 from backstay.run.guard import GuardedLoop
 from backstay.run.heartbeat import heartbeat
+from backstay.run.live_journal import LiveJournal
 from backstay.run.options import OnDoubt, OnFailed, check_choices, check_options
 from backstay.run.result_places import places
 from backstay.sealing import open_value, pack_value
-from backstay.store.fields import Fields, check_text, check_usage, decode_usage
-from backstay.store.history import NOTHING, History
+from backstay.store.fields import Given, check_text, check_usage, decode_usage
+from backstay.store.history import History
 from backstay.strategy import Event, Moment, Strategy
 
 if TYPE_CHECKING:
@@ -85,10 +86,12 @@ class Run:
         on_failed: OnFailed,
         loops: LoopGuard | None,
     ) -> None:
+        check_options(strategy, lease_s, loops)
+        check_choices(on_doubt, on_failed)
         self.session = session
         self._history = history
         self.branch = branch
-        self.lease_s = lease_s
+        self.lease_s = float(lease_s)
         self.state: StateDict = {}
         self.input: Any = input
         self.resumed = False
@@ -105,7 +108,7 @@ class Run:
         self._recorded_iteration = 0
         self._recorded_at = 0.0
         self.end: RunEnded | None = None
-        self._calls: Calls | None = None
+        self._calls: LiveJournal | None = None
         self._lock = threading.RLock()
 
     @property
@@ -145,7 +148,7 @@ class Run:
             expect_token=expect_token,
         )
         entered: Entered = backend.write(intent.ask, runs.enter(intent)).answer
-        calls = Calls(
+        calls = LiveJournal(
             backend,
             history.events,
             entered,
@@ -231,7 +234,7 @@ class Run:
             calls.closed = True
         return ours
 
-    def _complete(self, calls: Calls) -> None:
+    def _complete(self, calls: LiveJournal) -> None:
         try:
             calls.refuse_ended()
             with calls.boundary("the run cannot end"):
@@ -250,7 +253,7 @@ class Run:
                 self._give_back(calls, None if doubtful else "failed", None if doubtful else _reason(error))
             raise
 
-    def _is_unchanged(self, calls: Calls) -> bool:
+    def _is_unchanged(self, calls: LiveJournal) -> bool:
         if self.head is None or self.head.status.value != "completed" or not calls.nothing_asked():
             return False
         same = (self.iteration, self._used, self.resume_hint) == (
@@ -266,7 +269,7 @@ class Run:
         heartbeat.discard(calls)
         self._give_back(calls, status, reason)
 
-    def _give_back(self, calls: Calls, status: str | None, reason: str | None) -> None:
+    def _give_back(self, calls: LiveJournal, status: str | None, reason: str | None) -> None:
         calls.closed = True
         with calls.heeding_fence():
             rule = runs.leave(calls.lease, status=status, reason=reason)
@@ -291,7 +294,7 @@ class Run:
         self._entered().ended = self.end
         raise self.end
 
-    def _entered(self) -> Calls:
+    def _entered(self) -> LiveJournal:
         if self._calls is None:
             raise InvalidInputError("this run was not entered", hint="use it as: with store.run(…) as run:")
         return self._calls
@@ -372,7 +375,7 @@ class Run:
         )
 
     def enclosed(self, calling: Calling) -> contextlib.AbstractContextManager[None]:
-        """Calls made meanwhile, here and in tasks started here, belong to this one."""
+        """LiveJournal made meanwhile, here and in tasks started here, belong to this one."""
         return self._entered().enclosed(calling)
 
     def append(self, message: Any, part: str = "messages") -> None:
@@ -427,7 +430,7 @@ class Run:
         with calls.boundary("'checkpoint' is no boundary"):
             return self.head if calls.unasked() else self._record(calls, trigger="checkpoint", label=label)
 
-    def _moment(self, calls: Calls, event: Event) -> Moment:
+    def _moment(self, calls: LiveJournal, event: Event) -> Moment:
         return Moment(
             event=event,
             iteration=self.iteration,
@@ -439,7 +442,7 @@ class Run:
 
     def _record(
         self,
-        calls: Calls,
+        calls: LiveJournal,
         *,
         trigger: str,
         label: str | None = None,
@@ -449,26 +452,21 @@ class Run:
         check_text(self.resume_hint, "resume_hint")
         counters = msgspec.structs.replace(self._counters, iteration=self.iteration, watch=self._loop.watch)
 
-        def fields(parent: Fields | None) -> Fields:
-            return self._history.fields(
-                parent,
-                self.state,
-                branch=self.branch,
-                trigger=trigger,
-                status=status,
-                step=self.iteration,
-                label=label,
-                used=self._used,
-                resume_hint=self.resume_hint,
-                loop=encode_counters(counters),
-            )
-
+        given = Given(
+            trigger,
+            self._used,
+            status,
+            step=self.iteration,
+            label=label,
+            resume_hint=self.resume_hint,
+            loop=encode_counters(counters),
+        )
         kept = calls.keys_of(places(self.state, calls.results)) if calls.results else {}
         with calls.writing():
             point = self._history.write(
                 self.branch,
                 self.state,
-                fields,
+                given,
                 expect=NOTHING if self.head is None else self.head.id,
                 lease=calls.lease,
                 places=kept,
@@ -489,31 +487,3 @@ class Run:
 def _reason(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}"[:_REASON_CHARS]
     return text.encode("utf-8", "replace").decode()
-
-
-def make(
-    session: SessionHandle,
-    history: History,
-    *,
-    strategy: Strategy,
-    branch: str,
-    input: Any,
-    lease_s: float,
-    on_doubt: OnDoubt,
-    on_failed: OnFailed,
-    loops: LoopGuard | None,
-) -> Run:
-    """A run that is yet to be entered; InvalidInputError for options that cannot be."""
-    check_options(strategy, lease_s, loops)
-    check_choices(on_doubt, on_failed)
-    return Run(
-        session,
-        history,
-        strategy=strategy,
-        branch=branch,
-        input=input,
-        lease_s=float(lease_s),
-        on_doubt=on_doubt,
-        on_failed=on_failed,
-        loops=loops,
-    )

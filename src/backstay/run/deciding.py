@@ -20,6 +20,7 @@ from backstay.run.result_places import at_place
 from backstay.sealing import pack_value
 from backstay.store.fields import check_text, to_call
 from backstay.store.history import History
+from backstay.store.overview import calls_taken
 from backstay.store.refs import Ref
 
 _NONCE_BYTES = 8
@@ -52,16 +53,8 @@ def calls(history: History, ref: Ref, *, pending: bool) -> list[Call]:
             for row in _pending(view, lane)
         ]
     row, state = history.refs.row(ref), None
-    if row.took is None:
-        return []
-    at = row.took.run, row.took.journal
-    kept = history.backend.read(Ask(history.id, journals=(at,))).journals.get(at, ())
-    if len(kept) != row.took.count:
-        raise _damaged(history.id, f"{row.took.count} calls were taken in, and {len(kept)} are there")
     found = []
-    for call in kept:
-        if isinstance(call, Unreadable):
-            raise _damaged(history.id, call.why)
+    for call in calls_taken(history.backend, history.id, row):
         result = None
         if call.place is not None:
             state = history.state_of(row) if state is None else state

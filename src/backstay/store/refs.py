@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.ids import sequences_starting
-from backstay.names import parse_steps
 from backstay.model import MIN_PREFIX_CHARS, Checkpoint
+from backstay.names import parse_steps
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Unreadable, View
 from backstay.store.fields import check_text
 

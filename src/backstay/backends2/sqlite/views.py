@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import apsw
-import msgspec
 
 from backstay.backends2.sqlite import schema
 from backstay.backends2.sqlite.connections import Connection, is_damage
@@ -79,11 +78,7 @@ def look(connection: Connection, ask: Ask, *, fresh: int) -> tuple[Line | None, 
     view.lanes = lanes
     view.tags = {name: row for name, row in names.items() if isinstance(row, TagRow)}
     view.live = live_lanes(lanes.values(), now_us=view.now_us, wall_us=view.wall_us)
-    if ask.heads:
-        led_to = [lane.head.sequence for lane in lanes.values() if lane.head is not None]
-        led_to += [tag.sequence for tag in view.tags.values()]
-        ask = msgspec.structs.replace(ask, sequences=(*ask.sequences, *led_to))
-    if ask.sequences or ask.ids or ask.prefix:
+    if ask.sequences or ask.ids or ask.prefix or ask.heads:
         _checkpoints(connection, line, ask, view)
     if ask.children_of:
         view.children = {sequence: _children(connection, sid, sequence) for sequence in ask.children_of}
@@ -211,7 +206,7 @@ def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View) -> No
     found: dict[int, CheckpointRow | Unreadable] = {}
     foreign: dict[str, int] = {}
     missing = False
-    for sequence in ask.sequences:
+    for sequence in [*ask.sequences, *(_heads(view) if ask.heads else ())]:
         row = find_checkpoint(connection, line, sequence)
         if row is not None:
             found[sequence] = row
@@ -233,6 +228,12 @@ def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View) -> No
     if missing:
         refuse_miscount(connection, line)
     view.checkpoints, view.foreign = found, foreign
+
+
+def _heads(view: View) -> list[int]:
+    """What the names of a view lead to."""
+    heads = [lane.head.sequence for lane in view.lanes.values() if lane.head is not None]
+    return [*heads, *[tag.sequence for tag in view.tags.values()]]
 
 
 def _foreign(connection: Connection, line: Line, id_: str, sequence: int) -> CheckpointRow | Unreadable:
