@@ -23,12 +23,11 @@ from hashlib import sha256
 import psycopg
 from psycopg import sql
 
-from backstay.backends2.postgres.functions import FUNCTIONS
+from backstay.backends2.postgres.functions import FORMAT, FUNCTIONS
 from backstay.backends2.postgres.pool import Place, Wire
 from backstay.errors import FormatError, InvalidInputError, UnsupportedError
 from backstay.port import Features, refuse_unknown
 
-FORMAT = 2
 BLOCK = 64  # of numbers
 
 _MAX_NAME_BYTES = 63

@@ -91,7 +91,8 @@ def look_values(ask: Ask, uid: bytes | None) -> list[Sent]:
     """What the server is asked. Where the ids of a session with this `uid` lead, only we can tell."""
     pending = ask.names if ask.pending is None else ask.pending
     keys: list[tuple[int, int, int | None]] = [*ask.calls, *[(*at, None) for at in ask.journals]]
-    sequences = [*ask.sequences, *([] if uid is None else _sequences(ask.ids, uid))]
+    located = [] if uid is None else [sequence_of(id_, uid) for id_ in ask.ids]
+    sequences = [*ask.sequences, *[at for at in located if at is not None]]
     low = text_bytes(ask.prefix) if ask.prefix else None
     return [
         pack_bool(ask.hidden),
@@ -99,7 +100,7 @@ def look_values(ask: Ask, uid: bytes | None) -> list[Sent]:
         pack_texts(all_text_bytes(ask.names or ())),
         pack_bool(ask.names is None),
         pack_ints(list(dict.fromkeys(sequences))),
-        pack_texts(all_text_bytes(ask.ids)),
+        pack_texts(all_text_bytes(ask.ids)) if ask.ids else None,
         low,
         None if low is None else low + b"\xff",
         pack_ints(ask.children_of),
@@ -110,10 +111,6 @@ def look_values(ask: Ask, uid: bytes | None) -> list[Sent]:
         pack_ints([key[2] for key in keys]),
         None if ask.beside is None else text_bytes(ask.beside),
     ]
-
-
-def _sequences(ids: Iterable[str], uid: bytes) -> list[int]:
-    return [at for at in (sequence_of(id_, uid) for id_ in ids) if at is not None]
 
 
 Named = tuple[LaneRow | TagRow | None, int | None]  # with its revision
@@ -146,6 +143,10 @@ class Known:
     def uid(self) -> bytes | None:
         """The session's uid."""
         return None if self.session is None else self.session.uid
+
+    def has_name(self, name: str) -> bool:
+        """True if a branch or tag of this name is known to be there."""
+        return self.names.get(name, (None,))[0] is not None
 
     def heard(self, now_us: int, fresh: int) -> None:
         """Set the clock by the server's."""
@@ -191,15 +192,14 @@ class Known:
         return view
 
     def _covers(self, ask: Ask) -> bool:
-        read = self.read
-        guessed = self.uid is not None and not _sequences(ask.ids, self.uid)
+        read, uid = self.read, self.uid
         return (
             (self.every or (ask.names is not None and all([name in self.names for name in ask.names])))
-            and set(ask.sequences) <= set(read.sequences)
-            and (guessed or set(ask.ids) <= set(read.ids))
-            and set(ask.children_of) <= set(read.children_of)
-            and (not ask.prefix or ask.prefix == read.prefix)
-            and (ask.beside is None or ask.beside == read.beside)
+            and all([at in read.sequences for at in ask.sequences])
+            and all([id_ in read.ids or (uid is not None and sequence_of(id_, uid) is None) for id_ in ask.ids])
+            and all([at in read.children_of for at in ask.children_of])
+            and ask.prefix in ("", read.prefix)
+            and ask.beside in (None, read.beside)
         )
 
     def _journal(self, at: JournalKey) -> list[CallRow | Unreadable] | None:

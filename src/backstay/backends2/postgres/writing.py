@@ -332,7 +332,7 @@ def _decide(jobs: list[Job], known: Known) -> _Decision:
             job.look_wider(batch.ask)
             decision.stale = True
         elif batch.puts or batch.drops:
-            decision.shipment.add(ask, view, batch, known)
+            decision.shipment.add(ask, view, batch)
             decision.decided.append((job, view, batch))
             if decision.shipment.full:
                 decision.stale |= job is not jobs[-1]
