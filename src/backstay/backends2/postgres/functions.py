@@ -90,7 +90,8 @@ BEGIN
       WHERE sid = v_sid AND id = ANY(p_ids)
       UNION SELECT 'f'::bytea || int8send(sequence) || id FROM {{schema}}.foreign_ids
       WHERE sid = v_sid AND id >= p_low AND id < p_high);
-    p_sequences := p_sequences || ARRAY(SELECT sequence FROM {{schema}}.foreign_ids WHERE sid = v_sid AND id = ANY(p_ids));
+    p_sequences := p_sequences || ARRAY(
+      SELECT sequence FROM {{schema}}.foreign_ids WHERE sid = v_sid AND id = ANY(p_ids));
   END IF;
   IF p_sequences IS NOT NULL THEN
     v_size := cardinality(v);

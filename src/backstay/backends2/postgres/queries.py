@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from backstay.backends2.postgres.pool import Wire
-from backstay.backends2.postgres.protocol import (
-    BYTES,
-    INT,
-    INT_LIST,
-    pack_int,
-    pack_ints,
-    rows_of,
-    text_bytes,
-)
+from backstay.backends2.postgres.protocol import BYTES, INT, INT_LIST, pack_int, pack_ints, rows_of, text_bytes
 from backstay.backends2.postgres.views import name_columns, name_of, session_of
 from backstay.errors import CorruptionError
 from backstay.port import (
@@ -167,7 +159,8 @@ def _row(kind: Kind, uid: bytes, *columns: Any) -> Row | Unreadable:
 
 def sessions(wire: Wire, query: SessionQuery) -> list[SessionRow]:
     """See the port."""
-    where, values = ["s.hidden = %s"], [query.hidden]
+    where: list[str] = ["s.hidden = %s"]
+    values: list[Any] = [query.hidden]
     for condition, given in (
         ("s.era <= %s >> 15 AND s.touched < %s", None if query.before is None else (query.before, query.before)),
         ("s.status = %s", None if query.status is None else (text_bytes(query.status),)),

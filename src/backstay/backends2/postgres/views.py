@@ -182,7 +182,9 @@ class Known:
             if journal is None:
                 return None
             view.journals = {**view.journals, at: journal}
-        counted = {name: self.counts.get((lanes[name].run, lanes[name].journal)) for name in ask.counted if name in lanes}
+        counted = {
+            name: self.counts.get((lanes[name].run, lanes[name].journal)) for name in ask.counted if name in lanes
+        }
         if None in counted.values() or not all([at in self.calls for at in ask.calls]):
             return None
         view.counts = {name: count or 0 for name, count in counted.items()}
