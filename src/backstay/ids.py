@@ -40,8 +40,8 @@ def sequence_of(id_: str, uid: bytes) -> int | None:
     raw = bytes.fromhex(id_)
     if raw[_SEQUENCE_BYTES : _SEQUENCE_BYTES + _UID_START_BYTES] != uid[:_UID_START_BYTES]:
         return None
-    mixed = int.from_bytes(_xor(raw[:_SEQUENCE_BYTES], _pad(uid)), "little")
-    return mixed * _INVERSE % _SPACE
+    sequence = int.from_bytes(_xor(raw[:_SEQUENCE_BYTES], _pad(uid)), "little") * _INVERSE % _SPACE
+    return sequence if 0 < sequence <= MAX_SEQUENCE else None
 
 
 def uid_start(id_: str) -> bytes | None:
@@ -58,18 +58,13 @@ def sequences_starting(start: str, uid: bytes, *, last: int) -> list[int]:
     mixed = int.from_bytes(_xor(bytes.fromhex(start[: 2 * known]), _pad(uid)[:known]), "little")
     low = mixed * _INVERSE % space
     shown = start[: 2 * (_SEQUENCE_BYTES + _UID_START_BYTES)]
-    found = range(low, last + 1, space)
+    found = range(low or space, last + 1, space)
     return [sequence for sequence in found if make_id(sequence, uid, b"").startswith(shown)]
 
 
 def is_ours(id_: str) -> bool:
     """True if an id has the form of those made here; whether it names a row, only its session can tell."""
     return _OURS.fullmatch(id_) is not None
-
-
-def tail_of(id_: str, spare: bytes) -> bytes:
-    """The random bytes that a checkpoint's body is sealed with: its id's own, or `spare` for a foreign id."""
-    return bytes.fromhex(id_)[-TAIL_BYTES:] if is_ours(id_) else spare
 
 
 def _pad(uid: bytes) -> bytes:

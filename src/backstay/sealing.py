@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from backstay.delta import LOST, Record
-from backstay.errors import CorruptionError
+from backstay.errors import CorruptionError, InvalidInputError
 from backstay.model import MAX_STATE_BYTES
 
 if sys.version_info >= (3, 14):
@@ -91,6 +91,8 @@ def unspill(data: bytes, blobs: Mapping[bytes, bytes]) -> bytes:
     """The bytes again; `blobs` are packed, as they were kept."""
     if data[:1] == _INLINE:
         return data[1:]
+    if data[:1] != _SPILLED:
+        raise CorruptionError("a stored record does not say where it is")
     try:
         return b"".join([open_blob(blobs[digest], digest) for digest in spilled(data)])
     except KeyError as missing:
@@ -114,6 +116,9 @@ def open_blob(data: bytes, digest: bytes) -> bytes:
 
 def pack_value(data: bytes) -> bytes:
     """A journaled value (arguments, a result, an input) as it stands in its row, which seals it."""
+    if len(data) > MAX_ROW_BYTES:
+        message = f"a journaled value has {len(data):,} bytes, more than the limit of {MAX_ROW_BYTES:,}"
+        raise InvalidInputError(message, hint="keep large things outside and store where they are")
     mode, packed = _pack(data)
     return bytes([mode]) + packed
 

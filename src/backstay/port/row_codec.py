@@ -107,6 +107,8 @@ def open_call(body: bytes, *, uid: bytes, at: CallKey) -> CallRow | Unreadable:
 
 def open_checkpoint(body: bytes, *, uid: bytes, sequence: int, parent: int | None) -> CheckpointRow | Unreadable:
     """A checkpoint; Unreadable where its header is damaged or does not agree with its index columns."""
+    if parent is not None and parent >= sequence:  # whoever follows it must come to an end
+        return Unreadable(sequence, f"checkpoint #{sequence} does not agree with its index")
     at = SEAL_BYTES + _LENGTH_BYTES
     size = int.from_bytes(body[SEAL_BYTES:at], "big")
     data = body[at : at + size]

@@ -14,7 +14,7 @@ import pytest
 
 # Before the modules are imported, so that a failing assert of theirs shows its values.
 pytest.register_assert_rewrite(
-    *[f"backstay.testing.{name}" for name in ("author", "contract", "machine", "runner")],
+    *[f"backstay.testing.{name}" for name in ("author", "author2", "contract", "contract2", "machine", "runner")],
 )
 
 from backstay.testing.contract import BackendContract  # noqa: E402
