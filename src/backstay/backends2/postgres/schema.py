@@ -31,7 +31,56 @@ from backstay.port import Features, refuse_unknown
 BLOCK = 64  # of numbers
 
 _MAX_NAME_BYTES = 63
-_OLDEST_SERVER = (
+_OLDEST_SERVER = 130000
+_META = "meta"
+_TABLES = ("sessions", "names", "checkpoints", "keyframes", "calls", "refs", "foreign_ids", "blobs")
+_FIRST_EDITION = "backstay"  # the table that told what a store of the first edition was
+
+SCHEMA = f"""
+CREATE TABLE {{schema}}.meta(
+  format bigint PRIMARY KEY, read_features bigint NOT NULL, write_features bigint NOT NULL);
+INSERT INTO {{schema}}.meta VALUES ({FORMAT}, 0, 0);
+CREATE SEQUENCE {{schema}}.touches INCREMENT {BLOCK};
+CREATE TABLE {{schema}}.sessions(
+  sid bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, touched bigint NOT NULL, revision bigint NOT NULL,
+  checkpoints bigint NOT NULL, logical bigint NOT NULL, hidden boolean NOT NULL, id bytea NOT NULL, uid bytea NOT NULL,
+  status bytea NOT NULL, agent bytea, body bytea NOT NULL,
+  era bigint NOT NULL GENERATED ALWAYS AS (touched >> 15) STORED, UNIQUE(hidden, id)) WITH (fillfactor = 70);
+CREATE INDEX sessions_era ON {{schema}}.sessions(hidden, era);
+CREATE INDEX sessions_uid ON {{schema}}.sessions(uid);
+CREATE TABLE {{schema}}.names(
+  sid bigint NOT NULL, revision bigint NOT NULL, marks bigint NOT NULL, run bigint, journal bigint, sequence bigint,
+  name bytea NOT NULL, body bytea NOT NULL, PRIMARY KEY(sid, name)) WITH (fillfactor = 70);
+CREATE INDEX names_marks ON {{schema}}.names(sid) WHERE marks <> 0;
+CREATE TABLE {{schema}}.checkpoints(
+  sid bigint NOT NULL, sequence bigint NOT NULL, parent bigint, body bytea NOT NULL,
+  PRIMARY KEY(sid, sequence) INCLUDE (parent) WITH (fillfactor = 100)) WITH (toast_tuple_target = 8160);
+CREATE TABLE {{schema}}.keyframes(
+  sid bigint NOT NULL, sequence bigint NOT NULL, body bytea NOT NULL, PRIMARY KEY(sid, sequence));
+CREATE TABLE {{schema}}.calls(
+  sid bigint NOT NULL, run bigint NOT NULL, journal bigint NOT NULL, n bigint NOT NULL, revision bigint NOT NULL,
+  body bytea NOT NULL, PRIMARY KEY(sid, run, journal, n)) WITH (fillfactor = 70);
+CREATE TABLE {{schema}}.foreign_ids(
+  sid bigint NOT NULL, sequence bigint NOT NULL, id bytea NOT NULL, PRIMARY KEY(sid, sequence));
+CREATE UNIQUE INDEX foreign_ids_id ON {{schema}}.foreign_ids(id, sid);
+CREATE TABLE {{schema}}.blobs(digest bytea PRIMARY KEY, data bytea NOT NULL);
+CREATE TABLE {{schema}}.refs(
+  sid bigint NOT NULL, kind bigint NOT NULL, number bigint NOT NULL, digest bytea NOT NULL,
+  PRIMARY KEY(sid, kind, number, digest));
+CREATE INDEX refs_digest ON {{schema}}.refs(digest);
+ALTER TABLE {{schema}}.sessions ALTER body SET STORAGE EXTERNAL;
+ALTER TABLE {{schema}}.names ALTER body SET STORAGE EXTERNAL;
+ALTER TABLE {{schema}}.checkpoints ALTER body SET STORAGE EXTERNAL;
+ALTER TABLE {{schema}}.keyframes ALTER body SET STORAGE EXTERNAL;
+ALTER TABLE {{schema}}.calls ALTER body SET STORAGE EXTERNAL;
+ALTER TABLE {{schema}}.blobs ALTER data SET STORAGE EXTERNAL;
+"""
+
+_LOOK = """
+SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = ANY(%s) ORDER BY c.relname
+"""
+_SERVER = (
     "SELECT version(), current_setting('server_version_num')::int, "
     "EXISTS(SELECT 1 FROM pg_language WHERE lanname = 'plpgsql')"
 )
