@@ -104,8 +104,7 @@ BEGIN
       FROM {{schema}}.checkpoints WHERE sid = v_sid AND parent = ANY(p_children));
   END IF;
   IF v_lost THEN
-    v := v || (SELECT 't'::bytea || int8send(count(run)) || int8send(count(*) - count(run))
-      || int8send((SELECT count(*) FROM {{schema}}.checkpoints WHERE sid = v_sid AND p_sequences IS NOT NULL))
+    v := v || (SELECT 't'::bytea || int8send(count(*)) || int8send((SELECT count(*) FROM {{schema}}.checkpoints WHERE sid = v_sid AND p_sequences IS NOT NULL))
       FROM {{schema}}.names WHERE sid = v_sid);
   END IF;
   RETURN v;
@@ -324,7 +323,8 @@ BEGIN
 END
 """
 
-# From a checkpoint along its parents to a keyframe, and the blobs they need; 8 stands for a row that is missing.
+# From a checkpoint along its parents to a keyframe, and the blobs they need. 5 and 6 say how many rows there are where
+# what was asked for is not there, 7 stands for a row that is missing.
 STATE = f"""
 CREATE FUNCTION {{schema}}.state_2(p_id bytea, p_name bytea, p_sequence bigint, p_without bigint[])
 RETURNS TABLE(o_kind integer, o_number bigint, o_parent bigint, o_body bytea)
@@ -345,8 +345,14 @@ BEGIN
     SELECT 1, sequence, body INTO o_kind, v_next, o_body FROM {{schema}}.names WHERE sid = v_sid AND name = p_name;
     IF FOUND THEN
       o_number := v_next;
-      RETURN NEXT;
+    ELSE
+      SELECT 5, count(*) INTO o_kind, o_number FROM {{schema}}.names WHERE sid = v_sid;
     END IF;
+    RETURN NEXT;
+  ELSIF NOT EXISTS (SELECT 1 FROM {{schema}}.checkpoints WHERE sid = v_sid AND sequence = p_sequence) THEN
+    SELECT 6, count(*) INTO o_kind, o_number FROM {{schema}}.checkpoints WHERE sid = v_sid;
+    RETURN NEXT;
+    RETURN;
   END IF;
   o_kind := 2;
   WHILE v_next IS NOT NULL AND v_keyframe IS NULL LOOP
@@ -356,9 +362,9 @@ BEGIN
       AND k.sequence <> ALL(coalesce(p_without, '{{}}'))
     WHERE c.sid = v_sid AND c.sequence = v_next;
     IF NOT FOUND THEN
-      o_kind := 8;
-      RETURN NEXT;
-      RETURN;
+      SELECT body INTO v_keyframe FROM {{schema}}.keyframes
+      WHERE sid = v_sid AND sequence = v_next AND sequence <> ALL(coalesce(p_without, '{{}}'));
+      o_kind := 7;
     END IF;
     RETURN NEXT;
     v_numbers := v_numbers || v_next;

@@ -317,10 +317,12 @@ def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> Known:
         elif kind == b"f":
             known.foreign[bytes(rest[8:]).decode("utf-8", "surrogatepass")] = _ONE.unpack_from(rest)[0]
         else:
-            totals = _THREE.unpack_from(rest)
+            totals = _TWO.unpack_from(rest)
     _complete(known, ask)
     if known.session is not None and totals is not None:
-        _compare(known.session, totals, names=not ask.sequences and not ask.ids)
+        count_names(known.session, totals[0])
+        if ask.sequences or ask.ids:
+            count_checkpoints(known.session, totals[1])
     return known
 
 
@@ -339,11 +341,17 @@ def _complete(known: Known, ask: Ask) -> None:
             known.calls.setdefault((*journal, n), (None, None))
 
 
-def _compare(session: SessionRow, totals: tuple[int, ...], *, names: bool) -> None:
-    """CorruptionError if rows are missing: something that was asked for is not there."""
-    lanes, tags, checkpoints = totals
-    if (lanes, tags) != (session.lanes, session.tags) or not (names or checkpoints == session.checkpoints):
-        message = f"session {session.id!r} counts other rows than it has"
+def count_names(line: SessionRow, here: int) -> None:
+    """CorruptionError if names are missing; a hidden session is being filled or emptied, and not counted."""
+    if not line.hidden and here != line.lanes + line.tags:
+        message = f"session {line.id!r}: {line.lanes + line.tags} branches and tags are counted and {here} here"
+        raise CorruptionError(message, hint="run verify")
+
+
+def count_checkpoints(line: SessionRow, here: int) -> None:
+    """The same for checkpoints."""
+    if not line.hidden and here != line.checkpoints:
+        message = f"session {line.id!r}: {line.checkpoints} checkpoints are counted and {here} here"
         raise CorruptionError(message, hint="run verify")
 
 
