@@ -197,8 +197,9 @@ class FilesBackend:
         if self._writer.wrote:  # a tidy end is a courtesy: what is not tidied is only longer than it need be
             with contextlib.suppress(OSError, BackstayError):
                 self._writer.alone(self._tidy)
-        with self._writer.turn, self._catalogue.lock:
-            self._closed = True
+        self._closed = True  # whoever writes now finishes first
+        self._writer.wait()
+        with self._catalogue.lock:
             for name in self._catalogue.open_names():
                 self._catalogue.forget(name)
             self._folder.close()

@@ -121,9 +121,10 @@ class Catalogue:
             journal = Journal.open(self._folder, name, locked=self.count is not None)
         except CorruptionError:
             journal = None
-        if journal is None:  # its name is there: what it should name is not
-            there = note is not None or not self._folder.disk.is_file(self._folder.journal(name))
-            return Summary(_noted_row(name, note) or _unknown(name), b"", 0, foreign=True, damaged=True) if there else None
+        if journal is None and note is None and not self._folder.disk.is_there(self._folder.journal(name)):
+            return None
+        if journal is None:
+            return Summary(_noted_row(name, note) or _unknown(name), b"", 0, foreign=True, damaged=True)
         journal.close()
         rows = journal.rows
         if journal.is_empty:

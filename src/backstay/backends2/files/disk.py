@@ -83,6 +83,10 @@ class Disk:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
+    def is_there(self, path: Path) -> bool:
+        """True if anything has this name, whatever it is."""
+        return os.path.lexists(path)
+
     def names(self, folder: Path) -> list[str]:
         """What lies in a folder; nothing if there is no such folder."""
         try:

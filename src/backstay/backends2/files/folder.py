@@ -30,7 +30,7 @@ import msgspec
 
 from backstay.backends2.files.disk import Disk, translated
 from backstay.backends2.files.lines import FORMAT, Note, open_note, seal
-from backstay.errors import FormatError, InvalidInputError, UnavailableError
+from backstay.errors import CorruptionError, FormatError, InvalidInputError, UnavailableError
 from backstay.port import Features, refuse_unknown
 
 if sys.platform == "win32":
@@ -42,6 +42,7 @@ META, LOCK, COUNTER, SESSIONS, NOTES, BLOBS, TMP = "backstay.json", "lock", "cou
 FOLDERS = (SESSIONS, NOTES, BLOBS, TMP)
 JOURNAL = ".jsonl"
 NAME_DIGITS = 32
+_ASIDE_DIGITS = 16
 _LOCK_PATIENCE_S = 15.0
 _LOCK_WAITS_S = (0.0003, 0.0012)
 _COUNTER_STEP = 1024
@@ -252,7 +253,7 @@ class Folder:
         for _ in range(_LOOKS):
             try:
                 data = self.disk.read_file(self.note(name))
-            except FileNotFoundError:
+            except (FileNotFoundError, CorruptionError):
                 return None
             found = open_note(data)
             if found is not None or not data.strip(b"\0"):
@@ -288,7 +289,7 @@ class Folder:
 
     def aside(self) -> Path:
         """A place for a file that is being written."""
-        return self.path / TMP / secrets.token_hex(8)
+        return self.path / TMP / secrets.token_hex(_ASIDE_DIGITS // 2)
 
     def put(self, path: Path, data: bytes, *, sync: bool) -> None:
         """Write a new file aside and put it in its place; `sync`: its name too is on the disk then."""
@@ -327,7 +328,7 @@ class Folder:
         """Remove files written aside by whoever was killed meanwhile: only what bears a name of our making, and is old."""
         for name in self.disk.names(self.path / TMP):
             path = self.path / TMP / name
-            if len(name) == 16 and is_hex(name) and self.disk.is_file(path):  # noqa: PLR2004 - as `aside` makes it
+            if len(name) == _ASIDE_DIGITS and is_hex(name) and self.disk.is_file(path):
                 with contextlib.suppress(FileNotFoundError):
                     if time.time() - self.disk.stat(path).st_mtime > _OLD_S:
                         self.disk.unlink(path)
@@ -365,6 +366,8 @@ def _inspect(path: Path, disk: Disk) -> None:
             hint = "file: names a folder; for a SQLite file use 'sqlite:///store.db'"
             raise FormatError(message, hint=hint) from None
     # A store whose making was cut short has only these; its first line of all is still to come.
+    if META not in names:
+        names |= {f"{name}/{one}" for name in FOLDERS for one in disk.names(path / name) if len(one) != _ASIDE_DIGITS}
     strange = [name for name in FOLDERS if name in names and ((path / name).is_symlink() or not (path / name).is_dir())]
     strange += [name for name in (META, LOCK, COUNTER) if name in names and not disk.is_file(path / name)]
     if strange or (META not in names and names - {LOCK, COUNTER, *FOLDERS}):

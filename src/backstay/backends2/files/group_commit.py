@@ -10,40 +10,28 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from backstay.backends2.files.blobs import Blobs
 from backstay.backends2.files.catalogue import Catalogue
 from backstay.backends2.files.disk import translate
 from backstay.backends2.files.folder import Count, Folder, place
 from backstay.backends2.files.journal import Journal
-from backstay.errors import UnavailableError
+from backstay.backends2.files.turns import Ticket, Turns
+from backstay.errors import ClosedError, CorruptionError, UnavailableError
 from backstay.port import Ask, Batch, BlobsAbsentError, Decide, Kind, LaneRow, More, Row, SessionRow, View
 
 _FAR = 1 << 32  # beyond what a lost counter can have given since a session was last written to
 _BORN_BYTES = 8
 
 
-class _Ticket:
-    """One write in the queue and what became of it."""
+class _Job(NamedTuple):
+    """What a ticket is for: a write."""
 
-    __slots__ = ("ask", "decide", "done", "error", "gone", "journal", "view")
-
-    def __init__(self, ask: Ask, decide: Decide) -> None:
-        self.ask, self.decide = ask, decide
-        self.journal: Journal | None = None
-        self.view: View | None = None
-        self.error: BaseException | None = None
-        self.done = False
-        self.gone = False  # its thread was interrupted and waits no longer
-
-    def fail(self, error: BaseException, cause: BaseException | None = None) -> None:
-        if cause is not None:
-            error.__cause__ = cause
-        self.error, self.done = error, True
+    ask: Ask
+    decide: Decide
 
 
 class Writer:
@@ -57,50 +45,45 @@ class Writer:
         look: Callable[[Ask], tuple[View, Journal | None]],
         refuse_use: Callable[[], None],
     ) -> None:
-        self.turn = threading.Lock()  # taken before the catalogue's lock, never after it
         self.wrote = False
         self._folder, self._blobs, self._catalogue = folder, blobs, catalogue
         self._look, self._refuse_use = look, refuse_use
-        self._queue: deque[_Ticket] = deque()
+        self._turns = Turns(self._lead)
         self._count = Count(0, 0, 0)
         self._announced: set[str] = set()
 
     def write(self, ask: Ask, decide: Decide) -> View:
         """Let a rule decide, and make what it says last."""
-        ticket = _Ticket(ask, decide)
-        try:
-            self._queue.append(ticket)
-            with self.turn:
-                if not ticket.done:
-                    self._refuse_use()
-                    self._lead()
-        finally:
-            ticket.gone = True
-        if ticket.error is not None:
-            raise ticket.error
-        assert ticket.view is not None  # noqa: S101 - it is done
-        return ticket.view
+        view: View = self._turns.run(Ticket(_Job(ask, decide)))
+        return view
 
     def alone(self, act: Callable[[], None]) -> None:
         """Do something else with the store's lock held."""
-        with self.turn:
+        self._turns.run(Ticket(act))
+
+    def wait(self) -> None:
+        """Return when everything under way is done."""
+        with contextlib.suppress(ClosedError):
+            self._turns.run(Ticket(lambda: None))
+
+    def _lead(self, tickets: Sequence[Ticket]) -> None:
+        writes = [ticket for ticket in tickets if isinstance(ticket.work, _Job) and not ticket.gone]
+        if writes:
+            self._try(writes, lambda: self._run(writes))
+        for ticket in tickets:
+            if not isinstance(ticket.work, _Job) and not ticket.gone:
+                self._try([ticket], ticket.work)
+
+    def _try(self, tickets: Sequence[Ticket], act: Callable[[], None]) -> None:
+        try:
             self._refuse_use()
             self._exclusively(act)
-
-    def _lead(self) -> None:
-        tickets: list[_Ticket] = []
-        while self._queue:
-            tickets.append(self._queue.popleft())
-        tickets = [ticket for ticket in tickets if not ticket.gone]
-        try:
-            self._exclusively(lambda: self._run(tickets))
+            for ticket in tickets:
+                ticket.done = True
         except OSError as error:
             _fail(tickets, translate(error, "writing to the store"), error)
         except Exception as error:  # noqa: BLE001 - for all who wait
             _fail(tickets, error)
-        except BaseException:
-            self._queue.extendleft([ticket for ticket in reversed(tickets) if not ticket.done])
-            raise
 
     def _exclusively(self, act: Callable[[], None]) -> None:
         catalogue = self._catalogue
@@ -140,28 +123,30 @@ class Writer:
             self._count = self._catalogue.count = self._folder.announce(self._count, name)
             self._announced.add(name)
 
-    def _run(self, tickets: Sequence[_Ticket]) -> None:
+    def _run(self, tickets: Sequence[Ticket]) -> None:
         catalogue = self._catalogue
+        journals: dict[int, list[Ticket]] = {}
         for ticket in tickets:
             try:
                 with catalogue.lock:
-                    ticket.view, ticket.journal = self._decide(ticket)
+                    ticket.value, journal = self._decide(ticket.work)
+                journals.setdefault(id(journal), []).append(ticket)
             except OSError as error:
-                ticket.fail(translate(error, f"writing to session {ticket.ask.session!r}"), error)
+                ticket.fail(translate(error, f"writing to session {ticket.work.ask.session!r}"), error)
             except Exception as error:  # noqa: BLE001 - for whoever asked, not for whoever leads
                 ticket.fail(error)
         for journal in list(catalogue.touched.values()):
-            self._sync(journal, [ticket for ticket in tickets if ticket.journal is journal])
+            self._sync(journal, journals.get(id(journal), ()))
         for ticket in tickets:
             ticket.done = True
         with catalogue.lock:
             for journal in list(catalogue.touched.values()):
                 self._free(journal)
                 if journal.is_wasteful:
-                    with contextlib.suppress(OSError):
+                    with contextlib.suppress(OSError, CorruptionError):
                         self._compact(journal)
 
-    def _sync(self, journal: Journal, tickets: Sequence[_Ticket]) -> None:
+    def _sync(self, journal: Journal, tickets: Sequence[Ticket]) -> None:
         """Make a journal's new lines last, for all who wrote them."""
         try:
             journal.sync()
@@ -175,22 +160,22 @@ class Writer:
             return
         for ticket in tickets:
             ticket.done = True
-        with self._catalogue.lock, contextlib.suppress(OSError):
+        with self._catalogue.lock, contextlib.suppress(OSError, CorruptionError):
             journal.write_note()
 
-    def _decide(self, ticket: _Ticket) -> tuple[View, Journal | None]:
-        view, journal = self._look(ticket.ask)
-        batch = ticket.decide(view)
+    def _decide(self, job: _Job) -> tuple[View, Journal | None]:
+        view, journal = self._look(job.ask)
+        batch = job.decide(view)
         if isinstance(batch, More):
             view, journal = self._look(batch.ask)
-            batch = ticket.decide(view)
+            batch = job.decide(view)
             assert isinstance(batch, Batch)  # noqa: S101 - a rule looks again once
         view.answer = batch.answer
         if batch.lazy and journal is not None and all([isinstance(row, LaneRow) for row in batch.puts]):
             journal.renew_claims(batch.puts)
             self._catalogue.touched[journal.name] = journal
         elif batch.puts or batch.drops:
-            journal = self._apply(ticket.ask, journal, batch)
+            journal = self._apply(job.ask, journal, batch)
         elif journal is not None and not journal.settled:
             self._catalogue.touched[journal.name] = journal  # what this rule saw must be on the disk when it returns
         return view, journal
@@ -291,7 +276,6 @@ class Writer:
             anew.write_note()
 
 
-def _fail(tickets: Sequence[_Ticket], error: BaseException, cause: BaseException | None = None) -> None:
+def _fail(tickets: Sequence[Ticket], error: BaseException, cause: BaseException | None = None) -> None:
     for ticket in tickets:
-        if not ticket.done:
-            ticket.fail(error, cause)
+        ticket.fail(error, cause)

@@ -481,7 +481,7 @@ def is_noted(folder: Folder, name: str, note: Note) -> bool:
     """True if a journal ends where its note says, so that its summary is right."""
     try:
         file = folder.disk.open(folder.journal(name))
-    except FileNotFoundError:
+    except (FileNotFoundError, CorruptionError):
         return False
     try:
         seen = folder.disk.read(file, TAIL_BYTES + 1, max(note.end - TAIL_BYTES, 0))

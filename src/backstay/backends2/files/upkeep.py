@@ -82,7 +82,7 @@ def tend(folder: Folder, name: str, *, repair: bool) -> list[str]:
     try:
         journal = Journal.open(folder, name, locked=True)
     except CorruptionError:
-        if repair and not folder.disk.is_file(folder.journal(name)):
+        if repair and not folder.disk.is_there(folder.journal(name)):
             folder.drop_note(name)
             return [f"{name}: the note of a session whose journal is gone was removed"]
         return []
@@ -139,7 +139,7 @@ def _mend(journal: Journal) -> list[str]:
 def _note_anew(folder: Folder, name: str) -> None:
     journal = Journal.open(folder, name, locked=True)
     if journal is not None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, CorruptionError):
             journal.write_note()
         journal.close()
 
