@@ -71,6 +71,10 @@ _DROP_ALL_REFS = "DELETE FROM refs WHERE sid = ?"
 _PUT_REF = "INSERT OR IGNORE INTO refs(sid, kind, number, digest) VALUES(?, ?, ?, ?)"
 
 
+_REFERRING = (CheckpointRow, KeyframeRow)
+_NAMED = (LaneRow, TagRow)
+
+
 class Writer:
     """Lets rules decide and writes what they say; knows the largest `touched` that was ever put.
 
@@ -94,7 +98,7 @@ class Writer:
             batch = decide(view)
             assert isinstance(batch, Batch)  # noqa: S101 - a rule looks again once
         if batch.puts or batch.drops:
-            work = _Work(connection, line, view)
+            work = _Work(connection, line)
             work.apply(batch)
             self._last = max(self._last, work.touched)
             if work.sinks:
@@ -127,18 +131,24 @@ def _newest_touched(connection: Connection, *, writing: bool) -> int:
 class _Work:
     """One batch on its way into the tables of one session."""
 
-    def __init__(self, connection: Connection, line: Line | None, view: View) -> None:
+    def __init__(self, connection: Connection, line: Line | None) -> None:
         self._connection = connection
         self._execute = connection.execute
         self._sid = 0 if line is None else line.sid
         self._row = None if line is None else line.row
-        self._view = view
         self._released: set[bytes] = set()
         self.touched = 0
         self.sinks = False  # the largest `touched` may now be smaller than it was
 
     def apply(self, batch: Batch) -> None:
-        refs = {ref for row in batch.puts if isinstance(row, CheckpointRow | KeyframeRow) for ref in row.refs or ()}
+        """Write it, all or nothing: the caller takes back what an error left half done."""
+        try:
+            self._apply(batch)
+        except OverflowError as error:
+            raise CorruptionError("a row has a number that no store can hold") from error
+
+    def _apply(self, batch: Batch) -> None:
+        refs = {ref for row in batch.puts if isinstance(row, _REFERRING) for ref in row.refs or ()}
         if refs:
             self._put_blobs(refs, batch)
         for row in batch.puts:
@@ -177,10 +187,10 @@ class _Work:
         self._row = row
 
     def _put(self, row: Row, uid: bytes) -> None:
-        if isinstance(row, LaneRow | TagRow):
-            self._put_name(row, uid)
-        elif isinstance(row, CheckpointRow):
+        if isinstance(row, CheckpointRow):
             self._put_checkpoint(row, uid)
+        elif isinstance(row, _NAMED):
+            self._put_name(row, uid)
         elif isinstance(row, KeyframeRow):
             columns = key_of(self._sid, _checked(row.sequence)), row.data
             new = self._insert(_NEW_KEYFRAME, columns)
@@ -193,14 +203,11 @@ class _Work:
 
     def _put_name(self, row: LaneRow | TagRow, uid: bytes) -> None:
         marks = marks_of(row) if isinstance(row, LaneRow) else 0
-        known = self._view.lanes.get(row.name)
-        before: Any = None if known is None else (marks_of(known),)
-        if before is None:
-            before = self._execute(_NAME, (self._sid, row.name)).fetchone()
+        before: Any = self._execute(_NAME, (self._sid, row.name)).fetchone()
         self._execute(_PUT_ROW, (self._sid, Kind.NAME, row.name, marks, pack(row, uid)))
         if before != (marks,):
-            old = (schema.MARKS, before[0], self._sid, row.name) if before is not None and before[0] else None
-            self._lead(set() if old is None else {old}, name_entries(row, self._sid))
+            old = {(schema.MARKS, before[0], self._sid, row.name)} if before is not None and before[0] else set()
+            self._lead(old, name_entries(row, self._sid))
 
     def _put_checkpoint(self, row: CheckpointRow, uid: bytes) -> None:
         columns = key_of(self._sid, _checked(row.sequence)), row.parent, pack(row, uid)

@@ -43,7 +43,7 @@ def walk(connection: Connection, line: Line, sequence: int, *, expected: bool) -
     `expected`: something leads to the first; otherwise it may be absent, and then nothing comes.
     """
     at: int | None = sequence
-    while at is not None and at > 0:
+    while at is not None and 0 < at <= MAX_SEQUENCE:
         here = at
         try:
             rows: Any = connection.execute(_DOWN, (key_of(line.sid, 0), key_of(line.sid, at)))
@@ -70,7 +70,7 @@ def walk(connection: Connection, line: Line, sequence: int, *, expected: bool) -
 def ancestors(connection: Connection, session: str, sequence: int, limit: int) -> Sequence[CheckpointRow | Unreadable]:
     """A checkpoint and its ancestors."""
     line = find_line(connection, session)
-    if line is None or limit <= 0 or sequence > MAX_SEQUENCE:
+    if line is None or limit <= 0:
         return []
     found = list(itertools.islice(walk(connection, line, sequence, expected=False), limit))
     if not found:
@@ -172,9 +172,9 @@ def scan(
         return [open_call(open_body(body), uid=line.row.uid, at=(run, at, n)) for run, at, n, body in rows]
     if kind not in (Kind.CHECKPOINT, Kind.KEYFRAME):
         return []
-    first = after if isinstance(after, int) else 0
-    last = before if isinstance(before, int) else MAX_SEQUENCE + 1
-    bounds = (key_of(line.sid, max(first, 0)), (line.sid << 32) + min(last, MAX_SEQUENCE + 1), limit)
+    first = min(max(after, 0), MAX_SEQUENCE) if isinstance(after, int) else 0
+    last = min(max(before, 0), MAX_SEQUENCE + 1) if isinstance(before, int) else MAX_SEQUENCE + 1
+    bounds = (key_of(line.sid, first), key_of(line.sid, 0) + last, limit)
     if kind is Kind.KEYFRAME:
         rows = connection.execute(_KEYFRAMES.format(order), bounds).fetchall()
         return [KeyframeRow(sequence_in(key), open_body(body)) for key, body in rows]
@@ -195,7 +195,7 @@ def _checkpoints(connection: Connection, line: Line, order: str, bounds: tuple[i
         if not is_damage(error):
             raise
     # A page is damaged: what lies in others can be had one by one.
-    numbers = range(sequence_in(bounds[0]) + 1, min(bounds[1] - (line.sid << 32), line.row.sequence + 1))
+    numbers = range(sequence_in(bounds[0]) + 1, min(bounds[1] - key_of(line.sid, 0), line.row.sequence + 1))
     found = []
     for sequence in numbers if order == "ASC" else reversed(numbers):
         row = find_checkpoint(connection, line, sequence)

@@ -256,8 +256,12 @@ def _foreign(connection: Connection, line: Line, id_: str, sequence: int) -> Che
 
 def _children(connection: Connection, line: Line, parents: Iterable[int]) -> dict[int, list[int]]:
     """Those in the index, and the next one: where it rests on this one, it is not in the index."""
-    found, missing = {}, False
+    found: dict[int, list[int]] = {}
+    missing = False
     for parent in parents:
+        if not 0 < parent < MAX_SEQUENCE:
+            found[parent] = []
+            continue
         rows: Any = connection.execute(_BY_VALUE, (schema.CHILD, key_of(line.sid, parent), line.sid)).fetchall()
         following = connection.execute(_PARENT, (key_of(line.sid, parent + 1),)).fetchone()
         found[parent] = [*([parent + 1] if following == (parent,) else []), *[at for (at,) in rows]]
