@@ -10,7 +10,7 @@ from typing import Any
 
 import apsw
 
-from backstay.backends2.sqlite import schema
+from backstay.backends2.sqlite import journals, schema
 from backstay.backends2.sqlite.connections import Connection, is_damage
 from backstay.backends2.sqlite.schema import Entry, child_entries, key_of, line_entries, name_entries, sequence_in
 from backstay.backends2.sqlite.views import Line, find_checkpoint, look
@@ -57,10 +57,6 @@ _NEW_KEYFRAME = "INSERT INTO keyframes(key, body) VALUES(?, ?)"
 _PUT_KEYFRAME = "REPLACE INTO keyframes(key, body) VALUES(?, ?)"
 _DROP_KEYFRAME = "DELETE FROM keyframes WHERE key = ?"
 _KEYS = "SELECT key FROM {} WHERE key BETWEEN ? AND ?"
-_PUT_CALL = "REPLACE INTO calls(sid, run, journal, n, body) VALUES(?, ?, ?, ?, ?)"
-_DROP_CALLS = "DELETE FROM calls WHERE sid = ?"
-_DROP_JOURNAL = f"{_DROP_CALLS} AND run = ? AND journal = ?"
-_DROP_CALL = f"{_DROP_JOURNAL} AND n = ?"
 _HAS_BLOB = "SELECT 1 FROM blobs WHERE digest = ?"
 _PUT_BLOB = "INSERT OR IGNORE INTO blobs(digest, data) VALUES(?, ?)"
 _DROP_BLOB = "DELETE FROM blobs WHERE digest = ?1 AND NOT EXISTS(SELECT 1 FROM refs WHERE digest = ?1)"
@@ -199,7 +195,7 @@ class _Work:
             self._refer(row, new=new)
         elif isinstance(row, CallRow):
             make_on_demand(self._connection, "calls")
-            self._execute(_PUT_CALL, (self._sid, *row.at, pack(row, uid)))
+            journals.put(self._connection, self._sid, uid, row)
 
     def _put_name(self, row: LaneRow | TagRow, uid: bytes) -> None:
         marks = marks_of(row) if isinstance(row, LaneRow) else 0
@@ -277,8 +273,7 @@ class _Work:
                 self._execute(_DROP_ENTRY, (schema.MARKS, marks[0], self._sid, key))
             self._execute(_DROP_ROW, (self._sid, Kind.NAME, key))
         elif kind is Kind.CALL and isinstance(key, tuple):
-            if self._connection.has("calls"):
-                self._execute(_DROP_JOURNAL if len(key) == 2 else _DROP_CALL, (self._sid, *key))  # noqa: PLR2004
+            journals.drop(self._connection, self._sid, key)
         elif kind is Kind.CHECKPOINT and isinstance(key, int):
             self._lead(self._entries_at(key), set())
             self._execute(_DROP_CHECKPOINT, (key_of(self._sid, _checked(key)),))
@@ -298,8 +293,7 @@ class _Work:
         names: Any = self._execute(_NAMES, (self._sid,)).fetchall()
         for (name,) in names:
             self._drop(Kind.NAME, name)
-        if self._connection.has("calls"):
-            self._execute(_DROP_CALLS, (self._sid,))
+        journals.drop_all(self._connection, self._sid)
         if self._connection.has("refs"):  # of rows that were lost
             left: Any = self._execute(_ALL_REFS, (self._sid,)).fetchall()
             self._released.update([digest for (digest,) in left])

@@ -8,6 +8,7 @@ from typing import Any
 
 import apsw
 
+from backstay.backends2.sqlite import journals
 from backstay.backends2.sqlite.connections import Connection, is_damage
 from backstay.backends2.sqlite.schema import key_of, sequence_in
 from backstay.backends2.sqlite.views import (
@@ -22,7 +23,7 @@ from backstay.backends2.sqlite.views import (
 from backstay.errors import CorruptionError
 from backstay.ids import MAX_SEQUENCE
 from backstay.port import CheckpointRow, Key, KeyframeRow, Kind, LaneRow, Records, Row, TagRow, Unreadable
-from backstay.port.row_codec import open_call, open_name
+from backstay.port.row_codec import open_name
 
 _DOWN = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC"
 _KEYFRAME = "SELECT body FROM keyframes WHERE key = ?"
@@ -31,9 +32,7 @@ _BLOB = "SELECT digest, data FROM blobs WHERE digest = ?"
 _CHECKPOINTS = "SELECT key, parent, body FROM checkpoints WHERE key > ?1 AND key < ?2 ORDER BY key {} LIMIT ?3"
 _KEYFRAMES = "SELECT key, body FROM keyframes WHERE key > ?1 AND key < ?2 ORDER BY key {} LIMIT ?3"
 _NAMES = "SELECT name, body FROM rows WHERE sid = ?1 AND kind = 1 AND {} ORDER BY name {} LIMIT ?4"
-_CALLS = "SELECT run, journal, n, body FROM calls WHERE sid = ?1 AND {0} ORDER BY run {1}, journal {1}, n {1} LIMIT ?8"
 _NAME_RANGE = "(?2 IS NULL OR name > ?2) AND (?3 IS NULL OR name < ?3)"
-_CALL_RANGE = "(?2 IS NULL OR (run, journal, n) > (?2, ?3, ?4)) AND (?5 IS NULL OR (run, journal, n) < (?5, ?6, ?7))"
 
 
 def walk(connection: Connection, line: Line, sequence: int, *, expected: bool) -> Iterator[CheckpointRow | Unreadable]:
@@ -164,12 +163,8 @@ def scan(
             refuse_miscounted_names(connection, line)
         return found
     if kind is Kind.CALL:
-        if not connection.has("calls"):
-            return []
-        nowhere = (None, None, None)
-        bounds = (*_call_key(after or nowhere), *_call_key(before or nowhere))
-        rows = connection.execute(_CALLS.format(_CALL_RANGE, order), (line.sid, *bounds, limit)).fetchall()
-        return [open_call(open_body(body), uid=line.row.uid, at=(run, at, n)) for run, at, n, body in rows]
+        ends: Any = {"after": after, "before": before}
+        return [*journals.page(connection, line.sid, line.row.uid, **ends, limit=limit)]
     if kind not in (Kind.CHECKPOINT, Kind.KEYFRAME):
         return []
     first = min(max(after, 0), MAX_SEQUENCE) if isinstance(after, int) else 0
@@ -179,10 +174,6 @@ def scan(
         rows = connection.execute(_KEYFRAMES.format(order), bounds).fetchall()
         return [KeyframeRow(sequence_in(key), open_body(body)) for key, body in rows]
     return _checkpoints(connection, line, order, bounds)
-
-
-def _call_key(key: Any) -> tuple[Any, ...]:
-    return tuple(key)
 
 
 def _checkpoints(connection: Connection, line: Line, order: str, bounds: tuple[int, int, int]) -> list[Any]:
