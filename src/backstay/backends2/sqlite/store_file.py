@@ -44,7 +44,10 @@ def refuse_unsafe_sqlite(version_text: str) -> None:
 
 def whereabouts(path: Path) -> Path:
     """A path through whose folders no link leads, so that SQLite may refuse every link."""
-    return path.parent.resolve() / path.name
+    try:
+        return path.parent.resolve() / path.name
+    except (OSError, RuntimeError) as error:
+        raise InvalidInputError(f"{path} leads nowhere", hint="a link in it leads in a circle") from error
 
 
 def prepare(path: Path, *, durability: str) -> Connection:
@@ -103,8 +106,6 @@ def finish_export(connection: Connection, path: Path) -> None:
     with translated(f"finishing {path}"):
         connection.pragma("synchronous", "extra")  # the one sync of the file takes all that was written before along
         connection.execute(schema.PUT_META, (schema.EXPORT, 1))
-        with _locked(path.parent):
-            pass
 
 
 def _inspect(path: Path, *, writing: bool = True) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import apsw
 
-from backstay.backends2.sqlite import schema
+from backstay.backends2.sqlite import journals, schema
 from backstay.backends2.sqlite.connections import BUSY_S, Connection, is_damage
 from backstay.backends2.sqlite.listing import open_line
 from backstay.backends2.sqlite.schema import Entry, child_entries, line_entries, name_entries, sequence_in
@@ -119,7 +119,7 @@ def _entries(connection: Connection) -> set[Entry]:
 
 def _true_entries(connection: Connection) -> set[Entry]:
     """The whole index as the rows themselves say it; what cannot be read leads nowhere."""
-    entries: set[Entry] = set()
+    entries = journals.entries(connection)
     for sid, session in _sessions(connection):
         if not isinstance(session, SessionRow):
             continue
