@@ -74,10 +74,10 @@ def pack(row: Row, uid: bytes) -> bytes:
     return seal(data, "session", row.id) + data
 
 
-def open_session(body: bytes, *, id_: str, hidden: bool = False) -> SessionRow:
-    """A session's line, or a CorruptionError."""
+def open_session(body: bytes, *, id_: str, hidden: bool | None = False) -> SessionRow:
+    """A session's line, or a CorruptionError. `hidden` as it must be, None for either."""
     row: SessionRow = _opened(body, _session, "session", id_)
-    if row.id != id_ or row.hidden != hidden:
+    if row.id != id_ or hidden not in (None, row.hidden):
         raise _misplaced(f"the line of session {id_!r}")
     return row
 
