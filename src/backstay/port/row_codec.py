@@ -137,6 +137,15 @@ def open_checkpoint(body: bytes, *, uid: bytes, sequence: int, parent: int | Non
     )
 
 
+def foreign_id(body: bytes) -> str | None:
+    """The id of a checkpoint, if it does not say where its row is; nothing is verified."""
+    at = SEAL_BYTES + _LENGTH_BYTES
+    try:
+        return _header(body[at : at + int.from_bytes(body[SEAL_BYTES:at], "big")]).id or None
+    except msgspec.DecodeError:
+        return None
+
+
 def _pack_checkpoint(row: CheckpointRow, uid: bytes) -> bytes:
     ours = row.id == make_id(row.sequence, uid, row.tail)
     header = _encode(
