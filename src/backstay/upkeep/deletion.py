@@ -143,9 +143,12 @@ def _empty(backend: Backend, hidden: str) -> None:
 
 
 def leftovers(backend: Backend) -> list[SessionRow]:
-    """The hidden sessions that nobody deletes or imports any more."""
-    rows = backend.sessions(SessionQuery(hidden=True, limit=_HIDDEN))
-    view = backend.read(Ask("")) if rows else None
+    """The hidden sessions that nobody deletes or imports any more; none if they cannot be listed."""
+    try:
+        rows = backend.sessions(SessionQuery(hidden=True, limit=_HIDDEN))
+        view = backend.read(Ask("")) if rows else None
+    except CorruptionError:
+        return []
     return [
         row for row in rows if view is not None and not is_live(row.claim, now_us=view.now_us, wall_us=view.wall_us)
     ]

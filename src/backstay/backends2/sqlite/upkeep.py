@@ -113,26 +113,30 @@ def repair(connection: Connection) -> list[str]:
 def _index(connection: Connection) -> tuple[set[Entry], set[Entry]]:
     """The index as the rows themselves say it, and as it is.
 
-    Without sessions whose line cannot be read: they are lost, and must not seem never to have been.
+    Without what leads to a line or a name that cannot be read: it is lost, and must not seem never to have been.
     """
     true: set[Entry] = set()
-    unknown: set[int] = set()
+    unknown: set[tuple[int, Any]] = set()
     lines: Any = connection.execute(_LINES).fetchall()
     for sid, *columns in lines:
         try:
-            _add_entries(connection, sid, open_line(*columns), true)
+            _add_entries(connection, sid, open_line(*columns), true, unknown)
         except CorruptionError:
-            unknown.add(sid)
+            unknown.add((sid, None))
     found: Any = connection.execute(_ENTRIES)
-    return true, {entry for entry in found if entry[2] not in unknown}
+    return true, {entry for entry in found if not unknown & {(entry[2], None), (entry[2], entry[3])}}
 
 
-def _add_entries(connection: Connection, sid: int, session: SessionRow, entries: set[Entry]) -> None:
+def _add_entries(
+    connection: Connection, sid: int, session: SessionRow, entries: set[Entry], unknown: set[tuple[int, Any]]
+) -> None:
     entries |= line_entries(session, sid)
     names: Any = connection.execute(_NAMES, (sid,)).fetchall()
     for name, body in names:
-        with contextlib.suppress(CorruptionError):
+        try:
             entries |= name_entries(open_name(open_body(body), uid=session.uid, name=name), sid)
+        except CorruptionError:
+            unknown.add((sid, name))
     rows: Any = connection.execute(_CHECKPOINTS, (sid,))
     for key, parent, body in rows:
         sequence = sequence_in(key)
