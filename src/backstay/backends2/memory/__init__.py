@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from backstay.errors import ClosedError
 from backstay.model import Problem
@@ -46,6 +46,7 @@ class MemoryBackend:
         self._tables: dict[tuple[bool, str], Tables] = {}  # by hidden and id
         self._blobs: dict[bytes, bytes] = {}
         self._uses: Counter[bytes] = Counter()
+        self._released: set[bytes] = set()  # by the batch that is being applied
         self._last = 0
         self._changes = 0
         self._news = threading.Condition(threading.RLock())
@@ -99,6 +100,12 @@ class MemoryBackend:
                 self._put(tables, row)
         for kind, key in batch.drops:
             self._drop(place, kind, key)
+        # Only now: what one row of the batch lets go, another may refer to.
+        for ref in self._released:
+            if self._uses[ref] <= 0:
+                del self._uses[ref]
+                self._blobs.pop(ref, None)
+        self._released.clear()
         if not batch.lazy:
             self._changes += 1
             self._news.notify_all()
@@ -110,12 +117,9 @@ class MemoryBackend:
         self._uses.update(tables.refs.get(place, ()))
         self._release(before)
 
-    def _release(self, refs: Iterable[bytes]) -> None:
-        for ref in refs:
-            self._uses[ref] -= 1
-            if self._uses[ref] <= 0:
-                del self._uses[ref]
-                self._blobs.pop(ref, None)
+    def _release(self, refs: Sequence[bytes]) -> None:
+        self._uses.subtract(refs)
+        self._released.update(refs)
 
     def _drop(self, place: tuple[bool, str], kind: Kind, key: Key) -> None:
         tables = self._tables.get(place)
