@@ -11,8 +11,8 @@ somebody else made (an adapter's, a predecessor's) is *foreign*: a backend keeps
 
 from __future__ import annotations
 
+import functools
 import re
-from functools import lru_cache
 from hashlib import sha256
 
 TAIL_BYTES = 7
@@ -56,7 +56,7 @@ def sequences_starting(start: str, uid: bytes, *, last: int) -> list[int]:
         return []
     known = min(len(start) // 2, _SEQUENCE_BYTES)
     space = 1 << (8 * known)
-    mixed = int.from_bytes(bytes.fromhex(start[: 2 * known]), "little") ^ _pad(uid)
+    mixed = int.from_bytes(bytes.fromhex(start[: 2 * known]), "little") ^ _pad(uid) % space
     low = mixed * _INVERSE % space
     shown = start[: 2 * (_SEQUENCE_BYTES + _UID_START_BYTES)]
     found = range(low or space, last + 1, space)
@@ -68,6 +68,6 @@ def is_ours(id_: str) -> bool:
     return _OURS.fullmatch(id_) is not None
 
 
-@lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=1024)
 def _pad(uid: bytes) -> int:
     return int.from_bytes(sha256(b"id\0" + uid).digest()[:_SEQUENCE_BYTES], "little")

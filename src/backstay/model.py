@@ -106,20 +106,17 @@ class Damaged(msgspec.Struct, frozen=True):
     what: str
 
 
-class StateSource:
-    """Where a Checkpoint gets its state from when somebody asks: loaded once, then kept."""
+class StateSource(msgspec.Struct):
+    """Where a Checkpoint gets its state from when it is asked for: loaded once, then kept."""
 
-    __slots__ = ("_load", "_state")
-
-    def __init__(self, load: Callable[[], StateDict]) -> None:
-        self._load = load
-        self._state: StateDict | None = None
+    load: Callable[[], StateDict]
+    loaded: StateDict | None = None
 
     def state(self) -> StateDict:
         """The state; the first call loads it."""
-        if self._state is None:
-            self._state = self._load()
-        return self._state
+        if self.loaded is None:
+            self.loaded = self.load()
+        return self.loaded
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):

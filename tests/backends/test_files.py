@@ -354,6 +354,14 @@ def test_a_folder_that_is_not_a_store_is_refused_and_left_as_it_is(tmp_path: Pat
         FilesBackend(tmp_path / "nowhere" / "store")
 
 
+def test_a_store_whose_first_words_are_no_text_is_refused(tmp_path: Path) -> None:
+    write_sessions(tmp_path / "store")
+    meta = tmp_path / "store" / "backstay.json"
+    meta.write_bytes(meta.read_bytes().replace(b"files", b"f\xe9les"))
+    with pytest.raises(FormatError):
+        FilesBackend(tmp_path / "store")
+
+
 @pytest.mark.parametrize("asked", [b'"min_reader":', b'"min_writer":'])
 def test_a_store_of_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path, asked: bytes) -> None:
     states = write_sessions(tmp_path / "store")
@@ -392,19 +400,21 @@ def test_a_url_may_be_relative_or_absolute(tmp_path: Path, monkeypatch: pytest.M
 # others at the same files
 
 
+# The first of them begins the shared session: a commit that has loaded nothing goes on top of whatever is there.
 WRITER = """
-import sys, backstay
+import sys, time, backstay
 with backstay.open("file:" + sys.argv[1]) as store:
     for number in range(int(sys.argv[3])):
         while True:
             session = store.session("shared")
             try:
-                state = session.load() if session.head() else {"done": []}
+                begins = sys.argv[2] == "a" and not session.head()
+                state = {"done": []} if begins else session.load()
                 state["done"].append([sys.argv[2], number])
                 session.commit(state)
                 break
             except (backstay.ConflictError, backstay.NotFoundError):
-                pass
+                time.sleep(0.001)
         store.session("of " + sys.argv[2]).commit({"number": number, "picture": b"p" * 6000})
 print("done")
 """

@@ -385,6 +385,16 @@ def test_what_is_no_export_or_a_newer_one_is_said_to_be_that(file: Path, there: 
         there.import_(file)
 
 
+def test_a_name_that_is_no_text_does_not_get_in(small: bytes, file: Path, there: Store) -> None:
+    file.write_bytes(small)
+    blocks = [(kind, content.replace(b"\xa4main", b"\xa4m\xe9in")) for kind, content in blocks_of(file)]
+    assert blocks != blocks_of(file)
+    write_forged(file, blocks)
+    with pytest.raises(CorruptionError):
+        there.import_(file)
+    assert is_empty(there)
+
+
 def test_a_file_that_is_not_there_or_is_no_file_is_said_to_be_that(tmp_path: Path, there: Store) -> None:
     with pytest.raises(NotFoundError):
         there.import_(tmp_path / "nothing")

@@ -9,29 +9,17 @@ are kept once per store by their digest; `refs` names the pieces a record needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from hashlib import sha256
 from typing import Any
 
 import msgspec
 
-from backstay.codec import (
-    LARGE,
-    Ext,
-    Path,
-    array_header,
-    decoder,
-    encode_stored,
-    encode_tagged,
-    tag_scalar,
-    tagged,
-    untag,
-)
+from backstay.codec import array_header, decoder, untag
 from backstay.errors import CorruptionError
 from backstay.model import MAX_STATE_BYTES, Damaged, StateDict
 
 LARGE_BYTES = 4096
 PIECE_BYTES = 32 * 1024  # the first piece of a large value; each further one is twice as long
-_MAX_PIECE_BYTES = 8 * 1024 * 1024
+MAX_PIECE_BYTES = 8 * 1024 * 1024
 _MAX_LARGE_BYTES = 2 * MAX_STATE_BYTES
 _LARGE_COST = 1024  # what is nested in itself takes time, however short it is
 
@@ -43,7 +31,7 @@ PATCH = 3  # path, key, head, tail       one value: the new middle of a text or 
 MANY = 4  # path, count          2 * count values: keys and values of a dict
 LIST = 5  # path, key, count     count values: container[key] = values
 
-_TEXT, _BYTES, _SURROGATES, _ENCODED = range(4)
+TEXT, BYTES, SURROGATES, ENCODED = range(4)
 
 decode_ops = msgspec.msgpack.Decoder(list[list[Any]], ext_hook=untag).decode
 
@@ -59,88 +47,6 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     def size_bytes(self) -> int:
         """What the record weighs before it is packed."""
         return len(self.ops) + len(self.body)
-
-
-class Writer:
-    """Collects ops, values and the pieces of large values."""
-
-    def __init__(self) -> None:
-        self.ops: list[list[Any]] = []
-        self.values: list[bytes] = []
-        self._refs: list[bytes] = []
-        self._pieces: dict[bytes, bytes] = {}
-
-    def op(self, *op: object) -> None:
-        """Add an op; its values follow with `value`."""
-        self.ops.append(list(op))
-
-    def value(self, value: object, path: Path, data: bytes | None = None) -> None:
-        """Add one value in its stored form (`data`, if the caller has it), large strings as references."""
-        if data is None:
-            data = encode_stored(value, path)
-        if len(data) >= LARGE_BYTES:
-            data = encode_tagged(tagged(value, path, scalar=self._scalar))
-        self.values.append(data)
-
-    def part(self, value: object, path: Path) -> None:
-        """Add a value that does not change from step to step: if it is large, kept once per store as a whole."""
-        self.value(value, path)
-        if len(self.values[-1]) >= LARGE_BYTES:
-            self.values[-1] = encode_tagged(self._large(_ENCODED, self.values[-1]))
-
-    def mark(self) -> tuple[int, int, int]:
-        """A place to come back to with `rewind`."""
-        return len(self.ops), len(self.values), len(self._refs)
-
-    def rewind(self, mark: tuple[int, int, int]) -> None:
-        """Forget all that was added since."""
-        del self.ops[mark[0] :], self.values[mark[1] :], self._refs[mark[2] :]
-
-    def weight_since(self, mark: tuple[int, int, int]) -> int:
-        """Roughly how many bytes were added since, references and their pieces included."""
-        ops = sum([4 * len(op) + sum([len(str(step)) for step in op[1]]) for op in self.ops[mark[0] :]])
-        pieces = sum([len(self._pieces[ref]) for ref in self._refs[mark[2] :]])
-        return ops + pieces + sum(map(len, self.values[mark[1] :]))
-
-    def finish(self) -> tuple[Record, dict[bytes, bytes]]:
-        """The record, and the pieces it needs by their digests."""
-        if not self._refs:
-            return Record(encode_ops(self.ops), b"".join(self.values)), {}
-        refs = tuple(dict.fromkeys(self._refs))
-        record = Record(encode_ops(self.ops), b"".join(self.values), refs)
-        return record, {ref: self._pieces[ref] for ref in refs}
-
-    def _scalar(self, value: object) -> Any:
-        if type(value) is str and len(value) * 4 >= LARGE_BYTES:
-            try:
-                kind, data = _TEXT, value.encode()
-            except UnicodeEncodeError:
-                kind, data = _SURROGATES, value.encode("utf-8", "surrogatepass")
-            if len(data) >= LARGE_BYTES:
-                return self._large(kind, data)
-        if type(value) is bytes and len(value) >= LARGE_BYTES:
-            return self._large(_BYTES, value)
-        return tag_scalar(value)
-
-    def _large(self, kind: int, data: bytes) -> Ext:
-        # Borders lie at fixed places, so that a text which only grows keeps the pieces it had.
-        digests, at, length = b"", 0, PIECE_BYTES
-        while at < len(data):
-            piece = data[at : at + length]
-            digest = sha256(piece).digest()
-            self._refs.append(digest)
-            self._pieces[digest] = piece
-            digests += digest
-            at, length = at + length, min(2 * length, _MAX_PIECE_BYTES)
-        return Ext(LARGE, bytes([kind]) + digests)
-
-
-def encode_ops(ops: list[list[Any]]) -> bytes:
-    """Ops as the first half of a record."""
-    try:
-        return encode_tagged(ops)
-    except UnicodeEncodeError:  # a key with a lone surrogate, on the way or at its end
-        return encode_stored([[list(step) if type(step) is tuple else step for step in op] for op in ops])
 
 
 class Rebuilt(msgspec.Struct, frozen=True, gc=False):
@@ -288,12 +194,12 @@ def _reader(
                 return Damaged("a large value could not be read")
             message = f"a piece of a large value is missing: {missing.args[0].hex()[:12]}"
             raise CorruptionError(message) from None
-        if kind == _ENCODED:
+        if kind == ENCODED:
             spend(len(content))
             return read(content)
-        if kind == _BYTES:
+        if kind == BYTES:
             return content
-        return content.decode("utf-8", "surrogatepass" if kind == _SURROGATES else "strict")
+        return content.decode("utf-8", "surrogatepass" if kind == SURROGATES else "strict")
 
     made: dict[bytes, str | bytes] = {}
     read = decoder(large)

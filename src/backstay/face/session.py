@@ -30,15 +30,7 @@ from backstay.rules import branches, refusals
 from backstay.run import Run, deciding
 from backstay.run.deciding import UNDECIDED
 from backstay.store.events import Events
-from backstay.store.fields import (
-    Fields,
-    check_status,
-    check_step,
-    check_text,
-    check_usage,
-    encode_metadata,
-    read_fields,
-)
+from backstay.store.fields import Given, check_given, check_text, read_fields
 from backstay.store.history import RACES, History
 from backstay.store.looks import Place
 from backstay.store.refs import Ref, readable
@@ -96,32 +88,18 @@ class Session:
         check_name(branch, "a branch name")
         if id is not None:
             check_name(id, "a checkpoint id")
-        for name, text in (("label", label), ("resume_hint", resume_hint), ("summary", summary)):
-            check_text(text, name)
-        check_text(trigger, "trigger", required=True)
-        check_step(step)
-        chosen, used, meta = check_status(status), check_usage(usage), encode_metadata(metadata)
-
-        def fields(parent: Fields | None) -> Fields:
-            now, reason = chosen or ((parent.status, parent.reason) if parent else ("in_progress", None))
-            return self._history.fields(
-                parent,
-                state,
-                branch=branch,
-                trigger=trigger,
-                status=now,
-                reason=reason,
-                step=step,
-                label=label,
-                used=used,
-                metadata=meta,
-                resume_hint=resume_hint,
-                summary=summary,
-                loop=parent.loop if parent else b"",
-            )
-
+        given = check_given(
+            step=step,
+            label=label,
+            trigger=trigger,
+            status=status,
+            usage=usage,
+            metadata=metadata,
+            resume_hint=resume_hint,
+            summary=summary,
+        )
         wanted = self._expected(state, branch, expect)
-        made = self._history.write(branch, state, fields, expect=wanted, id_=id, root=root, frozen=frozen)
+        made = self._history.write(branch, state, given, expect=wanted, id_=id, root=root, frozen=frozen)
         if isinstance(state, State) and state.at is not None and state.at[:2] == (self.id, branch):
             state.at = (self.id, branch, made.id)
         return made
@@ -182,22 +160,17 @@ class Session:
             raise refusals.no_branch(self.id, branch)[1]
         self._history.lane(branch)
 
-        def fields(parent: Fields | None) -> Fields:
-            return self._history.fields(
-                parent,
-                state,
-                branch=branch,
-                trigger=trigger,
-                status=source.status,
-                reason=source.reason,
-                step=source.step,
-                used=Usage(),
-                resume_hint=source.resume_hint,
-                restored_from=row.id,
-                loop=source.loop,
-            )
-
-        return self._history.write(branch, state, fields, expect=expect, undoable=True, takes_up=trigger == "undo")
+        given = Given(
+            trigger,
+            status=source.status,
+            reason=source.reason,
+            step=source.step,
+            resume_hint=source.resume_hint,
+            restored_from=row.id,
+            loop=source.loop,
+        )
+        takes_up = trigger == "undo"
+        return self._history.write(branch, state, given, expect=expect, undoable=True, takes_up=takes_up)
 
     def fork(self, ref: Ref, branch: str) -> Branch:
         """A new branch at a checkpoint; nothing is copied."""

@@ -288,6 +288,18 @@ def live_lanes(lanes: Iterable[LaneRow], *, now_us: int, wall_us: int, server_cl
     )
 
 
+def decided(look: Callable[[Ask], View], ask: Ask, decide: Decide) -> tuple[View, Batch]:
+    """What a rule decides on what a backend sees, looked at once more if it asks for that; inside one transaction."""
+    view = look(ask)
+    batch = decide(view)
+    if isinstance(batch, More):
+        view = look(batch.ask)
+        batch = decide(view)
+    assert isinstance(batch, Batch)  # noqa: S101 - a rule looks again once
+    view.answer = batch.answer
+    return view, batch
+
+
 def numbered(calls: Iterable[CallRow | Unreadable], run: int, journal: int) -> list[CallRow | Unreadable]:
     """The calls under a journal in order, with Unreadable where one is missing."""
     found: list[CallRow | Unreadable] = []
@@ -329,6 +341,7 @@ __all__ = [
     "TagRow",
     "Unreadable",
     "View",
+    "decided",
     "live_lanes",
     "numbered",
     "refuse_unknown",

@@ -5,8 +5,8 @@ Knows keys, references of blobs and parents, and no rule.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from backstay.errors import CorruptionError
 from backstay.ids import sequence_of
@@ -21,6 +21,7 @@ from backstay.port import (
     LaneRow,
     Records,
     Row,
+    SessionQuery,
     SessionRow,
     TagRow,
     Unreadable,
@@ -170,21 +171,14 @@ class Tables:
             at = lane.head.sequence
         if isinstance(ref, str) and name is None:
             self._count_names()
-        rows: list[CheckpointRow | Unreadable] = []
-        keyframe: KeyframeRow | None = None
-        while at is not None and keyframe is None:
-            row = self.checkpoints.get(at)
-            if row is None:
-                if not rows and name is None:
-                    self._count_checkpoints()
-                    break
-                row = Unreadable(at, f"checkpoint #{at} is missing")
-            if isinstance(row, Unreadable) and not salvage:
+        if at is not None and at not in self.checkpoints and name is None:
+            self._count_checkpoints()
+            at = None
+        rows, keyframe = chain(at, self.checkpoints.get, self.keyframes.get, without)
+        for row in rows if not salvage else ():
+            if isinstance(row, Unreadable):
                 raise self._missing(row.why)
-            rows.append(row)
-            keyframe = None if at in without else self.keyframes.get(at)
-            at = row.parent
-        return Records(self.session, lane, tuple(rows[::-1]), None if keyframe is None else keyframe.data)
+        return Records(self.session, lane, tuple(rows), None if keyframe is None else keyframe.data)
 
     def refs_of(self, records: Records) -> set[bytes]:
         """The blobs that some records need."""
@@ -209,6 +203,10 @@ class Tables:
             at = found[-1].parent
         return found
 
+    def matches(self, query: SessionQuery) -> bool:
+        """True if a query asks for this session."""
+        return is_wanted(self.session, query) and (query.foreign is None or query.foreign in self.foreign)
+
     def scan(self, kind: Kind, *, after: Any, before: Any, limit: int) -> Sequence[Row | Unreadable]:
         """A page of rows of one kind."""
         table: dict[Any, Any] = self._table(kind)
@@ -224,3 +222,34 @@ class Tables:
         if kind is Kind.CHECKPOINT:
             return dict(self.checkpoints)
         return dict(self.keyframes) if kind is Kind.KEYFRAME else {}
+
+
+Frame = TypeVar("Frame")
+
+
+def chain(
+    at: int | None,
+    row_at: Callable[[int], CheckpointRow | Unreadable | None],
+    keyframe_at: Callable[[int], Frame | None],
+    without: Collection[int] = (),
+) -> tuple[list[CheckpointRow | Unreadable], Frame | None]:
+    """The rows from a checkpoint down to one that has a keyframe, oldest first, and that keyframe."""
+    rows: list[CheckpointRow | Unreadable] = []
+    keyframe = None
+    while at is not None and keyframe is None:
+        rows.append(row_at(at) or Unreadable(at, f"checkpoint #{at} is missing"))
+        keyframe = None if at in without else keyframe_at(at)
+        at = rows[-1].parent
+    return rows[::-1], keyframe
+
+
+def is_wanted(row: SessionRow, query: SessionQuery) -> bool:
+    """True if a session's line is one that a query asks for, whatever foreign ids it has."""
+    return (
+        row.hidden == query.hidden
+        and (query.before is None or row.touched < query.before)
+        and (query.status is None or row.status == query.status)
+        and (query.agent is None or row.agent == query.agent)
+        and row.id.startswith(query.prefix)
+        and (query.uid_start is None or row.uid.startswith(query.uid_start))
+    )

@@ -318,12 +318,14 @@ def show(row: SessionRow, *, last_run: int) -> Decide:
         raise refusals.full(row.id)[1]  # a store's own numbers go on behind these: they must not run out
 
     def decide(view: View) -> Batch:
-        if view.session is None:
-            if view.again and view.beside is not None and view.beside.uid == row.uid:
-                return Batch()
-            raise refusals.changed(row.id, "its import was swept away")[1]
+        if view.again and view.session is None and view.beside is not None and view.beside.uid == row.uid:
+            return Batch()  # an earlier try of this very write went through
+        found: list[refusals.Found] = []
         if view.beside is not None:
-            raise refusals.session_exists(row.id)[1]
+            found.append(refusals.session_exists(row.id))
+        if view.session is None:
+            found.append(refusals.changed(row.id, "its import was swept away"))
+        refusals.settle(found)
         # Runs of this store get numbers beyond those that came along: journals are told apart by them.
         touched = max(view.fresh, last_run + 1)
         return Batch((msgspec.structs.replace(row, touched=touched, hidden=False, claim=None),), wakes=True)

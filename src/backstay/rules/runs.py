@@ -20,6 +20,7 @@ from backstay.rules.refusals import Lease
 
 LOST_CALL = "(damaged)"  # the name of a call that was given up and could not be read
 
+_OVER = ("completed", "cancelled")  # the next run begins with an input of its own
 _FRESH_SHARE = 20
 _SPOT_BYTES = 12
 
@@ -72,7 +73,7 @@ def renewed(lane: LaneRow, view: View, lease: Lease) -> LaneRow:
 
 
 def ended(lane: LaneRow, *, completed: bool) -> LaneRow:
-    """The lane after its run; the next run goes on with its input unless it is completed."""
+    """The lane after its run; the next run goes on with its input unless this one came to its end."""
     rest = {"unfinished": False, "input": None} if completed else {}
     return msgspec.structs.replace(
         lane, claim=None, purpose=None, entered=False, crashes=0, spot=b"", nonce=b"", **rest
@@ -239,7 +240,7 @@ def leave(lease: Lease, *, status: str | None, reason: str | None) -> Decide:
         assert view.session is not None  # noqa: S101 - its lane is here
         if status is None or lane.purpose is not None:
             return Batch((msgspec.structs.replace(view.session, touched=view.fresh), let_go(lane)), wakes=True)
-        after = msgspec.structs.replace(ended(lane, completed=status == "completed"), status=status, reason=reason)
+        after = msgspec.structs.replace(ended(lane, completed=status in _OVER), status=status, reason=reason)
         line = msgspec.structs.replace(view.session, touched=view.fresh, status=status, reason=reason)
         return Batch((line, after), wakes=True)
 

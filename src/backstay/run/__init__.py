@@ -34,7 +34,7 @@ from backstay.run.live_journal import LiveJournal
 from backstay.run.options import OnDoubt, OnFailed, check_choices, check_options
 from backstay.run.result_places import places
 from backstay.sealing import open_value, pack_value
-from backstay.store.fields import Fields, check_text, check_usage, decode_usage
+from backstay.store.fields import Given, check_text, check_usage, decode_usage
 from backstay.store.history import History
 from backstay.strategy import Event, Moment, Strategy
 
@@ -452,26 +452,21 @@ class Run:
         check_text(self.resume_hint, "resume_hint")
         counters = msgspec.structs.replace(self._counters, iteration=self.iteration, watch=self._loop.watch)
 
-        def fields(parent: Fields | None) -> Fields:
-            return self._history.fields(
-                parent,
-                self.state,
-                branch=self.branch,
-                trigger=trigger,
-                status=status,
-                step=self.iteration,
-                label=label,
-                used=self._used,
-                resume_hint=self.resume_hint,
-                loop=encode_counters(counters),
-            )
-
+        given = Given(
+            trigger,
+            self._used,
+            status,
+            step=self.iteration,
+            label=label,
+            resume_hint=self.resume_hint,
+            loop=encode_counters(counters),
+        )
         kept = calls.keys_of(places(self.state, calls.results)) if calls.results else {}
         with calls.writing():
             point = self._history.write(
                 self.branch,
                 self.state,
-                fields,
+                given,
                 expect=NOTHING if self.head is None else self.head.id,
                 lease=calls.lease,
                 places=kept,

@@ -21,7 +21,9 @@ Ident = tuple[str | None, str, str | None, int]
 class Journal:
     """Recorded calls since the last recorded boundary, those asked for, and those in flight."""
 
-    def __init__(self, calls: Iterable[CallRow]) -> None:
+    def __init__(self, calls: Iterable[CallRow], *, token: int) -> None:
+        self._token = token
+        self._doubtful: dict[str, CallRow] = {}
         self._recorded: dict[Ident, CallRow] = {}
         self._by_id: dict[str, Ident] = {}
         self._counts: dict[Slot, int] = {}
@@ -35,6 +37,10 @@ class Journal:
         ident = call.parent, call.name, call.key, call.nth
         self._recorded[ident] = call
         self._by_id[call.id] = ident
+        if in_doubt(call, self._token):
+            self._doubtful[call.id] = call
+        elif self._doubtful:
+            self._doubtful.pop(call.id, None)
 
     def begin(self, slot: Slot) -> tuple[int, CallRow | None]:
         """How often this was asked before, and the call that is recorded for it, if any.
@@ -101,13 +107,14 @@ class Journal:
             at = None if outer is None else self._recorded[outer]
         return at is not None
 
-    def doubtful(self, token: int) -> list[CallRow]:
+    def doubtful(self) -> list[CallRow]:
         """Recorded calls of which it is not known whether they happened."""
-        return [call for call in self._recorded.values() if in_doubt(call, token)]
+        return list(self._doubtful.values())
 
     def taken_in(self) -> None:
         """A boundary was recorded: what was asked for is history."""
         self._recorded.clear()
+        self._doubtful.clear()
         self._by_id.clear()
         self._counts.clear()
         self._asked.clear()

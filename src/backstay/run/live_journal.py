@@ -90,7 +90,7 @@ class LiveJournal:
         self._state = state
         self._halt = halt
         self._on_fenced = on_fenced
-        self._journal = Journal(entered.calls)
+        self._journal = Journal(entered.calls, token=entered.lease.token)
         self._known: Known | None = None
         self._renewed_us = clock_us()
         self._lock = threading.RLock()
@@ -156,7 +156,7 @@ class LiveJournal:
     def doubtful(self) -> list[Call]:
         """The calls of which nobody knows whether they happened."""
         with self._lock:
-            rows = self._journal.doubtful(self.lease.token)
+            rows = self._journal.doubtful()
         return [to_call(row, status=IN_DOUBT) for row in rows]
 
     def keys_of(self, places: Mapping[str, bytes]) -> dict[CallKey, bytes]:
@@ -241,7 +241,7 @@ class LiveJournal:
         return pack_value(data), digest_of(args)
 
     def _refuse_doubtful(self, name: str, digest: bytes, kind: str) -> None:
-        for call in self._journal.doubtful(self.lease.token) if kind == "tool" else ():
+        for call in self._journal.doubtful() if kind == "tool" else ():
             if (call.name, call.args_digest) == (name, digest):
                 raise doubt(call)
 
@@ -358,7 +358,7 @@ class LiveJournal:
         self._tell(row)
 
     def _tell(self, row: CallRow) -> None:
-        if self._events.heard("call"):
+        if self._events.listeners["call"]:
             self._events.emit("call", to_call(row))
 
     def answered(self, slot: Slot, row: CallRow) -> None:

@@ -14,21 +14,17 @@ class Events:
     """The listeners of one store. What one raises is logged and disturbs nothing."""
 
     def __init__(self) -> None:
-        self._listeners: dict[str, list[Callable[[Any], object]]] = {event: [] for event in EVENTS}
+        self.listeners: dict[str, list[Callable[[Any], object]]] = {event: [] for event in EVENTS}
 
     def on(self, event: str, fn: Callable[[Any], object]) -> None:
         """Call `fn` after each event of that name."""
-        if event not in self._listeners:
+        if event not in self.listeners:
             raise InvalidInputError(f"there is no event {event!r}", hint=f"one of {', '.join(EVENTS)}")
-        self._listeners[event].append(fn)
-
-    def heard(self, event: str) -> bool:
-        """True if somebody listens."""
-        return bool(self._listeners[event])
+        self.listeners[event].append(fn)
 
     def emit(self, event: str, value: object) -> None:
         """Tell the listeners."""
-        for fn in self._listeners[event]:
+        for fn in self.listeners[event]:
             try:
                 fn(value)
             except Exception:  # a listener's fault is not the writer's

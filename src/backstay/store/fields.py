@@ -6,6 +6,7 @@ reading, so a later version can add some.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +16,7 @@ import msgspec
 from backstay.codec import Root, decode, encode_stored
 from backstay.digest import checkpoint_digest
 from backstay.errors import CorruptionError, InvalidInputError
+from backstay.messages import summarise
 from backstay.model import (
     Call,
     Checkpoint,
@@ -91,7 +93,7 @@ def read_fields(row: CheckpointRow) -> Fields:
         raise CorruptionError(message, hint="session.newest_intact() finds the newest one that is whole")
     try:
         return _decode_fields(row.fields)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         message = f"checkpoint {row.id[:12]} has fields that do not decode"
         raise CorruptionError(message) from error
 
@@ -115,6 +117,80 @@ def total_of(parent: Fields | None, used: Usage) -> bytes:
     if parent is None or not parent.total:
         return encode_usage(used)
     return parent.total if used == _NO_USAGE else encode_usage(decode_usage(parent.total) + used)
+
+
+class Given(msgspec.Struct, frozen=True, gc=False):
+    """What a caller says of a checkpoint, checked. `status` and `loop` are the parent's where they are None."""
+
+    trigger: str
+    used: Usage = _NO_USAGE
+    status: str | None = None
+    reason: str | None = None
+    step: int | None = None
+    label: str | None = None
+    metadata: bytes = b""
+    resume_hint: str | None = None
+    restored_from: str | None = None
+    summary: str | None = None
+    loop: bytes | None = None
+
+
+def check_given(
+    *,
+    step: object,
+    label: str | None,
+    trigger: str,
+    status: object,
+    usage: object,
+    metadata: object,
+    resume_hint: str | None,
+    summary: str | None,
+) -> Given:
+    """What a caller of `commit` says, or an InvalidInputError."""
+    check_text(label, "label")
+    check_text(resume_hint, "resume_hint")
+    check_text(summary, "summary")
+    check_text(trigger, "trigger", required=True)
+    check_step(step)
+    now, reason = check_status(status) or (None, None)
+    return Given(
+        trigger,
+        check_usage(usage),
+        now,
+        reason,
+        step,  # type: ignore[arg-type]
+        label,
+        encode_metadata(metadata),
+        resume_hint,
+        summary=summary,
+    )
+
+
+def make_fields(given: Given, parent: Fields | None, state: StateDict, *, branch: str, agent: str | None) -> Fields:
+    """The fields of a checkpoint on this parent."""
+    status, reason = given.status, given.reason
+    if status is None:
+        status, reason = ("in_progress", None) if parent is None else (parent.status, parent.reason)
+    loop = given.loop
+    if loop is None:
+        loop = b"" if parent is None else parent.loop
+    return Fields(
+        at_us=time.time_ns() // 1000,
+        branch=branch,
+        trigger=given.trigger,
+        status=status,
+        step=given.step,
+        label=given.label,
+        reason=reason,
+        agent=agent or (None if parent is None else parent.agent),
+        usage=encode_usage(given.used),
+        total=total_of(parent, given.used),
+        metadata=given.metadata,
+        resume_hint=given.resume_hint,
+        restored_from=given.restored_from,
+        summary=summarise(state) if given.summary is None else given.summary,
+        loop=loop,
+    )
 
 
 def check_state(state: object) -> None:

@@ -18,7 +18,7 @@ from backstay.delta import Known, Record, advance, know, rebuild, whole
 from backstay.digest import checkpoint_digest, state_digest
 from backstay.errors import CorruptionError, NotFoundError
 from backstay.ids import TAIL_BYTES, UID_BYTES
-from backstay.model import State
+from backstay.model import StateDict
 from backstay.port import Ask, Backend, CallRow, CheckpointRow, Kind, Records, Unreadable
 from backstay.port.lease import Holder, here
 from backstay.port.rows import DONE, STARTED, Head
@@ -62,9 +62,9 @@ class Author:
         self.session = session
         self.branch = branch
         self.keyframe_every = keyframe_every
-        self.states: dict[int, State] = {}
+        self.states: dict[int, StateDict] = {}
         self.rows: list[CheckpointRow] = []
-        self.state: State = {}
+        self.state: StateDict = {}
         self.head: Head | None = None
         self.place = 0
         self._random = random
@@ -89,7 +89,7 @@ class Author:
 
     def draft(
         self,
-        state: State,
+        state: StateDict,
         *,
         keyframe: bool | None = None,
         delta: bool = True,
@@ -131,7 +131,7 @@ class Author:
             **options,
         )
 
-    def write(self, new: Commit, state: State) -> CheckpointRow:
+    def write(self, new: Commit, state: StateDict) -> CheckpointRow:
         """Hand a draft to the backend; if it takes it, go on from there."""
         row = self.backend.write(new.ask, commit_rule(new)).answer
         assert isinstance(row, CheckpointRow)
@@ -141,7 +141,7 @@ class Author:
         self.place = self.place + 1 if new.keyframe is None else 0
         return row
 
-    def commit(self, state: State, **options: Any) -> CheckpointRow:
+    def commit(self, state: StateDict, **options: Any) -> CheckpointRow:
         """Draft and write."""
         return self.write(self.draft(state, **options), state)
 
@@ -207,7 +207,7 @@ class Runner:
         """A call from its beginning to its end."""
         return self.finish(self.start(name), **fields)
 
-    def boundary(self, state: State | None = None, **options: Any) -> CheckpointRow:
+    def boundary(self, state: StateDict | None = None, **options: Any) -> CheckpointRow:
         """A checkpoint that takes in what is pending."""
         after = next_turn(self.author.state, len(self.author.rows)) if state is None else state
         return self.author.commit(after, lease=self.lease, **options)
@@ -271,7 +271,7 @@ def totals_at(at_us: int, *, status: str = "in_progress", agent: str | None = No
     return Totals(agent, status, None, None, b"", at_us)
 
 
-def next_turn(state: State, number: int) -> State:
+def next_turn(state: StateDict, number: int) -> StateDict:
     """The state after one more turn. Each change that a conversation knows comes up within a few turns."""
     messages = list(state.get("messages", []))
     if number % 20 == 19:
@@ -287,12 +287,12 @@ def next_turn(state: State, number: int) -> State:
 # reading
 
 
-def read_back(backend: Backend, session: str, ref: str | int, *, without: Collection[int] = ()) -> State:
+def read_back(backend: Backend, session: str, ref: str | int, *, without: Collection[int] = ()) -> StateDict:
     """A state, everything verified; CorruptionError if any of it is not as it was written."""
     return open_records(backend.state(session, ref, without=without))
 
 
-def open_records(records: Records) -> State:
+def open_records(records: Records) -> StateDict:
     """The state that some records lead to, everything verified."""
     if records.session is None or not records.rows:
         raise NotFoundError("there is no such checkpoint")
@@ -328,7 +328,7 @@ def _intact(row: CheckpointRow | Unreadable) -> CheckpointRow:
     return row
 
 
-def check_states(backend: Backend, session: str, states: Mapping[int, State]) -> None:
+def check_states(backend: Backend, session: str, states: Mapping[int, StateDict]) -> None:
     """Every one of these checkpoints gives back what was put in, and there are no others."""
     rows = backend.scan(session, Kind.CHECKPOINT, limit=1_000_000)
     assert [row.sequence for row in rows if isinstance(row, CheckpointRow)] == sorted(states)

@@ -126,14 +126,14 @@ def delete_session(backend: Backend, session: str, *, touched: int | None = None
 
     hidden: SessionRow | None = backend.write(hide_ask(session), decide).answer
     if hidden is not None:
-        _empty(backend, hidden.id)
+        empty(backend, hidden.id)
         return
     for uid in uids[:1]:  # an earlier try went through, and its answer was lost on the way
         for row in backend.sessions(SessionQuery(hidden=True, prefix=f"{uid.hex()}.")):
-            _empty(backend, row.id)
+            empty(backend, row.id)
 
 
-def _empty(backend: Backend, hidden: str) -> None:
+def empty(backend: Backend, hidden: str) -> None:
     """Remove a hidden session, in portions."""
     ask = Ask(hidden, hidden=True)
     for kind in _EMPTIED:
@@ -159,6 +159,6 @@ def sweep(backend: Backend) -> list[str]:
     done = []
     for row in leftovers(backend):
         with contextlib.suppress(CorruptionError):
-            _empty(backend, row.id)
+            empty(backend, row.id)
             done.append("a half-deleted or half-imported session was removed")
     return done

@@ -15,7 +15,7 @@ from typing import Any
 
 import backstay
 from backstay import ClosedError, InDoubtError, LeaseHeldError, UnavailableError
-from backstay.testing.faults import Faults, Posix, mount
+from tests.faults import Faults, Posix, mount
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
 from tests.crash.runs.agent import SESSION, STRATEGIES, Outside, examine, judge_end, live, settle

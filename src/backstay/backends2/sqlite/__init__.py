@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from backstay.backends2.sqlite import batches, history, listing, schema, store_file, upkeep
+from backstay.backends2.sqlite import batches, history, listing, store_file, upkeep
 from backstay.backends2.sqlite.connections import (
     FORK_PATIENCE_S,
     Connection,
@@ -108,7 +108,7 @@ class SqliteBackend:
     # one session
 
     def read(self, ask: Ask) -> View:
-        return self._read(lambda connection: _view(connection, ask))
+        return self._read(lambda connection: look(connection, ask, fresh=connection.last_touched + 1)[1])
 
     def write(self, ask: Ask, decide: Decide) -> View:
         return self._write(lambda connection: self._writer.write(connection, ask, decide))
@@ -176,7 +176,10 @@ class SqliteBackend:
         return self._read(listing.sizes)
 
     def check(self) -> Iterator[Problem]:
-        yield from self._read(upkeep.check)
+        self._refuse_child()
+        with translated("checking the store"), self._readers.borrow() as connection:
+            problems = upkeep.check(connection)
+        yield from problems
 
     def tend(self, *, repair: bool = False) -> Sequence[str]:
         done = self._write(upkeep.repair) if repair else []
@@ -210,6 +213,7 @@ class SqliteBackend:
     def _read(self, job: Callable[[Connection], T]) -> T:
         self._refuse_child()
         with translated("reading the store"), self._readers.borrow() as connection:
+            batches.last_touched(connection)
             return job(connection)
 
     def _refuse_child(self) -> None:
@@ -242,8 +246,3 @@ class SqliteBackend:
         self._readers.abandon()
         if self._group is not None:
             let_go([self._group.connection], held=held)
-
-
-def _view(connection: Connection, ask: Ask) -> View:
-    meta = schema.meta(connection)
-    return look(connection, ask, fresh=batches.last_touched(connection, meta) + 1)[1]

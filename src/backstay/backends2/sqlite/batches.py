@@ -11,7 +11,7 @@ from typing import Any
 import apsw
 
 from backstay.backends2.sqlite import schema
-from backstay.backends2.sqlite.connections import Connection
+from backstay.backends2.sqlite.connections import Connection, is_damage
 from backstay.backends2.sqlite.schema import Entry, child_entries, key_of, line_entries, name_entries, sequence_in
 from backstay.backends2.sqlite.views import Line, find_checkpoint, look
 from backstay.errors import CorruptionError, UnsupportedError
@@ -36,9 +36,10 @@ from backstay.port import (
 from backstay.port.row_codec import is_foreign, pack
 from backstay.port.rows import kind_of, marks_of
 
+_NEWEST_ERA = "SELECT max(value) FROM lookup WHERE what = ?"
 _NEWEST_TOUCHED = (
     "SELECT max(r.marks) FROM lookup l CROSS JOIN rows r ON r.sid = l.sid AND r.kind = 0 "
-    "WHERE l.what = ?1 AND l.value = (SELECT max(value) FROM lookup WHERE what = ?1)"
+    "WHERE l.what = ?1 AND l.value = ?2"
 )
 _LAST_SID = "SELECT max(sid) FROM rows"
 _PUT_ROW = "REPLACE INTO rows(sid, kind, name, marks, body) VALUES(?, ?, ?, ?, ?)"
@@ -79,15 +80,10 @@ class Writer:
 
     def __init__(self) -> None:
         self._last = 0
-        self._version: Any = None
 
     def begin(self, connection: Connection) -> None:
         """At the begin of a transaction that nobody else can write beside."""
-        meta = schema.meta(connection, writing=True)
-        version = connection.execute("PRAGMA data_version").fetchall()
-        if version != self._version:
-            self._last = max(self._last, last_touched(connection, meta))
-            self._version = version
+        self._last = max(self._last, last_touched(connection, writing=True))
 
     def write(self, connection: Connection, ask: Ask, decide: Decide) -> View:
         """One write, inside a transaction."""
@@ -107,10 +103,25 @@ class Writer:
         return view
 
 
-def last_touched(connection: Connection, meta: dict[str, int]) -> int:
-    """The largest `touched` that was ever put."""
-    newest: Any = connection.execute(_NEWEST_TOUCHED, (schema.ERA,)).fetchall()[0][0]
-    return max(newest or 0, meta.get(schema.TOUCHED_FLOOR, 0))
+def last_touched(connection: Connection, *, writing: bool = False) -> int:
+    """The largest `touched` that was ever put; FormatError if the store uses what this version does not know."""
+    if connection.moved():
+        meta = schema.meta(connection, writing=writing)
+        connection.settle(max(_newest_touched(connection, writing=writing), meta.get(schema.TOUCHED_FLOOR, 0)))
+    return connection.last_touched
+
+
+def _newest_touched(connection: Connection, *, writing: bool) -> int:
+    """That of the newest session; more than that where its line is in a damaged page, which must not stop others."""
+    era: Any = None
+    try:
+        era = connection.execute(_NEWEST_ERA, (schema.ERA,)).fetchall()[0][0]
+        newest: Any = connection.execute(_NEWEST_TOUCHED, (schema.ERA, era)).fetchall()[0][0]
+        return newest or 0
+    except apsw.Error as error:
+        if not is_damage(error) or (writing and era is None):
+            raise
+    return 0 if era is None else (era + 1 << schema.ERA_BITS) - 1
 
 
 class _Work:

@@ -28,6 +28,7 @@ FORK_PATIENCE_S = 5.0
 _RESERVED_BYTES = 8  # what the checksum VFS keeps at the end of each page
 _CHECKSUM_VFS = "cksmvfs"
 _IDLE_READERS = 8
+_VERSION = "PRAGMA data_version"
 _HAS = "SELECT 1 FROM sqlite_schema WHERE name = ?"
 _DAMAGED_CODES = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
 
@@ -36,11 +37,21 @@ _registering = threading.Lock()
 
 
 class Connection(apsw.Connection):
-    """A connection that remembers which of the tables made on demand it has seen."""
+    """A connection that remembers which of the tables made on demand it has seen, and what holds until others write."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._seen: set[str] = set()
+        self._version: Any = None
+        self.last_touched = 0  # as of the last time that another connection had written
+
+    def moved(self) -> bool:
+        """True if another connection has written since `settle`. Begins the moment that a read transaction shows."""
+        return bool(self.execute(_VERSION).fetchall() != self._version)
+
+    def settle(self, last_touched: int) -> None:
+        """What holds until another connection writes."""
+        self._version, self.last_touched = self.execute(_VERSION).fetchall(), last_touched
 
     def has(self, table: str) -> bool:
         """True if a table has been made. Tables never go, unless their making is rolled back: see `forget`."""
@@ -258,7 +269,7 @@ class Readers:
                 if seat.connection is None:
                     seat.connection = self._make()
                     self._watchers += 1
-                (version,) = seat.connection.execute("PRAGMA data_version").fetchall()[0]
+                (version,) = seat.connection.execute(_VERSION).fetchall()[0]
                 # Each connection counts for itself: a new one must not seem to go on where another was.
                 return self._watchers << 40 | int(str(version))
             except BaseException:

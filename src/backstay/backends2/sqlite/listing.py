@@ -8,7 +8,7 @@ from typing import Any
 
 from backstay.backends2.sqlite import schema
 from backstay.backends2.sqlite.connections import Connection
-from backstay.backends2.sqlite.views import beyond, open_body
+from backstay.backends2.sqlite.views import beyond, open_body, refuse_lost_index
 from backstay.errors import CorruptionError
 from backstay.port import FoundLane, LaneQuery, LaneRow, SessionQuery, SessionRow, Sizes, live_lanes
 from backstay.port.lease import clock_us
@@ -42,6 +42,8 @@ def sessions(connection: Connection, query: SessionQuery) -> list[SessionRow]:
                 found.append(row)
                 if len(found) >= query.limit:
                     return found
+    if not found:
+        refuse_lost_index(connection)
     return found
 
 
@@ -111,6 +113,8 @@ def lanes(connection: Connection, query: LaneQuery) -> list[FoundLane]:
     lines: dict[int, SessionRow] = {}
     found: list[FoundLane] = []
     rows: Any = connection.execute(_MARKED, (schema.MARKS, query.marks)).fetchall()
+    if not rows:
+        refuse_lost_index(connection)
     for marks, sid, name, body in rows:
         if sid not in lines:
             line: Any = connection.execute(_LINE, (sid,)).fetchone()

@@ -37,10 +37,12 @@ _LINE = (
     "LEFT JOIN rows r ON r.sid = l.sid AND r.kind = 0 AND r.name = ?2 "
     "LEFT JOIN rows n ON n.sid = l.sid AND n.kind = 1 AND n.name = ?3 WHERE l.what = ?1 AND l.value = ?2"
 )
-_NEWEST = (
-    "SELECT EXISTS(SELECT 1 FROM lookup WHERE what IN (?1, ?2) AND value = name) FROM rows "
-    "WHERE kind = 0 AND sid = (SELECT max(sid) FROM rows)"
+_LAST_ROW = "SELECT sid, kind, name, body FROM rows ORDER BY sid DESC, kind DESC, name DESC LIMIT 1"
+_LEADS = (
+    "SELECT EXISTS(SELECT 1 FROM rows r CROSS JOIN lookup l ON l.what IN (?2, ?3) AND l.value = r.name AND l.sid = ?1 "
+    "WHERE r.sid = ?1 AND r.kind = 0)"
 )
+_ANY_ENTRY = "SELECT EXISTS(SELECT 1 FROM lookup)"
 _NAME = "SELECT marks, body FROM rows WHERE sid = ? AND kind = 1 AND name = ?"
 _NAMES = "SELECT name, marks, body FROM rows WHERE sid = ? AND kind = 1 ORDER BY name"
 _COUNT_NAMES = "SELECT count(*) FROM rows WHERE sid = ? AND kind = 1"
@@ -51,6 +53,11 @@ _BY_VALUE = "SELECT at FROM lookup WHERE what = ? AND value = ? AND sid = ? ORDE
 _BY_START = "SELECT value, at FROM lookup WHERE what = ? AND value >= ? AND value < ? AND sid = ?"
 _CALLS = "SELECT n, body FROM calls WHERE sid = ? AND run = ? AND journal = ? ORDER BY n"
 _LAST_CALL = "SELECT max(n) FROM calls WHERE sid = ? AND run = ? AND journal = ?"
+_FIRST_CALL = "SELECT sid, run, journal, n, body FROM calls LIMIT 1"
+_CALL_BEFORE = (
+    "SELECT sid, run, journal, n, body FROM calls WHERE (sid, run, journal) <= (?, ?, ?) "
+    "ORDER BY sid DESC, run DESC, journal DESC, n DESC LIMIT 1"
+)
 _CALL = "SELECT body FROM calls WHERE sid = ? AND run = ? AND journal = ? AND n = ?"
 
 
@@ -82,7 +89,7 @@ def look(connection: Connection, ask: Ask, *, fresh: int) -> tuple[Line | None, 
     if wanted or ask.ids or ask.prefix:
         _checkpoints(connection, line, ask, view, wanted)
     if ask.children_of:
-        view.children = {sequence: _children(connection, sid, sequence) for sequence in ask.children_of}
+        view.children = _children(connection, line, ask.children_of)
     if ask.pending is None or ask.pending:
         asked = lanes if ask.pending is None else [name for name in ask.pending if name in lanes]
         view.pending = {name: _journal(connection, line, _pending_at(lanes[name])) for name in asked}
@@ -101,10 +108,7 @@ def find_line(connection: Connection, id_: str, *, hidden: bool = False, name: s
     what = schema.HIDDEN if hidden else schema.SHOWN
     found: Any = connection.execute(_LINE, (what, id_, name)).fetchone()
     if found is None:
-        # Where the whole index was lost with its pages, every session would seem not to exist.
-        newest = connection.execute(_NEWEST, (schema.SHOWN, schema.HIDDEN)).fetchone()
-        if newest == (0,):
-            raise CorruptionError("the index of sessions is damaged", hint="run verify(repair=True)")
+        refuse_lost_index(connection)
         return None
     sid, touched, body, marks, named = found
     if body is None:
@@ -113,6 +117,19 @@ def find_line(connection: Connection, id_: str, *, hidden: bool = False, name: s
     if row.touched != touched:
         raise CorruptionError(f"the line of session {id_!r} does not agree with its index", hint="run verify")
     return Line(sid, row, None if named is None or name is None else _open_name(row, name, marks, named))
+
+
+def refuse_lost_index(connection: Connection) -> None:
+    """CorruptionError if all sessions seem absent because the pages that lead to them were lost, or exchanged."""
+    last: Any = connection.execute(_LAST_ROW).fetchone()
+    if last is None:
+        known = connection.execute(_ANY_ENTRY).fetchall() == [(0,)]
+    else:
+        shapes = [type(column) for column in last]
+        known = shapes == [int, int, str, bytes]
+        known &= connection.execute(_LEADS, (last[0], schema.SHOWN, schema.HIDDEN)).fetchall() == [(1,)]
+    if not known:
+        raise CorruptionError("the index of sessions is damaged", hint="run verify(repair=True)")
 
 
 def open_body(value: Any) -> bytes:
@@ -244,11 +261,17 @@ def _foreign(connection: Connection, line: Line, id_: str, sequence: int) -> Che
     return row
 
 
-def _children(connection: Connection, sid: int, sequence: int) -> list[int]:
+def _children(connection: Connection, line: Line, parents: Iterable[int]) -> dict[int, list[int]]:
     """Those in the index, and the next one: where it rests on this one, it is not in the index."""
-    rows: Any = connection.execute(_BY_VALUE, (schema.CHILD, key_of(sid, sequence), sid)).fetchall()
-    following = connection.execute(_PARENT, (key_of(sid, sequence + 1),)).fetchone()
-    return [*([sequence + 1] if following == (sequence,) else []), *[at for (at,) in rows]]
+    found, missing = {}, False
+    for parent in parents:
+        rows: Any = connection.execute(_BY_VALUE, (schema.CHILD, key_of(line.sid, parent), line.sid)).fetchall()
+        following = connection.execute(_PARENT, (key_of(line.sid, parent + 1),)).fetchone()
+        found[parent] = [*([parent + 1] if following == (parent,) else []), *[at for (at,) in rows]]
+        missing |= following is None and parent < line.row.sequence
+    if missing:
+        refuse_miscount(connection, line)
+    return found
 
 
 # calls
@@ -262,6 +285,8 @@ def _journal(connection: Connection, line: Line, at: JournalKey) -> list[CallRow
     if not at[0] or not connection.has("calls"):
         return []
     rows: Any = connection.execute(_CALLS, (line.sid, *at)).fetchall()
+    if not rows:
+        _refuse_lost_calls(connection, line.sid, at)
     return numbered([open_call(open_body(body), uid=line.row.uid, at=(*at, n)) for n, body in rows], *at)
 
 
@@ -269,7 +294,17 @@ def _count_calls(connection: Connection, sid: int, at: JournalKey) -> int:
     if not at[0] or not connection.has("calls"):
         return 0
     last: Any = connection.execute(_LAST_CALL, (sid, *at)).fetchall()[0][0]
-    return 0 if last is None else last + 1
+    if last is None:
+        _refuse_lost_calls(connection, sid, at)
+        return 0
+    return int(last) + 1
+
+
+def _refuse_lost_calls(connection: Connection, sid: int, at: JournalKey) -> None:
+    """CorruptionError if calls seem absent because their page was exchanged for that of another table."""
+    near: Any = connection.execute(_CALL_BEFORE, (sid, *at)).fetchall() or connection.execute(_FIRST_CALL).fetchall()
+    if near and [type(column) for column in near[0]] != [int, int, int, int, bytes]:
+        raise CorruptionError("the journal of calls is damaged", hint="run verify to see what is intact")
 
 
 def _calls(connection: Connection, line: Line, asked: Iterable[CallKey]) -> Mapping[CallKey, CallRow | Unreadable]:

@@ -11,6 +11,7 @@ from backstay.testing.contract2.listing import ListingContract
 from backstay.testing.contract2.moving import MovingContract
 from backstay.testing.contract2.racing import RacingContract
 from backstay.testing.contract2.reading import ReadingContract
+from backstay.testing.contract2.refusing import RefusingContract
 from backstay.testing.contract2.running import RunningContract
 from backstay.testing.contract2.writing import WritingContract
 
@@ -23,6 +24,7 @@ class BackendContract(
     BlobContract,
     MovingContract,
     RunningContract,
+    RefusingContract,
     DamageContract,
 ):
     """All of it. See the module's text."""

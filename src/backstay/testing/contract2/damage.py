@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backstay.errors import CorruptionError
-from backstay.model import State
+from backstay.model import StateDict
 from backstay.port import (
     EVERY,
     Ask,
@@ -76,7 +76,7 @@ class World:
         run.call("last")
         run.leave()
         self.run = run.lease.run
-        self.states: dict[int, State] = author.states | run.author.states
+        self.states: dict[int, StateDict] = author.states | run.author.states
         self.truth = look(backend)
 
     def check_other(self, backend: Backend) -> None:

@@ -135,6 +135,18 @@ class MovingContract(Hooks):
         kept = self.raw_bytes(backend)
         assert kept is None or secret not in kept
 
+    def test_two_copies_of_a_session_can_be_taken_away_at_once(self, backend: Backend) -> None:
+        history(backend)
+        source = backend.read(Ask(SESSION)).session
+        assert source is not None
+        bring(backend, backend, source, name="a copy", seen=lambda: backend.read(Ask("a copy")).session)
+        hidden = [hide(backend), hide(backend, "a copy")]
+        assert list(backend.sessions(SessionQuery(hidden=True))) == hidden[::-1]
+        for row in hidden:
+            take_away(backend, row)
+        assert not backend.sessions(SessionQuery(hidden=True))
+        assert not list(backend.check())
+
     def test_what_hangs_on_a_session_goes_with_its_line(self, backend: Backend) -> None:
         history(backend)
         row = backend.read(Ask(SESSION)).session

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from backstay.errors import AlreadyExistsError, ConflictError, InDoubtError, InvalidInputError, NotFoundError
-from backstay.model import Checkpoint, StateDict
 from backstay.face import Session, Store
+from backstay.model import Checkpoint, StateDict
 from backstay.testing.exact import exactly_equal
 from backstay.testing.growth import CHANGES, Change, apply
 
