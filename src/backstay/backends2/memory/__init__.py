@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from backstay.errors import ClosedError
 from backstay.model import Problem
@@ -46,6 +46,7 @@ class MemoryBackend:
         self._tables: dict[tuple[bool, str], Tables] = {}  # by hidden and id
         self._blobs: dict[bytes, bytes] = {}
         self._uses: Counter[bytes] = Counter()
+        self._released: set[bytes] = set()  # by the batch that is being applied
         self._last = 0
         self._changes = 0
         self._news = threading.Condition(threading.RLock())
