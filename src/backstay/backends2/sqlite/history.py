@@ -24,6 +24,7 @@ from backstay.ids import MAX_SEQUENCE
 from backstay.port import CheckpointRow, Key, KeyframeRow, Kind, LaneRow, Records, Row, TagRow, Unreadable
 from backstay.port.row_codec import open_call, open_name
 
+_PAGE_BYTES = 16 * 1024 * 1024
 _DOWN = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC"
 _KEYFRAME = "SELECT body FROM keyframes WHERE key = ?"
 _REFS = "SELECT number, digest FROM refs WHERE sid = ? AND kind = ? AND number BETWEEN ? AND ?"
@@ -151,6 +152,19 @@ def blobs(connection: Connection, digests: Iterable[bytes]) -> dict[bytes, bytes
 # pages
 
 
+def _some(cursor: Any) -> list[Any]:
+    """Rows up to a weight that can be held: those of a file from outside may each be as long as they please."""
+    found: list[Any] = []
+    weight = 0
+    for row in cursor:
+        found.append(row)
+        weight += len(row[-1]) if type(row[-1]) is bytes else 0
+        if weight > _PAGE_BYTES:
+            cursor.close()
+            break
+    return found
+
+
 def scan(
     connection: Connection, line: Line, kind: Kind, *, after: Key | None, before: Key | None, limit: int
 ) -> list[Row | Unreadable]:
@@ -158,8 +172,8 @@ def scan(
     order = "ASC" if before is None else "DESC"
     found: list[Row | Unreadable]
     if kind is Kind.NAME:
-        rows: Any = connection.execute(_NAMES.format(_NAME_RANGE, order), (line.sid, after, before, limit)).fetchall()
-        found = [open_name(open_body(body), uid=line.row.uid, name=name) for name, body in rows]
+        rows: Any = connection.execute(_NAMES.format(_NAME_RANGE, order), (line.sid, after, before, limit))
+        found = [open_name(open_body(body), uid=line.row.uid, name=name) for name, body in _some(rows)]
         if len(found) < limit:
             refuse_miscounted_names(connection, line)
         return found
@@ -168,16 +182,16 @@ def scan(
             return []
         nowhere = (None, None, None)
         bounds = (*_call_key(after or nowhere), *_call_key(before or nowhere))
-        rows = connection.execute(_CALLS.format(_CALL_RANGE, order), (line.sid, *bounds, limit)).fetchall()
-        return [open_call(open_body(body), uid=line.row.uid, at=(run, at, n)) for run, at, n, body in rows]
+        rows = connection.execute(_CALLS.format(_CALL_RANGE, order), (line.sid, *bounds, limit))
+        return [open_call(open_body(body), uid=line.row.uid, at=(run, at, n)) for run, at, n, body in _some(rows)]
     if kind not in (Kind.CHECKPOINT, Kind.KEYFRAME):
         return []
     first = after if isinstance(after, int) else 0
     last = before if isinstance(before, int) else MAX_SEQUENCE + 1
     bounds = (key_of(line.sid, max(first, 0)), (line.sid << 32) + min(last, MAX_SEQUENCE + 1), limit)
     if kind is Kind.KEYFRAME:
-        rows = connection.execute(_KEYFRAMES.format(order), bounds).fetchall()
-        return [KeyframeRow(sequence_in(key), open_body(body)) for key, body in rows]
+        rows = connection.execute(_KEYFRAMES.format(order), bounds)
+        return [KeyframeRow(sequence_in(key), open_body(body)) for key, body in _some(rows)]
     found = _checkpoints(connection, line, order, bounds)
     if len(found) < limit:
         refuse_miscount(connection, line)
@@ -190,8 +204,8 @@ def _call_key(key: Any) -> tuple[Any, ...]:
 
 def _checkpoints(connection: Connection, line: Line, order: str, bounds: tuple[int, int, int]) -> list[Any]:
     try:
-        rows: Any = connection.execute(_CHECKPOINTS.format(order), bounds).fetchall()
-        return [open_found(line, sequence_in(key), parent, body) for key, parent, body in rows]
+        rows: Any = connection.execute(_CHECKPOINTS.format(order), bounds)
+        return [open_found(line, sequence_in(key), parent, body) for key, parent, body in _some(rows)]
     except apsw.Error as error:
         if not is_damage(error):
             raise
