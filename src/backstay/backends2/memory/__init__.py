@@ -46,7 +46,6 @@ class MemoryBackend:
         self._tables: dict[tuple[bool, str], Tables] = {}  # by hidden and id
         self._blobs: dict[bytes, bytes] = {}
         self._uses: Counter[bytes] = Counter()
-        self._released: set[bytes] = set()  # by the batch that is being applied
         self._last = 0
         self._changes = 0
         self._news = threading.Condition(threading.RLock())

@@ -36,6 +36,7 @@ FORK_PATIENCE_S = 5.0
 _RESERVED_BYTES = 8  # what the checksum VFS keeps at the end of each page
 _CHECKSUM_VFS = "cksmvfs"
 _IDLE_READERS = 8
+_MAX_LENGTH_BYTES = 48 * 1024 * 1024  # of a row from outside: a delta and fields, or a blob, of 16 MiB each, and room
 _VERSION = "PRAGMA data_version"
 _HAS = "SELECT 1 FROM sqlite_schema WHERE name = ?"
 _DAMAGED_CODES = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
@@ -101,6 +102,7 @@ def connect_export(path: Path) -> Connection:
     """A connection to a file that nobody changes: nothing is locked, written or made beside it."""
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOFOLLOW
     connection = Connection(f"file:{quote(str(path))}?immutable=1", flags=flags, vfs=_load_checksums())
+    connection.limit(apsw.SQLITE_LIMIT_LENGTH, _MAX_LENGTH_BYTES)
     _distrust(connection)
     return connection
 

@@ -25,6 +25,7 @@ from backstay.ids import MAX_SEQUENCE
 from backstay.port import CheckpointRow, Key, KeyframeRow, Kind, LaneRow, Records, Row, TagRow, Unreadable
 from backstay.port.row_codec import open_name
 
+_PAGE_BYTES = 16 * 1024 * 1024
 _DOWN = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC"
 _KEYFRAME = "SELECT body FROM keyframes WHERE key = ?"
 _REFS = "SELECT number, digest FROM refs WHERE sid = ? AND kind = ? AND number BETWEEN ? AND ?"
@@ -150,14 +151,27 @@ def blobs(connection: Connection, digests: Iterable[bytes]) -> dict[bytes, bytes
 # pages
 
 
+def _some(cursor: Any) -> list[Any]:
+    """Rows up to a weight that can be held: those of a file from outside may each be as long as they please."""
+    found: list[Any] = []
+    weight = 0
+    for row in cursor:
+        found.append(row)
+        weight += len(row[-1]) if type(row[-1]) is bytes else 0
+        if weight > _PAGE_BYTES:
+            cursor.close()
+            break
+    return found
+
+
 def scan(
     connection: Connection, line: Line, kind: Kind, *, after: Key | None, before: Key | None, limit: int
 ) -> list[Row | Unreadable]:
     """A page of rows of one kind, as far as they are there."""
     order = "ASC" if before is None else "DESC"
     if kind is Kind.NAME:
-        rows: Any = connection.execute(_NAMES.format(_NAME_RANGE, order), (line.sid, after, before, limit)).fetchall()
-        return [_named(line, name, body) for name, body in rows]
+        rows: Any = connection.execute(_NAMES.format(_NAME_RANGE, order), (line.sid, after, before, limit))
+        return [_named(line, name, body) for name, body in _some(rows)]
     if kind is Kind.CALL:
         ends: Any = {"after": after, "before": before}
         return [*journals.page(connection, line.sid, line.row.uid, **ends, limit=limit)]
@@ -167,8 +181,8 @@ def scan(
     last = min(max(before, 0), MAX_SEQUENCE + 1) if isinstance(before, int) else MAX_SEQUENCE + 1
     bounds = (key_of(line.sid, first), key_of(line.sid, 0) + last, limit)
     if kind is Kind.KEYFRAME:
-        rows = connection.execute(_KEYFRAMES.format(order), bounds).fetchall()
-        return [KeyframeRow(sequence_in(key), open_body(body)) for key, body in rows]
+        rows = connection.execute(_KEYFRAMES.format(order), bounds)
+        return [KeyframeRow(sequence_in(key), open_body(body)) for key, body in _some(rows)]
     return _checkpoints(connection, line, order, bounds)
 
 
@@ -181,7 +195,7 @@ def _named(line: Line, name: Any, body: Any) -> Row | Unreadable:
 
 def _checkpoints(connection: Connection, line: Line, order: str, bounds: tuple[int, int, int]) -> list[Any]:
     try:
-        rows: Any = connection.execute(_CHECKPOINTS.format(order), bounds).fetchall()
+        rows: Any = _some(connection.execute(_CHECKPOINTS.format(order), bounds))
         if len(rows) < bounds[2]:
             refuse_miscount(connection, line)
         return [open_found(line, sequence_in(key), parent, body) for key, parent, body in rows]
