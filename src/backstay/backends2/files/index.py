@@ -8,7 +8,7 @@ or call that stood in a lost line is Unreadable in its place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -89,9 +89,10 @@ class Rows(Tables):
     def _place(self, kind: Kind, put: Put, at: int) -> None:
         if kind is not Kind.CALL:
             self._release(kind, put.key)
-            digests = _digests(put)
-            self.uses.update(digests)
-            self.released.difference_update(digests)
+            if put.refs:
+                digests = _digests(put)
+                self.uses.update(digests)
+                self.released.difference_update(digests)
         if put.foreign and put.id is not None and isinstance(put.key, int):
             self.foreign[put.id] = put.key
         self.places[kind].put(put.key, at, put.parent)
@@ -117,14 +118,14 @@ class Rows(Tables):
                     del self.uses[ref]
                     self.released.add(ref)
 
-    def settle(self, *, hidden: bool, known: Iterable[Row] = ()) -> None:
+    def settle(self, *, hidden: bool, known: Sequence[Row] = ()) -> None:
         """Open the mutable rows that came last, but for those that are `known` already."""
-        given = {row.name if isinstance(row, LaneRow | TagRow) else "": row for row in known}
+        given = {row.name: row for row in known if isinstance(row, LaneRow | TagRow)}
         put = self.session_put
         try:
             if put is not None and (self.session is _UNNAMED or self._session_at >= 0):
-                session = given.get("") or open_session(body_of(put.body), id_=str(put.key), hidden=hidden)
-                self.session = cast("SessionRow", session)
+                session = [row for row in known if isinstance(row, SessionRow)]
+                self.session = session[-1] if session else open_session(body_of(put.body), id_=str(put.key), hidden=hidden)
         except (CorruptionError, msgspec.DecodeError):
             self._session_at = -1
             self.damage.append("the session's own row is damaged, or of another session")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from backstay.backends2.files.folder import SESSIONS, Folder, place
+from backstay.backends2.files.folder import JOURNAL, SESSIONS, Folder, place
 from backstay.backends2.files.index import Rows
 from backstay.backends2.files.lines import (
     BLANKS,
@@ -33,9 +33,9 @@ from backstay.backends2.files.lines import (
     to_put,
 )
 from backstay.errors import CorruptionError
-from backstay.port import CheckpointRow, Key, KeyframeRow, Kind, LaneRow, Row, SessionRow, TagRow
+from backstay.port import Key, Kind, LaneRow, Row, SessionRow
 from backstay.port.lease import Claim, here
-from backstay.port.rows import kind_of
+from backstay.port.rows import key_of, kind_of
 
 _MAX_ROOM_BYTES = 128 * 1024
 _MIN_ROOM_BYTES = 4 * 1024
@@ -102,21 +102,13 @@ class Journal:
             journal = cls(folder, name, file)
             try:
                 journal._read(note)
-                if journal._is_current():  # else it was replaced or renamed meanwhile: what was read is nobody's
+                if journal._disk.is_same(file, journal._path):  # else it was replaced or renamed meanwhile: what was read is nobody's
                     return journal
             except BaseException:
                 journal.close()
                 raise
             journal.close()
         return cls._open(folder, name)
-
-    def _is_current(self) -> bool:
-        try:
-            there = self._disk.stat(self._path)
-        except FileNotFoundError:
-            return False
-        mine = self._disk.stat(self._file)
-        return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
 
     def _read(self, note: Note | None) -> None:
         data = self._disk.read(self._file, _LINE_BYTES, 0)
@@ -167,7 +159,7 @@ class Journal:
                 break
             if not whole:
                 lost = f"{self.lines + 1} to {line.n - 1}" if line.n > self.lines + 2 else f"{line.n - 1}"
-                rows.lose(f"{self._path.name}: line {lost} cannot be read", self.end)
+                rows.lose(f"{self.name}{JOURNAL}: line {lost} cannot be read", self.end)
             bad = False
             if line.to not in (None, self.name):
                 moving = line, at, raw
@@ -186,7 +178,7 @@ class Journal:
     def _lose_tail(self, sure: int, note: Note | None) -> None:
         """Lines at the end that were acknowledged are lost; what follows is written behind where they stood."""
         rows, first = self.rows, self.lines + 1
-        rows.lose(f"{self._path.name}: line {first if sure == first else f'{first} to {sure}'} cannot be read", self.end)
+        rows.lose(f"{self.name}{JOURNAL}: line {first if sure == first else f'{first} to {sure}'} cannot be read", self.end)
         size = self._size
         data = self._disk.read(self._file, max(size - self.end, 0), self.end).rstrip(BLANKS)
         self.end = max(self.end + len(data), 1)
@@ -220,7 +212,7 @@ class Journal:
     def refresh(self) -> bool:
         """Take in what others have appended; False if the file is not the one it was and must be opened anew."""
         note = self._folder.read_note(self.name)
-        if self._mend or self.rows.damage or not self._is_current():
+        if self._mend or self.rows.damage or not self._disk.is_same(self._file, self._path):
             return False
         seen = self._disk.read(self._file, TAIL_BYTES + 1, max(self.end - TAIL_BYTES, 0))
         if sum_of(seen[:TAIL_BYTES]) != self._last:
@@ -230,7 +222,7 @@ class Journal:
             self._heed(note)
         if self._torn or seen[TAIL_BYTES:].strip(BLANKS):
             self._replay(0, None)
-            if self.rows.damage or not self._is_current():
+            if self.rows.damage or not self._disk.is_same(self._file, self._path):
                 return False
         self.settled, self._kept_end = self.synced >= self.lines, self.end
         return True
@@ -314,7 +306,7 @@ class Journal:
         self.take_file()
         self._settle()
         uid = next((row.uid for row in rows if isinstance(row, SessionRow)), self.rows.session.uid)
-        puts = tuple([to_put(row, uid, self._refs(row)) for row in rows])
+        puts = tuple([to_put(row, uid, self._refs(row) if getattr(row, "refs", ()) is None else ()) for row in rows])
         names = tuple([(KIND_NAMES[kind], key) for kind, key in drops])
         start, text = self.end, b""
         if not self.end:
@@ -334,20 +326,14 @@ class Journal:
             raise
         self._mend = False
         self._take(line, start + len(text) - len(raw), raw)
-        for row in rows:
+        for row in rows if self.claims else ():
             if isinstance(row, LaneRow):
                 self.claims.pop(row.name, None)
-        session = [row for row in rows if isinstance(row, SessionRow)]
-        self.rows.settle(
-            hidden=(session[-1] if session else self.rows.session).hidden,
-            known=[row for row in rows if isinstance(row, SessionRow | LaneRow | TagRow)],
-        )
+        self.rows.settle(hidden=self.rows.session.hidden, known=rows)
 
     def _refs(self, row: Row) -> tuple[str, ...]:
-        if isinstance(row, CheckpointRow | KeyframeRow) and row.refs is None:
-            put = self.rows.put_at(kind_of(row), row.sequence)
-            return () if put is None else put.refs
-        return ()
+        put = self.rows.put_at(kind_of(row), key_of(row))
+        return () if put is None else put.refs
 
     def _write(self, text: bytes, start: int) -> None:
         end = start + len(text)
