@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from backstay.backend import Backend
 from backstay.errors import InvalidInputError, UnavailableError, UnsupportedError
-from backstay.store import Store
+from backstay.face import Store
+from backstay.port import Backend
 
 _FOLDER = ".backstay"
 _FILE = "store.db"
@@ -68,7 +68,7 @@ def _sqlite_path(url: str, rest: str) -> Path:
 
 
 def _sqlite(path: Path, durability: str) -> Backend:
-    from backstay.backends.sqlite import SqliteBackend
+    from backstay.backends2.sqlite import SqliteBackend
 
     return SqliteBackend(_usable(path), durability=durability)
 
@@ -84,7 +84,7 @@ def _folder_path(url: str, rest: str) -> Path:
 
 
 def _files(path: Path, durability: str) -> Backend:
-    from backstay.backends.files import FilesBackend
+    from backstay.backends2.files import FilesBackend
 
     return FilesBackend(_usable(path), durability=durability)
 
@@ -98,7 +98,7 @@ def _postgres(url: str, durability: str) -> Backend:
         message = "this is not the URL of a PostgreSQL database, or it names several schemas"
         raise InvalidInputError(message, hint="use 'postgresql://user@host/database?schema=name'")
     try:
-        from backstay.backends.postgres import PostgresBackend
+        from backstay.backends2.postgres import PostgresBackend
     except ImportError as error:
         message = "PostgreSQL needs the driver psycopg, which is not installed"
         raise UnsupportedError(message, hint="pip install 'backstay[postgres]'") from error
@@ -119,7 +119,7 @@ def _usable(path: Path) -> Path:
 
 
 def _memory() -> Backend:
-    from backstay.backends.memory import MemoryBackend
+    from backstay.backends2.memory import MemoryBackend
 
     return MemoryBackend()
 
@@ -144,7 +144,7 @@ def place(url: str | os.PathLike[str] | None = None) -> Path | None:
 
 def file_system(folder: Path) -> tuple[str | None, bool]:
     """The type of the file system that holds a folder (None if unknown), and whether other machines serve it."""
-    from backstay.backends.sqlite import mounts
+    from backstay.backends2.sqlite import mounts
 
     kind = mounts.filesystem_of(folder)
     return kind, mounts.is_network(kind)

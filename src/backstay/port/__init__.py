@@ -57,7 +57,7 @@ def refuse_unknown(features: Features, *, writing: bool) -> None:
 class Ask(msgspec.Struct, frozen=True, gc=False):
     """What is to be looked at, of one session, in one moment. The session's row always comes along.
 
-    `names`: branches and tags, or EVERY. `sequences`, `ids`: checkpoints. `prefix`: foreign ids that begin so (their
+    `names`: branches and tags, or EVERY; with `heads` the checkpoints that they name come along. `sequences`, `ids`: checkpoints. `prefix`: foreign ids that begin so (their
     sequences come in `foreign`). `children_of`: the sequences of the checkpoints whose parent is one of these.
     `pending`: the branches whose pending calls are wanted, EVERY for all branches that came; `counted`: the branches
     whose pending calls are only counted. `calls`: single calls; `journals`: all calls under some journals. `beside`:
@@ -67,6 +67,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     session: str
     hidden: bool = False
     names: tuple[str, ...] | None = ()
+    heads: bool = False
     sequences: tuple[int, ...] = ()
     ids: tuple[str, ...] = ()
     prefix: str = ""
@@ -232,7 +233,11 @@ class Backend(Protocol):
         limit: int,
         hidden: bool = False,
     ) -> Sequence[Row | Unreadable]:
-        """A page of a session's rows of one kind by key: upwards from behind `after`, or downwards from `before`."""
+        """A page of a session's rows of one kind by key: upwards from behind `after`, or downwards from `before`.
+
+        Gives what is there: a row that is damaged as Unreadable, one that is missing not at all. Who needs to know
+        compares with the counts of the session's row.
+        """
 
     # many sessions
     def sessions(self, query: SessionQuery) -> Sequence[SessionRow]:
@@ -283,6 +288,18 @@ def live_lanes(lanes: Iterable[LaneRow], *, now_us: int, wall_us: int, server_cl
     )
 
 
+def decided(look: Callable[[Ask], View], ask: Ask, decide: Decide) -> tuple[View, Batch]:
+    """What a rule decides on what a backend sees, looked at once more if it asks for that; inside one transaction."""
+    view = look(ask)
+    batch = decide(view)
+    if isinstance(batch, More):
+        view = look(batch.ask)
+        batch = decide(view)
+    assert isinstance(batch, Batch)  # noqa: S101 - a rule looks again once
+    view.answer = batch.answer
+    return view, batch
+
+
 def numbered(calls: Iterable[CallRow | Unreadable], run: int, journal: int) -> list[CallRow | Unreadable]:
     """The calls under a journal in order, with Unreadable where one is missing."""
     found: list[CallRow | Unreadable] = []
@@ -324,6 +341,7 @@ __all__ = [
     "TagRow",
     "Unreadable",
     "View",
+    "decided",
     "live_lanes",
     "numbered",
     "refuse_unknown",

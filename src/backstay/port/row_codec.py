@@ -74,10 +74,10 @@ def pack(row: Row, uid: bytes) -> bytes:
     return seal(data, "session", row.id) + data
 
 
-def open_session(body: bytes, *, id_: str, hidden: bool = False) -> SessionRow:
-    """A session's line, or a CorruptionError."""
+def open_session(body: bytes, *, id_: str, hidden: bool | None = False) -> SessionRow:
+    """A session's line, or a CorruptionError. `hidden` as it must be, None for either."""
     row: SessionRow = _opened(body, _session, "session", id_)
-    if row.id != id_ or row.hidden != hidden:
+    if row.id != id_ or hidden not in (None, row.hidden):
         raise _misplaced(f"the line of session {id_!r}")
     return row
 
@@ -107,6 +107,8 @@ def open_call(body: bytes, *, uid: bytes, at: CallKey) -> CallRow | Unreadable:
 
 def open_checkpoint(body: bytes, *, uid: bytes, sequence: int, parent: int | None) -> CheckpointRow | Unreadable:
     """A checkpoint; Unreadable where its header is damaged or does not agree with its index columns."""
+    if parent is not None and parent >= sequence:  # whoever follows it must come to an end
+        return Unreadable(sequence, f"checkpoint #{sequence} does not agree with its index")
     at = SEAL_BYTES + _LENGTH_BYTES
     size = int.from_bytes(body[SEAL_BYTES:at], "big")
     data = body[at : at + size]

@@ -69,13 +69,14 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A branch with all that is mutable about it. It may have been entered by a run before it has a head.
 
     `journal` is the number under which its pending calls are kept: the sequence of the head they were made on. A
-    restore parks them: `undo` and `undo_journal` are the head and the journal that an undo goes back to.
+    restore parks them: `undo` and `undo_journal` are the head and the journal that an undo goes back to, `undo_calls`
+    how many calls that journal has.
 
     `run` is the number of the runs on this branch, 0 before the first; a branch made again under the same name gets
     another. `token` rises with each run, and with a foreign write where a run was silent for longer than its lease.
     `entered`: a run was entered and has neither ended nor been given up. `unfinished`: the next one goes on with its
-    `input`. `crashes` counts those at one `spot`. `nonce` recognises an enter that is tried again. `purpose` is set
-    where the lease is held for something that is no run.
+    `input`. `crashes` counts those at one `spot`. `nonce` recognises an enter that is tried again; `was_entered` and
+    `was_unfinished` are what it found. `purpose` is set where the lease is held for something that is no run.
     """
 
     name: str
@@ -95,6 +96,9 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     spot: bytes = b""
     nonce: bytes = b""
     purpose: str | None = None
+    undo_calls: int = 0
+    was_entered: bool = False
+    was_unfinished: bool = False
 
 
 class TagRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -105,11 +109,16 @@ class TagRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Took(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The calls that a checkpoint took in: those under a run's journal, and how many there were."""
+    """The calls that a checkpoint took in: those under a run's journal, and how many there were.
+
+    `left`: it did not take them in but left them behind, at the head with this sequence (0: before the first one). They
+    are history, asked for by no run any more, unless the branch goes back to that head because the checkpoint goes.
+    """
 
     run: int
     journal: int
     count: int
+    left: int | None = None
 
 
 class CheckpointRow(msgspec.Struct, frozen=True, gc=False):
@@ -192,7 +201,7 @@ class CallRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 class Unreadable(msgspec.Struct, frozen=True, gc=False):
     """Stands in the place of a row that is damaged or missing. `parent` is what its index column says."""
 
-    key: int | CallKey
+    key: str | int | CallKey
     why: str
     parent: int | None = None
 

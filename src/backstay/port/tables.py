@@ -5,8 +5,8 @@ Knows keys, references of blobs and parents, and no rule.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from backstay.errors import CorruptionError
 from backstay.ids import sequence_of
@@ -21,6 +21,7 @@ from backstay.port import (
     LaneRow,
     Records,
     Row,
+    SessionQuery,
     SessionRow,
     TagRow,
     Unreadable,
@@ -108,12 +109,19 @@ class Tables:
         """Answer an ask about this session."""
         view.session = self.session
         names = self.names if ask.names is None else {n: self.names[n] for n in ask.names if n in self.names}
+        if ask.names is None or len(names) < len(set(ask.names)):
+            self._count_names()
         lanes = {name: row for name, row in names.items() if isinstance(row, LaneRow)}
         view.lanes = lanes
         view.tags = {name: row for name, row in names.items() if isinstance(row, TagRow)}
         view.live = live_lanes(lanes.values(), now_us=view.now_us, wall_us=view.wall_us)
         wanted = [*ask.sequences, *self._located(ask)]
+        if ask.heads:
+            wanted += [lane.head.sequence for lane in lanes.values() if lane.head is not None]
+            wanted += [tag.sequence for tag in view.tags.values()]
         view.checkpoints = {at: self.checkpoints[at] for at in wanted if at in self.checkpoints}
+        if len(view.checkpoints) < len(set(wanted)) or len(wanted) < len(ask.sequences) + len(ask.ids):
+            self._count_checkpoints()
         view.foreign = {
             id_: at for id_, at in self.foreign.items() if id_ in ask.ids or (ask.prefix and id_.startswith(ask.prefix))
         }
@@ -127,6 +135,20 @@ class Tables:
         }
         view.calls = {at: self.calls[at[:2]][at[2]] for at in ask.calls if at[2] in self.calls.get(at[:2], {})}
         view.journals = {at: self.journal(at) for at in ask.journals}
+
+    def _count_names(self) -> None:
+        """CorruptionError if names are missing; a hidden session is being filled or emptied, and not counted."""
+        line = self.session
+        if not line.hidden and len(self.names) != line.lanes + line.tags:
+            raise self._missing(f"{line.lanes + line.tags} branches and tags are counted and {len(self.names)} here")
+
+    def _count_checkpoints(self) -> None:
+        line = self.session
+        if not line.hidden and len(self.checkpoints) != line.checkpoints:
+            raise self._missing(f"{line.checkpoints} checkpoints are counted and {len(self.checkpoints)} here")
+
+    def _missing(self, what: str) -> CorruptionError:
+        return CorruptionError(f"session {self.session.id!r}: {what}", hint="run verify")
 
     def _located(self, ask: Ask) -> Iterable[int]:
         for id_ in ask.ids:
@@ -147,22 +169,16 @@ class Tables:
         at = ref if isinstance(ref, int) else name.sequence if isinstance(name, TagRow) else None
         if lane is not None and lane.head is not None:
             at = lane.head.sequence
-        rows: list[CheckpointRow | Unreadable] = []
-        keyframe: KeyframeRow | None = None
-        while at is not None and keyframe is None:
-            row = self.checkpoints.get(at)
-            if row is None:
-                if rows or name is not None:
-                    raise CorruptionError(
-                        f"session {self.session.id!r}: checkpoint #{at} is missing", hint="run verify"
-                    )
-                break
-            if isinstance(row, Unreadable) and not salvage:
-                raise CorruptionError(f"session {self.session.id!r}: {row.why}", hint="run verify")
-            rows.append(row)
-            keyframe = None if at in without else self.keyframes.get(at)
-            at = row.parent
-        return Records(self.session, lane, tuple(rows[::-1]), None if keyframe is None else keyframe.data)
+        if isinstance(ref, str) and name is None:
+            self._count_names()
+        if at is not None and at not in self.checkpoints and name is None:
+            self._count_checkpoints()
+            at = None
+        rows, keyframe = chain(at, self.checkpoints.get, self.keyframes.get, without)
+        for row in rows if not salvage else ():
+            if isinstance(row, Unreadable):
+                raise self._missing(row.why)
+        return Records(self.session, lane, tuple(rows), None if keyframe is None else keyframe.data)
 
     def refs_of(self, records: Records) -> set[bytes]:
         """The blobs that some records need."""
@@ -178,11 +194,18 @@ class Tables:
     def ancestors(self, sequence: int, limit: int) -> list[CheckpointRow | Unreadable]:
         """A checkpoint and its ancestors."""
         found: list[CheckpointRow | Unreadable] = []
+        if sequence not in self.checkpoints:
+            self._count_checkpoints()
+            return found
         at: int | None = sequence
-        while at is not None and at in self.checkpoints and len(found) < limit:
-            found.append(self.checkpoints[at])
+        while at is not None and len(found) < limit:
+            found.append(self.checkpoints.get(at) or Unreadable(at, f"checkpoint #{at} is missing"))
             at = found[-1].parent
         return found
+
+    def matches(self, query: SessionQuery) -> bool:
+        """True if a query asks for this session."""
+        return is_wanted(self.session, query) and (query.foreign is None or query.foreign in self.foreign)
 
     def scan(self, kind: Kind, *, after: Any, before: Any, limit: int) -> Sequence[Row | Unreadable]:
         """A page of rows of one kind."""
@@ -196,4 +219,37 @@ class Tables:
             return dict(self.names)
         if kind is Kind.CALL:
             return {(*at, n): call for at, calls in self.calls.items() for n, call in calls.items()}
-        return dict(self.checkpoints) if kind is Kind.CHECKPOINT else dict(self.keyframes)
+        if kind is Kind.CHECKPOINT:
+            return dict(self.checkpoints)
+        return dict(self.keyframes) if kind is Kind.KEYFRAME else {}
+
+
+Frame = TypeVar("Frame")
+
+
+def chain(
+    at: int | None,
+    row_at: Callable[[int], CheckpointRow | Unreadable | None],
+    keyframe_at: Callable[[int], Frame | None],
+    without: Collection[int] = (),
+) -> tuple[list[CheckpointRow | Unreadable], Frame | None]:
+    """The rows from a checkpoint down to one that has a keyframe, oldest first, and that keyframe."""
+    rows: list[CheckpointRow | Unreadable] = []
+    keyframe = None
+    while at is not None and keyframe is None:
+        rows.append(row_at(at) or Unreadable(at, f"checkpoint #{at} is missing"))
+        keyframe = None if at in without else keyframe_at(at)
+        at = rows[-1].parent
+    return rows[::-1], keyframe
+
+
+def is_wanted(row: SessionRow, query: SessionQuery) -> bool:
+    """True if a session's line is one that a query asks for, whatever foreign ids it has."""
+    return (
+        row.hidden == query.hidden
+        and (query.before is None or row.touched < query.before)
+        and (query.status is None or row.status == query.status)
+        and (query.agent is None or row.agent == query.agent)
+        and row.id.startswith(query.prefix)
+        and (query.uid_start is None or row.uid.startswith(query.uid_start))
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from backstay.port import Ask, Batch, CheckpointRow, Decide, Key, Kind, LaneRow, Row, TagRow, View
+from backstay.port import Ask, Batch, CheckpointRow, Decide, Key, Kind, LaneRow, Row, TagRow, Unreadable, View
 from backstay.rules import refusals
 
 
@@ -46,7 +46,9 @@ def _checkpoint(view: View, session: str, sequence: int, id_: str, *, name: str)
     found: list[refusals.Found] = []
     if view.session is None:
         found.append(refusals.no_session(session))
-    if not isinstance(row, CheckpointRow) or row.id != id_:
+    if isinstance(row, Unreadable):
+        found.append(refusals.damaged_checkpoint(session, row.why))
+    elif row is None or row.id != id_:
         found.append(refusals.no_checkpoint(session, id_))
     if name in view.lanes or name in view.tags:
         found.append(refusals.name_taken(name))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from backstay.digest import checkpoint_digest
-from backstay.ids import make_id
+from backstay.ids import MAX_SEQUENCE, make_id
 from backstay.port import (
     Ask,
     Batch,
@@ -20,12 +20,13 @@ from backstay.port import (
     Row,
     SessionRow,
     Stale,
+    Unreadable,
     View,
 )
-from backstay.port.rows import Took
+from backstay.port.rows import Head, Took
 from backstay.rules import refusals
 from backstay.rules.refusals import Lease
-from backstay.rules.runs import aged, ended, renewed
+from backstay.rules.runs import aged, ended, let_go, renewed, stood_at
 
 
 class Totals(msgspec.Struct, frozen=True, gc=False):
@@ -45,10 +46,10 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     `uid` is that of the session it was sealed for: a fresh one where there was none. `id` is given where the caller has
     names of his own. `expect` is the head it must find, None for a branch without one.
 
-    With a `lease` it is a boundary of that run, which takes in the pending calls of the branch; of those in `places`
-    the result is dropped and its place in the state kept; `ends_run` ends the run, completed. Without one it is
-    somebody else's write. `undoable`: a restore, which an undo can take back; `takes_up`: an undo, which goes back to
-    the journal that was parked.
+    With the `lease` of a run it is a boundary, which takes in the pending calls of the branch; of those in `places` the
+    result is dropped and its place in the state kept; `ends_run` ends the run, completed. Any other commit, with a
+    lease that is held for a purpose too, leaves pending calls with the head they were made on. `undoable`: a restore,
+    which parks them for the undo that takes it back; `takes_up`: an undo, which goes back to those that were parked.
     """
 
     session: str
@@ -73,20 +74,26 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     ends_run: bool = False
 
     @property
+    def is_boundary(self) -> bool:
+        """True if a run records how far it has come."""
+        return self.lease is not None and self.lease.purpose is None
+
+    @property
     def ask(self) -> Ask:
         """What the rule looks at."""
         return Ask(
             self.session,
             names=(self.branch,),
             ids=() if self.id is None else (self.id,),
-            pending=(self.branch,) if self.lease is None else (),
-            counted=() if self.lease is None else (self.branch,),
+            pending=() if self.is_boundary else (self.branch,),
+            counted=(self.branch,) if self.is_boundary else (),
             calls=tuple(self.places),
         )
 
 
 def commit(new: Commit) -> Decide:
     """The rule; its answer is the CheckpointRow, of an earlier try of the same commit too."""
+    assert not (new.is_boundary and (new.undoable or new.takes_up)), "a run does not go back"  # noqa: S101
 
     def decide(view: View) -> Batch:
         lane = view.lanes.get(new.branch)
@@ -112,8 +119,9 @@ def commit(new: Commit) -> Decide:
 
 def _written(new: Commit, view: View) -> CheckpointRow | None:
     """The checkpoint, if an earlier try of this very commit went through: its random tail tells."""
+    wanted = new.tail, new.state_digest, new.fields
     for row in view.checkpoints.values():
-        if isinstance(row, CheckpointRow) and row.tail == new.tail and row.state_digest == new.state_digest:
+        if isinstance(row, CheckpointRow) and (row.tail, row.state_digest, row.fields) == wanted:
             return row
     return None
 
@@ -122,18 +130,28 @@ def _refuse(new: Commit, view: View, lane: LaneRow | None) -> None:
     found: list[refusals.Found] = []
     if new.branch in view.tags:
         found.append(refusals.name_taken(new.branch))
-    if new.lease is not None:
-        if not refusals.holds(lane, new.lease):
-            found.append(refusals.fenced(new.lease))
-    else:
-        found += refusals.held(view, new.branch)
-        found += refusals.doubtful(new.session, new.branch, view.pending.get(new.branch, ()))
+    if new.lease is None:
+        if new.branch in view.live:
+            found += refusals.held(view, new.branch)
+    elif not refusals.holds(lane, new.lease):
+        found.append(refusals.fenced(new.lease))
+    calls = view.pending.get(new.branch)
+    if calls and not new.is_boundary:
+        found += refusals.doubtful(new.session, new.branch, calls)
     head = None if lane is None or lane.head is None else lane.head.id
     if head != new.expect:
         found.append(refusals.moved(new.session, new.branch, head=head, expect=new.expect))
-    if new.id is not None and new.id in view.foreign:
+    if new.id is not None and (new.id in view.foreign or any([_has(row, new.id) for row in view.checkpoints.values()])):
         found.append(refusals.id_taken(new.session, new.id))
-    refusals.settle(found)
+    if view.session is not None and view.session.sequence >= MAX_SEQUENCE:
+        found.append(refusals.full(new.session))
+    if found:
+        refusals.settle(found)
+
+
+def _has(row: CheckpointRow | Unreadable, id_: str) -> bool:
+    """True if a row has an id; one that cannot be read was looked for by it."""
+    return isinstance(row, Unreadable) or row.id == id_
 
 
 def _row(new: Commit, view: View, session: SessionRow | None, lane: LaneRow | None) -> CheckpointRow:
@@ -141,10 +159,6 @@ def _row(new: Commit, view: View, session: SessionRow | None, lane: LaneRow | No
     head = None if lane is None else lane.head
     id_ = new.id if new.id is not None else make_id(sequence, new.uid, new.tail)
     parent = None if head is None else head.digest
-    took = None
-    if new.lease is not None and lane is not None:
-        count = view.counts.get(new.branch, 0)
-        took = Took(lane.run, lane.journal, count) if count else None
     return CheckpointRow(
         sequence,
         id_,
@@ -156,31 +170,52 @@ def _row(new: Commit, view: View, session: SessionRow | None, lane: LaneRow | No
         checkpoint_digest(id_=id_, parent=parent, state=new.state_digest, sequence=sequence, fields=new.fields),
         new.size_bytes,
         new.keyframe is not None,
-        took,
+        _took(new, view, lane),
         new.fields,
         new.delta,
         new.refs,
     )
 
 
+def _took(new: Commit, view: View, lane: LaneRow | None) -> Took | None:
+    """The calls that go with this checkpoint from now on: taken in, or left behind.
+
+    So each call belongs to one checkpoint, or to a branch that has it pending or parked; and goes with that.
+    """
+    if lane is None:
+        return None
+    if new.is_boundary:
+        count = view.counts.get(new.branch, 0)
+        return Took(lane.run, lane.journal, count) if count else None
+    if new.takes_up:
+        return None  # what is pending and what was parked change places
+    if new.undoable and lane.head is not None:  # what is pending is parked; what was parked before, no undo leads to
+        parked = lane.undo_calls
+        return Took(lane.run, lane.undo_journal or 0, parked, lane.undo) if parked else None
+    count = len(view.pending.get(new.branch, ()))
+    return Took(lane.run, lane.journal, count, stood_at(lane)) if count else None
+
+
 def _lane(new: Commit, view: View, lane: LaneRow | None, row: CheckpointRow) -> LaneRow:
     before = LaneRow(new.branch) if lane is None else lane
     change: dict[str, object] = {
-        "head": row.head,
+        "head": Head(row.sequence, row.id, row.digest, row.state_digest),
         "journal": row.sequence,
         "status": new.totals.status,
         "reason": new.totals.reason,
     }
     if new.takes_up and before.undo_journal is not None:
         change["journal"] = before.undo_journal
-    if new.undoable and before.head is not None:
-        change |= {"undo": before.head.sequence, "undo_journal": before.journal}
+    if (new.undoable or new.takes_up) and before.head is not None:
+        parked = len(view.pending.get(new.branch, ()))
+        change |= {"undo": before.head.sequence, "undo_journal": before.journal, "undo_calls": parked}
     after: LaneRow = msgspec.structs.replace(before, **change)
     if new.lease is None:
         # A run that was silent for longer than its lease may yet wake: it must not write behind a head that moved.
-        return msgspec.structs.replace(after, token=after.token + 1) if after.entered else after
+        silent = after.entered or after.claim is not None
+        return msgspec.structs.replace(after, token=after.token + 1) if silent else after
     if new.ends_run:
-        return ended(after, completed=True)
+        return ended(after, completed=True) if new.is_boundary else let_go(after)
     return renewed(after, view, new.lease) if aged(after, view, new.lease) else after
 
 

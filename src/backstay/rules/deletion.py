@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from backstay.ids import MAX_SEQUENCE
 from backstay.port import (
     EVERY,
     Ask,
@@ -26,9 +27,13 @@ from backstay.port import (
     Unreadable,
     View,
 )
+from backstay.port.lease import Holder
 from backstay.rules import refusals
+from backstay.rules.runs import claim_for
 
 MAX_CHECKPOINTS = 200  # in one portion
+MAX_RUN = 2**62  # half of what a column holds
+_EMPTYING_US = 60 * 1_000_000
 
 
 class Rewrite(msgspec.Struct, frozen=True, gc=False):
@@ -51,6 +56,9 @@ class Deletion(msgspec.Struct, frozen=True, gc=False):
 
     `rewrites` must name exactly the staying children of those that go; `anchors` are the nearest staying ancestors, for
     branches that move back. With `spare_names` it is a ConflictError if a branch or an undo leads to one that goes.
+
+    Calls go with the checkpoint that took them in. Those that wait at the head which a branch moves back to (parked by
+    a restore that goes, or left behind by a commit that goes) are pending there again: what was done stays done.
     """
 
     session: str
@@ -64,7 +72,7 @@ class Deletion(msgspec.Struct, frozen=True, gc=False):
     @property
     def ask(self) -> Ask:
         """What the rule looks at."""
-        staying = [rewrite.sequence for rewrite in self.rewrites]
+        staying = [at for rewrite in self.rewrites for at in (rewrite.sequence, rewrite.parent) if at is not None]
         return Ask(
             self.session,
             names=EVERY,
@@ -79,25 +87,28 @@ def delete_checkpoints(deletion: Deletion) -> Decide:
 
     def decide(view: View) -> Batch | More:
         session = view.session
+        same = session is not None and session.uid == deletion.uid
+        if view.again and not (same and gone & view.checkpoints.keys()):
+            return Batch(answer=len(gone))  # they are gone: an earlier try of this very deletion went through
         if session is None:
             raise refusals.no_session(deletion.session)[1]
-        if session.uid != deletion.uid:
+        if not same:
             raise refusals.changed(deletion.session, "it was deleted and made again")[1]
-        if view.again and not gone & view.checkpoints.keys():
-            return Batch(answer=len(gone))
         moving = [lane for lane in view.lanes.values() if lane.head is not None and lane.head.sequence in gone]
-        if moving and not view.pending and any(lane.run for lane in moving):
-            return More(msgspec.structs.replace(deletion.ask, pending=tuple([lane.name for lane in moving])))
+        if any([lane.run and lane.name not in view.pending for lane in moving]):
+            # Of every branch: another may stand on one of them by the time of the second look, which is the last.
+            return More(msgspec.structs.replace(deletion.ask, pending=EVERY))
         _refuse(deletion, view, gone, moving)
-        puts: list[Row] = [*_lanes(view, gone), *_rewritten(deletion, view)]
         rows = [row for row in (view.checkpoints[sequence] for sequence in gone) if isinstance(row, CheckpointRow)]
+        lanes = list(_lanes(view, gone, rows))
+        puts: list[Row] = [*lanes, *_rewritten(deletion, view)]
         line = msgspec.structs.replace(
             session,
             touched=view.fresh,
             checkpoints=session.checkpoints - len(gone),
             logical_bytes=session.logical_bytes - sum([row.size_bytes for row in rows]),
         )
-        drops = _drops(view, gone, rows)
+        drops = _drops(view, gone, rows, lanes)
         return Batch((line, *puts), tuple(drops), blobs=deletion.blobs, answer=len(gone))
 
     return decide
@@ -112,40 +123,65 @@ def _refuse(deletion: Deletion, view: View, gone: frozenset[int], moving: list[L
     for lane in moving:
         found += refusals.held(view, lane.name)
         found += refusals.doubtful(session, lane.name, view.pending.get(lane.name, ()))
-        if _anchor(view, lane, gone) is None:
+        at = _staying(view, lane.head.sequence if lane.head else None, gone)
+        anchor = None if at is None else view.checkpoints.get(at)
+        if at is None:
             found.append(refusals.last_of_branch(lane.name))
+        elif anchor is None:
+            found.append(refusals.changed(session, "a branch has moved to a checkpoint that was to be deleted"))
+        elif isinstance(anchor, Unreadable):
+            found.append(refusals.damaged_checkpoint(session, anchor.why))
     children = {child for parent in gone for child in view.children.get(parent, ())} - gone
     if children != {rewrite.sequence for rewrite in deletion.rewrites}:
         found.append(refusals.changed(session, "other checkpoints rest on those to be deleted than a moment ago"))
-    for rewrite in deletion.rewrites:
-        base = None if rewrite.parent is None else view.checkpoints.get(rewrite.parent)
-        if rewrite.delta and (not isinstance(base, CheckpointRow) or base.state_digest != rewrite.base_digest):
-            found.append(refusals.changed(session, "a checkpoint would rest on another state than a moment ago"))
+    found += [reason for rewrite in deletion.rewrites for reason in _unfit(session, rewrite, view, gone)]
     if deletion.spare_names and (moving or any([lane.undo in gone for lane in view.lanes.values()])):
         found.append(refusals.changed(session, "a branch needs a checkpoint that was to be deleted"))
     found += [refusals.tagged(tag.name) for tag in view.tags.values() if tag.sequence in gone]
     refusals.settle(found)
 
 
-def _anchor(view: View, lane: LaneRow, gone: frozenset[int]) -> CheckpointRow | None:
-    """The nearest ancestor of a branch's head that stays."""
-    at = None if lane.head is None else lane.head.sequence
+def _unfit(session: str, rewrite: Rewrite, view: View, gone: frozenset[int]) -> Iterable[refusals.Found]:
+    """Why a checkpoint that stays could not be read any more if it were rewritten like this."""
+    row = view.checkpoints.get(rewrite.sequence)
+    base = None if rewrite.parent is None else view.checkpoints.get(rewrite.parent)
+    if isinstance(row, Unreadable):
+        yield refusals.damaged_checkpoint(session, row.why)
+    elif row is None or _staying(view, row.parent, gone) != rewrite.parent:
+        yield refusals.changed(session, "a checkpoint would rest on another than a moment ago")
+    elif not (rewrite.delta or rewrite.keyframe is not None or row.keyframe):
+        yield refusals.changed(session, "a checkpoint would rest on nothing")
+    if rewrite.delta and (not isinstance(base, CheckpointRow) or base.state_digest != rewrite.base_digest):
+        yield refusals.changed(session, "a checkpoint would rest on another state than a moment ago")
+
+
+def _staying(view: View, at: int | None, gone: frozenset[int]) -> int | None:
+    """A checkpoint, or its nearest ancestor that stays."""
     while at is not None and at in gone:
         row = view.checkpoints.get(at)
         at = None if row is None else row.parent
-    row = None if at is None else view.checkpoints.get(at)
-    return row if isinstance(row, CheckpointRow) else None
+    return at
 
 
-def _lanes(view: View, gone: frozenset[int]) -> Iterable[LaneRow]:
+_NO_UNDO: Mapping[str, object] = {"undo": None, "undo_journal": None, "undo_calls": 0}
+
+
+def _lanes(view: View, gone: frozenset[int], rows: Iterable[CheckpointRow]) -> Iterable[LaneRow]:
+    """The branches that move back, or lose what an undo would lead to."""
+    left = {(row.took.run, row.took.left): row.took.journal for row in rows if row.took and row.took.left is not None}
     for lane in view.lanes.values():
         change: dict[str, object] = {}
         if lane.undo is not None and lane.undo in gone:
-            change |= {"undo": None, "undo_journal": None}
+            change |= _NO_UNDO
         if lane.head is not None and lane.head.sequence in gone:
-            anchor = _anchor(view, lane, gone)
-            assert anchor is not None  # noqa: S101 - refused before
-            change |= {"head": anchor.head, "journal": anchor.sequence, "token": lane.token + 1}
+            at = _staying(view, lane.head.sequence, gone)
+            anchor = None if at is None else view.checkpoints.get(at)
+            assert isinstance(anchor, CheckpointRow)  # noqa: S101 - refused before
+            journal = left.get((lane.run, anchor.sequence), anchor.sequence)
+            if lane.undo == anchor.sequence and lane.undo_journal is not None:
+                journal = lane.undo_journal  # the restore goes that parked them; there is nothing left to undo
+                change |= _NO_UNDO
+            change |= {"head": anchor.head, "journal": journal, "token": lane.token + 1}
         if change:
             yield msgspec.structs.replace(lane, **change)
 
@@ -153,8 +189,7 @@ def _lanes(view: View, gone: frozenset[int]) -> Iterable[LaneRow]:
 def _rewritten(deletion: Deletion, view: View) -> Iterable[Row]:
     for rewrite in deletion.rewrites:
         row = view.checkpoints[rewrite.sequence]
-        if isinstance(row, Unreadable):
-            raise refusals.changed(deletion.session, row.why)[1]
+        assert isinstance(row, CheckpointRow)  # noqa: S101 - refused before
         has_keyframe = row.keyframe or rewrite.keyframe is not None
         yield msgspec.structs.replace(
             row, parent=rewrite.parent, delta=rewrite.delta, refs=rewrite.refs, keyframe=has_keyframe
@@ -163,20 +198,24 @@ def _rewritten(deletion: Deletion, view: View) -> Iterable[Row]:
             yield KeyframeRow(row.sequence, rewrite.keyframe, rewrite.keyframe_refs)
 
 
-def _drops(view: View, gone: frozenset[int], rows: Iterable[CheckpointRow]) -> list[tuple[Kind, Key]]:
-    drops: list[tuple[Kind, Key]] = []
-    for row in rows:
-        if row.took is not None:
-            drops.append((Kind.CALL, (row.took.run, row.took.journal)))
-        if row.keyframe:
-            drops.append((Kind.KEYFRAME, row.sequence))
+def _drops(
+    view: View, gone: frozenset[int], rows: Iterable[CheckpointRow], moved: Iterable[LaneRow]
+) -> list[tuple[Kind, Key]]:
+    taken = {(row.took.run, row.took.journal) for row in rows if row.took and row.took.left is None}
+    calls = [(row.took.run, row.took.journal) for row in rows if row.took]
     for lane in view.lanes.values():
         if lane.run and lane.head is not None and lane.head.sequence in gone:
-            drops.append((Kind.CALL, (lane.run, lane.journal)))
+            calls.append((lane.run, lane.journal))
         if lane.run and lane.undo in gone and lane.undo_journal is not None:
-            drops.append((Kind.CALL, (lane.run, lane.undo_journal)))
-    drops += [(Kind.CHECKPOINT, sequence) for sequence in sorted(gone)]
-    return list(dict.fromkeys(drops))
+            calls.append((lane.run, lane.undo_journal))
+    found_again = {(lane.run, lane.journal) for lane in moved} - taken
+    drops: list[tuple[Kind, Key]] = [(Kind.CALL, at) for at in dict.fromkeys(calls) if at not in found_again]
+    for sequence in sorted(gone):
+        row = view.checkpoints[sequence]
+        if isinstance(row, Unreadable) or row.keyframe:  # of one that cannot be read nobody knows
+            drops.append((Kind.KEYFRAME, sequence))
+        drops.append((Kind.CHECKPOINT, sequence))
+    return drops
 
 
 # whole sessions
@@ -187,18 +226,28 @@ def hide_ask(session: str) -> Ask:
     return Ask(session, names=EVERY)
 
 
-def hide(session: str, *, touched: int | None = None) -> Decide:
-    """Begin to delete a session: nobody sees it from now on. The answer is its row, hidden under its uid."""
+def hide(session: str, *, touched: int | None = None, holder: Holder | None = None) -> Decide:
+    """Begin to delete a session: nobody sees it from now on. The answer is its row, hidden under a name of its own.
+
+    `holder` empties it: until a while has passed, or it is dead, nobody takes it for something left behind.
+
+    Not under its uid alone: a session that was imported twice has it twice, and both may be on their way out. The
+    answer is None where an earlier try went through: what it hid is among the hidden sessions.
+    """
 
     def decide(view: View) -> Batch:
         row = view.session
+        if row is None and view.again:
+            return Batch()
         if row is None:
             raise refusals.no_session(session)[1]
         found = [reason for lane in view.lanes for reason in refusals.held(view, lane)]
         if touched is not None and row.touched != touched:
             found.append(refusals.changed(session, "it was written to meanwhile"))
         refusals.settle(found)
-        hidden = msgspec.structs.replace(row, id=row.uid.hex(), hidden=True, claim=None, touched=view.fresh)
+        name = f"{row.uid.hex()}.{view.fresh}"
+        claim = None if holder is None else claim_for(view, holder, _EMPTYING_US)
+        hidden = msgspec.structs.replace(row, id=name, hidden=True, claim=claim, touched=view.fresh)
         return Batch((hidden,), wakes=True, answer=hidden)
 
     return decide
@@ -225,10 +274,16 @@ def drop_session() -> Decide:
 
 
 def arrive(row: SessionRow) -> Decide:
-    """Begin an import: the session's line, hidden under its uid, for its rows to be put beside."""
+    """Begin an import: the session's line, hidden under its uid, for its rows to be put beside. See `show_ask`."""
+    assert row.hidden, "it is shown when it is complete"  # noqa: S101
 
     def decide(view: View) -> Batch:
-        if view.session is not None:
+        there = view.session
+        if view.again and there is not None and msgspec.structs.replace(there, touched=row.touched) == row:
+            return Batch()  # an earlier try of this very write went through
+        if view.beside is not None:
+            raise refusals.session_exists(view.beside.id)[1]
+        if there is not None:
             raise refusals.changed(row.id, "it is being imported already")[1]
         return Batch((msgspec.structs.replace(row, touched=view.fresh),))
 
@@ -236,8 +291,8 @@ def arrive(row: SessionRow) -> Decide:
 
 
 def add_rows(session: str, rows: Iterable[Row], blobs: Mapping[bytes, bytes]) -> Decide:
-    """A portion of a session that arrives."""
-    puts = tuple(rows)
+    """A portion of a session that arrives. Leases do not travel, and a session that arrives has not crashed here."""
+    puts = tuple([_at_rest(row) if isinstance(row, LaneRow) else row for row in rows])
 
     def decide(view: View) -> Batch:
         if view.session is None:
@@ -247,21 +302,30 @@ def add_rows(session: str, rows: Iterable[Row], blobs: Mapping[bytes, bytes]) ->
     return decide
 
 
-def show_ask(row: SessionRow) -> Ask:
-    """What `show` looks at: the hidden session, and whether its name is taken."""
-    return Ask(row.uid.hex(), hidden=True, beside=row.id)
+def _at_rest(lane: LaneRow) -> LaneRow:
+    rest = {"claim": None, "entered": False, "crashes": 0, "spot": b"", "nonce": b"", "purpose": None}
+    return msgspec.structs.replace(lane, unfinished=lane.unfinished or lane.entered, **rest)
+
+
+def show_ask(row: SessionRow, *, hidden: str | None = None) -> Ask:
+    """What `arrive` and `show` see: the hidden session, by its uid or another name, and whether its id is taken."""
+    return Ask(row.uid.hex() if hidden is None else hidden, hidden=True, beside=row.id)
 
 
 def show(row: SessionRow, *, last_run: int) -> Decide:
     """End an import: the session appears under its name, with all its rows. `last_run`: the largest number of a run."""
+    if last_run > MAX_RUN or row.sequence > MAX_SEQUENCE:
+        raise refusals.full(row.id)[1]  # a store's own numbers go on behind these: they must not run out
 
     def decide(view: View) -> Batch:
-        if view.session is None:
-            if view.again and view.beside is not None and view.beside.uid == row.uid:
-                return Batch()
-            raise refusals.changed(row.id, "its import was swept away")[1]
+        if view.again and view.session is None and view.beside is not None and view.beside.uid == row.uid:
+            return Batch()  # an earlier try of this very write went through
+        found: list[refusals.Found] = []
         if view.beside is not None:
-            raise refusals.session_exists(row.id)[1]
+            found.append(refusals.session_exists(row.id))
+        if view.session is None:
+            found.append(refusals.changed(row.id, "its import was swept away"))
+        refusals.settle(found)
         # Runs of this store get numbers beyond those that came along: journals are told apart by them.
         touched = max(view.fresh, last_run + 1)
         return Batch((msgspec.structs.replace(row, touched=touched, hidden=False, claim=None),), wakes=True)

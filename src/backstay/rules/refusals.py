@@ -49,16 +49,21 @@ class Reason(enum.IntEnum):
     CHANGED = 14
     TAGGED = 15
     LAST_OF_BRANCH = 16
+    FULL = 17
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """What a run shows with each of its writes: proof that it is the last one entered on its branch."""
+    """What a run shows with each of its writes: proof that it is the last one entered on its branch.
+
+    With a `purpose` it is not a run's: see `runs.hold`.
+    """
 
     session: str
     branch: str
     run: int
     token: int
     lease_us: int
+    purpose: str | None = None
 
 
 Found = tuple[Reason, BackstayError]
@@ -101,6 +106,12 @@ def no_checkpoint(session: str, id_: str) -> Found:
     """For a checkpoint that was found a moment ago and is gone."""
     message = f"session {session!r} has no checkpoint {id_[:_SHOWN]}"
     return Reason.NO_CHECKPOINT, NotFoundError(message, hint="it was deleted; session.log() lists those there are")
+
+
+def damaged_checkpoint(session: str, why: str) -> Found:
+    """For a checkpoint that is there and cannot be read: it is not missing."""
+    hint = "run verify; session.newest_intact() finds the newest one that is whole"
+    return Reason.DAMAGED, CorruptionError(f"session {session!r}: {why}", hint=hint)
 
 
 def name_taken(name: str) -> Found:
@@ -205,6 +216,12 @@ def changed(session: str, what: str) -> Found:
 def tagged(name: str) -> Found:
     """For the deletion of a tagged checkpoint."""
     return Reason.TAGGED, InvalidInputError(f"the checkpoint is tagged {name!r}", hint="untag it first")
+
+
+def full(session: str) -> Found:
+    """For a checkpoint or a run whose number would have no room."""
+    message = f"session {session!r} has no numbers left for another checkpoint or run"
+    return Reason.FULL, InvalidInputError(message, hint="go on in a new session")
 
 
 def last_of_branch(branch: str) -> Found:

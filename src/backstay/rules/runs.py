@@ -12,7 +12,7 @@ from hashlib import sha256
 
 import msgspec
 
-from backstay.port import Ask, Batch, CallKey, CallRow, Decide, LaneRow, SessionRow, Stale, Unreadable, View
+from backstay.port import Ask, Batch, CallKey, CallRow, Decide, LaneRow, SessionRow, Unreadable, View
 from backstay.port.lease import Claim, Holder
 from backstay.port.rows import ABANDONED
 from backstay.rules import refusals
@@ -20,6 +20,7 @@ from backstay.rules.refusals import Lease
 
 LOST_CALL = "(damaged)"  # the name of a call that was given up and could not be read
 
+_OVER = ("completed", "cancelled")  # the next run begins with an input of its own
 _FRESH_SHARE = 20
 _SPOT_BYTES = 12
 
@@ -72,11 +73,21 @@ def renewed(lane: LaneRow, view: View, lease: Lease) -> LaneRow:
 
 
 def ended(lane: LaneRow, *, completed: bool) -> LaneRow:
-    """The lane after its run; the next run goes on with its input unless it is completed."""
+    """The lane after its run; the next run goes on with its input unless this one came to its end."""
     rest = {"unfinished": False, "input": None} if completed else {}
     return msgspec.structs.replace(
         lane, claim=None, purpose=None, entered=False, crashes=0, spot=b"", nonce=b"", **rest
     )
+
+
+def let_go(lane: LaneRow) -> LaneRow:
+    """The lane after whoever held its lease, and all else as it was."""
+    return msgspec.structs.replace(lane, claim=None, purpose=None, nonce=b"")
+
+
+def stood_at(lane: LaneRow) -> int:
+    """The sequence of a branch's head, 0 if it has none."""
+    return 0 if lane.head is None else lane.head.sequence
 
 
 def pending_of(calls: Iterable[CallRow | Unreadable]) -> list[CallRow | Unreadable]:
@@ -84,10 +95,18 @@ def pending_of(calls: Iterable[CallRow | Unreadable]) -> list[CallRow | Unreadab
     return [call for call in calls if isinstance(call, Unreadable) or call.status != ABANDONED]
 
 
-def spot_of(journal: int, calls: Iterable[CallRow | Unreadable]) -> bytes:
+def spot_of(head: int, calls: Iterable[CallRow | Unreadable]) -> bytes:
     """Where a run stood: two crashes at one spot had nothing recorded between them."""
     stood = [(call.id, call.status) if isinstance(call, CallRow) else ("", "") for call in calls]
-    return sha256(msgspec.msgpack.encode((journal, stood))).digest()[:_SPOT_BYTES]
+    return sha256(msgspec.msgpack.encode((head, stood))).digest()[:_SPOT_BYTES]
+
+
+def _crashes(lane: LaneRow, calls: Iterable[CallRow | Unreadable]) -> tuple[int, bytes]:
+    """How often runs died at one spot, and at which, as whoever takes the lease finds it."""
+    if not lane.entered or lane.claim is None or lane.purpose is not None:
+        return lane.crashes, lane.spot  # the last one was left or given up, or its end has been counted
+    here = spot_of(stood_at(lane), calls)
+    return lane.crashes + 1 if here == lane.spot else 1, here
 
 
 # entering and leaving
@@ -98,11 +117,10 @@ def enter(new: Enter) -> Decide:
 
     def decide(view: View) -> Batch:
         session, lane = view.session, view.lanes.get(new.branch)
-        if session is not None and session.uid != new.uid:
-            raise Stale
         calls = pending_of(view.pending.get(new.branch, ()))
         if lane is not None and lane.nonce == new.nonce and new.nonce:
-            return Batch(answer=_entered(new, None, lane, calls))
+            found_it = {"entered": lane.was_entered, "unfinished": lane.was_unfinished}
+            return Batch(answer=_entered(new, msgspec.structs.replace(lane, **found_it), lane, calls))
         found = refusals.held(view, new.branch)
         if new.branch in view.tags:
             found.append(refusals.name_taken(new.branch))
@@ -134,10 +152,7 @@ _DAMAGED = refusals.Reason.DAMAGED
 
 def _begun(new: Enter, view: View, lane: LaneRow | None, calls: list[CallRow | Unreadable]) -> LaneRow:
     before = LaneRow(new.branch) if lane is None else lane
-    crashes, spot = before.crashes, before.spot
-    if before.entered and before.claim is not None:  # it was neither left nor given back: it died
-        here = spot_of(before.journal, calls)
-        crashes, spot = crashes + 1 if here == spot else 1, here
+    crashes, spot = _crashes(before, calls)
     return msgspec.structs.replace(
         before,
         run=before.run or view.fresh,
@@ -152,6 +167,8 @@ def _begun(new: Enter, view: View, lane: LaneRow | None, calls: list[CallRow | U
         spot=spot,
         nonce=new.nonce,
         purpose=None,
+        was_entered=before.entered,
+        was_unfinished=before.unfinished,
     )
 
 
@@ -161,12 +178,15 @@ def _entered(new: Enter, before: LaneRow | None, lane: LaneRow, calls: list[Call
 
 
 def hold(new: Enter, purpose: str) -> Decide:
-    """Take the lease of a branch for something that is no run: lease and fence only. The answer is a Lease."""
+    """Take the lease of a branch for something that is no run: lease and fence only. The answer is a Lease.
+
+    A run that died there is counted now, because its lease goes; the next run goes on as if nobody had been here.
+    """
 
     def decide(view: View) -> Batch:
         lane = view.lanes.get(new.branch)
         if lane is not None and lane.nonce == new.nonce and new.nonce:
-            return Batch(answer=Lease(new.session, new.branch, lane.run, lane.token, new.lease_us))
+            return Batch(answer=Lease(new.session, new.branch, lane.run, lane.token, new.lease_us, purpose))
         found = refusals.held(view, new.branch)
         if view.session is None:
             found.append(refusals.no_session(new.session))
@@ -175,16 +195,19 @@ def hold(new: Enter, purpose: str) -> Decide:
         refusals.settle(found)
         assert lane is not None  # noqa: S101 - refused above
         assert view.session is not None  # noqa: S101 - refused above
+        crashes, spot = _crashes(lane, pending_of(view.pending.get(new.branch, ())))
         after = msgspec.structs.replace(
             lane,
             run=lane.run or view.fresh,
             token=lane.token + 1,
             claim=claim_for(view, new.holder, new.lease_us),
+            crashes=crashes,
+            spot=spot,
             nonce=new.nonce,
             purpose=purpose,
         )
         line = msgspec.structs.replace(view.session, touched=view.fresh)
-        answer = Lease(new.session, new.branch, after.run, after.token, new.lease_us)
+        answer = Lease(new.session, new.branch, after.run, after.token, new.lease_us, purpose)
         return Batch((line, after), answer=answer)
 
     return decide
@@ -210,14 +233,14 @@ def leave(lease: Lease, *, status: str | None, reason: str | None) -> Decide:
 
     def decide(view: View) -> Batch:
         lane = view.lanes.get(lease.branch)
-        if view.again and lane is not None and lane.token == lease.token and lane.claim is None:
+        given_back = lane is not None and lane.claim is None and (lane.run, lane.token) == (lease.run, lease.token)
+        if view.again and given_back:
             return Batch()  # an earlier try of this very leave went through
         lane = _own_lane(view, lease)
-        if status is None or lane.purpose is not None:
-            after = msgspec.structs.replace(lane, claim=None, purpose=None, nonce=b"")
-            return Batch((after,), wakes=True)
-        after = msgspec.structs.replace(ended(lane, completed=status == "completed"), status=status, reason=reason)
         assert view.session is not None  # noqa: S101 - its lane is here
+        if status is None or lane.purpose is not None:
+            return Batch((msgspec.structs.replace(view.session, touched=view.fresh), let_go(lane)), wakes=True)
+        after = msgspec.structs.replace(ended(lane, completed=status in _OVER), status=status, reason=reason)
         line = msgspec.structs.replace(view.session, touched=view.fresh, status=status, reason=reason)
         return Batch((line, after), wakes=True)
 
@@ -245,24 +268,33 @@ def journal_ask(lease: Lease, at: CallKey | None) -> Ask:
 
 
 def journal(lease: Lease, call: CallRow, *, at: CallKey | None) -> Decide:
-    """Write down a call, or (with its key) what became of it. The answer is its row."""
+    """Write down a call, or (with its key) what became of it. The answer is its row.
+
+    A decision from outside that this run has not seen is not written over: its nonce is another than the call's.
+    """
 
     def decide(view: View) -> Batch:
-        for kept in view.calls.values():  # an earlier try of this very write went through
-            if isinstance(kept, CallRow) and kept.id == call.id and at is None:
-                return Batch(answer=kept)
+        for kept in view.calls.values():
+            same = isinstance(kept, CallRow) and kept.id == call.id
+            if same and (at is None or (view.again and kept == _at(call, at))):
+                return Batch(answer=kept)  # an earlier try of this very write went through
         lane = _own_lane(view, lease)
         if at is None:
-            row = msgspec.structs.replace(call, run=lane.run, journal=lane.journal, n=view.counts.get(lane.name, 0))
+            row = _at(call, (lane.run, lane.journal, view.counts.get(lane.name, 0)))
         else:
             before = view.calls.get(at)
-            if not isinstance(before, CallRow) or before.id != call.id:
+            seen = isinstance(before, CallRow) and (before.id, before.nonce) == (call.id, call.nonce)
+            if not seen or at[:2] != (lane.run, lane.journal):
                 raise refusals.call_moved(call.id)[1]
-            row = msgspec.structs.replace(call, run=at[0], journal=at[1], n=at[2])
+            row = _at(call, at)
         puts = (row, renewed(lane, view, lease)) if aged(lane, view, lease) else (row,)
         return Batch(puts, answer=row)
 
     return decide
+
+
+def _at(call: CallRow, at: CallKey) -> CallRow:
+    return msgspec.structs.replace(call, run=at[0], journal=at[1], n=at[2])
 
 
 def settle_ask(session: str, branch: str, at: CallKey) -> Ask:
@@ -275,12 +307,14 @@ def settle(session: str, branch: str, *, before: CallRow, after: CallRow) -> Dec
 
     def decide(view: View) -> Batch:
         lane, kept = view.lanes.get(branch), view.calls.get(before.at)
-        if isinstance(kept, CallRow) and after.nonce and kept.nonce == after.nonce:
+        is_new = after.nonce and after.nonce != before.nonce  # a call that was decided before carries that nonce on
+        if is_new and isinstance(kept, CallRow) and kept.nonce == after.nonce:
             return Batch()  # an earlier try of this very decision went through
         found: list[refusals.Found] = []
         if view.session is None:
             found.append(refusals.no_session(session))
-        if lane is None or kept != before or (lane.run, lane.journal) != before.at[:2]:
+        over = before.status == ABANDONED or kept != before
+        if lane is None or over or (lane.run, lane.journal) != before.at[:2]:
             found.append(refusals.call_moved(before.id))
         refusals.settle(found)
         assert lane is not None  # noqa: S101 - refused above
@@ -299,11 +333,15 @@ def abandon_ask(session: str, branch: str) -> Ask:
 def abandon(session: str, branch: str, *, reason: str, at_us: int, nonce: str) -> Decide:
     """Give up what is pending: calls become abandoned, the run is over, its input dropped. The answer is how many.
 
-    Works where calls are damaged, too: it is the way to go on there. `nonce` begins the ids of those.
+    Works where calls are damaged, too: it is the way to go on there. `nonce` begins the ids of those, and recognises
+    calls that an earlier try has given up.
     """
 
     def decide(view: View) -> Batch:
-        lane = view.lanes.get(branch)
+        lane, pending = view.lanes.get(branch), view.pending.get(branch, ())
+        done = [call for call in pending if isinstance(call, CallRow) and call.nonce == nonce.encode()]
+        if done:
+            return Batch(answer=len(done))
         found: list[refusals.Found] = []
         if view.session is None:
             found.append(refusals.no_session(session))
@@ -315,7 +353,7 @@ def abandon(session: str, branch: str, *, reason: str, at_us: int, nonce: str) -
         assert view.session is not None  # noqa: S101 - refused above
         calls = [
             _given_up(call, reason, at_us, nonce, n)
-            for n, call in enumerate(view.pending.get(branch, ()))
+            for n, call in enumerate(pending)
             if isinstance(call, Unreadable) or call.status != ABANDONED
         ]
         if not calls and not lane.unfinished:
@@ -330,9 +368,11 @@ def abandon(session: str, branch: str, *, reason: str, at_us: int, nonce: str) -
 
 
 def _given_up(call: CallRow | Unreadable, reason: str, at_us: int, nonce: str, n: int) -> CallRow:
+    why, mark = ("abandoned", reason), nonce.encode()
     if isinstance(call, CallRow):
-        return msgspec.structs.replace(call, status=ABANDONED, error=("abandoned", reason), ended_us=at_us)
+        ended_us = at_us if call.ended_us is None else call.ended_us
+        return msgspec.structs.replace(call, status=ABANDONED, error=why, ended_us=ended_us, nonce=mark)
     assert isinstance(call.key, tuple)  # noqa: S101 - the key of a call
     why = ("abandoned", f"{reason} (what was recorded is damaged: {call.why})")
-    id_ = f"{nonce}{n:x}"
-    return CallRow(*call.key, id_, None, LOST_CALL, None, n, "tool", None, bytes(16), ABANDONED, 0, at_us, error=why)
+    row = CallRow(*call.key, f"{nonce}{n:x}", None, LOST_CALL, None, n, "tool", None, bytes(16), ABANDONED, 0, at_us)
+    return msgspec.structs.replace(row, error=why, nonce=mark)

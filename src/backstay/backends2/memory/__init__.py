@@ -22,7 +22,6 @@ from backstay.port import (
     Kind,
     LaneQuery,
     LaneRow,
-    More,
     Records,
     Row,
     SessionQuery,
@@ -30,6 +29,7 @@ from backstay.port import (
     Sizes,
     Unreadable,
     View,
+    decided,
     live_lanes,
 )
 from backstay.port.lease import clock_us
@@ -60,15 +60,9 @@ class MemoryBackend:
 
     def write(self, ask: Ask, decide: Decide) -> View:
         with self._lock():
-            view = self._view(ask)
-            batch = decide(view)
-            if isinstance(batch, More):
-                view = self._view(batch.ask)
-                batch = decide(view)
-                assert isinstance(batch, Batch)  # noqa: S101 - a rule looks again once
+            view, batch = decided(self._view, ask, decide)
             if batch.puts or batch.drops:
                 self._apply(ask, batch)
-            view.answer = batch.answer
             return view
 
     def _view(self, ask: Ask) -> View:
@@ -161,7 +155,7 @@ class MemoryBackend:
 
     def sessions(self, query: SessionQuery) -> Sequence[SessionRow]:
         with self._lock():
-            found = [tables.session for tables in self._tables.values() if _matches(tables, query)]
+            found = [tables.session for tables in self._tables.values() if tables.matches(query)]
         found.sort(key=lambda row: -row.touched)
         return found[: query.limit]
 
@@ -213,9 +207,10 @@ class MemoryBackend:
         return Sizes(len(lines), checkpoints, logical, stored)
 
     def check(self) -> Iterator[Problem]:
-        return iter(())
+        with self._lock():
+            return iter(())
 
-    def tend(self, *, repair: bool = False) -> Sequence[str]:
+    def tend(self, *, repair: bool = False) -> Sequence[str]:  # noqa: ARG002 - nothing here can be out of order
         with self._lock():
             orphans = [digest for digest in self._blobs if not self._uses[digest]]
             for digest in orphans:
@@ -234,19 +229,6 @@ class MemoryBackend:
         if self._closed:
             raise ClosedError("the store is closed", hint="open it again")
         return self._news
-
-
-def _matches(tables: Tables, query: SessionQuery) -> bool:
-    row = tables.session
-    return (
-        row.hidden == query.hidden
-        and (query.before is None or row.touched < query.before)
-        and (query.status is None or row.status == query.status)
-        and (query.agent is None or row.agent == query.agent)
-        and row.id.startswith(query.prefix)
-        and (query.uid_start is None or row.uid.startswith(query.uid_start))
-        and (query.foreign is None or query.foreign in tables.foreign)
-    )
 
 
 def _weight(row: Row) -> int:

@@ -1,0 +1,188 @@
+"""Runs through the rules: leases and fences, calls that are journaled, taken in, decided and given up."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import pytest
+
+from backstay.errors import ConflictError, CorruptionError, FencedError, InDoubtError, LeaseHeldError
+from backstay.port import Ask, Backend, CallRow, Kind, LaneQuery, LaneRow
+from backstay.port.rows import ABANDONED, DONE, ENTERED, SKIPPED
+from backstay.rules import branches, runs
+from backstay.testing.author2 import NOW_US, SESSION, Author, Runner, check_states, delete, entering, read_back
+from backstay.testing.contract2.handmade import drop
+from backstay.testing.contract2.hooks import Hooks
+
+PENDING = Ask(SESSION, names=("main",), pending=("main",), counted=("main",))
+
+
+class RunningContract(Hooks):
+    """A run from its beginning to its end, on rows that a backend keeps."""
+
+    def test_a_run_begins_a_session_and_its_calls_are_taken_in_by_a_boundary(self, backend: Backend) -> None:
+        run = Runner(backend, input_=b"an input")
+        view = backend.read(PENDING)
+        assert view.lanes["main"].head is None
+        assert view.lanes["main"].input == b"an input"
+        assert view.live == {"main"}
+        calls = [run.call("one", result=b"\0\xff"), run.start("two")]
+        backend = self.again(backend)
+        assert backend.read(PENDING).pending["main"] == calls
+        assert backend.read(PENDING).counts == {"main": 2}
+        run.backend = run.author.backend = backend
+        run.finish(calls[1], status="failed", error=("Boom", "text"), result=None)
+        row = run.boundary({"turn": 1}, places={calls[0].at: b"a place"})
+        assert row.took is not None
+        assert row.took.count == 2
+        assert not backend.read(PENDING).pending["main"]
+        taken = backend.read(Ask(SESSION, journals=((row.took.run, row.took.journal),)))
+        first, second = taken.journals[row.took.run, row.took.journal]
+        assert isinstance(first, CallRow)
+        assert isinstance(second, CallRow)
+        assert (first.result, first.place) == (None, b"a place")
+        assert (second.status, second.error) == ("failed", ("Boom", "text"))
+        run.boundary({"turn": 2}, ends_run=True)
+        lane = backend.read(PENDING).lanes["main"]
+        assert (lane.claim, lane.entered, lane.unfinished, lane.input) == (None, False, False, None)
+        check_states(backend, SESSION, run.author.states)
+
+    def test_a_run_that_lost_its_lease_writes_nothing_more(self, backend: Backend) -> None:
+        Author(backend).grow(2)
+        first = Runner(backend, lease_s=0.05)
+        call = first.start()
+        time.sleep(0.1)
+        second = Runner(self.other(backend))
+        assert second.entered.calls == (call,)
+        before = backend.read(PENDING)
+        for write in (first.start, lambda: first.finish(call), first.boundary, first.renew, first.leave):
+            with pytest.raises(FencedError):
+                write()
+        after = backend.read(PENDING)
+        assert (after.session, after.lanes, after.pending) == (before.session, before.lanes, before.pending)
+        second.finish(call)
+        second.boundary()
+
+    def test_a_lease_that_expired_and_was_not_taken_is_still_held_on_to(self, backend: Backend) -> None:
+        run = Runner(backend, lease_s=0.05)
+        time.sleep(0.1)
+        assert not backend.read(PENDING).live
+        run.call()
+        run.renew()
+        assert backend.read(PENDING).live == {"main"}
+        run.leave(status="completed")
+
+    def test_nobody_else_writes_where_a_run_is_alive(self, backend: Backend) -> None:
+        author = Author(backend)
+        author.grow(2)
+        run = Runner(backend)
+        other = self.other(backend)
+        with pytest.raises(LeaseHeldError):
+            Runner(other)
+        with pytest.raises(LeaseHeldError):
+            Author(other).stand_on_head().grow(1)
+        with pytest.raises(LeaseHeldError):
+            other.write(branches.name_ask(SESSION, "main"), branches.delete_branch(SESSION, "main"))
+        run.leave(status="failed", reason="it broke")
+        lane = other.read(PENDING).lanes["main"]
+        assert (lane.status, lane.reason, lane.unfinished) == ("failed", "it broke", True)
+        author.grow(1)
+
+    def test_a_call_in_doubt_is_decided_once_and_then_there_is_a_way_on(self, backend: Backend) -> None:
+        run = Runner(backend)
+        run.boundary({"turn": 0})
+        call = run.start("pay")
+        run.leave()
+        with pytest.raises(InDoubtError):
+            Author(backend).stand_on_head().grow(1)
+        after = msgspec.structs.replace(call, status=SKIPPED, ended_us=NOW_US, nonce=b"decided")
+        for _ in range(2):  # the second is a retry, and recognised
+            backend.write(
+                runs.settle_ask(SESSION, "main", call.at), runs.settle(SESSION, "main", before=call, after=after)
+            )
+        other = msgspec.structs.replace(call, status=DONE, nonce=b"another")
+        with pytest.raises(ConflictError):
+            backend.write(
+                runs.settle_ask(SESSION, "main", call.at), runs.settle(SESSION, "main", before=call, after=other)
+            )
+        assert backend.read(PENDING).pending["main"] == [after]
+        Author(backend).stand_on_head().grow(1)
+        assert not backend.read(PENDING).pending["main"]
+
+    def test_what_is_given_up_is_kept_and_the_run_is_over(self, backend: Backend) -> None:
+        run = Runner(backend, input_=b"an input")
+        run.boundary({"turn": 0})
+        run.call()
+        run.start()
+        run.call()
+        drop(backend, (Kind.CALL, (run.lease.run, 1, 0)))  # a call that is lost is given up like the others
+        run.leave()
+        assert len(backend.lanes(LaneQuery(ENTERED))) == 1
+        with pytest.raises(CorruptionError):
+            Runner(backend)
+        rule = runs.abandon(SESSION, "main", reason="enough", at_us=NOW_US, nonce="n")
+        assert backend.write(runs.abandon_ask(SESSION, "main"), rule).answer == 3
+        view = backend.read(PENDING)
+        assert [row.status for row in view.pending["main"] if isinstance(row, CallRow)] == [ABANDONED] * 3
+        assert not view.lanes["main"].entered
+        assert not backend.lanes(LaneQuery(ENTERED))
+        Runner(backend).boundary()
+
+    def test_calls_go_with_the_branch_and_with_the_checkpoint_that_took_them_in(self, backend: Backend) -> None:
+        run = Runner(backend)
+        run.boundary({"turn": 0})
+        run.call()
+        run.boundary({"turn": 1})
+        run.boundary({"turn": 2})
+        other = run.author.fork(run.author.rows[0], "other")
+        side = Runner(backend, branch="other")
+        side.call()
+        side.leave()
+        assert len(backend.scan(SESSION, Kind.CALL, limit=9)) == 2
+        delete(backend, SESSION, 2)
+        assert len(backend.scan(SESSION, Kind.CALL, limit=9)) == 1
+        backend.write(branches.name_ask(SESSION, "other"), branches.delete_branch(SESSION, "other"))
+        assert not backend.scan(SESSION, Kind.CALL, limit=9)
+        assert read_back(backend, SESSION, 1) == other.states[1]
+
+    def test_a_run_of_a_branch_that_is_gone_is_not_taken_for_one_of_a_later(self, backend: Backend) -> None:
+        author = Author(backend)
+        (row,) = author.grow(1)
+        author.fork(row, "other")
+        run = Runner(backend, branch="other", lease_s=0.05)
+        run.start()
+        time.sleep(0.1)
+        backend.write(branches.name_ask(SESSION, "other"), branches.delete_branch(SESSION, "other"))
+        author.fork(row, "other")
+        again = Runner(backend, branch="other")
+        assert again.lease.run > run.lease.run
+        assert not again.entered.calls
+        with pytest.raises(FencedError):
+            run.start()
+
+    def test_a_lease_is_held_for_something_that_is_no_run(self, backend: Backend) -> None:
+        Author(backend).grow(1)
+        new = entering(Author(backend).uid)
+        lease = backend.write(new.ask, runs.hold(new, "a restore of files")).answer
+        assert lease == backend.write(new.ask, runs.hold(new, "a restore of files")).answer, "a retry is recognised"
+        with pytest.raises(LeaseHeldError, match="a restore of files"):
+            Runner(backend)
+        assert not backend.lanes(LaneQuery(ENTERED))
+        backend.write(runs.lease_ask(lease), runs.leave(lease, status=None, reason=None))
+        lane = backend.read(PENDING).lanes["main"]
+        assert isinstance(lane, LaneRow)
+        assert (lane.claim, lane.purpose) == (None, None)
+        Runner(backend)
+
+    def test_a_commit_under_a_name_of_the_callers_is_recognised_when_tried_again(self, backend: Backend) -> None:
+        author = Author(backend)
+        author.grow(2)
+        draft = author.draft({"turn": "mine"}, id_="my own id")
+        row = author.write(draft, {"turn": "mine"})
+        assert author.write(draft, {"turn": "mine"}).id == row.id
+        session = self.other(backend).read(Ask(SESSION)).session
+        assert session is not None
+        assert session.checkpoints == 3
+        with pytest.raises(ConflictError, match="my own id"):
+            author.commit({"turn": "another"}, id_="my own id")
