@@ -194,11 +194,8 @@ class Folder:
         return None
 
     def first(self, count: Count) -> Count:
-        """The counter for a process that begins to write: after a power cut only `beyond` is known to be beyond all."""
-        if self._counted:
-            return count
-        self._counted = True
-        return count._replace(last=max(count.last, count.beyond))
+        """The counter for a process that has not written yet: after a power cut only `beyond` is known to be beyond all."""
+        return count if self._counted else count._replace(last=max(count.last, count.beyond))
 
     def put_count(self, count: Count) -> Count:
         """Write the counter; synced only where it goes beyond what was synced."""
@@ -215,6 +212,7 @@ class Folder:
         self.disk.write(self._counter_file, _counter(count), 0)
         if not far:
             self.disk.sync(self._counter_file)
+        self._counted = True
         return count
 
     def announce(self, count: Count, name: str) -> Count:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from backstay.backends2.files.folder import JOURNAL, SESSIONS, Folder, place
+from backstay.backends2.files.folder import JOURNAL, SESSIONS, Folder
 from backstay.backends2.files.index import Rows
 from backstay.backends2.files.lines import (
     BLANKS,
@@ -61,7 +61,7 @@ class Journal:
         self.epoch = 0  # of the backend, when this was last compared with the file
         self.writable = False
         self.damaged_header = False
-        self.claims: dict[str, tuple[int, int, Claim]] = {}
+        self.claims: dict[str, tuple[int, Claim]] = {}
         self.rows = Rows(self.line)
         self._folder, self._disk, self._path = folder, folder.disk, folder.journal(name)
         self._file = file
@@ -129,7 +129,7 @@ class Journal:
         if note is not None and note.generation > self.generation:
             self.rows.lose("an older copy is in the place of the journal", self.end)
             self.rows.restore(Put(KIND_NAMES[Kind.SESSION], note.id, note.body), self.end)
-            self.rows.settle(hidden=place(note.id, hidden=True) == self.name)
+            self.rows.settle(self.name)
         self.settled, self._kept_end = self.synced >= self.lines, self.end
 
     def _heed(self, note: Note) -> int:
@@ -170,8 +170,7 @@ class Journal:
         self._torn = bool(behind)
         if sure > self.lines:
             self._lose_tail(sure, note)
-        hidden = rows.session_put is not None and place(str(rows.session_put.key), hidden=True) == self.name
-        rows.settle(hidden=hidden)
+        rows.settle(self.name)
         rows.account()
         rows.released.clear()
 
@@ -247,32 +246,21 @@ class Journal:
 
     def renew(self, names: Iterable[str] | None) -> None:
         """Let branches (None: all) have their leases as they were last renewed, by whatever process."""
-        held = [
-            name
-            for name in (self.rows.names if names is None else names)
-            if getattr(self.rows.names.get(name), "claim", None) is not None
-        ]
-        note = self._folder.read_note(self.name) if held else None
-        if note is not None and note.generation == self.generation:
-            self.claims = dict(note.claims)
-        for name in held:
-            self.renewed(name)
+        if self._folder.disk.is_there(self._folder.note(self.name)):
+            note = self._folder.read_note(self.name)
+            if note is not None and note.generation == self.generation:
+                self.claims = dict(note.claims)
+        for name, (at, claim) in self.claims.items():
+            lane = self.rows.names.get(name)
+            if isinstance(lane, LaneRow) and at == self.rows.name_at[name] and (names is None or name in names):
+                self.rows.names[name] = msgspec.structs.replace(lane, claim=claim)
 
     def renew_claims(self, lanes: Iterable[Row]) -> None:
         """Renew leases; `write_note` tells others."""
         for lane in lanes:
-            if isinstance(lane, LaneRow) and lane.claim is not None:
-                self.claims[lane.name] = lane.run, lane.token, lane.claim
-                self.renewed(lane.name)
-
-    def renewed(self, name: str) -> None:
-        """Let a branch have the lease as it was last renewed, if that is not yet in its row."""
-        lane, found = self.rows.names.get(name), self.claims.get(name)
-        if isinstance(lane, LaneRow) and lane.claim is not None and found is not None:
-            run, token, claim = found
-            newer = claim.holder == lane.claim.holder and claim.until_us > lane.claim.until_us
-            if (run, token) == (lane.run, lane.token) and newer:
-                self.rows.names[name] = msgspec.structs.replace(lane, claim=claim)
+            if isinstance(lane, LaneRow) and lane.claim is not None and lane.name in self.rows.names:
+                self.claims[lane.name] = self.rows.name_at[lane.name], lane.claim
+                self.rows.names[lane.name] = lane
 
     def close(self) -> None:
         """Let the file go."""
@@ -329,7 +317,7 @@ class Journal:
         for row in rows if self.claims else ():
             if isinstance(row, LaneRow):
                 self.claims.pop(row.name, None)
-        self.rows.settle(hidden=self.rows.session.hidden, known=rows)
+        self.rows.settle(to or self.name, rows)
 
     def _refs(self, row: Row) -> tuple[str, ...]:
         put = self.rows.put_at(kind_of(row), key_of(row))
@@ -411,7 +399,8 @@ class Journal:
 
     def trim(self) -> None:
         """Give back the room behind the end."""
-        if self.end < self._size and not (self._torn or self._mend or self.rows.damage):
+        behind = self._disk.read(self._file, max(self._size - self.end, 0), self.end)
+        if behind and not behind.strip(BLANKS) and not self.rows.damage:
             self.take_file()
             self._disk.truncate(self._file, self.end)
             self._size = self.end
