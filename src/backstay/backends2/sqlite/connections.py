@@ -279,9 +279,9 @@ class Readers:
                 if seat.connection is None:
                     seat.connection = self._make()
                     self._watchers += 1
-                (version,) = seat.connection.execute(_VERSION).fetchall()[0]
+                version: Any = seat.connection.execute(_VERSION).fetchall()[0][0]
                 # Each connection counts for itself: a new one must not seem to go on where another was.
-                return self._watchers << 40 | int(str(version))
+                return self._watchers << 40 | int(version)
             except BaseException:
                 _end(seat)
                 raise
