@@ -207,20 +207,54 @@ def test_an_index_whose_entries_lead_astray_is_reported_and_mended(path: Path) -
     assert made.read_all(path) == 0
 
 
-def test_rows_of_no_session_are_reported_and_removed(path: Path) -> None:
-    made = Made(path)
+def test_rows_of_no_session_are_reported_and_left_alone(path: Path) -> None:
+    Made(path)
     change(path, "UPDATE rows SET sid = 77 WHERE sid = 1 AND kind = 1 AND name = 'other'")
     change(path, "INSERT INTO checkpoints SELECT key + (88 << 32), parent, body FROM checkpoints WHERE key >> 32 = 2")
     with closing(SqliteBackend(path)) as backend:
-        assert len(list(backend.check())) >= 3
-        with pytest.raises(CorruptionError):
-            backend.read(Ask("one", names=("other",)))
-        with pytest.raises(CorruptionError):
-            backend.state("one", "other")
-        assert backend.tend(repair=True)
-    del made.states["one"]
+        problems = len(list(backend.check()))
+        assert problems >= 3
+        for use in (lambda: backend.read(Ask("one", names=("other",))), lambda: backend.state("one", "other")):
+            with pytest.raises(CorruptionError):
+                use()
+        assert backend.tend(repair=True) == []
+        assert len(list(backend.check())) == problems
+
+
+@pytest.mark.parametrize("sql", ["DELETE FROM rows", "UPDATE rows SET body = zeroblob(40)"])
+@pytest.mark.parametrize("where", ["kind = 0 AND sid = 2", "kind = 1 AND sid = 2", "sid = 2", "sid > 0"])
+def test_a_repair_never_makes_a_damaged_session_one_that_was_never_there(path: Path, sql: str, where: str) -> None:
+    Made(path)
+    change(path, f"{sql} WHERE {where}")
     with closing(SqliteBackend(path)) as backend:
-        assert [problem.session_id for problem in backend.check()] == ["one"]  # its branch stays lost
+        for _ in range(2):
+            with pytest.raises(CorruptionError):
+                backend.state("two", "main")
+            with pytest.raises(CorruptionError):
+                backend.read(Ask("two", names=None))
+            with pytest.raises(CorruptionError):
+                backend.lanes(LaneQuery(ENTERED))
+            backend.tend(repair=True)
+        assert list(backend.check())
+        kept = backend._read(lambda connection: connection.execute("SELECT count(*) FROM checkpoints").fetchall())
+        assert kept == [(39,)]
+
+
+@pytest.mark.parametrize("table", ["refs", "refs_digest"])
+def test_blobs_whose_references_were_lost_are_not_swept_away(path: Path, table: str) -> None:
+    made = Made(path)
+    content = bytearray(path.read_bytes())
+    one, two = root_of(path, table), root_of(path, "meta")
+    here, there = (slice(PAGE_BYTES * (page - 1), PAGE_BYTES * page) for page in (one, two))
+    empty = bytearray(content[there])
+    content[here] = empty
+    path.write_bytes(content)
+    with closing(SqliteBackend(path)) as backend:
+        with pytest.raises(CorruptionError):
+            backend.tend()
+        kept: Any = backend._read(lambda connection: connection.execute("SELECT count(*) FROM blobs").fetchall())
+        assert kept[0][0]
+    assert made.read_all(path) or table == "refs_digest"
 
 
 def test_one_damaged_page_of_a_long_history_leaves_the_rest_of_it_readable(path: Path) -> None:

@@ -36,6 +36,7 @@ _tag = msgspec.msgpack.Decoder(TagRow).decode
 _call = msgspec.msgpack.Decoder(CallRow).decode
 
 _LANE, _TAG = b"L", b"T"
+_NAMED = (LaneRow, TagRow)  # made once: with every call a union would be made anew
 _TEXT, _RAW = b"T", b"R"
 
 
@@ -66,7 +67,7 @@ def pack(row: Row, uid: bytes) -> bytes:
     if isinstance(row, KeyframeRow):
         return row.data  # sealed by the hall, with the checkpoint's tail and state
     data = _encode(row)
-    if isinstance(row, LaneRow | TagRow):
+    if isinstance(row, _NAMED):
         data = (_LANE if isinstance(row, LaneRow) else _TAG) + data
         return seal(data, "name", uid, row.name) + data
     if isinstance(row, CallRow):

@@ -13,18 +13,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from backstay.backends2.sqlite import batches, history, listing, store_file, upkeep
-from backstay.backends2.sqlite.connections import (
-    FORK_PATIENCE_S,
-    Connection,
-    Readers,
-    connect,
-    connect_export,
-    let_go,
-    register,
-    translated,
-    unregister,
-)
+from backstay.backends2.sqlite.connections import Connection, connect, connect_export, translated
+from backstay.backends2.sqlite.forking import FORK_PATIENCE_S, let_go, register, unregister
 from backstay.backends2.sqlite.group_commit import GroupCommit
+from backstay.backends2.sqlite.readers import Readers
 from backstay.backends2.sqlite.views import find_line, look
 from backstay.errors import ClosedError, UnsupportedError
 from backstay.model import Problem
@@ -223,8 +215,7 @@ class SqliteBackend:
     # forking
 
     def before_fork(self) -> bool:
-        # Nobody may be inside SQLite while the process forks: a lock of its own that a thread holds there would stay
-        # locked in the child for ever. So the lead and the readers' mutex are kept until the fork is done.
+        # The lead and the readers' mutex are kept until the fork is done.
         deadline = time.monotonic() + FORK_PATIENCE_S
         if self._group is not None and not self._group.hold(FORK_PATIENCE_S):
             return False
@@ -240,9 +231,6 @@ class SqliteBackend:
             self._group.release()
 
     def in_child(self, *, held: bool) -> None:
-        # Idle connections are closed, so that a store opened anew in this process starts from true lock counts (POSIX
-        # locks are not inherited, SQLite's memory of them is). The parent's lock keeps this close from tidying the WAL
-        # away. What another thread had in hand at the fork is in an unknown state and is never touched again.
         self._readers.abandon()
         if self._group is not None:
             let_go([self._group.connection], held=held)

@@ -12,7 +12,7 @@ import apsw
 
 from backstay.backends2.sqlite import journals, schema
 from backstay.backends2.sqlite.connections import Connection, is_damage
-from backstay.backends2.sqlite.schema import Entry, child_entries, key_of, line_entries, name_entries, sequence_in
+from backstay.backends2.sqlite.schema import Entry, child_entries, key_of, lead, line_entries, name_entries, sequence_in
 from backstay.backends2.sqlite.views import Line, find_checkpoint, look
 from backstay.errors import CorruptionError, UnsupportedError
 from backstay.ids import MAX_SEQUENCE
@@ -46,8 +46,6 @@ _PUT_ROW = "REPLACE INTO rows(sid, kind, name, marks, body) VALUES(?, ?, ?, ?, ?
 _DROP_ROW = "DELETE FROM rows WHERE sid = ? AND kind = ? AND name = ?"
 _NAME = "SELECT marks FROM rows WHERE sid = ? AND kind = 1 AND name = ?"
 _NAMES = "SELECT name FROM rows WHERE sid = ? AND kind = 1"
-_PUT_ENTRY = "INSERT OR IGNORE INTO lookup(what, value, sid, at) VALUES(?, ?, ?, ?)"
-_DROP_ENTRY = "DELETE FROM lookup WHERE what = ? AND value = ? AND sid = ? AND at = ?"
 _DROP_CHILDREN = "DELETE FROM lookup WHERE what = ? AND value BETWEEN ? AND ?"
 _DROP_ENTRIES_AT = "DELETE FROM lookup WHERE what = ? AND sid = ? AND at = ?"
 _NEW_CHECKPOINT = "INSERT INTO checkpoints(key, parent, body) VALUES(?, ?, ?)"
@@ -176,8 +174,7 @@ class _Work:
         elif (before.hidden, before.id) != (row.hidden, row.id):
             self._execute(_DROP_ROW, (self._sid, Kind.SESSION, before.id))
         self._execute(_PUT_ROW, (self._sid, Kind.SESSION, row.id, row.touched, pack(row, row.uid)))
-        if before is None or (before.touched ^ row.touched) >> schema.ERA_BITS or not _same(before, row):
-            self._lead(set() if before is None else line_entries(before, self._sid), line_entries(row, self._sid))
+        self._lead(set() if before is None else line_entries(before, self._sid), line_entries(row, self._sid))
         self.touched = max(self.touched, row.touched)
         self.sinks |= before is not None and row.touched < before.touched
         self._row = row
@@ -211,11 +208,9 @@ class _Work:
         after = child_entries(row.sequence, row.parent, self._sid)
         if is_foreign(row, uid):
             after.add((schema.FOREIGN, row.id, self._sid, row.sequence))
+        self._lead(set() if new else self._entries_at(row.sequence), after)
         if not new:
-            self._lead(self._entries_at(row.sequence), after)
             self._execute(_PUT_CHECKPOINT, columns)
-        elif after:
-            self._lead(set(), after)
         self._refer(row, new=new)
 
     def _insert(self, sql: str, columns: tuple[Any, ...]) -> bool:
@@ -240,10 +235,8 @@ class _Work:
         return entries
 
     def _lead(self, before: set[Entry], after: set[Entry]) -> None:
-        for entry in before - after:
-            self._execute(_DROP_ENTRY, entry)
-        for entry in after - before:
-            self._execute(_PUT_ENTRY, entry)
+        if before != after:
+            lead(self._connection, drop=before - after, put=after - before)
 
     def _refer(self, row: CheckpointRow | KeyframeRow, *, new: bool) -> None:
         if row.refs is None:
@@ -270,7 +263,7 @@ class _Work:
         elif kind is Kind.NAME:
             marks: Any = self._execute(_NAME, (self._sid, key)).fetchone()
             if marks is not None and marks[0]:
-                self._execute(_DROP_ENTRY, (schema.MARKS, marks[0], self._sid, key))
+                self._lead({(schema.MARKS, marks[0], self._sid, key)}, set())
             self._execute(_DROP_ROW, (self._sid, Kind.NAME, key))
         elif kind is Kind.CALL and isinstance(key, tuple):
             journals.drop(self._connection, self._sid, key)
@@ -305,10 +298,6 @@ class _Work:
         self._execute(schema.PUT_META, (schema.SID_FLOOR, self._sid))
         self._execute(schema.PUT_META, (schema.SCRUB, 1))
         self.sinks = True
-
-
-def _same(before: SessionRow, after: SessionRow) -> bool:
-    return (before.id, before.hidden, before.uid) == (after.id, after.hidden, after.uid)
 
 
 def _checked(sequence: int) -> int:

@@ -1,28 +1,21 @@
-"""Connections: how each is set up, who reads with which, what their errors mean, and what a fork does to them.
-
-Each read borrows a connection of its own and sees one moment. After a fork the child may not use what it inherited:
-its copies are let go without touching the parent's.
-"""
+"""A connection to a store: how it is set up, what it remembers, and what SQLite's errors mean."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import random
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import apsw
 
 from backstay.errors import (
     BackstayError,
-    ClosedError,
     CorruptionError,
     FormatError,
     InvalidInputError,
@@ -31,13 +24,11 @@ from backstay.errors import (
 )
 
 BUSY_S = 15.0
-FORK_PATIENCE_S = 5.0
 
 _RESERVED_BYTES = 8  # what the checksum VFS keeps at the end of each page
 _CHECKSUM_VFS = "cksmvfs"
-_IDLE_READERS = 8
 _MAX_LENGTH_BYTES = 48 * 1024 * 1024  # of a row from outside: a delta and fields, or a blob, of 16 MiB each, and room
-_VERSION = "PRAGMA data_version"
+DATA_VERSION = "PRAGMA data_version"
 _HAS = "SELECT 1 FROM sqlite_schema WHERE name = ?"
 _DAMAGED_CODES = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
 
@@ -56,11 +47,11 @@ class Connection(apsw.Connection):
 
     def moved(self) -> bool:
         """True if another connection has written since `settle`. Begins the moment that a read transaction shows."""
-        return bool(self.execute(_VERSION).fetchall() != self._version)
+        return bool(self.execute(DATA_VERSION).fetchall() != self._version)
 
     def settle(self, last_touched: int) -> None:
         """What holds until another connection writes."""
-        self._version, self.last_touched = self.execute(_VERSION).fetchall(), last_touched
+        self._version, self.last_touched = self.execute(DATA_VERSION).fetchall(), last_touched
 
     def has(self, table: str) -> bool:
         """True if a table has been made. Tables never go, unless their making is rolled back: see `forget`."""
@@ -205,185 +196,3 @@ def translated(doing: str) -> Iterator[None]:
         raise CorruptionError(f"{doing}: a row of the store is damaged", hint="run verify") from error
     except (UnicodeEncodeError, OverflowError) as error:
         raise InvalidInputError(f"{doing}: no store can hold such a text or number") from error
-
-
-# readers
-
-
-class _Seat:
-    """A reader's place inside SQLite, and the connection it has there once there is one."""
-
-    __slots__ = ("connection",)
-
-    def __init__(self, connection: Connection | None) -> None:
-        self.connection = connection
-
-
-class Readers:
-    """Connections that read, lent one at a time. One of them, the watcher, never changes: see `watch`."""
-
-    def __init__(self, make: Callable[[], Connection]) -> None:
-        self._make = make
-        self._mutex = threading.Lock()
-        self._watching = threading.Lock()
-        self._watcher = _Seat(None)
-        self._watchers = 0
-        self._idle = [make()]  # one from the start: the first load need not wait for it
-        self._busy: set[_Seat] = set()
-        self.closed = False
-
-    @contextlib.contextmanager
-    def borrow(self) -> Iterator[Connection]:
-        """A connection inside a read transaction: one moment."""
-        with self._mutex:
-            if self.closed:
-                raise ClosedError("the store is closed", hint="open it again")
-            seat = _Seat(self._idle.pop() if self._idle else None)
-            self._busy.add(seat)
-        try:
-            if seat.connection is None:
-                seat.connection = self._make()
-            connection = seat.connection
-            connection.execute("BEGIN")
-            try:
-                yield connection
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-        except BaseException:
-            # A statement that was cut off halfway keeps its view of the store for as long as anybody keeps the error,
-            # and who came next would be shown that old view.
-            _end(seat)
-            raise
-        finally:
-            if seat.connection is not None and not self._keep(seat.connection):
-                seat.connection.close()
-            self._busy.discard(seat)
-
-    def _keep(self, connection: Connection) -> bool:
-        if connection.in_transaction:  # interrupted between its first line and its last: nobody must inherit that
-            return False
-        with self._mutex:
-            if self.closed or len(self._idle) >= _IDLE_READERS:
-                return False
-            self._idle.append(connection)
-            return True
-
-    def watch(self) -> int:
-        """A number that is another once any other connection, of this process or not, has committed."""
-        with self._watching:
-            seat = self._watcher
-            with self._mutex:
-                if self.closed:
-                    raise ClosedError("the store is closed", hint="open it again")
-                self._busy.add(seat)
-            try:
-                if seat.connection is None:
-                    seat.connection = self._make()
-                    self._watchers += 1
-                (version,) = seat.connection.execute(_VERSION).fetchall()[0]
-                # Each connection counts for itself: a new one must not seem to go on where another was.
-                return self._watchers << 40 | int(str(version))
-            except BaseException:
-                _end(seat)
-                raise
-            finally:
-                self._busy.discard(seat)
-
-    def close(self) -> None:
-        """Close what nobody uses; the rest is closed when it comes back."""
-        with self._watching, self._mutex:
-            self.closed = True
-            idle, self._idle = self._idle, []
-            _end(self._watcher)
-        for connection in idle:
-            connection.close()
-
-    # forking
-
-    def hold(self, deadline: float) -> bool:
-        """Wait until nobody reads, and let nobody begin to."""
-        while time.monotonic() < deadline:
-            self._mutex.acquire()
-            if not self._busy:
-                return True
-            self._mutex.release()
-            time.sleep(0.0005)
-        return False
-
-    def release(self) -> None:
-        """Give back what `hold` took."""
-        self._mutex.release()
-
-    def abandon(self) -> None:
-        """In a child: close what was idle, and never touch again what was in use."""
-        watcher = [] if self._watcher in self._busy else [self._watcher.connection]
-        let_go([seat.connection for seat in self._busy], held=False)
-        let_go([*self._idle, *watcher], held=True)
-
-
-def _end(seat: _Seat) -> None:
-    if seat.connection is not None:
-        seat.connection.close(force=True)
-        seat.connection = None
-
-
-# forking
-
-
-class Forkable(Protocol):
-    """What has connections that a fork must not find in use."""
-
-    def before_fork(self) -> bool:
-        """Come to rest; False if that took too long."""
-
-    def after_fork(self) -> None:
-        """Go on, in the parent."""
-
-    def in_child(self, *, held: bool) -> None:
-        """Let go, in the child."""
-
-
-_open: weakref.WeakSet[Any] = weakref.WeakSet()
-_held: list[tuple[Forkable, bool]] = []
-
-
-def register(backend: Forkable) -> None:
-    """From now on a fork waits for this one."""
-    _open.add(backend)
-
-
-def unregister(backend: Forkable) -> None:
-    """It is closed."""
-    _open.discard(backend)
-
-
-def let_go(connections: list[Connection | None], *, held: bool) -> None:
-    """In a child: close what came to rest before the fork; keep from ever being closed what was in use."""
-    for connection in connections:
-        if connection is not None and held:
-            with contextlib.suppress(apsw.Error):
-                connection.close()
-        elif connection is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-
-
-def _hold_all() -> None:
-    _held[:] = [(backend, backend.before_fork()) for backend in list(_open)]
-
-
-def _release_all() -> None:
-    for backend, held in _held:
-        if held:
-            backend.after_fork()
-    _held.clear()
-
-
-def _abandon_all() -> None:
-    for backend, held in _held:
-        backend.in_child(held=held)
-    _held.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold_all, after_in_parent=_release_all, after_in_child=_abandon_all)

@@ -169,8 +169,9 @@ class GroupCommit:
         batch = self._batch
         self._crowd = (self._crowd + len(batch)) / 2
         together = [ticket for ticket in batch if not ticket.alone]
-        if together:
-            self._transact(together)
+        if together and not self._transact(together):
+            for ticket in together:
+                self._transact([ticket])
         for ticket in batch:
             if ticket.alone:
                 self._run_alone(ticket)
@@ -207,8 +208,12 @@ class GroupCommit:
                 heir.wake()  # it looks whether it leads only when it gets the mutex
             self._leader = heir
 
-    def _transact(self, batch: list[_Ticket[Any]]) -> None:
-        """All jobs in one transaction. Each ticket is resolved, or, if this thread was interrupted, none is."""
+    def _transact(self, batch: list[_Ticket[Any]]) -> bool:
+        """All jobs in one transaction. Each ticket is resolved, or, if this thread was interrupted, none is.
+
+        False, and none is, if SQLite found fault with the rows of one of them: it may have taken back more than its
+        savepoint, so each is to be tried for itself.
+        """
         connection, committing = self.connection, False
         reading: apsw.Cursor | None = None
         try:
@@ -232,6 +237,9 @@ class GroupCommit:
             self._resolve(done)
         except Exception as error:  # noqa: BLE001 - handed to those whose jobs it ended, not to whoever leads
             self._rollback()
+            if len(batch) > 1 and not committing and _is_its_own(error):
+                self._forget_outcomes(batch)
+                return False
             reason: Exception = error
             if isinstance(error, apsw.Error):
                 reason = translate(error, "writing to the store", committing=committing)
@@ -239,21 +247,25 @@ class GroupCommit:
             for ticket in batch:
                 if not ticket.resolved:
                     ticket.fail(reason)
-            return
+            return True
         except BaseException:
             # An interrupt. If the COMMIT had already gone through, what was done is done.
             if committing and not connection.in_transaction:
                 self._resolve(done)
             else:
                 self._rollback()
-                for ticket in batch:
-                    ticket.resolved, ticket.error = False, None
+                self._forget_outcomes(batch)
             raise
         finally:
             if reading is not None:
                 reading.close()
         self.syncs += bool(self._frames)
         self.jobs += len(done)
+        return True
+
+    def _forget_outcomes(self, batch: list[_Ticket[Any]]) -> None:
+        for ticket in batch:
+            ticket.resolved, ticket.error = False, None
 
     def _resolve(self, done: list[tuple[_Ticket[Any], Any]]) -> None:
         for ticket, value in done:
@@ -269,26 +281,15 @@ class GroupCommit:
                 connection.execute("SAVEPOINT job")
             try:
                 done.append((ticket, ticket.job(connection)))
-            except apsw.Error as error:
-                # Out of space or a failing disk ends the whole transaction; a damaged page ends this job alone.
-                if not shared or not connection.in_transaction or not _is_its_own(error):
-                    raise
-                self._undo_job()
-                reason = translate(error, "writing to the store")
-                reason.__cause__ = error
-                ticket.fail(reason)
             except Exception as error:
-                if not shared:
+                if not shared or isinstance(error, apsw.Error):
                     raise
-                self._undo_job()
+                connection.execute("ROLLBACK TO job")
+                connection.forget()
                 ticket.fail(error)
             if shared:
                 connection.execute("RELEASE job")
         return done
-
-    def _undo_job(self) -> None:
-        self.connection.execute("ROLLBACK TO job")
-        self.connection.forget()
 
     def _rollback(self) -> None:
         self.connection.forget()
@@ -331,6 +332,8 @@ class GroupCommit:
             self._upkeep_error.__cause__ = error
 
 
-def _is_its_own(error: apsw.Error) -> bool:
+def _is_its_own(error: Exception) -> bool:
     """True if an error says something about the rows that one job looked at, nothing about the storage."""
-    return is_damage(error) or isinstance(error, apsw.ConstraintError | apsw.MismatchError | apsw.SQLError)
+    if isinstance(error, apsw.ConstraintError | apsw.MismatchError | apsw.SQLError):
+        return True
+    return isinstance(error, apsw.Error) and is_damage(error)

@@ -32,8 +32,7 @@ _REFS = "SELECT number, digest FROM refs WHERE sid = ? AND kind = ? AND number B
 _BLOB = "SELECT digest, data FROM blobs WHERE digest = ?"
 _CHECKPOINTS = "SELECT key, parent, body FROM checkpoints WHERE key > ?1 AND key < ?2 ORDER BY key {} LIMIT ?3"
 _KEYFRAMES = "SELECT key, body FROM keyframes WHERE key > ?1 AND key < ?2 ORDER BY key {} LIMIT ?3"
-_NAMES = "SELECT name, body FROM rows WHERE sid = ?1 AND kind = 1 AND {} ORDER BY name {} LIMIT ?4"
-_NAME_RANGE = "(?2 IS NULL OR name > ?2) AND (?3 IS NULL OR name < ?3)"
+_NAMES = "SELECT name, body FROM rows WHERE sid = ? AND kind = 1 AND name > ? AND name < ? ORDER BY name {} LIMIT ?"
 
 
 def walk(connection: Connection, line: Line, sequence: int, *, expected: bool) -> Iterator[CheckpointRow | Unreadable]:
@@ -84,13 +83,9 @@ def state(connection: Connection, session: str, ref: str | int, *, salvage: bool
     if line is None:
         return Records(None)
     lane = line.name if isinstance(line.name, LaneRow) else None
-    at = (
-        min(ref, MAX_SEQUENCE)
-        if isinstance(ref, int)
-        else line.name.sequence
-        if isinstance(line.name, TagRow)
-        else None
-    )
+    at = ref if isinstance(ref, int) else None
+    if isinstance(line.name, TagRow):
+        at = line.name.sequence
     if lane is not None and lane.head is not None:
         at = lane.head.sequence
     if line.name is None and isinstance(ref, str):
@@ -170,7 +165,9 @@ def scan(
     """A page of rows of one kind, as far as they are there."""
     order = "ASC" if before is None else "DESC"
     if kind is Kind.NAME:
-        rows: Any = connection.execute(_NAMES.format(_NAME_RANGE, order), (line.sid, after, before, limit))
+        # Bytes come after every text.
+        bounds: Any = (line.sid, after or "", b"" if before is None else before, limit)
+        rows: Any = connection.execute(_NAMES.format(order), bounds)
         return [_named(line, name, body) for name, body in _some(rows)]
     if kind is Kind.CALL:
         ends: Any = {"after": after, "before": before}

@@ -13,7 +13,7 @@ from typing import Any
 
 from backstay.backends2.sqlite import schema
 from backstay.backends2.sqlite.connections import Connection
-from backstay.backends2.sqlite.schema import Entry
+from backstay.backends2.sqlite.schema import Entry, lead
 from backstay.errors import CorruptionError
 from backstay.port import CallKey, CallRow, JournalKey, Unreadable, numbered
 from backstay.port.row_codec import open_call, pack
@@ -25,8 +25,6 @@ _LAST = "SELECT max(key) FROM calls WHERE key BETWEEN ? AND ?"
 _NEWEST = "SELECT max(key) FROM calls"
 _PUT = "REPLACE INTO calls(key, sid, run, journal, body) VALUES(?, ?, ?, ?, ?)"
 _DROP = "DELETE FROM calls WHERE key BETWEEN ? AND ?"
-_PUT_ENTRY = "INSERT INTO lookup(what, value, sid, at) VALUES(?, ?, ?, ?)"
-_DROP_ENTRY = "DELETE FROM lookup WHERE what = ? AND value = ? AND sid = ? AND at = ?"
 _JOURNALS = "SELECT DISTINCT key >> ?, sid, run, journal FROM calls"
 
 _N_BITS = 24
@@ -141,7 +139,7 @@ def put(connection: Connection, sid: int, uid: bytes, row: CallRow) -> None:
     if number is None:
         newest: Any = connection.execute(_NEWEST).fetchall()[0][0]
         number = 1 if newest is None else (newest >> _N_BITS) + 1
-        connection.execute(_PUT_ENTRY, _entry(sid, at, number))
+        lead(connection, put=[_entry(sid, at, number)])
     connection.execute(_PUT, (number << _N_BITS | row.n, sid, *at, pack(row, uid)))
 
 
@@ -151,7 +149,7 @@ def drop(connection: Connection, sid: int, key: JournalKey | CallKey) -> None:
     if number is not None:
         connection.execute(_DROP, _bounds(number, None if len(key) == 2 else key[2]))  # noqa: PLR2004 - a JournalKey
         if not connection.execute(_CALLS.format("ASC"), _bounds(number)).fetchone():
-            connection.execute(_DROP_ENTRY, _entry(sid, key[:2], number))
+            lead(connection, drop=[_entry(sid, key[:2], number)])
 
 
 def drop_all(connection: Connection, sid: int) -> None:
@@ -161,7 +159,7 @@ def drop_all(connection: Connection, sid: int) -> None:
         journals: Any = connection.execute(_OF_SESSION.format("ASC"), bounds).fetchall()
         for value, number in journals:
             connection.execute(_DROP, _bounds(number))
-            connection.execute(_DROP_ENTRY, (schema.JOURNAL, value, sid, number))
+            lead(connection, drop=[(schema.JOURNAL, value, sid, number)])
 
 
 def entries(connection: Connection) -> set[Entry]:

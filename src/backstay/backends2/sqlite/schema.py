@@ -16,6 +16,7 @@ entries change seldom: so a small store has one page of them, and most commits w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import apsw
@@ -62,6 +63,8 @@ ON_DEMAND = {
         "refs_digest": "CREATE INDEX refs_digest ON refs(digest)",
     },
 }
+_PUT_ENTRY = "INSERT OR IGNORE INTO lookup(what, value, sid, at) VALUES(?, ?, ?, ?)"
+_DROP_ENTRY = "DELETE FROM lookup WHERE what = ? AND value = ? AND sid = ? AND at = ?"
 _SCHEMA = "SELECT name, sql FROM sqlite_schema"
 _META = "SELECT key, value FROM meta"
 PUT_META = "INSERT INTO meta VALUES(?1, ?2) ON CONFLICT(key) DO UPDATE SET value = max(value, ?2)"
@@ -117,6 +120,14 @@ def sequence_in(key: int) -> int:
 
 
 Entry = tuple[int, Any, int, Any]  # a row of `lookup`
+
+
+def lead(connection: apsw.Connection, *, drop: Iterable[Entry] = (), put: Iterable[Entry] = ()) -> None:
+    """Take entries out of the index, then put others in."""
+    for entry in drop:
+        connection.execute(_DROP_ENTRY, entry)
+    for entry in put:
+        connection.execute(_PUT_ENTRY, entry)
 
 
 def line_entries(row: SessionRow, sid: int) -> set[Entry]:

@@ -32,8 +32,9 @@ _LEADS = (
 _ANY_ENTRY = "SELECT EXISTS(SELECT 1 FROM lookup)"
 _NAME = "SELECT marks, body FROM rows WHERE sid = ? AND kind = 1 AND name = ?"
 _NAMES = "SELECT name, marks, body FROM rows WHERE sid = ? AND kind = 1 ORDER BY name"
-_COUNT_NAMES = "SELECT count(*) FROM rows WHERE sid = ? AND kind = 1"
-_COUNT = "SELECT count(*) FROM checkpoints WHERE key BETWEEN ? AND ?"
+_COUNT_NAMES = "SELECT count(DISTINCT name) FROM rows WHERE sid = ? AND kind = 1"
+# Each once: a page that stands in the place of another shows its rows twice.
+_COUNT = "SELECT count(DISTINCT key) FROM checkpoints WHERE key BETWEEN ? AND ?"
 _CHECKPOINT = "SELECT parent, body FROM checkpoints WHERE key = ?"
 _PARENT = "SELECT parent FROM checkpoints WHERE key = ?"
 _BY_VALUE = "SELECT at FROM lookup WHERE what = ? AND value = ? AND sid = ? ORDER BY at"
