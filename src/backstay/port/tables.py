@@ -163,9 +163,7 @@ class Tables:
         """The rows down to a keyframe; their blobs are the backend's to add, see `refs_of`."""
         name = self.names.get(ref) if isinstance(ref, str) else None
         lane = name if isinstance(name, LaneRow) else None
-        at = ref if isinstance(ref, int) else name.sequence if isinstance(name, TagRow) else None
-        if lane is not None and lane.head is not None:
-            at = lane.head.sequence
+        at = ref if isinstance(ref, int) else named_by(name)
         if isinstance(ref, str) and name is None:
             self._count_names()
         if at is not None and at not in self.checkpoints and name is None:
@@ -238,6 +236,13 @@ def chain(
         keyframe = None if at in without else keyframe_at(at)
         at = rows[-1].parent
     return rows[::-1], keyframe
+
+
+def named_by(name: LaneRow | TagRow | None) -> int | None:
+    """The sequence of the checkpoint that a name stands for."""
+    if isinstance(name, TagRow):
+        return name.sequence
+    return None if name is None or name.head is None else name.head.sequence
 
 
 def is_wanted(row: SessionRow, query: SessionQuery) -> bool:

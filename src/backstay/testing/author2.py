@@ -27,17 +27,7 @@ from backstay.rules.commit import Commit, Totals
 from backstay.rules.commit import commit as commit_rule
 from backstay.rules.deletion import Deletion, Rewrite, delete_checkpoints
 from backstay.rules.refusals import Lease
-from backstay.sealing import (
-    open_blob,
-    open_delta,
-    open_keyframe,
-    pack_blob,
-    seal_delta,
-    seal_keyframe,
-    spill,
-    spilled,
-    unspill,
-)
+from backstay.sealing import open_blob, open_delta, open_keyframe, pack_blob, seal_delta, seal_keyframe, spill, unspill
 from backstay.testing.exact import exactly_equal
 
 NOW_US = 1_700_000_000_000_000
@@ -381,8 +371,3 @@ def delete(backend: Backend, session: str, *gone: int, spare_names: bool = False
     answer = backend.write(plan.ask, delete_checkpoints(plan)).answer
     assert isinstance(answer, int)
     return answer
-
-
-def spilled_parts(row: CheckpointRow) -> tuple[bytes, ...]:
-    """The blobs that a checkpoint's delta was cut into."""
-    return spilled(row.delta)

@@ -27,8 +27,8 @@ from backstay.port.rows import ENTERED
 from backstay.rules import runs
 from backstay.testing.author2 import NOW_US, SESSION, Author, Runner, check_states, read_back, tag
 from backstay.testing.contract2.handmade import bare
+from backstay.testing.contract2.hidden import hide, take_away
 from backstay.testing.contract2.hooks import Change, Hooks
-from backstay.testing.contract2.moving import hide, take_away
 
 OTHER = "another session"
 BY_INDEX = ("names", "entered")  # scan and lanes give what is kept: a row that was removed is missed by read and state

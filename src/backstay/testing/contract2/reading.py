@@ -28,48 +28,13 @@ from backstay.testing.author2 import SESSION, Author, call_row, check_states, de
 from backstay.testing.contract2.handmade import UID, bare, blob, checkpoint, drop, put
 from backstay.testing.contract2.hooks import Hooks
 
+WORDS = (
+    'main Main MAIN ../main .. /etc/passwd C:\\nul a/b a%2Fb a%b a_b axb "quoted" {} $1 ? NULL 0 00 1e3 - \\ ß ss İ Ω'
+)
 NAMES = [
-    "main",
-    "Main",
-    "MAIN",
-    " main",
-    "main ",
-    "../main",
-    "..",
-    "/etc/passwd",
-    "C:\\nul",
-    "a/b",
-    "a%2Fb",
-    "a%b",
-    "a_b",
-    "axb",
-    "'; DROP TABLE sessions; --",
-    '"quoted"',
-    "{}",
-    "$1",
-    "?",
-    "NULL",
-    "0",
-    "00",
-    "1e3",
-    "-",
-    "\\",
-    "new\nline",
-    "tab\t",
-    "\x7f\x01",
-    "é",
-    "e\u0301",
-    "ß",
-    "ss",
-    "İ",
-    "Ω",
-    "日本",
-    "\uffff",
-    "\U0001f600",
-    "\U0010ffff",
-    "\u202egnp.exe",
-    "x" * 256,
-    "\U0001f600" * 256,
+    *WORDS.split(),
+    *(" main", "main ", "'; DROP TABLE sessions; --", "new\nline", "tab\t", "\x7f\x01", "é", "e\u0301", "日本"),
+    *("\uffff", "\U0001f600", "\U0010ffff", "\u202egnp.exe", "x" * 256, "\U0001f600" * 256),
 ]
 LARGE_BYTES = 16 * 1024 * 1024
 MANY = 2_500  # more than one statement of SQL can name by default

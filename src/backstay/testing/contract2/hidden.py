@@ -31,7 +31,7 @@ from backstay.testing.contract2.hooks import Hooks
 KINDS = (Kind.NAME, Kind.CHECKPOINT, Kind.KEYFRAME, Kind.CALL)
 
 
-class MovingContract(Hooks):
+class HiddenContract(Hooks):
     """What holds for sessions that come and go."""
 
     def test_a_hidden_session_is_seen_only_by_those_who_ask_for_it(self, backend: Backend) -> None:
