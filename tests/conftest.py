@@ -1,4 +1,6 @@
-"""What every test shares: how hard Hypothesis tries, and where files lie. Fixtures live beside the tests that use them.
+"""What every test shares: its tier, how hard Hypothesis tries, and where files lie.
+
+Fixtures live beside the tests that use them.
 
 Nothing here is about a disk: what a power cut leaves is worked out from the calls (`tests/crash/ring`), and a kill
 takes nothing from the system's cache. So files lie in memory where there is room, and no test waits for an fsync.
@@ -16,22 +18,59 @@ from hypothesis import HealthCheck, settings
 
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 2 << 30  # many times what a run takes
+# What `pytest -m quick` runs: the rooms whose tests are short, and single tests that carry the mark where they stand.
+QUICK = (
+    "tests/house/",
+    "tests/unit/",
+    "tests/backends/test_memory.py",
+    "tests/backends/test_sqlite.py",
+    "tests/store/test_checkpoints.py",
+    "tests/store/test_damaged_store.py",
+    "tests/store/test_deleting.py",
+    "tests/store/test_expect.py",
+    "tests/store/test_going_back.py",
+    "tests/store/test_listing.py",
+    "tests/store/test_names.py",
+    "tests/store/test_pruning",
+    "tests/store/test_reading.py",
+    "tests/store/test_refs.py",
+    "tests/store/test_verify_runs.py",
+    "tests/run/test_boundaries.py",
+    "tests/run/test_calls.py",
+    "tests/run/test_ends.py",
+    "tests/crash/test_disk_full.py",
+    "tests/crash/test_ring_neighbours.py",
+    "tests/faces/cli/test_ends.py",
+    "tests/faces/cli/test_going_back.py",
+    "tests/faces/cli/test_golden.py",
+    "tests/faces/cli/test_json.py",
+    "tests/faces/cli/test_looking.py",
+    "tests/faces/cli/test_recover.py",
+    "tests/faces/cli/test_reference.py",
+    "tests/faces/test_aio_parity.py",
+)
 LONGEST = ("tests/house/test_linters.py", "tests/store/test_machine.py", "tests/crash/")
 
 # No deadline: an fsync on a busy machine takes as long as it takes, and says nothing about the code.
 settings.register_profile(
-    "quick", max_examples=60, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "usual", max_examples=60, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("exhaustive", settings.get_profile("quick"), max_examples=2_000)
+settings.register_profile("quick", settings.get_profile("usual"), max_examples=20)
+settings.register_profile("exhaustive", settings.get_profile("usual"), max_examples=2_000)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--hypothesis-profile", default=None) is None:
         asked = config.getoption("markexpr", default="")
-        settings.load_profile("exhaustive" if asked == "exhaustive" else "quick")
+        settings.load_profile(asked if asked in {"quick", "exhaustive"} else "usual")
     keep_bytecode()
     hear_interrupts()
     lie_in_memory()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.nodeid.startswith(QUICK) and item.get_closest_marker("exhaustive") is None:
+        item.add_marker("quick")
 
 
 @pytest.hookimpl(trylast=True)

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from backstay.loops import LoopGuard
     from backstay.messages import repair_messages
     from backstay.model import (
+        ANY,
+        NOTHING,
         Branch,
         Call,
         Checkpoint,
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
         PruneReport,
         RecoverReport,
         SessionInfo,
+        State,
         Status,
         StoreStats,
         Usage,
@@ -56,8 +59,8 @@ if TYPE_CHECKING:
     from backstay.opening import open
     from backstay.retention import Retention
     from backstay.run import Run, RunEnded
-    from backstay.run.recovery import recover
-    from backstay.store import Session, Store
+    from backstay.face.recovery import recover
+    from backstay.face import Session, Store
     from backstay.strategy import AfterLlmResponse, AfterToolCall, Always, Event, EveryN, EverySeconds, Never, Strategy
 
 __version__ = "0.1.0"
@@ -84,6 +87,8 @@ _ROOMS = {
     "loops": ("LoopGuard",),
     "messages": ("repair_messages",),
     "model": (
+        "ANY",
+        "NOTHING",
         "Branch",
         "Call",
         "Checkpoint",
@@ -94,6 +99,7 @@ _ROOMS = {
         "PruneReport",
         "RecoverReport",
         "SessionInfo",
+        "State",
         "Status",
         "StoreStats",
         "Usage",
@@ -102,8 +108,8 @@ _ROOMS = {
     "opening": ("open",),
     "retention": ("Retention",),
     "run": ("Run", "RunEnded"),
-    "run.recovery": ("recover",),
-    "store": ("Session", "Store"),
+    "face.recovery": ("recover",),
+    "face": ("Session", "Store"),
     "strategy": (
         "AfterLlmResponse",
         "AfterToolCall",
@@ -136,6 +142,8 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "ANY",
+    "NOTHING",
     "AfterLlmResponse",
     "AfterToolCall",
     "AlreadyExistsError",
@@ -172,6 +180,7 @@ __all__ = [
     "RunEnded",
     "Session",
     "SessionInfo",
+    "State",
     "Status",
     "Store",
     "StoreStats",

@@ -11,6 +11,7 @@ somebody else made (an adapter's, a predecessor's) is *foreign*: a backend keeps
 
 from __future__ import annotations
 
+import functools
 import re
 from hashlib import sha256
 
@@ -29,8 +30,8 @@ _START = re.compile(r"[0-9a-f]{2,32}")
 
 def make_id(sequence: int, uid: bytes, tail: bytes) -> str:
     """The id of a checkpoint."""
-    mixed = (sequence * _FACTOR % _SPACE).to_bytes(_SEQUENCE_BYTES, "little")
-    return (_xor(mixed, _pad(uid)) + uid[:_UID_START_BYTES] + tail).hex()
+    mixed = sequence * _FACTOR % _SPACE ^ _pad(uid)
+    return (mixed.to_bytes(_SEQUENCE_BYTES, "little") + uid[:_UID_START_BYTES] + tail).hex()
 
 
 def sequence_of(id_: str, uid: bytes) -> int | None:
@@ -40,7 +41,7 @@ def sequence_of(id_: str, uid: bytes) -> int | None:
     raw = bytes.fromhex(id_)
     if raw[_SEQUENCE_BYTES : _SEQUENCE_BYTES + _UID_START_BYTES] != uid[:_UID_START_BYTES]:
         return None
-    sequence = int.from_bytes(_xor(raw[:_SEQUENCE_BYTES], _pad(uid)), "little") * _INVERSE % _SPACE
+    sequence = (int.from_bytes(raw[:_SEQUENCE_BYTES], "little") ^ _pad(uid)) * _INVERSE % _SPACE
     return sequence if 0 < sequence <= MAX_SEQUENCE else None
 
 
@@ -55,7 +56,7 @@ def sequences_starting(start: str, uid: bytes, *, last: int) -> list[int]:
         return []
     known = min(len(start) // 2, _SEQUENCE_BYTES)
     space = 1 << (8 * known)
-    mixed = int.from_bytes(_xor(bytes.fromhex(start[: 2 * known]), _pad(uid)[:known]), "little")
+    mixed = int.from_bytes(bytes.fromhex(start[: 2 * known]), "little") ^ _pad(uid) % space
     low = mixed * _INVERSE % space
     shown = start[: 2 * (_SEQUENCE_BYTES + _UID_START_BYTES)]
     found = range(low or space, last + 1, space)
@@ -67,9 +68,6 @@ def is_ours(id_: str) -> bool:
     return _OURS.fullmatch(id_) is not None
 
 
-def _pad(uid: bytes) -> bytes:
-    return sha256(b"id\0" + uid).digest()[:_SEQUENCE_BYTES]
-
-
-def _xor(data: bytes, pad: bytes) -> bytes:
-    return bytes([one ^ other for one, other in zip(data, pad, strict=True)])
+@functools.lru_cache(maxsize=1024)
+def _pad(uid: bytes) -> int:
+    return int.from_bytes(sha256(b"id\0" + uid).digest()[:_SEQUENCE_BYTES], "little")

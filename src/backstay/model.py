@@ -16,7 +16,33 @@ import msgspec
 CheckpointId = NewType("CheckpointId", str)
 SessionId = NewType("SessionId", str)
 
-State = dict[str, Any]
+StateDict = dict[str, Any]
+
+
+class State(StateDict):
+    """A state as `load` gives it: a dict that remembers the checkpoint and the branch it was read at.
+
+    `commit` expects the branch still to be there, and moves it on. A copy (`dict(state)`) remembers nothing.
+    """
+
+    __slots__ = ("at",)
+
+    def __init__(self, state: StateDict, at: tuple[str, str, str] | None = None) -> None:
+        super().__init__(state)
+        self.at = at  # session id, branch, checkpoint id
+
+
+class Mark(enum.Enum):
+    """What a commit may expect of its branch beside a checkpoint."""
+
+    NOTHING = "nothing"
+    ANY = "any"
+
+    def __repr__(self) -> str:
+        return f"backstay.{self.name}"
+
+
+NOTHING, ANY = Mark.NOTHING, Mark.ANY
 
 MAX_NAME_CHARS = 256
 MAX_DEPTH = 200
@@ -80,20 +106,17 @@ class Damaged(msgspec.Struct, frozen=True):
     what: str
 
 
-class StateSource:
-    """Where a Checkpoint gets its state from when somebody asks: loaded once, then kept."""
+class StateSource(msgspec.Struct):
+    """Where a Checkpoint gets its state from when it is asked for: loaded once, then kept."""
 
-    __slots__ = ("_load", "_state")
+    load: Callable[[], StateDict]
+    loaded: StateDict | None = None
 
-    def __init__(self, load: Callable[[], State]) -> None:
-        self._load = load
-        self._state: State | None = None
-
-    def state(self) -> State:
+    def state(self) -> StateDict:
         """The state; the first call loads it."""
-        if self._state is None:
-            self._state = self._load()
-        return self._state
+        if self.loaded is None:
+            self.loaded = self.load()
+        return self.loaded
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -122,7 +145,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     source: StateSource
 
     @property
-    def state(self) -> State:
+    def state(self) -> StateDict:
         """The state recorded here, verified; loaded on first use."""
         return self.source.state()
 

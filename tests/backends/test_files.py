@@ -28,7 +28,7 @@ from backstay.errors import (
     InvalidInputError,
     UnavailableError,
 )
-from backstay.model import State
+from backstay.model import StateDict
 from backstay.testing import BackendContract
 from backstay.testing.author import Author, check_states, delete, read_back, read_row
 from backstay.testing.contract import What
@@ -137,9 +137,9 @@ def flipped(data: bytes, at: float) -> bytes:
 # the files as a person finds them
 
 
-def write_sessions(store: Path) -> dict[str, dict[str, State]]:
+def write_sessions(store: Path) -> dict[str, dict[str, StateDict]]:
     """Three small sessions with known states, in a store that is closed."""
-    states: dict[str, dict[str, State]] = {}
+    states: dict[str, dict[str, StateDict]] = {}
     with closing(FilesBackend(store, durability="relaxed")) as backend:
         for session in ("one", "two", "three"):
             author = Author(backend, session, whole_every=4, roll_every=0)
@@ -150,7 +150,7 @@ def write_sessions(store: Path) -> dict[str, dict[str, State]]:
     return states
 
 
-def read_sessions(store: Path, states: dict[str, dict[str, State]]) -> set[str]:
+def read_sessions(store: Path, states: dict[str, dict[str, StateDict]]) -> set[str]:
     """Read everything in every way; true values and errors of ours are allowed. The sessions with an error."""
     troubled: set[str] = set()
     try:
@@ -270,7 +270,7 @@ def test_a_last_line_that_never_came_to_its_end_is_dropped_and_costs_nothing(tmp
     backend.close()
 
 
-def without(states: dict[str, State], id_: str) -> dict[str, State]:
+def without(states: dict[str, StateDict], id_: str) -> dict[str, StateDict]:
     return {known: state for known, state in states.items() if known != id_}
 
 
@@ -354,6 +354,14 @@ def test_a_folder_that_is_not_a_store_is_refused_and_left_as_it_is(tmp_path: Pat
         FilesBackend(tmp_path / "nowhere" / "store")
 
 
+def test_a_store_whose_first_words_are_no_text_is_refused(tmp_path: Path) -> None:
+    write_sessions(tmp_path / "store")
+    meta = tmp_path / "store" / "backstay.json"
+    meta.write_bytes(meta.read_bytes().replace(b"files", b"f\xe9les"))
+    with pytest.raises(FormatError):
+        FilesBackend(tmp_path / "store")
+
+
 @pytest.mark.parametrize("asked", [b'"min_reader":', b'"min_writer":'])
 def test_a_store_of_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path, asked: bytes) -> None:
     states = write_sessions(tmp_path / "store")
@@ -392,19 +400,21 @@ def test_a_url_may_be_relative_or_absolute(tmp_path: Path, monkeypatch: pytest.M
 # others at the same files
 
 
+# The first of them begins the shared session: a commit that has loaded nothing goes on top of whatever is there.
 WRITER = """
-import sys, backstay
+import sys, time, backstay
 with backstay.open("file:" + sys.argv[1]) as store:
     for number in range(int(sys.argv[3])):
         while True:
             session = store.session("shared")
             try:
-                state = session.load() if session.head() else {"done": []}
+                begins = sys.argv[2] == "a" and not session.head()
+                state = {"done": []} if begins else session.load()
                 state["done"].append([sys.argv[2], number])
                 session.commit(state)
                 break
             except (backstay.ConflictError, backstay.NotFoundError):
-                pass
+                time.sleep(0.001)
         store.session("of " + sys.argv[2]).commit({"number": number, "picture": b"p" * 6000})
 print("done")
 """

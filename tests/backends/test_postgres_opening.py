@@ -18,7 +18,7 @@ import backstay
 from backstay.backend import Backend
 from backstay.backends.postgres import PostgresBackend
 from backstay.errors import ClosedError, FormatError, InvalidInputError, UnavailableError, UnsupportedError
-from backstay.store import Store
+from backstay.face import Store
 from backstay.testing import machine_for
 from backstay.testing.author import Author, check_states
 from backstay.testing.runner import SESSION, Runner, new_call

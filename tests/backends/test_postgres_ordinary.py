@@ -107,7 +107,7 @@ def work(backend: PostgresBackend, session: str) -> None:
 def test_what_is_asked_all_the_time_is_parsed_once(setting: Setting) -> None:
     backend, _ = setting
     work(backend, "one")
-    assert kept(backend) == ["journal_1", "ordinary_1"]
+    assert kept(backend) == ["commit_short_1", "journal_1"]
 
 
 def test_what_the_server_has_thrown_away_is_asked_in_full(setting: Setting) -> None:

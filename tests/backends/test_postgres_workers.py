@@ -16,7 +16,7 @@ import pytest
 import backstay
 from backstay.backends.postgres import PostgresBackend
 from backstay.errors import LeaseHeldError
-from backstay.store import Store
+from backstay.face import Store
 from backstay.testing.runner import SESSION, Runner
 from tests.backends.conftest import Fresh
 

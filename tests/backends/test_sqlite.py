@@ -15,7 +15,7 @@ from backstay.backends.sqlite import SqliteBackend, writes
 from backstay.backends.sqlite.reads import pack_id
 from backstay.backends.sqlite.schema import connect
 from backstay.errors import BackstayError, CorruptionError
-from backstay.model import State
+from backstay.model import StateDict
 from backstay.testing import BackendContract
 from backstay.testing.author import Author, read_back, read_row
 from backstay.testing.contract import What
@@ -102,9 +102,9 @@ def test_a_flipped_bit_anywhere_in_the_file_is_never_a_wrong_value_or_a_missing_
     assert noticed > 60
 
 
-def write_sessions(path: Path) -> dict[str, dict[str, State]]:
+def write_sessions(path: Path) -> dict[str, dict[str, StateDict]]:
     """Three small sessions with known states, in a file that is closed."""
-    states: dict[str, dict[str, State]] = {}
+    states: dict[str, dict[str, StateDict]] = {}
     with closing(SqliteBackend(path)) as backend:
         for session in ("one", "two", "three"):
             author = Author(backend, session, whole_every=8)
@@ -113,7 +113,7 @@ def write_sessions(path: Path) -> dict[str, dict[str, State]]:
     return states
 
 
-def read_sessions(path: Path, states: dict[str, dict[str, State]]) -> bool:
+def read_sessions(path: Path, states: dict[str, dict[str, StateDict]]) -> bool:
     """Read everything in every way; true values and errors of ours are allowed. True if anything was an error."""
     errors = 0
     try:

@@ -126,9 +126,10 @@ class One:
         foreign = {kept.foreign: kept.key for kept in index if kept.foreign is not None}
         view.foreign = {i: foreign[i] for i in foreign if i in ask.ids or (ask.prefix and i.startswith(ask.prefix))}
         located = {foreign.get(id_) or sequence_of(id_, self.line.uid) or 0: id_ for id_ in ask.ids}
-        rows = {key_at(row): row for row in self.some(Kind.CHECKPOINT, [*ask.sequences, *located])}
+        named = [*ask.sequences, *[at for row in names if ask.heads and (at := named_by(row))]]
+        rows = {key_at(row): row for row in self.some(Kind.CHECKPOINT, [*named, *located])}
         right = {at for at, id_ in located.items() if at in rows and getattr(rows[at], "id", id_) == id_}
-        view.checkpoints = {at: row for at, row in rows.items() if at in ask.sequences or at in right}
+        view.checkpoints = {at: row for at, row in rows.items() if at in right or at in named}
         pending = {name: self.journal(lane.run, lane.journal) for name, lane in lanes.items()}
         view.pending = {name: calls for name, calls in pending.items() if ask.pending is None or name in ask.pending}
         view.counts = {name: len(calls) for name, calls in pending.items() if name in ask.counted}

@@ -105,7 +105,7 @@ def kill_again_and_again(path: Path, durability: str, kills: int) -> None:
     assert total  # the kills met real work
 
 
-@pytest.mark.parametrize("durability", ["full", "relaxed"])
+@pytest.mark.parametrize("durability", [pytest.param("full", marks=pytest.mark.quick), "relaxed"])
 def test_what_was_acknowledged_survives_kill_9_at_any_moment(path: Path, durability: str) -> None:
     kill_again_and_again(path, durability, 16)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from backstay.testing.faults import Faults
+from tests.faults import Faults
 from tests.crash.ring.children import inspect, work
 from tests.crash.ring.nursery import Nursery
 from tests.crash.ring.rooms import KINDS, Place, room

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from backstay.testing.faults import Call, Crash, Faults, Timeline
+from tests.faults import Call, Crash, Faults, Timeline
 from tests.crash.ring.children import record
 from tests.crash.ring.nursery import Nursery
 from tests.crash.ring.power import Tally, crashes, survive, survive_all, survive_in_part

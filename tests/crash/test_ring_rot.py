@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from backstay.errors import BackstayError, CorruptionError
-from backstay.store import Store
+from backstay.face import Store
 from tests.crash.ring.nursery import Nursery
 from tests.crash.ring.rooms import Place, room
 from tests.crash.ring.rot import NAMES, PAGE_BYTES, Damage, image, leave, read_all, step_of

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from backstay.testing.faults import Faults
+from tests.faults import Faults
 from tests.crash.ring.broken import believe_everything, ignore_notes, work_head_first
 from tests.crash.ring.children import inspect, record
 from tests.crash.ring.nursery import Nursery

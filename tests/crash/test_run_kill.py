@@ -78,7 +78,9 @@ def kill_twice(
             through(child, told, again=lambda attempt, again=again: again if attempt == 1 else None)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(name, marks=pytest.mark.quick if name == "always" else ()) for name in STRATEGIES]
+)
 def test_a_run_killed_at_any_moment_of_its_loop_does_nothing_twice(child: Child, place: Place, strategy: str) -> None:
     share = SAMPLE // 2 if strategy == "always" else SAMPLE * 3
     kill_at_moments(child, place, strategy, chosen(places_to_die(), share, strategy))

@@ -29,6 +29,7 @@ def demo(*args: str, temporary: Path, **env: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.quick
 def test_the_demo_tells_its_whole_story_and_leaves_nothing_behind(tmp_path: Path) -> None:
     started = time.monotonic()
     done = demo(temporary=tmp_path / "tmp")

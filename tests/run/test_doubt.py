@@ -246,7 +246,7 @@ def test_a_call_in_doubt_that_was_to_be_retried_and_then_was_not_made_is_still_i
 ) -> None:
     leave_in_doubt(store, world)
     with cut_off(store, on_doubt="retry") as run:
-        run._begin("pay", args={}).withdraw()  # what a cancelled task does whose function never ran
+        run.begin("pay", args={}).withdraw()  # what a cancelled task does whose function never ran
     with ends_by(InDoubtError, store.run("t")) as run:
         run.call("pay", world.do("twice"), args={})
     assert world.done == ["pay"]
@@ -254,7 +254,7 @@ def test_a_call_in_doubt_that_was_to_be_retried_and_then_was_not_made_is_still_i
 
 def test_a_call_that_was_begun_and_not_made_is_made_without_asking(store: backstay.Store, world: World) -> None:
     with cut_off(store) as run:
-        run._begin("pay", args={}).withdraw()
+        run.begin("pay", args={}).withdraw()
     with store.run("t") as run:
         assert run.call("pay", world.do("paid"), args={}) == "paid"
 

@@ -180,7 +180,7 @@ def test_a_stalled_run_is_not_taken_for_a_later_one_in_another_session(store: ba
 def test_a_decision_about_a_stalled_run_stops_it(store: backstay.Store, world: World) -> None:
     run = store.run("t", lease_s=0.05)
     run.__enter__()
-    call = run._begin("pay", args={})
+    call = run.begin("pay", args={})
     assert run._calls is not None
     run._calls._journal.stop((None, "pay", None))  # no heartbeat: the process hangs
     time.sleep(0.15)

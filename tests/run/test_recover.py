@@ -1,13 +1,15 @@
 """Recovering: every crashed session is gone on with, once, and one that cannot be does not stop the others."""
 
 import contextlib
+import os
 from typing import Any
 
 import pytest
 
 import backstay
 from backstay import Status
-from backstay.backend import Entry
+from backstay.port.lease import here
+from backstay.rules import runs
 from tests.run.crashes import Cut, World, cut_off, leave_in_doubt
 
 
@@ -92,7 +94,8 @@ def die(store: backstay.Store, id_: str) -> None:
     """What a kill leaves: a run that was entered, and a lease that expires."""
     import time
 
-    store.backend.enter(Entry(id_, "main", None, 1000, 0, None))
+    intent = runs.Enter(id_, "main", os.urandom(16), os.urandom(8), here(), None, 1000, 0, None)
+    store.backend.write(intent.ask, runs.enter(intent))
     time.sleep(0.003)
 
 
@@ -171,7 +174,8 @@ def test_a_damaged_session_does_not_stop_the_rest(store: backstay.Store) -> None
 
     connection = apsw.Connection(store.backend.path.as_posix())  # type: ignore[attr-defined]
     with contextlib.closing(connection):
-        connection.execute("UPDATE checkpoints SET whole = x'00' WHERE sid = (SELECT sid FROM sessions WHERE id = 'b')")
+        (sid,) = connection.execute("SELECT sid FROM rows WHERE kind = 0 AND name = 'b'").fetchall()[0]
+        connection.execute("UPDATE keyframes SET body = x'00' WHERE key >> 32 = ?", (sid,))
     report = backstay.recover(store, lambda _: None)
     assert sorted(report.completed) == ["a", "c"]
     assert list(report.failed) == ["b"]

@@ -21,8 +21,8 @@ from backstay import AlreadyExistsError, CorruptionError, FormatError, InvalidIn
 from backstay.codec import encode_stored
 from backstay.delta import whole
 from backstay.digest import checkpoint_digest
-from backstay.model import MAX_DEPTH, State
-from backstay.testing.author import next_turn
+from backstay.model import MAX_DEPTH, StateDict
+from backstay.testing.author2 import next_turn
 from backstay.testing.exact import exactly_equal
 from backstay.testing.growth import CHANGES, Change, apply
 from backstay.upkeep import bundle
@@ -385,6 +385,16 @@ def test_what_is_no_export_or_a_newer_one_is_said_to_be_that(file: Path, there: 
         there.import_(file)
 
 
+def test_a_name_that_is_no_text_does_not_get_in(small: bytes, file: Path, there: Store) -> None:
+    file.write_bytes(small)
+    blocks = [(kind, content.replace(b"\xa4main", b"\xa4m\xe9in")) for kind, content in blocks_of(file)]
+    assert blocks != blocks_of(file)
+    write_forged(file, blocks)
+    with pytest.raises(CorruptionError):
+        there.import_(file)
+    assert is_empty(there)
+
+
 def test_a_file_that_is_not_there_or_is_no_file_is_said_to_be_that(tmp_path: Path, there: Store) -> None:
     with pytest.raises(NotFoundError):
         there.import_(tmp_path / "nothing")
@@ -444,7 +454,7 @@ def fields_with(row: Any, **changed: Any) -> None:
     row[FIELDS] = msgspec.msgpack.encode({**msgspec.msgpack.decode(row[FIELDS]), **changed})
 
 
-def base_of(state: State) -> tuple[bytes, bytes]:
+def base_of(state: StateDict) -> tuple[bytes, bytes]:
     record, _ = whole(state)
     return record.ops, record.body
 
@@ -656,7 +666,7 @@ def test_memory_grows_with_the_session_neither_on_the_way_out_nor_in(path: Path,
     with backstay.open(path, durability="relaxed") as store:
         for turns in (50, 500, 5_000):
             session = store.session(f"{turns}")
-            state: State = {}
+            state: StateDict = {}
             for turn in range(turns):
                 state = next_turn(state, turn)
                 session.commit(state)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 
 import backstay
-from backstay.store import Store
+from backstay.face import Store
 from backstay.testing import machine_for
 
 

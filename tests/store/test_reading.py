@@ -6,7 +6,7 @@ import pytest
 
 from backstay.backends.memory import MemoryBackend
 from backstay.errors import NotFoundError
-from backstay.store import Store
+from backstay.face import Store
 
 
 class Interrupted(MemoryBackend):

@@ -20,19 +20,19 @@ from backstay.errors import CorruptionError, InvalidInputError
 from backstay.model import MAX_DEPTH
 from tests.unit.values import exactly, states
 
-State = dict[str, Any]
+StateDict = dict[str, Any]
 
 
 class History:
     """A state committed again and again, without a store: what is known of it, its records and their pieces."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: StateDict) -> None:
         record, pieces = whole(state)
         self.records = [record]
         self.pieces = dict(pieces)
         self.known: Known = know(state)
 
-    def commit(self, state: State) -> int:
+    def commit(self, state: StateDict) -> int:
         """Write a delta; gives what it weighs with its new pieces, before packing."""
         record, pieces, self.known = advance(self.known, state)
         new = sum(len(piece) for digest, piece in pieces.items() if digest not in self.pieces)
@@ -40,10 +40,10 @@ class History:
         self.pieces.update(pieces)
         return record.size_bytes + new
 
-    def state(self) -> State:
+    def state(self) -> StateDict:
         return rebuild(self.records, self.pieces).state
 
-    def check(self, state: State) -> None:
+    def check(self, state: StateDict) -> None:
         got = rebuild(self.records, self.pieces)
         assert exactly(got.state, state)
         assert state_digest(got.state) == self.known.digest == know(state).digest
@@ -53,7 +53,7 @@ class History:
 
 
 @given(st.lists(states, min_size=1, max_size=4))
-def test_any_state_can_follow_any_other(steps: list[State]) -> None:
+def test_any_state_can_follow_any_other(steps: list[StateDict]) -> None:
     history = History(steps[0])
     for state in steps[1:]:
         history.commit(state)
@@ -66,7 +66,7 @@ edits = st.sampled_from(
 )
 
 
-def mutate(state: State, name: str, edit: str, at: float, number: int) -> None:
+def mutate(state: StateDict, name: str, edit: str, at: float, number: int) -> None:
     """Change a state in place, as agents do."""
     target = state.setdefault(name, [])
     if type(target) is not list:
@@ -99,7 +99,7 @@ def mutate(state: State, name: str, edit: str, at: float, number: int) -> None:
 
 @given(st.lists(st.tuples(names, edits, st.floats(0, 1)), min_size=1, max_size=14))
 def test_a_state_changed_in_place_step_by_step_is_kept_at_every_step(steps: list[tuple[str, str, float]]) -> None:
-    state: State = {"messages": [{"role": "system", "content": "s" * 200}]}
+    state: StateDict = {"messages": [{"role": "system", "content": "s" * 200}]}
     history = History(state)
     for number, (name, edit, at) in enumerate(steps):
         mutate(state, name, edit, at, number)
@@ -120,7 +120,7 @@ def encoded(value: object) -> int:
 
 
 def test_an_append_costs_less_than_twice_what_was_appended() -> None:
-    state: State = {"messages": conversation(1000), "phase": "plan"}
+    state: StateDict = {"messages": conversation(1000), "phase": "plan"}
     history = History(state)
     for number in range(1000, 1020, 2):
         added = [message(number), message(number + 1)]
@@ -132,7 +132,7 @@ def test_an_append_costs_less_than_twice_what_was_appended() -> None:
 @pytest.mark.parametrize("at_once", [1, 2, 3, 64, 65])
 def test_a_conversation_keeps_its_digest_as_it_grows_from_nothing(at_once: int) -> None:
     messages = conversation(200)
-    state: State = {"messages": []}
+    state: StateDict = {"messages": []}
     history = History(state)
     for at in range(0, len(messages), at_once):
         state["messages"] += messages[at : at + at_once]
@@ -142,7 +142,7 @@ def test_a_conversation_keeps_its_digest_as_it_grows_from_nothing(at_once: int) 
 
 def test_a_change_inside_an_appended_item_costs_the_change_whatever_kind_of_dict_it_came_as() -> None:
     item: OrderedDict[str, Any] = OrderedDict(role="tool", parts=[message(number) for number in range(100)])
-    state: State = {"messages": [message(0)]}
+    state: StateDict = {"messages": [message(0)]}
     history = History(state)
     state["messages"].append(item)
     history.commit(state)
@@ -270,7 +270,7 @@ CHANGES: list[tuple[Any, Any]] = [
     ([1, "a"], [True, "a"]),
     (2**64, float(2**64)),
 ]
-PLACES: dict[str, Callable[[Any], State]] = {
+PLACES: dict[str, Callable[[Any], StateDict]] = {
     "at the top": lambda value: {"a": value, "b": 1},
     "deep inside an old message": lambda value: {"messages": [message(1), {"x": {"y": [0, {"z": value}]}}, message(2)]},
     "in a list": lambda value: {"a": ["x", value, "y"]},
@@ -292,7 +292,7 @@ def test_a_change_that_python_does_not_see_is_kept(change: tuple[Any, Any], plac
 
 def test_a_message_mutated_in_place_is_noticed_although_it_is_the_same_object() -> None:
     inner: dict[str, Any] = {"parts": [{"text": "old"}], "n": [1, 2, 3]}
-    state: State = {"messages": [inner, message(1)], "alias": inner}
+    state: StateDict = {"messages": [inner, message(1)], "alias": inner}
     history = History(state)
     inner["parts"][0]["text"] = "new"
     inner["n"][1] = True
@@ -302,7 +302,7 @@ def test_a_message_mutated_in_place_is_noticed_although_it_is_the_same_object() 
 
 
 def test_what_was_committed_does_not_change_when_the_state_does() -> None:
-    state: State = {"a": [[1, 2], {"b": [3]}], "v": [1.0, 2.0]}
+    state: StateDict = {"a": [[1, 2], {"b": [3]}], "v": [1.0, 2.0]}
     history = History(state)
     kept = copy.deepcopy(state)
     state["a"][1]["b"].append(4)
@@ -349,8 +349,8 @@ def test_an_appended_number_costs_its_own_bytes() -> None:
         {"messages": [message(1)], "a": {object(): 1}},
     ],
 )
-def test_a_refused_state_leaves_what_is_known_as_it_was(bad: State) -> None:
-    state: State = {"messages": [message(1)], "a": {"b": {"c": 1}}}
+def test_a_refused_state_leaves_what_is_known_as_it_was(bad: StateDict) -> None:
+    state: StateDict = {"messages": [message(1)], "a": {"b": {"c": 1}}}
     history = History(state)
     with pytest.raises(InvalidInputError, match=r"state\['"):
         history.commit(bad)
@@ -373,7 +373,7 @@ def test_a_value_that_cannot_even_be_compared_is_refused_by_its_place() -> None:
 
 
 def test_a_state_cannot_grow_deeper_step_by_step_than_it_may_be_at_once() -> None:
-    state: State = {"root": {}}
+    state: StateDict = {"root": {}}
     history = History(state)
     inner = state["root"]
     for _ in range(MAX_DEPTH - 1):

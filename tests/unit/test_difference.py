@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from backstay.difference import COLUMNS, DEPTH_LIMIT, Change, Diff, ItemChange, PartDiff, PartStat, difference, same
 
-State = dict[Any, Any]
+StateDict = dict[Any, Any]
 
 zones = st.none() | st.timedeltas(dt.timedelta(hours=-23), dt.timedelta(hours=23)).map(dt.timezone)
 scalars = st.one_of(
@@ -86,7 +86,7 @@ def shuffled(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def text(before: State, after: State) -> list[str]:
+def text(before: StateDict, after: StateDict) -> list[str]:
     return str(difference(before, after)).splitlines()
 
 
@@ -96,7 +96,7 @@ def only(diff: Diff) -> PartDiff:
 
 
 @given(states)
-def test_a_state_compared_with_itself_cries_no_wolf(state: State) -> None:
+def test_a_state_compared_with_itself_cries_no_wolf(state: StateDict) -> None:
     diff = difference(state, shuffled(state), a="x", b="y")
     assert not diff
     assert (diff.parts, diff.stat(), diff.added, diff.removed, diff.changed) == ((),) * 5
@@ -111,7 +111,7 @@ def test_no_difference_is_missed_and_none_is_made_up(before: Any, after: Any) ->
 
 
 @given(states, states)
-def test_every_part_that_differs_is_named_and_no_other(before: State, after: State) -> None:
+def test_every_part_that_differs_is_named_and_no_other(before: StateDict, after: StateDict) -> None:
     old, new = ({exact(key): exact(value) for key, value in state.items()} for state in (before, after))
     diff = difference(before, after)
     assert {exact(name) for name in diff.added} == new.keys() - old.keys()
@@ -154,7 +154,7 @@ def test_the_changes_of_a_diff_lead_from_one_dict_to_the_other(before: Any, afte
 
 @given(states, states, st.text(max_size=200), st.text(max_size=200))
 def test_a_stored_value_can_neither_break_the_page_nor_reach_the_terminal(
-    before: State, after: State, a: str, b: str
+    before: StateDict, after: StateDict, a: str, b: str
 ) -> None:
     for line in str(difference(before, after, a=a, b=b)).split("\n"):
         assert line.isprintable()
@@ -199,7 +199,7 @@ def test_nan_does_not_show_as_a_change_for_ever(value: Any) -> None:
 
 
 def test_nan_keys_are_compared_by_what_they_hold() -> None:
-    def nans(*held: int) -> State:
+    def nans(*held: int) -> StateDict:
         return {"v": {float("nan"): value for value in held}}
 
     assert not difference(nans(1, 2), nans(2, 1))
@@ -225,7 +225,7 @@ def test_a_window_that_moved_on_does_not_look_like_a_new_conversation(size: int)
 
 
 def test_a_message_edited_in_the_middle_shows_where_it_was_edited() -> None:
-    said: list[State] = [{"role": "user", "content": f"question {n}"} for n in range(10)]
+    said: list[StateDict] = [{"role": "user", "content": f"question {n}"} for n in range(10)]
     edited = copy.deepcopy(said)
     edited[3]["content"] = "question three"
     (item,) = only(difference({"messages": said}, {"messages": edited})).items
@@ -291,7 +291,7 @@ def test_a_message_of_another_role_is_another_message() -> None:
         ({"role": "user", "content": "\x1b[2J\x07gone"}, "user: \\x1b[2J\\x07gone"),
     ],
 )
-def test_a_message_says_who_speaks_what_is_said_and_what_is_called(message: State, line: str) -> None:
+def test_a_message_says_who_speaks_what_is_said_and_what_is_called(message: StateDict, line: str) -> None:
     assert text({"messages": [1]}, {"messages": [1, message]})[-1] == f"  + [1] {line}"
 
 

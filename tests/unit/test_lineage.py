@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstay.errors import InvalidInputError
-from backstay.lineage import check_name, parse_steps
+from backstay.names import check_name, parse_steps
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstay.delta import advance, know, merge, rebuild, whole
-from backstay.model import State
+from backstay.model import StateDict
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.binary(max_size=40)
 TEXTS = st.text(max_size=12) | st.sampled_from(["a", "b", "x" * 40, "y" * 300, "z" * 70_000])
@@ -30,7 +30,7 @@ def shown(value: object) -> str:
     return repr(value)
 
 
-def rolled(states: list[State]) -> tuple[str, str, int, int]:
+def rolled(states: list[StateDict]) -> tuple[str, str, int, int]:
     known = know(states[0])
     first, pieces = whole(states[0])
     deltas = []
@@ -45,7 +45,7 @@ def rolled(states: list[State]) -> tuple[str, str, int, int]:
 
 
 @given(st.lists(STATES, min_size=2, max_size=8))
-def test_many_deltas_as_one_give_the_same_state(states: list[State]) -> None:
+def test_many_deltas_as_one_give_the_same_state(states: list[StateDict]) -> None:
     one_by_one, at_once, apart, together = rolled(states)
     assert one_by_one == at_once
     assert together <= apart
@@ -58,7 +58,7 @@ def test_many_deltas_as_one_give_the_same_state(states: list[State]) -> None:
     )
 )
 def test_lists_that_are_cut_and_filled_come_out_the_same(edits: list[tuple[int, int, list[int], int]]) -> None:
-    state: State = {"n": 0, "deep": {"writes": []}, "messages": [{"id": at} for at in range(5)]}
+    state: StateDict = {"n": 0, "deep": {"writes": []}, "messages": [{"id": at} for at in range(5)]}
     states = [state]
     for start, drop, items, number in edits:
         messages = list(state["messages"])
@@ -72,7 +72,7 @@ def test_lists_that_are_cut_and_filled_come_out_the_same(edits: list[tuple[int, 
 
 
 def test_what_is_set_at_every_step_is_kept_once() -> None:
-    states: list[State] = [{"messages": [{"text": "hello"}], "version": ("x" * 200, 0), "writes": []}]
+    states: list[StateDict] = [{"messages": [{"text": "hello"}], "version": ("x" * 200, 0), "writes": []}]
     for step in range(1, 33):
         before = states[-1]
         states.append({**before, "version": ("x" * 200, step), "writes": ["w" * 100] if step % 2 else []})

@@ -13,7 +13,7 @@ from backstay.delta.record import DEL, LIST, MANY, PATCH, SET, SPLICE
 from backstay.delta.replay import stand_on
 from backstay.digest import state_digest
 from backstay.errors import CorruptionError
-from backstay.model import MAX_DEPTH, State
+from backstay.model import MAX_DEPTH, StateDict
 from backstay.testing.exact import exactly_equal
 from backstay.testing.growth import CHANGES, Change, apply
 
@@ -24,7 +24,7 @@ def record_of(*ops: list[Any], values: list[Any]) -> Record:
 
 @given(st.lists(st.lists(CHANGES, min_size=1, max_size=3), min_size=1, max_size=12))
 def test_a_sound_history_is_never_called_damaged(steps: list[list[Change]]) -> None:
-    state: State = {"scratch": "s" * 100, "plan": {"k": [1], "deep": {"er": {}}}}
+    state: StateDict = {"scratch": "s" * 100, "plan": {"k": [1], "deep": {"er": {}}}}
     first, pieces = whole(state)
     replay, known = stand_on(first, pieces), know(state)
     for changes in steps:
@@ -38,7 +38,7 @@ def test_a_sound_history_is_never_called_damaged(steps: list[list[Change]]) -> N
 
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 3)), min_size=1, max_size=60))
 def test_a_dict_that_grows_past_its_buckets_and_back_is_never_called_damaged(moves: list[tuple[int, int]]) -> None:
-    state: State = {"many": {f"k{number}": number for number in range(60)}}
+    state: StateDict = {"many": {f"k{number}": number for number in range(60)}}
     first, pieces = whole(state)
     replay, known = stand_on(first, pieces), know(state)
     for number, value in moves:
@@ -52,7 +52,7 @@ def test_a_dict_that_grows_past_its_buckets_and_back_is_never_called_damaged(mov
         assert replay.digest == known.digest
 
 
-PLAIN: State = {
+PLAIN: StateDict = {
     "list": [1, {"in": [2]}, "three"],
     "dict": {"a": {"b": [4, 5]}, "text": "six" * 40},
     "odd": {1: "one", "t": [7]},

@@ -12,21 +12,25 @@ owns; nothing is decided here. What does no I/O stays plain (`store.session`, `s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from backstay import opening
-from backstay.aio.lanes import Crew, Turns
 from backstay.aio.run import AsyncCalling, AsyncRun, recover
+from backstay.aio.threads import InOrder, Threads
 from backstay.difference import Diff
-from backstay.errors import InvalidInputError
+from backstay.errors import InvalidInputError, NotFoundError
+from backstay.face import Session, Store
+from backstay.face.session import Expect
 from backstay.loops import LoopGuard
 from backstay.model import (
+    NOTHING,
     Branch,
     Call,
     Checkpoint,
@@ -36,6 +40,7 @@ from backstay.model import (
     SessionId,
     SessionInfo,
     State,
+    StateDict,
     Status,
     StoreStats,
     Usage,
@@ -43,8 +48,7 @@ from backstay.model import (
 )
 from backstay.retention import Retention
 from backstay.run.deciding import UNDECIDED
-from backstay.run.wording import OnDoubt, OnFailed
-from backstay.store import Session, Store
+from backstay.run.options import OnDoubt, OnFailed
 from backstay.store.refs import Ref
 from backstay.strategy import ALWAYS, Strategy
 from backstay.upkeep.progress import Progress
@@ -72,13 +76,13 @@ class Opening:
             await self._store.close()
 
     async def _open(self) -> AsyncStore:
-        crew = Crew()
-        opened = crew.submit(partial(opening.open, self._url, durability=self._durability))
+        threads = Threads()
+        opened = threads.submit(partial(opening.open, self._url, durability=self._durability))
         try:
-            return AsyncStore(await asyncio.wrap_future(opened), crew)
+            return AsyncStore(await asyncio.wrap_future(opened), threads)
         except BaseException:
             # It may have been the waiting that ended, not the opening: a store that nobody gets is closed again.
-            crew.dismiss(partial(_close_opened, opened))
+            threads.dismiss(partial(_close_opened, opened))
             raise
 
 
@@ -95,9 +99,9 @@ def open(url: str | os.PathLike[str] | None = None, *, durability: str = "full")
 class AsyncStore:
     """Where sessions live, awaited. An async context manager; tasks may share it. Made by `backstay.aio.open`."""
 
-    def __init__(self, store: Store, crew: Crew) -> None:
+    def __init__(self, store: Store, threads: Threads) -> None:
         self._store = store
-        self._crew = crew
+        self._threads = threads
         self._loop = asyncio.get_running_loop()
 
     async def __aenter__(self) -> Self:
@@ -113,29 +117,59 @@ class AsyncStore:
 
     def session(self, id: str, *, agent: str | None = None) -> AsyncSession:
         """A session by its id. Does no I/O, so there is nothing to await."""
-        return AsyncSession(self._store.session(id, agent=agent), self._crew)
+        return AsyncSession(self._store.session(id, agent=agent), self._threads)
 
     def sessions(
         self, *, status: Status | str | None = None, agent: str | None = None, limit: int | None = None
     ) -> AsyncIterator[SessionInfo]:
-        return self._crew.pages(self._store.sessions, status=status, agent=agent, limit=limit)
+        return self._threads.pages(self._store.sessions, status=status, agent=agent, limit=limit)
 
-    def run(self, id: str, *, agent: str | None = None, **run_options: Any) -> AsyncRun:
+    @property
+    def sync(self) -> Store:
+        """The store itself, for what is called in its threads."""
+        return self._store
+
+    @property
+    def threads(self) -> Threads:
+        """The threads that the store owns."""
+        return self._threads
+
+    def run(
+        self,
+        id: str,
+        *,
+        agent: str | None = None,
+        strategy: Strategy = ALWAYS,
+        branch: str = "main",
+        input: Any = None,
+        lease_s: float = 30.0,
+        on_doubt: OnDoubt = "ask",
+        on_failed: OnFailed = "raise",
+        loops: LoopGuard | None = None,
+    ) -> AsyncRun:
         """A loop that survives. Does no I/O before `async with`."""
-        return AsyncRun(self._store.run(id, agent=agent, **run_options), self._crew)
+        return self.session(id, agent=agent).run(
+            strategy=strategy,
+            branch=branch,
+            input=input,
+            lease_s=lease_s,
+            on_doubt=on_doubt,
+            on_failed=on_failed,
+            loops=loops,
+        )
 
     async def crashed(self) -> list[SessionInfo]:
-        return await self._crew.run(self._store.crashed)
+        return await self._threads.run(self._store.crashed)
 
     async def delete(self, session_id: str) -> None:
-        await self._crew.run(self._store.delete, session_id)
+        await self._threads.run(self._store.delete, session_id)
 
     async def verify(
         self, session: str | None = None, *, repair: bool = False, progress: Progress | None = None
     ) -> VerifyReport:
         """Read everything again. `progress` is called on the event loop that opened the store."""
         told = self._on_loop(progress)
-        return await self._crew.run(self._store.verify, session, repair=repair, progress=told)
+        return await self._threads.run(self._store.verify, session, repair=repair, progress=told)
 
     async def export(
         self,
@@ -147,7 +181,7 @@ class AsyncStore:
     ) -> None:
         """Write sessions to a file. `progress` is called on the event loop that opened the store."""
         told = self._on_loop(progress)
-        await self._crew.run(self._store.export, path, session=session, overwrite=overwrite, progress=told)
+        await self._threads.run(self._store.export, path, session=session, overwrite=overwrite, progress=told)
 
     async def import_(
         self,
@@ -159,7 +193,7 @@ class AsyncStore:
     ) -> ImportReport:
         """Take in the sessions of a file. `progress` is called on the event loop that opened the store."""
         told = self._on_loop(progress)
-        return await self._crew.run(self._store.import_, path, rename=rename, on_exists=on_exists, progress=told)
+        return await self._threads.run(self._store.import_, path, rename=rename, on_exists=on_exists, progress=told)
 
     def _on_loop(self, progress: Progress | None) -> Progress | None:
         def tell(done: int, total: int | None) -> None:
@@ -178,10 +212,10 @@ class AsyncStore:
     ) -> PruneReport:
         """Forget what a retention allows. `progress` is called on the event loop that opened the store."""
         told = self._on_loop(progress)
-        return await self._crew.run(self._store.prune, retention, session=session, dry_run=dry_run, progress=told)
+        return await self._threads.run(self._store.prune, retention, session=session, dry_run=dry_run, progress=told)
 
     async def stats(self) -> StoreStats:
-        return await self._crew.run(self._store.stats)
+        return await self._threads.run(self._store.stats)
 
     def on(self, event: str, fn: Callable[[Any], object]) -> None:
         """Call `fn`, a plain function, after each event of that name: on the event loop that opened the store, and
@@ -196,7 +230,7 @@ class AsyncStore:
 
     async def close(self) -> None:
         """Finish the calls made before, then release everything."""
-        await asyncio.wrap_future(self._crew.dismiss(self._store.close))
+        await asyncio.wrap_future(self._threads.dismiss(self._store.close))
 
 
 class AsyncSession:
@@ -206,10 +240,10 @@ class AsyncSession:
     come does nothing; one that has begun is finished, and the next waits for that.
     """
 
-    def __init__(self, session: Session, crew: Crew) -> None:
+    def __init__(self, session: Session, threads: Threads) -> None:
         self._session = session
-        self._crew = crew
-        self._turns = Turns(crew)
+        self._threads = threads
+        self._turns = InOrder(threads)
 
     def __repr__(self) -> str:
         return f"<Async{repr(self._session)[1:]}"
@@ -226,10 +260,10 @@ class AsyncSession:
 
     async def commit(
         self,
-        state: State,
+        state: StateDict,
         *,
         branch: str = "main",
-        expect: Ref | None = None,
+        expect: Expect = None,
         step: int | None = None,
         label: str | None = None,
         trigger: str = "manual",
@@ -261,6 +295,16 @@ class AsyncSession:
             frozen=frozen,
         )
 
+    @contextlib.asynccontextmanager
+    async def edit(self, branch: str = "main") -> AsyncIterator[State]:
+        """Load, change, commit: `async with session.edit() as state:`."""
+        try:
+            state, expect = await self.load(branch), None
+        except NotFoundError:
+            state, expect = State({}), NOTHING
+        yield state
+        await self.commit(state, branch=branch, expect=expect)
+
     async def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:
         return await self._turns.run(self._session.restore, ref, branch=branch)
 
@@ -282,8 +326,8 @@ class AsyncSession:
     async def prune(self, retention: Retention, *, dry_run: bool = False) -> PruneReport:
         return await self._turns.run(self._session.prune, retention, dry_run=dry_run)
 
-    async def delete(self, ref: Ref) -> None:
-        await self._turns.run(self._session.delete, ref)
+    async def delete(self, ref: Ref) -> int:
+        return await self._turns.run(self._session.delete, ref)
 
     # reading
 
@@ -335,13 +379,18 @@ class AsyncSession:
             on_failed=on_failed,
             loops=loops,
         )
-        return AsyncRun(run, self._crew)
+        return AsyncRun(run, self._threads)
 
     async def calls(self, ref: Ref = "main", *, pending: bool = False) -> list[Call]:
         return await self._turns.run(self._session.calls, ref, pending=pending)
 
     async def resolve(
-        self, call_id: str, decision: str | None = None, *, result: Any = UNDECIDED, failed: str | None = None
+        self,
+        call_id: str,
+        decision: Literal["retry", "skip"] | None = None,
+        *,
+        result: Any = UNDECIDED,
+        failed: str | None = None,
     ) -> None:
         await self._turns.run(self._session.resolve, call_id, decision, result=result, failed=failed)
 

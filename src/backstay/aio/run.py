@@ -10,14 +10,15 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
-from backstay.aio.lanes import Crew
+from backstay.aio.threads import Threads
 from backstay.errors import InvalidInputError
-from backstay.model import Call, Checkpoint, RecoverReport, State, Usage
+from backstay.face.recovery import RunOptions, Tally, Watch, take_up
+from backstay.loops import LoopGuard
+from backstay.model import Call, Checkpoint, RecoverReport, StateDict, Usage
 from backstay.run import Run
 from backstay.run.calling import Calling
-from backstay.run.recovery import Tally, Watch, take_up
-from backstay.run.wording import OnDoubt, OnFailed
-from backstay.strategy import Event
+from backstay.run.options import OnDoubt, OnFailed
+from backstay.strategy import ALWAYS, Event, Strategy
 
 if TYPE_CHECKING:
     from backstay.aio import AsyncStore
@@ -29,30 +30,30 @@ class AsyncRun:
     Tasks may make calls at once (`asyncio.gather`), each with a key of its own.
     """
 
-    def __init__(self, run: Run, crew: Crew) -> None:
+    def __init__(self, run: Run, threads: Threads) -> None:
         self._run = run
-        self._crew = crew
+        self._threads = threads
 
     def __repr__(self) -> str:
         return f"<Async{repr(self._run)[1:]}"
 
     async def __aenter__(self) -> Self:
-        await _entered(self._crew, self._run.__enter__)
+        await _entered(self._threads, self._run.__enter__)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        return await self._crew.finish(self._run._leave, error)
+        return await self._threads.finish(self._run.leave, error)
 
     # what a run knows
 
     @property
-    def state(self) -> State:
+    def state(self) -> StateDict:
         return self._run.state
 
     @state.setter
-    def state(self, state: State) -> None:
+    def state(self, state: StateDict) -> None:
         self._run.state = state
 
     @property
@@ -110,15 +111,15 @@ class AsyncRun:
         calling = await self._begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
         if calling.done:
             return calling.result
-        with self._run._enclosed(calling):
+        with self._run.enclosed(calling):
             try:
                 value = fn()
                 if inspect.isawaitable(value):
                     value = await value
             except BaseException as error:
-                await self._crew.finish(calling.give_up, error)  # raises CallFailedError for a tool's exception
+                await self._threads.finish(calling.give_up, error)  # raises CallFailedError for a tool's exception
                 raise
-        return await self._crew.finish(calling.finish, value)
+        return await self._threads.finish(calling.finish, value)
 
     @contextlib.asynccontextmanager
     async def calling(
@@ -133,15 +134,15 @@ class AsyncRun:
     ) -> AsyncIterator[AsyncCalling]:
         """A call that someone else makes: `if not call.done: await call.finish(value)`; then `call.result`."""
         calling = await self._begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
-        with self._run._enclosed(calling):
+        with self._run.enclosed(calling):
             try:
-                yield AsyncCalling(calling, self._crew)
+                yield AsyncCalling(calling, self._threads)
             except BaseException as error:
                 if not calling.done:
-                    await self._crew.finish(calling.give_up, error)
+                    await self._threads.finish(calling.give_up, error)
                 raise
         if not calling.done:
-            await self._crew.finish(calling.interrupt)
+            await self._threads.finish(calling.interrupt)
             message = f"call {name!r} was left without an outcome, and is in doubt now"
             raise InvalidInputError(message, hint="say what came out: await call.finish(value)")
 
@@ -149,15 +150,15 @@ class AsyncRun:
         begun: list[Calling] = []
 
         def begin() -> Calling:
-            begun.append(self._run._begin(name, **options))
+            begun.append(self._run.begin(name, **options))
             return begun[0]
 
         try:
-            return await self._crew.finish(begin)
+            return await self._threads.finish(begin)
         except BaseException:
             for calling in begun:  # cancelled while it was written down, and so never made
                 if not calling.done:
-                    await self._crew.finish(calling.withdraw)
+                    await self._threads.finish(calling.withdraw)
             raise
 
     def append(self, message: Any, part: str = "messages") -> None:
@@ -171,13 +172,13 @@ class AsyncRun:
     # boundaries
 
     async def step(self) -> Checkpoint | None:
-        return await self._crew.finish(self._run.step)
+        return await self._threads.finish(self._run.step)
 
     async def event(self, event: Event) -> Checkpoint | None:
-        return await self._crew.finish(self._run.event, event)
+        return await self._threads.finish(self._run.event, event)
 
     async def checkpoint(self, label: str | None = None) -> Checkpoint | None:
-        return await self._crew.finish(self._run.checkpoint, label)
+        return await self._threads.finish(self._run.checkpoint, label)
 
     def halt(self, reason: str) -> NoReturn:
         """End the run: halted, for this reason."""
@@ -195,9 +196,9 @@ class AsyncRun:
 class AsyncCalling:
     """A call that was asked for. `done`: it has an outcome, `result`. Otherwise it may be made now, and `finish`ed."""
 
-    def __init__(self, calling: Calling, crew: Crew) -> None:
+    def __init__(self, calling: Calling, threads: Threads) -> None:
         self._calling = calling
-        self._crew = crew
+        self._threads = threads
 
     @property
     def id(self) -> str:
@@ -212,18 +213,18 @@ class AsyncCalling:
         return self._calling.result
 
     async def finish(self, value: Any) -> Any:
-        return await self._crew.finish(self._calling.finish, value)
+        return await self._threads.finish(self._calling.finish, value)
 
 
-async def _entered(crew: Crew, enter: Callable[[], Run | None]) -> Run | None:
+async def _entered(threads: Threads, enter: Callable[[], Run | None]) -> Run | None:
     """A run that is entered; if this is cancelled meanwhile it is left again, because nobody else will."""
     found: list[Run | None] = []
     try:
-        await crew.finish(lambda: found.append(enter()))
+        await threads.finish(lambda: found.append(enter()))
     except asyncio.CancelledError as error:
         for run in found:
             if run is not None:
-                await crew.finish(run._leave, error)
+                await threads.finish(run.leave, error)
         raise
     return found[0]
 
@@ -234,19 +235,24 @@ async def recover(
     *,
     agent: str | None = None,
     wait_s: float = 0.0,
-    **run_options: Any,
+    strategy: Strategy = ALWAYS,
+    lease_s: float = 30.0,
+    on_doubt: OnDoubt = "ask",
+    on_failed: OnFailed = "raise",
+    loops: LoopGuard | None = None,
 ) -> RecoverReport:
     """Await `handler(run)` for every crashed session; one that fails does not stop the rest."""
-    tally, crew = Tally(), store._crew
-    watch = Watch(store._store, agent, wait_s)
-    while (found := await crew.run(watch.look)) is not None:
+    options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
+    tally, threads = Tally(), store.threads
+    watch = Watch(store.sync, agent, wait_s)
+    while (found := await threads.run(watch.look)) is not None:
         for session_id, row in found:
-            run = await _entered(crew, partial(take_up, store._store, session_id, row, tally, run_options))
+            run = await _entered(threads, partial(take_up, store.sync, session_id, row, tally, options))
             if run is None:
                 continue
             watch.took(session_id, run)
             try:
-                async with AsyncRun(run, crew) as entered:
+                async with AsyncRun(run, threads) as entered:
                     await handler(entered)
             except Exception as error:  # noqa: BLE001 - it is in the report, and in the session's status
                 tally.failed(session_id, error)

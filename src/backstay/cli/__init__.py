@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import click
 
 from backstay import BackstayError, __version__
-from backstay.cli.ending import DONE, FAILED, INTERRUPTED, PIPE_CLOSED, code_of, words_of
+from backstay.cli.exit_codes import DONE, FAILED, INTERRUPTED, PIPE_CLOSED, code_of, words_of
 
 # By what people come for: name, and what `backstay --help` says about it without loading it.
 GROUPS = {
@@ -177,6 +177,6 @@ def _complain(text: str) -> None:
 
 def _safe(text: str) -> str:
     # Names in a message come from anywhere: no line break or escape of theirs reaches the terminal.
-    from backstay.cli.shown import safe
+    from backstay.cli.text import safe
 
     return safe(text)

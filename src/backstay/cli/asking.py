@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from backstay.cli.ending import FAILED
+from backstay.cli.exit_codes import FAILED
 
 yes_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     "-y", "--yes", is_flag=True, help="Do it without asking."

@@ -12,8 +12,8 @@ from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Piece
+    from backstay.face import Session, Store
     from backstay.model import Checkpoint
-    from backstay.store import Session, Store
 
 
 @click.command("branches", cls=Line, shape="branch*", examples=["backstay branches ticket-42"])
@@ -58,7 +58,7 @@ def tell(branches: dict[str, Checkpoint], tags: dict[str, Checkpoint], runs: dic
 
 def _row(name: str, point: Checkpoint, run: str | None) -> list[Piece]:
     from backstay.cli.sessions import STYLES
-    from backstay.cli.shown import age, safe, short
+    from backstay.cli.text import age, safe, short
 
     status = run or point.status.value
     return [
@@ -72,6 +72,6 @@ def _row(name: str, point: Checkpoint, run: str | None) -> list[Piece]:
 
 
 def _runs(store: Store, session: Session) -> dict[str, str]:
-    from backstay.cli.standing import standings
+    from backstay.face.run_status import run_statuses
 
-    return {each.branch: "live" if each.live else "crashed" for each in standings(store, session)}
+    return {each.branch: "live" if each.live else "crashed" for each in run_statuses(store.backend, session)}

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from backstay.cli.screen import Piece, Screen
-from backstay.cli.shown import cut, pad, width
+from backstay.cli.text import cut, pad, width
 
 _GAP = "  "
 _MEASURED_ROWS = 60

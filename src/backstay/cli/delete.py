@@ -14,7 +14,7 @@ from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
-    from backstay.store import Session, Store
+    from backstay.face import Session, Store
 
 
 @click.command(
@@ -51,11 +51,12 @@ def command(store: Store, session: str, ref: str, *, branch: str | None, yes: bo
 
 
 def _session(screen: Screen, store: Store, session: Session, *, yes: bool) -> None:
-    from backstay.cli.shown import age, cut, many, safe
-    from backstay.cli.standing import standings
+    from backstay.cli.text import age, cut, many, safe
+    from backstay.face.run_status import run_statuses
     from backstay.store.fields import to_info
+    from backstay.store.overview import session_row
 
-    line = store.backend.find_session(session.id)
+    line = session_row(store.backend, session.id)
     if line is None:
         message = f"there is no session {session.id!r}"
         raise backstay.NotFoundError(message)
@@ -68,7 +69,7 @@ def _session(screen: Screen, store: Store, session: Session, *, yes: bool) -> No
     )
     if tags:
         screen.line(f"  {many(len(tags), 'tag')}: ", _names(screen, tags))
-    for run in standings(store, session):
+    for run in run_statuses(store.backend, session):
         if run.calls:
             calls = ", ".join(f"{call.name} {call.status}" for call in run.calls)
             screen.line(("  pending: ", "red"), cut(safe(calls), screen.width - 12))
@@ -78,14 +79,14 @@ def _session(screen: Screen, store: Store, session: Session, *, yes: bool) -> No
 
 
 def _names(screen: Screen, names: list[str]) -> str:
-    from backstay.cli.shown import cut, safe
+    from backstay.cli.text import cut, safe
 
     return cut(safe(", ".join(names)), screen.width - 40)
 
 
 def _branch(screen: Screen, session: Session, branch: str, *, yes: bool) -> None:
     from backstay.cli.restore import standing_at
-    from backstay.cli.shown import cut, safe, short
+    from backstay.cli.text import cut, safe, short
 
     head = standing_at(session, branch)
     screen.line(f"The name {safe(branch)} goes; its checkpoints stay, by their ids. It stands at:")
@@ -98,7 +99,8 @@ def _branch(screen: Screen, session: Session, branch: str, *, yes: bool) -> None
 
 
 def _checkpoint(screen: Screen, store: Store, session: Session, ref: str, *, yes: bool) -> None:
-    from backstay.cli.shown import cut, many, safe, short
+    from backstay.cli.text import cut, many, safe, short
+    from backstay.store.overview import children_of
 
     point = session.checkpoint(ref)
     for name, at in session.tags().items():
@@ -106,7 +108,7 @@ def _checkpoint(screen: Screen, store: Store, session: Session, ref: str, *, yes
             message = f"checkpoint {short(point.id)} is tagged {name!r}"
             raise backstay.InvalidInputError(message, hint="take the tag away first: backstay tag SESSION -d NAME")
     branches = [name for name, head in session.branches().items() if head.id == point.id]
-    children = len(store.backend.children(session.id, point.id))
+    children = children_of(store.backend, session.id, point.sequence)
     screen.line("This checkpoint goes, for good:")
     step = "" if point.step is None else f"step {point.step}  "
     room = screen.width - 6 - len(step) - len(short(point.id))

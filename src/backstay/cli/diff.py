@@ -13,7 +13,7 @@ from backstay.cli.where import in_store
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.difference import Diff, ItemChange, PartDiff
-    from backstay.store import Store
+    from backstay.face import Store
 
 _MARKS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow")}
 _ROWS = 200
@@ -53,7 +53,7 @@ def command(store: Store, session: str, a: str, b: str, *, stat: bool, as_json: 
 
 def tell_stat(screen: Screen, diff: Diff) -> None:
     """How much of each part differs, a line each."""
-    from backstay.cli.shown import cut, pad, safe, width
+    from backstay.cli.text import cut, pad, safe, width
 
     names = [cut(safe(str(stat.part)), screen.width // 2) for stat in diff.stat()]
     widest = max(map(width, names))
@@ -64,7 +64,7 @@ def tell_stat(screen: Screen, diff: Diff) -> None:
 
 
 def _part(screen: Screen, diff: Diff, part: PartDiff) -> None:
-    from backstay.cli.shown import cut, safe
+    from backstay.cli.text import cut, safe
 
     stat = part.stat()
     counts = [(stat.added, "added"), (stat.removed, "removed"), (stat.changed, "changed")]
@@ -80,8 +80,8 @@ def _part(screen: Screen, diff: Diff, part: PartDiff) -> None:
 
 
 def _side_by_side(screen: Screen, diff: Diff, items: tuple[ItemChange, ...]) -> None:
-    from backstay.cli.shown import cut, pad, safe, width
     from backstay.cli.talk import one_line
+    from backstay.cli.text import cut, pad, safe, width
 
     half = (screen.width - 7) // 2
     titles = [cut(safe(name), half) for name in (diff.a, diff.b)]
@@ -102,7 +102,7 @@ def _side_by_side(screen: Screen, diff: Diff, items: tuple[ItemChange, ...]) -> 
 
 
 def _cell(text: str, room: int, *, full: bool) -> list[str]:
-    from backstay.cli.shown import cut, wrapped
+    from backstay.cli.text import cut, wrapped
 
     lines = wrapped(text[: room * 20], room)
     most = _LINES_PER_ITEM if full else _LINES_PER_ITEM // 2

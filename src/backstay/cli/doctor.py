@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 import backstay
-from backstay.cli.ending import DAMAGED, FAILED
+from backstay.cli.exit_codes import DAMAGED, FAILED
 from backstay.cli.line import Line, json_option
 from backstay.cli.where import name_of, open_store, store_option
 
@@ -77,7 +77,7 @@ def command(*, url: str | None, as_json: bool) -> None:
 
 
 def _tell(screen: Screen, found: Finding) -> None:
-    from backstay.cli.shown import safe, wrapped
+    from backstay.cli.text import safe, wrapped
 
     first, *rest = wrapped(safe(found.detail), screen.width - 33)
     screen.line((f"{found.verdict:<11}", _STYLES[found.verdict]), f"  {found.check:<18}  {first}")
@@ -115,7 +115,7 @@ def _folder(place: Path | None) -> Path:
 
 def _ground(folder: Path) -> Iterator[Finding]:
     from backstay import opening
-    from backstay.cli.shown import size
+    from backstay.cli.text import size
 
     kind, is_network = opening.file_system(folder)
     if is_network:
@@ -190,7 +190,7 @@ def _syncing(folder: Path) -> Finding:
 
 
 def _store(url: str | None, place: Path | None) -> Iterator[Finding]:
-    from backstay.cli.shown import many, size
+    from backstay.cli.text import many, size
 
     try:
         with open_store(url) as store:

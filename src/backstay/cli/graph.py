@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from backstay.face import Session
     from backstay.model import Checkpoint
-    from backstay.store import Session
 
 
 class Drawn(NamedTuple):

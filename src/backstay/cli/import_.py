@@ -13,7 +13,7 @@ from backstay.cli.line import Line
 from backstay.cli.where import in_any_store
 
 if TYPE_CHECKING:
-    from backstay.store import Store
+    from backstay.face import Store
 
 _OURS = b"backstay-export "
 

@@ -8,7 +8,7 @@ import click
 
 import backstay
 from backstay.cli.line import Line
-from backstay.cli.shown import safe
+from backstay.cli.text import safe
 from backstay.cli.where import name_of
 
 

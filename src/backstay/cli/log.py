@@ -13,12 +13,12 @@ from backstay.cli.lookup import limit_option, ref_argument, session_argument, se
 from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
-    from backstay.backend import CallRow
     from backstay.cli.graph import Drawn
     from backstay.cli.screen import Piece, Screen
-    from backstay.cli.standing import Standing
+    from backstay.face import Session, Store
+    from backstay.face.run_status import RunStatus
     from backstay.model import Checkpoint
-    from backstay.store import Session, Store
+    from backstay.port import CallRow
 
 _WORTH_TELLING = {"completed": "green", "failed": "red", "halted": "yellow"}
 
@@ -62,10 +62,11 @@ def command(
     crashed, or is alive, is marked.
     """
     from backstay.cli.screen import Screen
-    from backstay.cli.standing import names, standings
+    from backstay.face.run_status import run_statuses
+    from backstay.store.overview import names_by_checkpoint
 
     found = session_of(store, session)
-    named = names(store, found)
+    named = names_by_checkpoint(store.backend, found.id)
     heads = _heads(found, ref, named, everything=everything)
     drawn = islice(_drawn(found, heads, graph=graph, everything=everything), limit)
     with Screen(paged=not as_json) as screen:
@@ -75,7 +76,7 @@ def command(
                 teller.as_json(each.point)
             return
         at_heads = {head.id for head in heads}
-        runs = [run for run in standings(store, found) if run.head is None or run.head.id in at_heads]
+        runs = [run for run in run_statuses(store.backend, found) if run.head is None or run.head.id in at_heads]
         for run in runs:
             if run.head is None:
                 teller.run(run, None)
@@ -139,9 +140,9 @@ class _Teller:
         refs = [name for name, _ in self._names.get(point.id, ())]
         self._screen.line(shapes.dump({**shapes.checkpoint(point), "refs": refs, "calls": made}))
 
-    def run(self, run: Standing, drawn: Drawn | None) -> None:
+    def run(self, run: RunStatus, drawn: Drawn | None) -> None:
         """Where a run stands that has not ended: above the checkpoint it last recorded."""
-        from backstay.cli.shown import cut, safe
+        from backstay.cli.text import cut, safe
 
         style = "green" if run.live else "bold red"
         text = "a run is alive here" if run.live else "crashed here"
@@ -183,7 +184,7 @@ class _Teller:
             self._screen.line()
 
     def _one_line(self, lanes: list[Piece], used: int, point: Checkpoint) -> None:
-        from backstay.cli.shown import age, count, cut, money, pad, safe, short
+        from backstay.cli.text import age, count, cut, money, pad, safe, short
 
         tokens, cost = count(point.usage.tokens_in + point.usage.tokens_out), money(point.usage.cost)
         end = f"{pad(tokens, 6, right=True)} {pad(cost, 7, right=True)} {pad(age(point.created_at), 4, right=True)}"
@@ -200,7 +201,7 @@ class _Teller:
         self._screen.line(*lanes, *begin, pad(cut(text, room), room), " ", (end, "dim"))
 
     def _lines(self, lanes: list[Piece], used: int, drawn: Drawn) -> None:
-        from backstay.cli.shown import age, count, cut, money, safe, short
+        from backstay.cli.text import age, count, cut, money, safe, short
 
         point = drawn.point
         begin: list[Piece] = [(short(point.id), "yellow")]
@@ -238,7 +239,7 @@ class _Teller:
             self._screen.line((beside, "blue"), indent, *pieces)
 
     def _refs(self, point: Checkpoint) -> list[tuple[str, str]]:
-        from backstay.cli.shown import cut, safe
+        from backstay.cli.text import cut, safe
 
         names = [
             safe(name) if kind == "branch" else f"tag {safe(name)}" for name, kind in self._names.get(point.id, ())
@@ -246,16 +247,16 @@ class _Teller:
         return [(f"({cut(', '.join(names), 40)})", "bold cyan")] if names else []
 
     def _made(self, point: Checkpoint) -> list[CallRow]:
-        from backstay.cli.standing import made_calls
+        from backstay.store.overview import calls_at
 
         if point.trigger in ("manual", "restore", "undo"):
             return []  # only a run's boundary takes calls in
-        return made_calls(self._store, self._session, point)
+        return calls_at(self._store.backend, self._session.id, point.sequence)
 
 
 def _deeds(tools: list[CallRow], room: int) -> list[Piece]:
     """`tool search done`, for each tool, as far as there is room."""
-    from backstay.cli.shown import cut, safe, width
+    from backstay.cli.text import cut, safe, width
 
     pieces: list[Piece] = []
     for each in tools:
@@ -271,7 +272,7 @@ def _deeds(tools: list[CallRow], room: int) -> list[Piece]:
 
 def _titles(point: Checkpoint) -> list[tuple[str, str]]:
     """What sets a checkpoint apart: its label, what caused it, how it ended."""
-    from backstay.cli.shown import cut, safe, short
+    from backstay.cli.text import cut, safe, short
 
     titles: list[tuple[str, str]] = []
     if point.label:
@@ -288,7 +289,7 @@ def _titles(point: Checkpoint) -> list[tuple[str, str]]:
 
 def _within(pieces: list[Piece], room: int) -> list[Piece]:
     """As much of the pieces as there is room for."""
-    from backstay.cli.shown import cut
+    from backstay.cli.text import cut
 
     kept: list[Piece] = []
     for piece in pieces:
@@ -300,6 +301,6 @@ def _within(pieces: list[Piece], room: int) -> list[Piece]:
 
 
 def _width(piece: Any) -> int:
-    from backstay.cli.shown import width
+    from backstay.cli.text import width
 
     return width(piece if isinstance(piece, str) else piece[0])

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import backstay
-from backstay.cli.shown import many, safe, short
+from backstay.cli.text import many, safe, short
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from backstay.store import Session, Store
+    from backstay.face import Session, Store
 
 _CANDIDATES = 8
 _OFFERED = 200
@@ -31,8 +31,10 @@ def session_of(store: Store, given: str) -> Session:
 
 def session_id(store: Store, given: str) -> str:
     """The id of the session that is meant: exactly this, or the only one that begins with it."""
+    from backstay.store.overview import session_row
+
     exact = store.session(given).id  # says what is wrong with a name that cannot be one
-    if store.backend.find_session(exact) is not None:
+    if session_row(store.backend, exact) is not None:
         return exact
     ids = [info.id for info in store.sessions()]
     return chosen(given, [id_ for id_ in ids if id_.startswith(given)], among=ids, noun="session")

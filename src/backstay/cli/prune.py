@@ -13,7 +13,7 @@ from backstay.cli.lookup import session_argument, session_id
 from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
-    from backstay.store import Store
+    from backstay.face import Store
 
 
 @click.command(
@@ -43,7 +43,7 @@ def command(
 ) -> None:
     """Forget old checkpoints of all sessions, or of one SESSION. Heads, tags, labels and fork points stay."""
     from backstay.cli.screen import Screen
-    from backstay.cli.shown import many
+    from backstay.cli.text import many
 
     retention = backstay.Retention(keep_last=keep_last, keep_days=keep_days, finished_days=finished)
     given = None if session is None else session_id(store, session)

@@ -15,9 +15,9 @@ from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
-    from backstay.cli.standing import Standing
+    from backstay.face import Session, Store
+    from backstay.face.run_status import RunStatus
     from backstay.model import Call
-    from backstay.store import Session, Store
 
 
 @click.command(
@@ -97,22 +97,22 @@ def _list(screen: Screen, store: Store, session: str | None, branch: str | None,
         screen.line("Nothing crashed, and no call is in doubt.")
 
 
-def _crashed(store: Store, session: str | None) -> Iterator[tuple[Session, Standing]]:
-    from backstay.cli.standing import standings
+def _crashed(store: Store, session: str | None) -> Iterator[tuple[Session, RunStatus]]:
+    from backstay.face.run_status import run_statuses
 
     if session is not None:
         found = session_of(store, session)
-        yield from ((found, each) for each in standings(store, found))
+        yield from ((found, each) for each in run_statuses(store.backend, found))
         return
     for info in store.crashed():
         found = store.session(info.id)
-        yield from ((found, each) for each in standings(store, found) if not each.live)
+        yield from ((found, each) for each in run_statuses(store.backend, found) if not each.live)
 
 
-def _tell(screen: Screen, session: Session, standing: Standing, *, alone: bool) -> None:
+def _tell(screen: Screen, session: Session, standing: RunStatus, *, alone: bool) -> None:
     from backstay.cli.restore import quoted
-    from backstay.cli.shown import age, cut, many, safe, short, wrapped
     from backstay.cli.talk import arguments, call_line
+    from backstay.cli.text import age, cut, many, safe, short, wrapped
 
     where = "" if standing.branch == "main" else f"  branch {safe(standing.branch)}"
     times = f" ({many(standing.crashes, 'crash')} at this spot)" if standing.crashes > 1 else ""
@@ -155,7 +155,7 @@ def _decide(
     result: str | None,
     reason: str,
 ) -> None:
-    from backstay.cli.shown import many, safe
+    from backstay.cli.text import many, safe
 
     made = _call(store, session, call, branch)
     if decision == "result":
@@ -209,7 +209,7 @@ def _value(text: str) -> Any:
 
 
 def _abandon(screen: Screen, store: Store, session: Session, branch: str | None, reason: str) -> None:
-    from backstay.cli.shown import many, safe
+    from backstay.cli.text import many, safe
 
     found = {each.branch: each for _, each in _crashed(store, session.id)}
     if branch is None and len(found) > 1:

@@ -16,8 +16,8 @@ from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
+    from backstay.face import Session, Store
     from backstay.model import Checkpoint
-    from backstay.store import Session, Store
 
 _LISTED = 8
 _LOOKED_AT = 1000
@@ -35,7 +35,7 @@ def command(store: Store, session: str, ref: str, *, branch: str, yes: bool) -> 
     What changes, and what leaves the head, is shown first. `backstay undo` takes it back.
     """
     from backstay.cli.screen import Screen
-    from backstay.cli.shown import safe, short
+    from backstay.cli.text import safe, short
 
     found = session_of(store, session)
     target, head = found.checkpoint(ref), standing_at(found, branch)
@@ -70,7 +70,7 @@ def refuse_moved(session: Session, branch: str, head: Checkpoint) -> None:
 def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, target: Checkpoint) -> None:
     """What the branch holds now and would hold then: the steps that leave the head, and how much differs."""
     from backstay.cli.diff import tell_stat
-    from backstay.cli.shown import age, cut, safe, short
+    from backstay.cli.text import age, cut, safe, short
 
     for word, point in (("now ", head), ("then", target)):
         step = "" if point.step is None else f"step {point.step}  "
@@ -94,7 +94,7 @@ def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, tar
 
 
 def _leaving(screen: Screen, session: Session, head: Checkpoint, target: Checkpoint) -> None:
-    from backstay.cli.shown import cut, safe, short
+    from backstay.cli.text import cut, safe, short
 
     leaving = []
     for point in islice(session.log(head), _LOOKED_AT):
@@ -122,7 +122,7 @@ def quoted(name: str) -> str:
     """A name as it can be typed at a shell."""
     import shlex
 
-    from backstay.cli.shown import safe
+    from backstay.cli.text import safe
 
     return safe(("-- " if name.startswith("-") else "") + shlex.quote(name))
 

@@ -64,7 +64,7 @@ class Screen:
 
     def text(self, text: str) -> None:
         """Text that is not styled, each of its lines made harmless."""
-        from backstay.cli.shown import safe
+        from backstay.cli.text import safe
 
         for line in text.splitlines():
             self.line(safe(line))

@@ -14,8 +14,8 @@ from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Piece
+    from backstay.face import Store
     from backstay.model import SessionInfo
-    from backstay.store import Store
 
 STYLES = {"completed": "green", "failed": "red", "halted": "yellow", "crashed": "bold red", "in_progress": "cyan"}
 
@@ -87,7 +87,7 @@ def wanted(store: Store, status: str | None, agent: str | None, *, crashed: bool
 
 def row(info: SessionInfo) -> list[Piece]:
     """A session's line, cell by cell."""
-    from backstay.cli.shown import age, count, money, safe
+    from backstay.cli.text import age, count, money, safe
 
     standing = "crashed" if info.crashed else info.status.value
     return [

@@ -18,8 +18,8 @@ from uuid import UUID
 from backstay.model import Damaged, Usage
 
 if TYPE_CHECKING:
-    from backstay.cli.standing import Standing
     from backstay.difference import Change, Diff, ItemChange
+    from backstay.face.run_status import RunStatus
     from backstay.model import Call, Checkpoint, SessionInfo
 
 _USAGE = {
@@ -236,7 +236,7 @@ def call(made: Call) -> dict[str, Any]:
     }
 
 
-def standing(session_id: str, found: Standing) -> dict[str, Any]:
+def standing(session_id: str, found: RunStatus) -> dict[str, Any]:
     """A branch whose run has not ended."""
     return {
         "session": session_id,

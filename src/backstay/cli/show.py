@@ -12,8 +12,8 @@ from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
+    from backstay.face import Session, Store
     from backstay.model import Checkpoint
-    from backstay.store import Session, Store
 
 
 @click.command(
@@ -52,11 +52,11 @@ def command(
 ) -> None:
     """Show the checkpoint at REF (main) of SESSION: its fields, then its messages, or its state where it has none."""
     from backstay.cli.screen import Screen
-    from backstay.cli.standing import names
+    from backstay.store.overview import names_by_checkpoint
 
     found = session_of(store, session)
     point = found.checkpoint(ref)
-    refs = [name for name, _ in names(store, found).get(point.id, ())]
+    refs = [name for name, _ in names_by_checkpoint(store.backend, found.id).get(point.id, ())]
     with Screen(paged=not (as_json or raw)) as screen:
         if raw or as_json:
             _as_json(screen, found, point, refs, found.load(point, salvage=salvage), raw=raw)
@@ -91,7 +91,7 @@ def _as_json(
 
 def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]) -> None:
     from backstay.cli.sessions import STYLES
-    from backstay.cli.shown import age, cut, many, moment, money, safe, short
+    from backstay.cli.text import age, cut, many, moment, money, safe, short
 
     called = f"({safe(', '.join(refs))})" if refs else ""
     screen.line(
@@ -152,7 +152,7 @@ def _contents(screen: Screen, state: dict[str, Any], *, messages: bool, as_tree:
         conversation(screen, spoken, full=full)
         others = [key for key in state if key != "messages"]
         if others and not messages:
-            from backstay.cli.shown import cut, safe
+            from backstay.cli.text import cut, safe
 
             screen.line()
             names = cut(safe(", ".join(others)), screen.width - 30)

@@ -12,8 +12,8 @@ from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
+    from backstay.face import Store
     from backstay.model import SessionInfo, StoreStats
-    from backstay.store import Store
 
 _PAGE_ROWS = 500
 
@@ -60,25 +60,37 @@ def _largest(store: Store, top: int) -> list[tuple[SessionInfo, int, int]]:
     """Sessions with their states' bytes, and the bytes that were written for them before they were packed."""
     import heapq
 
+    from backstay.port import CheckpointRow, KeyframeRow, Kind
+
     infos = list(store.sessions())
     found: list[tuple[int, int, int, SessionInfo]] = []
     total, done = sum(info.checkpoints for info in infos), 0
     with Bar("stats") as bar:
         for number, info in enumerate(infos):
             logical = written = after = 0
-            while page := store.backend.history(info.id, after=after, limit=_PAGE_ROWS):
-                after = page[-1].row.sequence
-                logical += sum([kept.size_bytes for kept in page])
-                written += sum([record.size_bytes for kept in page for record in (kept.delta, kept.whole) if record])
+            while page := store.backend.scan(info.id, Kind.CHECKPOINT, after=after, limit=_PAGE_ROWS):
+                rows = [row for row in page if isinstance(row, CheckpointRow)]
+                after = max([after, *[row.sequence for row in rows]])
+                logical += sum([row.size_bytes for row in rows])
+                written += sum([len(row.delta) for row in rows])
                 done += len(page)
+                if len(page) < _PAGE_ROWS:
+                    break
                 bar(done, max(total, done))
+            after = 0
+            while page := store.backend.scan(info.id, Kind.KEYFRAME, after=after, limit=_PAGE_ROWS):
+                frames = [row for row in page if isinstance(row, KeyframeRow)]
+                after = max([after, *[row.sequence for row in frames]])
+                written += sum([len(row.data) for row in frames])
+                if len(page) < _PAGE_ROWS:
+                    break
             found.append((logical, written, -number, info))
     return [(info, logical, written) for logical, written, _, info in heapq.nlargest(top, found)]
 
 
 def _tell(screen: Screen, stats: StoreStats, largest: list[tuple[SessionInfo, int, int]]) -> None:
     from backstay.cli.columns import Column, listing
-    from backstay.cli.shown import age, safe, size
+    from backstay.cli.text import age, safe, size
 
     for name, text in (
         ("sessions", f"{stats.sessions:,}"),

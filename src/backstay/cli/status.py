@@ -11,9 +11,9 @@ from backstay.cli.where import name_of, open_store, store_option
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
-    from backstay.cli.standing import Standing
+    from backstay.face import Store
+    from backstay.face.run_status import RunStatus
     from backstay.model import StoreStats
-    from backstay.store import Store
 
 _SHOWN = 5
 
@@ -47,14 +47,14 @@ def command(*, url: str | None, as_json: bool) -> None:
         _tell(screen, f"{name_of(url)} ({store.backend.name})", stats, crashed)
 
 
-def _crashed(store: Store) -> list[tuple[str, Standing]]:
-    from backstay.cli.standing import standings
+def _crashed(store: Store) -> list[tuple[str, RunStatus]]:
+    from backstay.face.run_status import run_statuses
 
-    return [(info.id, each) for info in store.crashed() for each in standings(store, store.session(info.id))]
+    return [(info.id, each) for info in store.crashed() for each in run_statuses(store.backend, store.session(info.id))]
 
 
-def _tell(screen: Screen, name: str, stats: StoreStats, crashed: list[tuple[str, Standing]]) -> None:
-    from backstay.cli.shown import cut, many, safe, size
+def _tell(screen: Screen, name: str, stats: StoreStats, crashed: list[tuple[str, RunStatus]]) -> None:
+    from backstay.cli.text import cut, many, safe, size
 
     screen.line(("store     ", "dim"), safe(name))
     screen.line(("sessions  ", "dim"), f"{many(stats.sessions, 'session')}, {many(stats.checkpoints, 'checkpoint')}")

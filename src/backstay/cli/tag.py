@@ -9,11 +9,11 @@ import click
 from backstay.cli.branches import tell
 from backstay.cli.line import Line, json_option
 from backstay.cli.lookup import ref_argument, session_argument, session_of
-from backstay.cli.shown import safe, short
+from backstay.cli.text import safe, short
 from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
-    from backstay.store import Store
+    from backstay.face import Store
 
 
 @click.command(

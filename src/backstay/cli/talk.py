@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from backstay.cli.shown import cut, lines_of, safe, width, wrapped
+from backstay.cli.text import cut, lines_of, safe, width, wrapped
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Piece, Screen

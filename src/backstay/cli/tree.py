@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from backstay.cli.shown import cut, pad, safe, width
+from backstay.cli.text import cut, pad, safe, width
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen

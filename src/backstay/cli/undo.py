@@ -13,7 +13,7 @@ from backstay.cli.lookup import branch_option, session_argument, session_of
 from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
-    from backstay.store import Store
+    from backstay.face import Store
 
 
 @click.command("undo", cls=Line, examples=["backstay undo ticket-42 -y"])
@@ -25,11 +25,11 @@ def command(store: Store, session: str, *, branch: str, yes: bool) -> None:
     """Take back the last restore or undo on a branch of SESSION, as a new checkpoint. Undo twice is redo."""
     from backstay.cli.restore import preview, refuse_moved, standing_at
     from backstay.cli.screen import Screen
-    from backstay.cli.shown import safe, short
-    from backstay.cli.standing import undo_target
+    from backstay.cli.text import safe, short
+    from backstay.store.overview import undo_target
 
     found = session_of(store, session)
-    head, target = standing_at(found, branch), undo_target(store, found, branch)
+    head, target = standing_at(found, branch), undo_target(store.backend, found.id, branch)
     if target is None:
         message = f"branch {branch!r} has no restore to undo"
         raise backstay.NotFoundError(message, hint="`backstay restore SESSION REF` goes back to any checkpoint")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backstay.cli.bar import Bar
-from backstay.cli.ending import DAMAGED, in_words
+from backstay.cli.exit_codes import DAMAGED, in_words
 from backstay.cli.line import Line, json_option
 from backstay.cli.lookup import session_argument, session_id
 from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
+    from backstay.face import Store
     from backstay.model import VerifyReport
-    from backstay.store import Store
 
 
 @click.command("verify", cls=Line, shape="verified", examples=["backstay verify", "backstay verify ticket-42 --json"])

@@ -14,7 +14,7 @@ import click
 import backstay
 
 if TYPE_CHECKING:
-    from backstay.store import Store
+    from backstay.face import Store
 
 store_option = click.option(
     "--store", "url", metavar="URL", envvar="BACKSTAY_URL", help="The store; otherwise the .backstay/ here or above."

@@ -7,22 +7,119 @@ text that changed at its place is a patch by common head and tail.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from hashlib import sha256
 from operator import is_
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from backstay.codec import Path, encode_settled, settle
-from backstay.delta.record import DEL, LIST, MANY, PATCH, SET, SPLICE, Record, Writer
+from backstay.codec import LARGE, Ext, Path, encode_settled, encode_stored, encode_tagged, settle, tag_scalar, tagged
+from backstay.delta.alignment import Gap, common_head, common_tail, gaps
+from backstay.delta.record import (
+    BYTES,
+    DEL,
+    ENCODED,
+    LARGE_BYTES,
+    LIST,
+    MANY,
+    MAX_PIECE_BYTES,
+    PATCH,
+    PIECE_BYTES,
+    SET,
+    SPLICE,
+    SURROGATES,
+    TEXT,
+    Record,
+)
 from backstay.delta.shadow import is_text_dict, is_vector, same, shadow_of
 from backstay.digest import DictTree, Leaf, ListTree, Tree, leaf_of, tree_of
-from backstay.model import State
+from backstay.model import StateDict
 
 _MISSING = object()
 _MIN_PATCH_CHARS = 64
 
 Text = TypeVar("Text", str, bytes)
+
+
+class Writer:
+    """Collects ops, values and the pieces of large values."""
+
+    def __init__(self) -> None:
+        self.ops: list[list[Any]] = []
+        self.values: list[bytes] = []
+        self._refs: list[bytes] = []
+        self._pieces: dict[bytes, bytes] = {}
+
+    def op(self, *op: object) -> None:
+        """Add an op; its values follow with `value`."""
+        self.ops.append(list(op))
+
+    def value(self, value: object, path: Path, data: bytes | None = None) -> None:
+        """Add one value in its stored form (`data`, if the caller has it), large strings as references."""
+        if data is None:
+            data = encode_stored(value, path)
+        if len(data) >= LARGE_BYTES:
+            data = encode_tagged(tagged(value, path, scalar=self._scalar))
+        self.values.append(data)
+
+    def part(self, value: object, path: Path) -> None:
+        """Add a value that does not change from step to step: if it is large, kept once per store as a whole."""
+        self.value(value, path)
+        if len(self.values[-1]) >= LARGE_BYTES:
+            self.values[-1] = encode_tagged(self._large(ENCODED, self.values[-1]))
+
+    def mark(self) -> tuple[int, int, int]:
+        """A place to come back to with `rewind`."""
+        return len(self.ops), len(self.values), len(self._refs)
+
+    def rewind(self, mark: tuple[int, int, int]) -> None:
+        """Forget all that was added since."""
+        del self.ops[mark[0] :], self.values[mark[1] :], self._refs[mark[2] :]
+
+    def weight_since(self, mark: tuple[int, int, int]) -> int:
+        """Roughly how many bytes were added since, references and their pieces included."""
+        ops = sum([4 * len(op) + sum([len(str(step)) for step in op[1]]) for op in self.ops[mark[0] :]])
+        pieces = sum([len(self._pieces[ref]) for ref in self._refs[mark[2] :]])
+        return ops + pieces + sum(map(len, self.values[mark[1] :]))
+
+    def finish(self) -> tuple[Record, dict[bytes, bytes]]:
+        """The record, and the pieces it needs by their digests."""
+        if not self._refs:
+            return Record(encode_ops(self.ops), b"".join(self.values)), {}
+        refs = tuple(dict.fromkeys(self._refs))
+        record = Record(encode_ops(self.ops), b"".join(self.values), refs)
+        return record, {ref: self._pieces[ref] for ref in refs}
+
+    def _scalar(self, value: object) -> Any:
+        if type(value) is str and len(value) * 4 >= LARGE_BYTES:
+            try:
+                kind, data = TEXT, value.encode()
+            except UnicodeEncodeError:
+                kind, data = SURROGATES, value.encode("utf-8", "surrogatepass")
+            if len(data) >= LARGE_BYTES:
+                return self._large(kind, data)
+        if type(value) is bytes and len(value) >= LARGE_BYTES:
+            return self._large(BYTES, value)
+        return tag_scalar(value)
+
+    def _large(self, kind: int, data: bytes) -> Ext:
+        # Borders lie at fixed places, so that a text which only grows keeps the pieces it had.
+        digests, at, length = b"", 0, PIECE_BYTES
+        while at < len(data):
+            piece = data[at : at + length]
+            digest = sha256(piece).digest()
+            self._refs.append(digest)
+            self._pieces[digest] = piece
+            digests += digest
+            at, length = at + length, min(2 * length, MAX_PIECE_BYTES)
+        return Ext(LARGE, bytes([kind]) + digests)
+
+
+def encode_ops(ops: list[list[Any]]) -> bytes:
+    """Ops as the first half of a record."""
+    try:
+        return encode_tagged(ops)
+    except UnicodeEncodeError:  # a key with a lone surrogate, on the way or at its end
+        return encode_stored([[list(step) if type(step) is tuple else step for step in op] for op in ops])
 
 
 class Known:
@@ -33,7 +130,7 @@ class Known:
 
     __slots__ = ("given", "shadow", "tree")
 
-    def __init__(self, shadow: dict[str, Any], tree: DictTree, given: State | None = None) -> None:
+    def __init__(self, shadow: dict[str, Any], tree: DictTree, given: StateDict | None = None) -> None:
         self.shadow = shadow
         self.tree = tree
         self.given = given
@@ -49,7 +146,7 @@ class Known:
         return self.tree.size
 
 
-def know(state: State) -> Known:
+def know(state: StateDict) -> Known:
     """What is to be known of a state that was just read, or is the first of its history."""
     settled = {key: settle(value, (key,)) for key, value in state.items()}
     tree = tree_of(settled, ())
@@ -57,7 +154,7 @@ def know(state: State) -> Known:
     return Known(shadow_of(settled), tree)
 
 
-def advance(known: Known, state: State, *, frozen: bool = False) -> tuple[Record, dict[bytes, bytes], Known]:
+def advance(known: Known, state: StateDict, *, frozen: bool = False) -> tuple[Record, dict[bytes, bytes], Known]:
     """The delta from a known state to this one, the pieces it needs, and what is known then.
 
     With `frozen` nothing in the state will ever be changed; then what is the same object next time is not compared.
@@ -72,7 +169,7 @@ def advance(known: Known, state: State, *, frozen: bool = False) -> tuple[Record
 
 
 def _pass_over(
-    writer: Writer, known: Known, given: State, state: State
+    writer: Writer, known: Known, given: StateDict, state: StateDict
 ) -> tuple[dict[str, Any], DictTree, frozenset[str]]:
     """What is known once the lists that only grew are dealt with, and the keys that need no further look."""
     same_parts, grown = _identical(given, state)
@@ -81,14 +178,14 @@ def _pass_over(
         items = state[key][count:]
         child = tree.children[key]
         assert isinstance(child, ListTree)  # noqa: S101 - a list's tree is a ListTree
-        after = _splice(writer, child, (key,), _Gap(count, count, count, count + len(items)), items)
+        after = _splice(writer, child, (key,), Gap(count, count, count, count + len(items)), items)
         assert after is not None  # noqa: S101 - it has a tree
         shadow = {**shadow, key: shadow[key] + [shadow_of(item) for item in items]}
         tree = tree.replace({key: after}, [])
     return shadow, tree, frozenset([*same_parts, *grown])
 
 
-def _identical(before: State, after: State) -> tuple[list[str], dict[str, int]]:
+def _identical(before: StateDict, after: StateDict) -> tuple[list[str], dict[str, int]]:
     """The parts that are the same objects, and the lists that begin with the same objects and how many those are."""
     parts: list[str] = []
     grown: dict[str, int] = {}
@@ -107,7 +204,7 @@ def _identical(before: State, after: State) -> tuple[list[str], dict[str, int]]:
     return parts, grown
 
 
-def whole(state: State, touched: Collection[str] = ()) -> tuple[Record, dict[bytes, bytes]]:
+def whole(state: StateDict, touched: Collection[str] = ()) -> tuple[Record, dict[bytes, bytes]]:
     """A record that needs no other. Parts not touched since the last whole copy are kept once per store if large."""
     writer = Writer()
     run: list[str] = []
@@ -215,32 +312,6 @@ def _patch_text(writer: Writer, before: Text, value: Text, path: Path, key: Any)
     return True
 
 
-def common_head(a: Text, b: Text) -> int:
-    """How many characters both begin with; by halving, so that the comparing is done by memcmp."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def common_tail(a: Text, b: Text, limit: int) -> int:
-    """How many characters both end with, `limit` at most."""
-    low, high = 0, limit
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[len(a) - middle : len(a) - low] == b[len(b) - middle : len(b) - low]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
 def _list(
     writer: Writer, before: Any, tree: ListTree | None, new: list[Any], path: Path
 ) -> tuple[Any, ListTree | None]:
@@ -253,13 +324,13 @@ def _list(
         grew = len(new) >= count and same(old, new if len(new) == count else new[:count])
     if grew:
         items = new[count:]
-        tree = _splice(writer, tree, path, _Gap(count, count, count, len(new)), items)
+        tree = _splice(writer, tree, path, Gap(count, count, count, len(new)), items)
         if is_vector(before) or not before:
             return shadow_of(new if is_vector(before) else items), tree
         return before + [shadow_of(item) for item in items], tree
     shadow = old.copy()
-    items, gaps = _gaps(old, tree, new, path)
-    for gap in reversed(gaps):
+    items, found = gaps(old, tree, new, path)
+    for gap in reversed(found):
         added = items[gap.new_from : gap.new_to]
         if gap.old_to - gap.old_from == len(added):
             tree = _edit(writer, shadow, tree, path, gap, added)
@@ -269,16 +340,7 @@ def _list(
     return shadow_of(items) if is_vector(before) else shadow, tree
 
 
-class _Gap(NamedTuple):
-    """old[old_from:old_to] gives way to new[new_from:new_to]."""
-
-    old_from: int
-    old_to: int
-    new_from: int
-    new_to: int
-
-
-def _splice(writer: Writer, tree: ListTree | None, path: Path, gap: _Gap, items: list[Any]) -> ListTree | None:
+def _splice(writer: Writer, tree: ListTree | None, path: Path, gap: Gap, items: list[Any]) -> ListTree | None:
     """Put these items in the place of the old ones; they are settled where they lie, as each is looked at anyway."""
     drop = gap.old_to - gap.old_from
     if not drop and not items:
@@ -295,7 +357,7 @@ def _splice(writer: Writer, tree: ListTree | None, path: Path, gap: _Gap, items:
 
 
 def _edit(
-    writer: Writer, shadow: list[Any], tree: ListTree | None, path: Path, gap: _Gap, items: list[Any]
+    writer: Writer, shadow: list[Any], tree: ListTree | None, path: Path, gap: Gap, items: list[Any]
 ) -> ListTree | None:
     """Items changed where they stand: ops inside each, or the item anew where that is shorter."""
     for offset in range(len(items) - 1, -1, -1):
@@ -315,90 +377,3 @@ def _edit(
         if tree is not None:
             tree = tree.splice(at, 1, [leaf_of(item, (*path, at))])
     return tree
-
-
-def _gaps(old: list[Any], tree: ListTree | None, new: list[Any], path: Path) -> tuple[list[Any], list[_Gap]]:
-    """The new items, settled where they are not as before; and where the two lists differ, in ascending order."""
-    head, most = 0, min(len(old), len(new))
-    while head < most and same(old[head], new[head]):
-        head += 1
-    tail, most = 0, most - head
-    while tail < most and same(old[-1 - tail], new[-1 - tail]):
-        tail += 1
-    middle = _Gap(head, len(old) - tail, head, len(new) - tail)
-    items = new.copy()
-    for at in range(head, len(new) - tail):
-        items[at] = settle(new[at], (*path, at))
-    out, into = middle.old_to - middle.old_from, middle.new_to - middle.new_from
-    if not out or not into or _stands(old, items, middle):
-        return items, [middle]
-    trimmed = _trimmed(old, items, middle)
-    if trimmed is not None:
-        return items, trimmed
-    return items, [middle] if tree is None else _align(tree, items, middle)
-
-
-def _trimmed(old: list[Any], new: list[Any], gap: _Gap) -> list[_Gap] | None:
-    """A window that moved on: some items gone at its front, all others as they were, some added behind."""
-    try:
-        start = old.index(new[gap.new_from], gap.old_from, gap.old_to)
-    except Exception:  # noqa: BLE001 - not there, or a foreign __eq__ raised
-        return None
-    kept = gap.old_to - start
-    behind = gap.new_from + kept
-    if behind > gap.new_to or not same(old[start : gap.old_to], new[gap.new_from : behind]):
-        return None
-    return [
-        _Gap(gap.old_from, start, gap.new_from, gap.new_from),
-        _Gap(gap.old_to, gap.old_to, behind, gap.new_to),
-    ]
-
-
-def _stands(old: Sequence[Any], new: list[Any], gap: _Gap) -> bool:
-    """True when the items stayed at their places and only some changed."""
-    count = gap.old_to - gap.old_from
-    if count != gap.new_to - gap.new_from:
-        return False
-    pairs = zip(old[gap.old_from : gap.old_to], new[gap.new_from : gap.new_to], strict=True)
-    return 2 * sum(same(a, b) for a, b in pairs) >= count - 2
-
-
-def _align(tree: ListTree, new: list[Any], gap: _Gap) -> list[_Gap]:
-    """Pair equal items in order (the longest rising run of old positions); what lies between pairs is a gap."""
-    places: dict[bytes, int] = {}
-    for at in range(gap.old_from, gap.old_to):
-        digest = tree.digest_of(at)
-        places[digest] = -1 if digest in places else at
-    pairs = [
-        (place, at)
-        for at in range(gap.new_from, gap.new_to)
-        if (place := places.get(leaf_of(new[at], ()).digest, -1)) >= 0
-    ]
-    gaps: list[_Gap] = []
-    from_old, from_new = gap.old_from, gap.new_from
-    for place, at in [*_rising(pairs), (gap.old_to, gap.new_to)]:
-        if place > from_old or at > from_new:
-            gaps.append(_Gap(from_old, place, from_new, at))
-        from_old, from_new = place + 1, at + 1
-    return gaps
-
-
-def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest subsequence of pairs whose first members rise (patience sorting)."""
-    tops: list[int] = []
-    piles: list[int] = []
-    back: list[int] = []
-    for number, (place, _) in enumerate(pairs):
-        pile = bisect_left(tops, place)
-        back.append(piles[pile - 1] if pile else -1)
-        if pile == len(tops):
-            tops.append(place)
-            piles.append(number)
-        else:
-            tops[pile], piles[pile] = place, number
-    result: list[tuple[int, int]] = []
-    number = piles[-1] if piles else -1
-    while number >= 0:
-        result.append(pairs[number])
-        number = back[number]
-    return result[::-1]

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from backstay.delta.record import LIST, MANY, PATCH, SET, SPLICE, Record, decode_ops, encode_ops
+from backstay.delta.advance import encode_ops
+from backstay.delta.record import LIST, MANY, PATCH, SET, SPLICE, Record, decode_ops
 
 _Path = tuple[Any, ...]
 

@@ -9,29 +9,17 @@ are kept once per store by their digest; `refs` names the pieces a record needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from hashlib import sha256
 from typing import Any
 
 import msgspec
 
-from backstay.codec import (
-    LARGE,
-    Ext,
-    Path,
-    array_header,
-    decoder,
-    encode_stored,
-    encode_tagged,
-    tag_scalar,
-    tagged,
-    untag,
-)
+from backstay.codec import array_header, decoder, untag
 from backstay.errors import CorruptionError
-from backstay.model import MAX_STATE_BYTES, Damaged, State
+from backstay.model import MAX_STATE_BYTES, Damaged, StateDict
 
 LARGE_BYTES = 4096
 PIECE_BYTES = 32 * 1024  # the first piece of a large value; each further one is twice as long
-_MAX_PIECE_BYTES = 8 * 1024 * 1024
+MAX_PIECE_BYTES = 8 * 1024 * 1024
 _MAX_LARGE_BYTES = 2 * MAX_STATE_BYTES
 _LARGE_COST = 1024  # what is nested in itself takes time, however short it is
 
@@ -43,7 +31,7 @@ PATCH = 3  # path, key, head, tail       one value: the new middle of a text or 
 MANY = 4  # path, count          2 * count values: keys and values of a dict
 LIST = 5  # path, key, count     count values: container[key] = values
 
-_TEXT, _BYTES, _SURROGATES, _ENCODED = range(4)
+TEXT, BYTES, SURROGATES, ENCODED = range(4)
 
 decode_ops = msgspec.msgpack.Decoder(list[list[Any]], ext_hook=untag).decode
 
@@ -61,92 +49,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return len(self.ops) + len(self.body)
 
 
-class Writer:
-    """Collects ops, values and the pieces of large values."""
-
-    def __init__(self) -> None:
-        self.ops: list[list[Any]] = []
-        self.values: list[bytes] = []
-        self._refs: list[bytes] = []
-        self._pieces: dict[bytes, bytes] = {}
-
-    def op(self, *op: object) -> None:
-        """Add an op; its values follow with `value`."""
-        self.ops.append(list(op))
-
-    def value(self, value: object, path: Path, data: bytes | None = None) -> None:
-        """Add one value in its stored form (`data`, if the caller has it), large strings as references."""
-        if data is None:
-            data = encode_stored(value, path)
-        if len(data) >= LARGE_BYTES:
-            data = encode_tagged(tagged(value, path, scalar=self._scalar))
-        self.values.append(data)
-
-    def part(self, value: object, path: Path) -> None:
-        """Add a value that does not change from step to step: if it is large, kept once per store as a whole."""
-        self.value(value, path)
-        if len(self.values[-1]) >= LARGE_BYTES:
-            self.values[-1] = encode_tagged(self._large(_ENCODED, self.values[-1]))
-
-    def mark(self) -> tuple[int, int, int]:
-        """A place to come back to with `rewind`."""
-        return len(self.ops), len(self.values), len(self._refs)
-
-    def rewind(self, mark: tuple[int, int, int]) -> None:
-        """Forget all that was added since."""
-        del self.ops[mark[0] :], self.values[mark[1] :], self._refs[mark[2] :]
-
-    def weight_since(self, mark: tuple[int, int, int]) -> int:
-        """Roughly how many bytes were added since, references and their pieces included."""
-        ops = sum([4 * len(op) + sum([len(str(step)) for step in op[1]]) for op in self.ops[mark[0] :]])
-        pieces = sum([len(self._pieces[ref]) for ref in self._refs[mark[2] :]])
-        return ops + pieces + sum(map(len, self.values[mark[1] :]))
-
-    def finish(self) -> tuple[Record, dict[bytes, bytes]]:
-        """The record, and the pieces it needs by their digests."""
-        if not self._refs:
-            return Record(encode_ops(self.ops), b"".join(self.values)), {}
-        refs = tuple(dict.fromkeys(self._refs))
-        record = Record(encode_ops(self.ops), b"".join(self.values), refs)
-        return record, {ref: self._pieces[ref] for ref in refs}
-
-    def _scalar(self, value: object) -> Any:
-        if type(value) is str and len(value) * 4 >= LARGE_BYTES:
-            try:
-                kind, data = _TEXT, value.encode()
-            except UnicodeEncodeError:
-                kind, data = _SURROGATES, value.encode("utf-8", "surrogatepass")
-            if len(data) >= LARGE_BYTES:
-                return self._large(kind, data)
-        if type(value) is bytes and len(value) >= LARGE_BYTES:
-            return self._large(_BYTES, value)
-        return tag_scalar(value)
-
-    def _large(self, kind: int, data: bytes) -> Ext:
-        # Borders lie at fixed places, so that a text which only grows keeps the pieces it had.
-        digests, at, length = b"", 0, PIECE_BYTES
-        while at < len(data):
-            piece = data[at : at + length]
-            digest = sha256(piece).digest()
-            self._refs.append(digest)
-            self._pieces[digest] = piece
-            digests += digest
-            at, length = at + length, min(2 * length, _MAX_PIECE_BYTES)
-        return Ext(LARGE, bytes([kind]) + digests)
-
-
-def encode_ops(ops: list[list[Any]]) -> bytes:
-    """Ops as the first half of a record."""
-    try:
-        return encode_tagged(ops)
-    except UnicodeEncodeError:  # a key with a lone surrogate, on the way or at its end
-        return encode_stored([[list(step) if type(step) is tuple else step for step in op] for op in ops])
-
-
 class Rebuilt(msgspec.Struct, frozen=True, gc=False):
     """A state read back, and the top-level keys that changed since the chain's whole copy."""
 
-    state: State
+    state: StateDict
     touched: frozenset[str]
 
 
@@ -160,7 +66,7 @@ def rebuild(records: Sequence[Record], pieces: Mapping[bytes, bytes], *, salvage
 
     With `salvage`, a record whose body is lost (None is passed as its body through `lost_body`) leaves Damaged marks.
     """
-    state: State = {}
+    state: StateDict = {}
     touched: set[str] = set()
     # A whole copy alone is one state. A chain is more than that: its deltas may have replaced large values many times.
     read = _reader(pieces, salvage=salvage, limit=_MAX_LARGE_BYTES if len(records) == 1 else None)
@@ -216,7 +122,7 @@ def _salvage_values(record: Record, ops: list[list[Any]], read: Callable[[bytes]
         return _Values([Damaged("this value could not be read")] * min(_counts(ops), 1_000_000))
 
 
-def _mark(state: State, op: list[Any], values: _Values) -> None:
+def _mark(state: StateDict, op: list[Any], values: _Values) -> None:
     """A step of a salvage that does not fit what is left: its list is made, and filled with marks up to its place."""
     if op[0] != SPLICE or not op[1]:
         return
@@ -288,34 +194,34 @@ def _reader(
                 return Damaged("a large value could not be read")
             message = f"a piece of a large value is missing: {missing.args[0].hex()[:12]}"
             raise CorruptionError(message) from None
-        if kind == _ENCODED:
+        if kind == ENCODED:
             spend(len(content))
             return read(content)
-        if kind == _BYTES:
+        if kind == BYTES:
             return content
-        return content.decode("utf-8", "surrogatepass" if kind == _SURROGATES else "strict")
+        return content.decode("utf-8", "surrogatepass" if kind == SURROGATES else "strict")
 
     made: dict[bytes, str | bytes] = {}
     read = decoder(large)
     return read
 
 
-def _at(state: State, path: list[Any]) -> Any:
+def _at(state: StateDict, path: list[Any]) -> Any:
     container: Any = state
     for step in path:
         container = container[step]
     return container
 
 
-def _set(state: State, op: list[Any], values: _Values) -> None:
+def _set(state: StateDict, op: list[Any], values: _Values) -> None:
     _at(state, op[1])[op[2]] = values.one()
 
 
-def _del(state: State, op: list[Any], _values: _Values) -> None:
+def _del(state: StateDict, op: list[Any], _values: _Values) -> None:
     del _at(state, op[1])[op[2]]
 
 
-def _splice(state: State, op: list[Any], values: _Values) -> None:
+def _splice(state: StateDict, op: list[Any], values: _Values) -> None:
     _, path, start, drop, count = op
     target = _at(state, path)
     if start + drop > len(target) or start < 0 or drop < 0:
@@ -324,7 +230,7 @@ def _splice(state: State, op: list[Any], values: _Values) -> None:
     target[start : start + drop] = values.many(count)
 
 
-def _patch(state: State, op: list[Any], values: _Values) -> None:
+def _patch(state: StateDict, op: list[Any], values: _Values) -> None:
     _, path, key, head, tail = op
     container = _at(state, path)
     old, middle = container[key], values.one()
@@ -337,18 +243,18 @@ def _patch(state: State, op: list[Any], values: _Values) -> None:
     container[key] = old[:head] + middle + old[len(old) - tail :]
 
 
-def _many(state: State, op: list[Any], values: _Values) -> None:
+def _many(state: StateDict, op: list[Any], values: _Values) -> None:
     flat = values.many(2 * op[2])
     if flat and isinstance(flat[0], Damaged):
         return  # the keys are lost with the values
     _at(state, op[1]).update(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _list(state: State, op: list[Any], values: _Values) -> None:
+def _list(state: StateDict, op: list[Any], values: _Values) -> None:
     _at(state, op[1])[op[2]] = values.many(op[3])
 
 
-_STEPS: dict[int, Callable[[State, list[Any], _Values], None]] = {
+_STEPS: dict[int, Callable[[StateDict, list[Any], _Values], None]] = {
     SET: _set,
     DEL: _del,
     SPLICE: _splice,

@@ -32,7 +32,7 @@ from backstay.delta.record import (
 )
 from backstay.digest import DIGEST_BYTES, FLAT_KEYS, GROUP_ITEMS
 from backstay.errors import CorruptionError, InvalidInputError
-from backstay.model import MAX_DEPTH, State
+from backstay.model import MAX_DEPTH, StateDict
 
 _GROUP_BYTES = GROUP_ITEMS * DIGEST_BYTES
 _NO_BUCKET = bytes(DIGEST_BYTES)
@@ -219,7 +219,7 @@ class Replay:
 
     __slots__ = ("_root", "state")
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: StateDict) -> None:
         self.state = state
         try:
             root = _node(state, 0)

@@ -35,9 +35,9 @@ from backstay.formats.growing import compare, extend
 from backstay.formats.leaving import Leaving
 from backstay.formats.source import Source
 from backstay.formats.target import Target
-from backstay.lineage import check_name
+from backstay.names import check_name
 from backstay.model import MAX_NAME_CHARS, SessionId
-from backstay.store import Store
+from backstay.face import Store
 from backstay.upkeep.progress import Progress
 
 _SYSTEMS: dict[str, ModuleType] = {module.NAME: module for module in (ccswarm, ares, continuum, smooth)}

@@ -16,7 +16,7 @@ from backstay.formats.found import MAIN, FoundSession, Given, PendingCall, Point
 from backstay.formats.leaving import Leaving, arguments_of, arguments_text, calls_in, jsonable, micros, own, text_of
 from backstay.formats.source import Entry, Parts, Source, same_name
 from backstay.formats.target import Target, safe_parts
-from backstay.model import Checkpoint, State, Status
+from backstay.model import Checkpoint, StateDict, Status
 
 NAME = "ares"
 _POINTER = "_latest.json"
@@ -104,7 +104,7 @@ def _point(source: Source, entry: Entry, name: str) -> tuple[str, Point]:
         kept["more"] = given.rest()
     digest = sha256(data).digest()
 
-    def load() -> State:
+    def load() -> StateDict:
         value = parse_object(source.again(entry.parts, digest))
         return {part: value[part] for part in ("messages", "tool_calls", "partial_results")}
 
@@ -257,7 +257,7 @@ def _content(leaving: Leaving, checkpoint: Checkpoint, step: int) -> bytes:
     return Writer().compact(record) if kept.get("compact") else Writer().pretty(record)
 
 
-def _parts(leaving: Leaving, state: State) -> dict[str, Any]:
+def _parts(leaving: Leaving, state: StateDict) -> dict[str, Any]:
     return {
         "messages": _messages(leaving, state.get("messages", [])),
         "tool_calls": _calls(state),
@@ -279,7 +279,7 @@ def _messages(leaving: Leaving, messages: Any) -> list[dict[str, Any]]:
     return written
 
 
-def _calls(state: State) -> list[dict[str, Any]]:
+def _calls(state: StateDict) -> list[dict[str, Any]]:
     """The calls as ARES keeps them; of a state that was not made for it, those in its messages."""
     calls = state.get("tool_calls")
     if calls is None:

@@ -27,10 +27,10 @@ from backstay.codec import Root, encode_stored
 from backstay.digest import checkpoint_digest
 from backstay.errors import InvalidInputError
 from backstay.formats.found import MAIN, FoundSession, PendingCall, Point
-from backstay.lineage import check_name
+from backstay.names import check_name
 from backstay.messages import summarise
-from backstay.model import State, Usage
-from backstay.run.wording import digest_of
+from backstay.model import StateDict, Usage
+from backstay.run.options import digest_of
 from backstay.store.fields import Fields, check_step, check_text, encode_metadata, encode_usage, to_totals
 from backstay.store.tip import Plan, Tip
 
@@ -88,7 +88,7 @@ def fields_of(found: FoundSession) -> dict[str, Fields]:
     return made
 
 
-def plan_of(session: str, point: Point, fields: Fields, state: State, tip: Tip | None) -> Plan:
+def plan_of(session: str, point: Point, fields: Fields, state: StateDict, tip: Tip | None) -> Plan:
     """What is to be written of a point on top of another."""
     full = msgspec.structs.replace(fields, summary=summarise(state))
     return Plan(
@@ -150,7 +150,7 @@ class _Passage:
         self._given.update(blobs)
         return Kept(row, commit.size_bytes, commit.delta, commit.whole), blobs
 
-    def _plan(self, point: Point, state: State, tip: Tip | None) -> Plan:
+    def _plan(self, point: Point, state: StateDict, tip: Tip | None) -> Plan:
         return plan_of(self._name, point, self._fields[point.id], state, tip)
 
     def _tip(self, row: Row) -> Tip | None:

@@ -17,7 +17,7 @@ from backstay.formats.leaving import Leaving, jsonable, micros, own
 from backstay.formats.source import Entry, Parts, Source, same_name
 from backstay.formats.target import Target, safe_parts
 from backstay.formats.values import from_state, to_state
-from backstay.model import Checkpoint, State, Usage
+from backstay.model import Checkpoint, StateDict, Usage
 
 NAME = "ccswarm"
 _INDEX, _SESSIONS, _FORKS = "index.json", "sessions", "forks.json"
@@ -99,7 +99,7 @@ def _point(source: Source, entry: Entry, top: int) -> tuple[str, Point]:
         metadata["plus"] = True
     digest = sha256(data).digest()
 
-    def load() -> State:
+    def load() -> StateDict:
         value = Given(parse_object(source.again(entry.parts, digest)))
         return to_state(value.value("state"), _context(value))
 

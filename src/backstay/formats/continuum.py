@@ -28,7 +28,7 @@ from backstay.formats.leaving import Leaving, arguments_of, arguments_text, json
 from backstay.formats.source import Entry, Parts, Source, same_name
 from backstay.formats.target import Target, safe_parts
 from backstay.formats.values import from_state, to_state
-from backstay.model import Checkpoint, State, Status, Usage
+from backstay.model import Checkpoint, StateDict, Status, Usage
 
 NAME = "continuum"
 _CHECKPOINTS, _LATEST, _BACKUP = "checkpoints", "latest.json", "latest.json.backup"
@@ -202,8 +202,8 @@ def _point(source: Source, entry: Entry, data: bytes, folder: str | None) -> tup
 
 
 def _loader(
-    source: Source, entry: Entry, digest: bytes, state: Callable[[dict[str, Any]], State]
-) -> Callable[[], State]:
+    source: Source, entry: Entry, digest: bytes, state: Callable[[dict[str, Any]], StateDict]
+) -> Callable[[], StateDict]:
     return lambda: state(parse_object(source.again(entry.parts, digest)))
 
 
@@ -369,7 +369,7 @@ def _content(leaving: Leaving, checkpoint: Checkpoint, kept: dict[str, Any]) -> 
     return writer.pretty(Sorted(record))
 
 
-def _pending(leaving: Leaving, checkpoint: Checkpoint, state: State, kept: dict[str, Any]) -> list[Any]:
+def _pending(leaving: Leaving, checkpoint: Checkpoint, state: StateDict, kept: dict[str, Any]) -> list[Any]:
     """The calls without an outcome: as it was there; of what was made here, what the state and the journal say."""
     told = state.get("tool_calls_pending")
     told = told if isinstance(told, list) else []

@@ -14,8 +14,8 @@ import msgspec
 
 from backstay.errors import InvalidInputError
 from backstay.formats.dialect import DamagedError
-from backstay.lineage import check_name
-from backstay.model import State, Usage
+from backstay.names import check_name
+from backstay.model import StateDict, Usage
 
 MAIN = "main"
 _INT_BITS = 63
@@ -49,7 +49,7 @@ class Point(msgspec.Struct, kw_only=True):
     id: str
     order: tuple[Any, ...]
     at_us: int
-    load: Callable[[], State]
+    load: Callable[[], StateDict]
     where: str
     parent: str | None = None
     step: int | None = None

@@ -17,9 +17,9 @@ from backstay.codec import decode, show_path
 from backstay.errors import InvalidInputError, NotFoundError
 from backstay.formats.dialect import Writer
 from backstay.formats.found import PendingCall
-from backstay.lineage import check_name
+from backstay.names import check_name
 from backstay.model import Checkpoint
-from backstay.store import Session, Store
+from backstay.face import Session, Store
 from backstay.upkeep.progress import Progress
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

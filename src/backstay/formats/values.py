@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from backstay.model import State
+from backstay.model import StateDict
 
 
-def to_state(state: Any, context: bytes | None) -> State:
+def to_state(state: Any, context: bytes | None) -> StateDict:
     """A value and the bytes beside it as one state: an object is taken as it is where that can be told apart again."""
     beside = {} if context is None else {"context": context}
     return {"state": state, **beside} if _needs_a_name(state, context) else {**state, **beside}
 
 
-def from_state(state: State) -> tuple[Any, bytes | None]:
+def from_state(state: StateDict) -> tuple[Any, bytes | None]:
     """The same the other way round."""
     context = state.get("context")
     if not isinstance(context, bytes):

@@ -115,9 +115,11 @@ class Tables:
         view.lanes = lanes
         view.tags = {name: row for name, row in names.items() if isinstance(row, TagRow)}
         view.live = live_lanes(lanes.values(), now_us=view.now_us, wall_us=view.wall_us)
-        wanted = [*ask.sequences, *self._located(ask)]
+        located = list(self._located(ask))
+        heads = [named_by(row) for row in names.values()] if ask.heads else []
+        wanted = {*ask.sequences, *located, *[at for at in heads if at is not None]}
         view.checkpoints = {at: self.checkpoints[at] for at in wanted if at in self.checkpoints}
-        if len(view.checkpoints) < len(set(wanted)) or len(wanted) < len(ask.sequences) + len(ask.ids):
+        if len(view.checkpoints) < len(wanted) or len(located) < len(ask.ids):
             self._count_checkpoints()
         view.foreign = {
             id_: at for id_, at in self.foreign.items() if id_ in ask.ids or (ask.prefix and id_.startswith(ask.prefix))

@@ -23,7 +23,7 @@ from backstay.port import (
     Unreadable,
     View,
 )
-from backstay.port.rows import Took
+from backstay.port.rows import Head, Took
 from backstay.rules import refusals
 from backstay.rules.refusals import Lease
 from backstay.rules.runs import aged, ended, let_go, renewed, stood_at
@@ -131,11 +131,13 @@ def _refuse(new: Commit, view: View, lane: LaneRow | None) -> None:
     if new.branch in view.tags:
         found.append(refusals.name_taken(new.branch))
     if new.lease is None:
-        found += refusals.held(view, new.branch)
+        if new.branch in view.live:
+            found += refusals.held(view, new.branch)
     elif not refusals.holds(lane, new.lease):
         found.append(refusals.fenced(new.lease))
-    if not new.is_boundary:
-        found += refusals.doubtful(new.session, new.branch, view.pending.get(new.branch, ()))
+    calls = view.pending.get(new.branch)
+    if calls and not new.is_boundary:
+        found += refusals.doubtful(new.session, new.branch, calls)
     head = None if lane is None or lane.head is None else lane.head.id
     if head != new.expect:
         found.append(refusals.moved(new.session, new.branch, head=head, expect=new.expect))
@@ -143,7 +145,8 @@ def _refuse(new: Commit, view: View, lane: LaneRow | None) -> None:
         found.append(refusals.id_taken(new.session, new.id))
     if view.session is not None and view.session.sequence >= MAX_SEQUENCE:
         found.append(refusals.full(new.session))
-    refusals.settle(found)
+    if found:
+        refusals.settle(found)
 
 
 def _has(row: CheckpointRow | Unreadable, id_: str) -> bool:
@@ -196,7 +199,7 @@ def _took(new: Commit, view: View, lane: LaneRow | None) -> Took | None:
 def _lane(new: Commit, view: View, lane: LaneRow | None, row: CheckpointRow) -> LaneRow:
     before = LaneRow(new.branch) if lane is None else lane
     change: dict[str, object] = {
-        "head": row.head,
+        "head": Head(row.sequence, row.id, row.digest, row.state_digest),
         "journal": row.sequence,
         "status": new.totals.status,
         "reason": new.totals.reason,

@@ -9,35 +9,40 @@ outcomes it had (docs/design/006-runs.md lists the schedules). A write that fail
 from __future__ import annotations
 
 import contextlib
-import contextvars
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
 
 import msgspec
 
-from backstay.backend import CallRow, Entered, Entry
 from backstay.codec import Root, decode, encode_stored
 from backstay.errors import BackstayError, FencedError, InDoubtError, InvalidInputError
-from backstay.loops import LoopGuard, Watch
-from backstay.model import Call, Checkpoint, State, Usage
-from backstay.run.calling import Calling, Calls
+from backstay.ids import UID_BYTES
+from backstay.loops import LoopGuard
+from backstay.model import NOTHING, Call, Checkpoint, SessionId, StateDict, Usage
+from backstay.port.lease import here
+from backstay.rules import runs
+from backstay.rules.runs import Entered
+from backstay.run.calling import Calling
 from backstay.run.counters import Counters, encode_counters, read_counters
-from backstay.run.keeping import places
-from backstay.run.pulse import pulse
-from backstay.run.wording import OnDoubt, OnFailed, check_choices, check_options
-from backstay.store.fields import Fields, check_text, check_usage, decode_usage, to_call
+from backstay.run.guard import GuardedLoop
+from backstay.run.heartbeat import heartbeat
+from backstay.run.live_journal import LiveJournal
+from backstay.run.options import OnDoubt, OnFailed, check_choices, check_options
+from backstay.run.result_places import places
+from backstay.sealing import open_value, pack_value
+from backstay.store.fields import Given, check_text, check_usage, decode_usage
+from backstay.store.history import History
 from backstay.strategy import Event, Moment, Strategy
 
 if TYPE_CHECKING:
     from logging import Logger
 
-    from backstay.store.session import Session
-
-_enclosing: contextvars.ContextVar[tuple[Run, str] | None] = contextvars.ContextVar("backstay_call", default=None)
 _REASON_CHARS = 1000
+_NONCE_BYTES = 8
 
 
 def _log() -> Logger:
@@ -54,12 +59,24 @@ class RunEnded(BaseException):
         self.run, self.status, self.reason = run, status, reason
 
 
+class SessionHandle(Protocol):
+    """The Session that a run was made by, as far as a run knows it."""
+
+    @property
+    def id(self) -> SessionId:
+        """Its id."""
+
+    def calls(self, ref: str | Checkpoint = "main", *, pending: bool = False) -> list[Call]:
+        """The calls of a checkpoint, or those pending on a branch."""
+
+
 class Run:
     """One live execution of a session. Made by `session.run()` or `store.run()`, entered by `with`."""
 
     def __init__(
         self,
-        session: Session,
+        session: SessionHandle,
+        history: History,
         *,
         strategy: Strategy,
         branch: str,
@@ -69,29 +86,39 @@ class Run:
         on_failed: OnFailed,
         loops: LoopGuard | None,
     ) -> None:
+        check_options(strategy, lease_s, loops)
+        check_choices(on_doubt, on_failed)
         self.session = session
+        self._history = history
         self.branch = branch
-        self.lease_s = lease_s
-        self.state: State = {}
+        self.lease_s = float(lease_s)
+        self.state: StateDict = {}
         self.input: Any = input
         self.resumed = False
         self.head: Checkpoint | None = None
         self.iteration = 0
         self.usage = Usage()
-        self.warning: str | None = None
         self.resume_hint: str | None = None
-        self._crashes = 0
+        self.crashes = 0
         self._strategy = strategy
         self._on_doubt, self._on_failed = on_doubt, on_failed
-        self._guard = loops
+        self._loop = GuardedLoop(loops, self._progress)
         self._counters = Counters()
-        self._watch = Watch()
         self._used = Usage()
         self._recorded_iteration = 0
         self._recorded_at = 0.0
-        self._end: RunEnded | None = None
-        self._calls: Calls | None = None
+        self.end: RunEnded | None = None
+        self._calls: LiveJournal | None = None
         self._lock = threading.RLock()
+
+    @property
+    def warning(self) -> str | None:
+        """What the loop guard has to say to the loop."""
+        return self._loop.warning
+
+    def _progress(self) -> tuple[int, float]:
+        """The iterations and the cost since this run began to count."""
+        return self.iteration - self._counters.first_iteration, self.usage.cost - self._counters.first_cost
 
     def __repr__(self) -> str:
         return f"<Run {self.session.id!r} {self.branch} iteration {self.iteration}>"
@@ -100,79 +127,97 @@ class Run:
 
     def __enter__(self) -> Self:
         if self._calls is None or self._calls.closed:  # recover enters it before
-            self._enter()
+            self.enter()
         return self
 
-    def _enter(self, *, expect_token: int | None = None) -> None:
+    def enter(self, *, expect_token: int | None = None) -> None:
         """Take the lease and go to the last recorded boundary. `with` does this."""
         if self._calls is not None:
             raise InvalidInputError("this run was entered before", hint="make another: store.run(…)")
-        session, backend = self.session, self.session._backend
-        entry = Entry(
-            session=session.id,
+        backend, history = self._history.backend, self._history
+        intent = runs.Enter(
+            session=history.id,
             branch=self.branch,
-            agent=session.agent,
+            uid=secrets.token_bytes(UID_BYTES),
+            nonce=secrets.token_bytes(_NONCE_BYTES),
+            holder=here(),
+            agent=history.agent,
             lease_us=int(self.lease_s * 1_000_000),
             at_us=time.time_ns() // 1000,
-            input=None if self.input is None else encode_stored(self.input, (Root("input"),)),
+            input=None if self.input is None else pack_value(encode_stored(self.input, (Root("input"),))),
             expect_token=expect_token,
         )
-        entered = backend.enter(entry)
-        calls = Calls(self, backend, entered)
+        entered: Entered = backend.write(intent.ask, runs.enter(intent)).answer
+        calls = LiveJournal(
+            backend,
+            history.events,
+            entered,
+            lease_s=self.lease_s,
+            loop=self._loop,
+            state=lambda: self.state,
+            halt=self.halt,
+            on_fenced=lambda: history.events.emit("fenced", self),
+        )
         try:
-            self._go_to(entered, calls)
+            self._go_to(entered)
         except BaseException as error:
             failed = isinstance(error, Exception)
+            status, reason = ("failed", _reason(error)) if failed else (None, None)
             with contextlib.suppress(BackstayError):
-                backend.leave(
-                    entered.lease, status="failed" if failed else None, reason=_reason(error) if failed else None
-                )
+                backend.write(runs.lease_ask(calls.lease), runs.leave(calls.lease, status=status, reason=reason))
             raise
         self._calls = calls
-        pulse.add(calls)
+        heartbeat.add(calls)
         for call in self.in_doubt:
-            session._store._emit("in_doubt", call)
+            history.events.emit("in_doubt", call)
 
-    def _go_to(self, entered: Entered, calls: Calls) -> None:
+    @property
+    def token(self) -> int:
+        """What proves its lease: a later run on the branch has a larger one."""
+        return self._entered().lease.token
+
+    def _go_to(self, entered: Entered) -> None:
         """The state of the last recorded boundary, and the counters as they stood there."""
         before = entered.before
         self.resumed = before is not None and (before.unfinished or bool(entered.calls))
-        self._crashes = entered.run.crashes
-        kept = None if entered.run.input is None else decode(entered.run.input)
+        self.crashes = entered.lane.crashes
+        kept = None if entered.lane.input is None else decode(open_value(entered.lane.input))
         if self.input is not None and kept != self.input:
             _log().warning("%r goes on with the input it was begun with, not the one given now", self)
         self.input = kept
-        if entered.head_id is not None:
-            self.head, self.state, fields = self.session._stand_at(self.branch, entered.head_id)
+        if entered.lane.head is not None:
+            found = self._history.load(self.branch)
+            fields = self._history.remember(self.branch, found).fields
+            assert fields is not None  # noqa: S101 - it was just read
+            self.head, self.state = self._history.checkpoint(found.row, fields), found.state
             self.usage = decode_usage(fields.total)
             self.resume_hint = fields.resume_hint
             self._counters = read_counters(fields)
             self.iteration = self._counters.iteration
-            calls.stand_at(self.head.sequence)
             if not self.resumed or fields.status == "completed":
                 self._counters = Counters(self.iteration, self.iteration, self.usage.cost)
             elif before is None or before.entered:
-                self._watch = self._counters.watch
+                self._loop.watch = self._counters.watch
             # Whoever starts it again after it had failed or was halted has looked at it: the guard begins anew.
         self._recorded_iteration, self._recorded_at = self.iteration, time.monotonic()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        return self._leave(error)
+        return self.leave(error)
 
-    def _leave(self, error: BaseException | None = None) -> bool:
+    def leave(self, error: BaseException | None = None) -> bool:
         """End the run as `with` does: normally, or by what was raised. True if that needs to go no further."""
         calls = self._entered()
         ours = isinstance(error, RunEnded) and error.run is self
         try:
-            pulse.discard(calls)
-            if error is None and self._end is None:
+            heartbeat.discard(calls)
+            if error is None and self.end is None:
                 self._complete(calls)
             elif calls.fenced:
                 calls.closed = True
-            elif self._end is not None and (error is None or ours):
-                self._give_back(calls, self._end.status, self._end.reason)
+            elif self.end is not None and (error is None or ours):
+                self._give_back(calls, self.end.status, self.end.reason)
             elif isinstance(error, InDoubtError) or not isinstance(error, Exception):
                 self._give_back(calls, None, None)
             else:
@@ -189,7 +234,7 @@ class Run:
             calls.closed = True
         return ours
 
-    def _complete(self, calls: Calls) -> None:
+    def _complete(self, calls: LiveJournal) -> None:
         try:
             calls.refuse_ended()
             with calls.boundary("the run cannot end"):
@@ -208,7 +253,7 @@ class Run:
                 self._give_back(calls, None if doubtful else "failed", None if doubtful else _reason(error))
             raise
 
-    def _is_unchanged(self, calls: Calls) -> bool:
+    def _is_unchanged(self, calls: LiveJournal) -> bool:
         if self.head is None or self.head.status.value != "completed" or not calls.nothing_asked():
             return False
         same = (self.iteration, self._used, self.resume_hint) == (
@@ -216,18 +261,19 @@ class Run:
             Usage(),
             self.head.resume_hint,
         )
-        return same and self.session._is_at_head(self.branch, self.state)
+        return same and self._history.is_at_head(self.branch, self.state)
 
-    def _end_with(self, status: str, reason: str) -> None:
+    def end_with(self, status: str, reason: str) -> None:
         """Leave at once with this status, nothing recorded."""
         calls = self._entered()
-        pulse.discard(calls)
+        heartbeat.discard(calls)
         self._give_back(calls, status, reason)
 
-    def _give_back(self, calls: Calls, status: str | None, reason: str | None) -> None:
+    def _give_back(self, calls: LiveJournal, status: str | None, reason: str | None) -> None:
         calls.closed = True
         with calls.heeding_fence():
-            self.session._backend.leave(calls.lease, status=status, reason=reason)
+            rule = runs.leave(calls.lease, status=status, reason=reason)
+            self._history.backend.write(runs.lease_ask(calls.lease), rule)
 
     def halt(self, reason: str) -> NoReturn:
         """End the run: halted, for this reason. No state is recorded; the next run goes on from the last boundary."""
@@ -244,11 +290,11 @@ class Run:
     def _stop(self, status: str, reason: str) -> NoReturn:
         self._entered().refuse_ended()
         check_text(reason, "reason", required=True)
-        self._end = RunEnded(self, status, reason)
-        self._entered().ended = self._end
-        raise self._end
+        self.end = RunEnded(self, status, reason)
+        self._entered().ended = self.end
+        raise self.end
 
-    def _entered(self) -> Calls:
+    def _entered(self) -> LiveJournal:
         if self._calls is None:
             raise InvalidInputError("this run was not entered", hint="use it as: with store.run(…) as run:")
         return self._calls
@@ -272,10 +318,10 @@ class Run:
         on_failed: OnFailed | None = None,
     ) -> Any:
         """The outcome of `fn()`, journaled: given again after a crash, not made again. See docs/runs.md."""
-        calling = self._begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
+        calling = self.begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
         if calling.done:
             return calling.result
-        with self._enclosed(calling):
+        with self._entered().enclosed(calling):
             try:
                 value = fn()
             except BaseException as error:
@@ -295,8 +341,8 @@ class Run:
         on_failed: OnFailed | None = None,
     ) -> Iterator[Calling]:
         """A call that someone else makes: `if not call.done: call.finish(value)`; then `call.result`."""
-        calling = self._begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
-        with self._enclosed(calling):
+        calling = self.begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
+        with self._entered().enclosed(calling):
             try:
                 yield calling
             except BaseException as error:
@@ -308,21 +354,19 @@ class Run:
             message = f"call {name!r} was left without an outcome, and is in doubt now"
             raise InvalidInputError(message, hint="say what came out: call.finish(value)")
 
-    def _begin(
+    def begin(
         self,
         name: str,
         *,
         key: str | None = None,
-        kind: str = "tool",
+        kind: Literal["tool", "llm"] = "tool",
         args: Any = None,
         on_doubt: OnDoubt | None = None,
         on_failed: OnFailed | None = None,
     ) -> Calling:
-        """The first half of `call`: the recorded outcome, or the word that the function may run now."""
-        outer = _enclosing.get()
+        """The first half of `call`, for loops that someone else drives: the recorded outcome, or leave to make it."""
         return self._entered().begin(
             name,
-            parent=outer[1] if outer is not None and outer[0] is self else None,
             key=key,
             kind=kind,
             args=args,
@@ -330,14 +374,9 @@ class Run:
             on_failed=on_failed or self._on_failed,
         )
 
-    @contextlib.contextmanager
-    def _enclosed(self, calling: Calling) -> Iterator[None]:
-        """Calls made meanwhile, here and in tasks started here, belong to this one."""
-        token = _enclosing.set((self, calling.id))
-        try:
-            yield
-        finally:
-            _enclosing.reset(token)
+    def enclosed(self, calling: Calling) -> contextlib.AbstractContextManager[None]:
+        """LiveJournal made meanwhile, here and in tasks started here, belong to this one."""
+        return self._entered().enclosed(calling)
 
     def append(self, message: Any, part: str = "messages") -> None:
         """Add a message to a list in the state."""
@@ -391,7 +430,7 @@ class Run:
         with calls.boundary("'checkpoint' is no boundary"):
             return self.head if calls.unasked() else self._record(calls, trigger="checkpoint", label=label)
 
-    def _moment(self, calls: Calls, event: Event) -> Moment:
+    def _moment(self, calls: LiveJournal, event: Event) -> Moment:
         return Moment(
             event=event,
             iteration=self.iteration,
@@ -403,7 +442,7 @@ class Run:
 
     def _record(
         self,
-        calls: Calls,
+        calls: LiveJournal,
         *,
         trigger: str,
         label: str | None = None,
@@ -411,89 +450,40 @@ class Run:
         ends_run: bool = False,
     ) -> Checkpoint:
         check_text(self.resume_hint, "resume_hint")
-        counters = msgspec.structs.replace(self._counters, iteration=self.iteration, watch=self._watch)
+        counters = msgspec.structs.replace(self._counters, iteration=self.iteration, watch=self._loop.watch)
 
-        def fields(parent: Fields | None) -> Fields:
-            return self.session._fields(
-                parent,
-                self.state,
-                branch=self.branch,
-                trigger=trigger,
-                status=status,
-                step=self.iteration,
-                label=label,
-                used=self._used,
-                resume_hint=self.resume_hint,
-                loop=encode_counters(counters),
-            )
-
-        kept = places(self.state, calls.results) if calls.results else {}
+        given = Given(
+            trigger,
+            self._used,
+            status,
+            step=self.iteration,
+            label=label,
+            resume_hint=self.resume_hint,
+            loop=encode_counters(counters),
+        )
+        kept = calls.keys_of(places(self.state, calls.results)) if calls.results else {}
         with calls.writing():
-            point = self.session._write(
+            point = self._history.write(
                 self.branch,
                 self.state,
-                fields,
-                expect=None if self.head is None else self.head.id,
+                given,
+                expect=NOTHING if self.head is None else self.head.id,
                 lease=calls.lease,
-                kept=kept,
+                places=kept,
                 ends_run=ends_run,
             )
             # Still inside: a run that is interrupted here must not go on from the boundary before.
-            calls.taken_in(point.sequence, closed=ends_run)
+            calls.taken_in(closed=ends_run)
             self.head, self._counters, self._used = point, counters, Usage()
             self._recorded_iteration, self._recorded_at = self.iteration, time.monotonic()
         return point
 
     def _stop_loops(self) -> None:
-        halt = self._heed()
-        if halt is not None:
-            self.halt(halt)
-
-    def _heed(self) -> str | None:
-        """Let the guard look at what was seen: `warning` is its word to the loop; the reason to stop is returned."""
-        if self._guard is None:
-            return None
-        verdict = self._guard.verdict(
-            self._watch,
-            iteration=self.iteration - self._counters.first_iteration,
-            cost=self.usage.cost - self._counters.first_cost,
-        )
-        self.warning = verdict.warning
-        return verdict.halt
-
-    def _tell(self, event: str, row: CallRow | None) -> None:
-        """Let who listens to the store know."""
-        store = self.session._store
-        if store._listeners[event]:
-            store._emit(event, self if row is None else to_call(row))
+        reason = self._loop.heed()
+        if reason is not None:
+            self.halt(reason)
 
 
 def _reason(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}"[:_REASON_CHARS]
     return text.encode("utf-8", "replace").decode()
-
-
-def make(
-    session: Session,
-    *,
-    strategy: Strategy,
-    branch: str,
-    input: Any,
-    lease_s: float,
-    on_doubt: OnDoubt,
-    on_failed: OnFailed,
-    loops: LoopGuard | None,
-) -> Run:
-    """A run that is yet to be entered; InvalidInputError for options that cannot be."""
-    check_options(strategy, lease_s, loops)
-    check_choices(on_doubt, on_failed)
-    return Run(
-        session,
-        strategy=strategy,
-        branch=branch,
-        input=input,
-        lease_s=float(lease_s),
-        on_doubt=on_doubt,
-        on_failed=on_failed,
-        loops=loops,
-    )

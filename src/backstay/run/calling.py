@@ -1,85 +1,57 @@
-"""The calls of a run: what is written when, and what the loop is given.
-
-`begin` is all that comes before a function may run, `finish` and `give_up` all that comes after; between them nothing
-is held. Threads may be inside at once: the lock guards what is held in memory, never a write, so that parallel calls
-share their syncs.
-"""
+"""One call that was asked for: its recorded outcome, or leave to make it and a place to say what came out."""
 
 from __future__ import annotations
 
 import contextlib
-import secrets
-import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
-from backstay.backend import (
-    DONE,
-    FAILED,
-    IN_DOUBT,
-    RETRY,
-    SKIPPED,
-    STARTED,
-    Backend,
-    CallRow,
-    Entered,
-    Journaled,
-    in_doubt,
-)
 from backstay.codec import Root, decode, encode_stored
-from backstay.delta import Known, advance, know
-from backstay.errors import (
-    BackstayError,
-    ClosedError,
-    ConflictError,
-    FencedError,
-    InDoubtError,
-    InvalidInputError,
-    MismatchError,
-)
-from backstay.lineage import check_name
-from backstay.loops import text_of
-from backstay.model import Call
-from backstay.run.journal import Journal, Slot
-from backstay.run.keeping import MIN_BYTES
-from backstay.run.wording import (
-    DIGEST_BYTES,
-    OnDoubt,
-    OnFailed,
-    call_failed,
-    changed,
-    check_choices,
-    digest_of,
-    doubt,
-    lost_lease,
-    not_storable,
-    now_us,
-    refuse_long,
-    shown,
-    text_of_error,
-)
-from backstay.store.fields import check_text, to_call
-from backstay.whereabouts import clock_us
+from backstay.errors import BackstayError, FencedError, InDoubtError, InvalidInputError, MismatchError
+from backstay.port import CallKey, CallRow
+from backstay.port.rows import DONE, FAILED, IN_DOUBT, RETRY, SKIPPED
+from backstay.run.journal import Slot
+from backstay.run.options import call_failed, not_storable, now_us, refuse_long, text_of_error
+from backstay.sealing import pack_value
 
-if TYPE_CHECKING:
-    from backstay.run import Run, RunEnded
+UNSTORABLE = "unstorable"  # the type of the error of a tool that was done with a result that cannot be stored
 
-_UNSTORABLE = "unstorable"
+
+class Writing(Protocol):
+    """The journal of the run that a call belongs to."""
+
+    broken: BaseException | None
+
+    def write(self, row: CallRow, at: CallKey | None) -> CallRow:
+        """One line of the journal, on disk when this returns."""
+
+    def succeeded(self, slot: Slot, row: CallRow, result: Any, data: bytes | None) -> None:
+        """A call has an outcome."""
+
+    def failed(self, slot: Slot, row: CallRow | None) -> None:
+        """A call failed."""
+
+    def unstorable(self, slot: Slot, row: CallRow) -> None:
+        """A tool was done, and its result cannot be stored."""
+
+    def stopped(self, slot: Slot) -> None:
+        """The call is no longer being made, and has no outcome."""
 
 
 class Calling:
     """A call that was asked for. `done`: it has an outcome, `result`. Otherwise it may be made now, and `finish`ed."""
 
-    __slots__ = ("_calls", "_journal_slot", "_row", "_slot", "_was", "done", "id", "result")
+    __slots__ = ("_at", "_calls", "_slot", "_was", "done", "id", "result", "row")
 
-    def __init__(self, calls: Calls, row: CallRow, slot: Slot, journal_slot: int | None) -> None:
+    def __init__(
+        self, calls: Writing, row: CallRow, slot: Slot, at: CallKey | None, *, was: CallRow | None = None
+    ) -> None:
         self._calls = calls
-        self._row = row
+        self.row = row
         self._slot = slot
-        self._journal_slot = journal_slot
-        self._was: CallRow | None = None  # how it was recorded before this run began it
+        self._at = at
+        self._was = was  # how it was recorded before this run began it
         self.id = row.id
         self.done = False
         self.result: Any = None
@@ -87,24 +59,24 @@ class Calling:
     def finish(self, value: Any) -> Any:
         """Record what came out. The recorded form is returned, the first time too, so that a replay cannot differ."""
         self._refuse_done()
-        calls, row = self._calls, self._row
+        calls, row = self._calls, self.row
         try:
             data = encode_stored(value, (Root("result"),))
             refuse_long(data, f"the result of call {row.name!r}")
         except InvalidInputError as error:
             raise self._unstorable(error) from error
-        now = msgspec.structs.replace(row, status=DONE, result=data, ended_us=now_us())
-        self._write(now)
+        now = msgspec.structs.replace(row, status=DONE, result=pack_value(data), ended_us=now_us())
+        self.write(now)
         self.result = decode(data)
         self.done = True
-        calls.succeeded(self._slot, now, self.result)
+        calls.succeeded(self._slot, self.row, self.result, data)
         return self.result
 
     def _unstorable(self, error: InvalidInputError) -> InvalidInputError:
-        row = self._row
+        row = self.row
         if row.kind == "tool":  # it was done all the same, and must not be done again
-            now = msgspec.structs.replace(row, status=DONE, error=(_UNSTORABLE, error.args[0]), ended_us=now_us())
-            self._write(now)
+            now = msgspec.structs.replace(row, status=DONE, error=(UNSTORABLE, error.args[0]), ended_us=now_us())
+            self.write(now)
             self.done = True
             self._calls.unstorable(self._slot, now)
         else:
@@ -117,10 +89,10 @@ class Calling:
         ours = isinstance(error, InDoubtError | FencedError | MismatchError) or self._calls.broken is not None
         if ours or not isinstance(error, Exception):
             self.interrupt()
-        elif self._row.kind == "tool":
+        elif self.row.kind == "tool":
             kind, text = type(error).__qualname__, text_of_error(error)
-            now = msgspec.structs.replace(self._row, status=FAILED, error=(kind, text), ended_us=now_us())
-            self._write(now)
+            now = msgspec.structs.replace(self.row, status=FAILED, error=(kind, text), ended_us=now_us())
+            self.write(now)
             self.done = True
             self._calls.failed(self._slot, now)
             raise call_failed(now) from error
@@ -129,372 +101,31 @@ class Calling:
 
     def interrupt(self) -> None:
         """Nobody knows what came out."""
-        if self._row.kind == "tool":
-            now = msgspec.structs.replace(self._row, status=IN_DOUBT)
+        if self.row.kind == "tool":
+            now = msgspec.structs.replace(self.row, status=IN_DOUBT)
             with contextlib.suppress(BackstayError):  # where it cannot be said it is known from what was not said
-                self._write(now)
+                self.write(now)
         self._calls.stopped(self._slot)
 
     def withdraw(self) -> None:
         """It was begun and then not made at all: it is what it was, or may be made without asking anybody."""
-        if self._row.kind == "tool":
+        if self.row.kind == "tool":
             with contextlib.suppress(BackstayError):
-                self._write(self._was or msgspec.structs.replace(self._row, status=RETRY))
+                self.write(self._was or msgspec.structs.replace(self.row, status=RETRY))
         self._calls.stopped(self._slot)
 
-    def _write(self, row: CallRow) -> None:
-        self._journal_slot = self._calls.write(row, self._journal_slot)
-        self._row = row
+    def skip(self) -> None:
+        """It is passed over: the loop gets None."""
+        self.write(msgspec.structs.replace(self.row, status=SKIPPED, ended_us=now_us()))
+        self.done = True
+        self._calls.succeeded(self._slot, self.row, None, None)
+
+    def write(self, row: CallRow) -> None:
+        """Write down what became of it."""
+        self.row = self._calls.write(row, self._at)
+        self._at = self.row.at
 
     def _refuse_done(self) -> None:
         if self.done:
-            message = f"call {self._row.name!r} has its outcome already"
+            message = f"call {self.row.name!r} has its outcome already"
             raise InvalidInputError(message, hint="look at call.done before making it")
-
-
-class Calls:
-    """The journal of a live run, in memory and on disk; and whether the run may still write."""
-
-    def __init__(self, run: Run, backend: Backend, entered: Entered) -> None:
-        self.lease = entered.lease
-        self.lease_s = run.lease_s
-        self.closed = False
-        self.fenced = False
-        self.ended: RunEnded | None = None
-        self.broken: BaseException | None = None
-        self.results: dict[str, tuple[Any, bytes]] = {}
-        self.tool_calls = self.llm_responses = 0
-        self._run = run
-        self._backend = backend
-        self._after = 0
-        self._journal = Journal(entered.calls)
-        self._known: Known | None = None
-        self._renewed_us = clock_us()
-        self._lock = threading.RLock()
-        self._makes_tools = self._asks_models = False
-        self._recording = False
-
-    def stand_at(self, sequence: int) -> None:
-        """Calls are made from here on after this checkpoint."""
-        self._after = sequence
-
-    # what the run asks
-
-    def refuse_ended(self) -> None:
-        """An error if the run may not go on."""
-        if self.fenced:
-            raise lost_lease(self.lease)
-        if self.broken is not None:
-            message = f"this run has ended: a write failed ({self.broken})"
-            raise ClosedError(
-                message, hint="start it again; it goes on from the last recorded boundary"
-            ) from self.broken
-        if self.closed or self.ended is not None:
-            raise ClosedError("this run has ended", hint="start it again: store.run(…)")
-
-    @contextlib.contextmanager
-    def boundary(self, what: str) -> Iterator[None]:
-        """Around a boundary. InvalidInputError if a call is being made; none can begin meanwhile."""
-        # One that did would be taken in before it has an outcome, and no later run would know that it is in doubt.
-        with self._lock:
-            names = ["another boundary"] if self._recording else [repr(name) for name in self._journal.in_flight()]
-            if names:
-                hint = "wait for parallel calls before a boundary, and make none inside a call"
-                raise InvalidInputError(f"{what}: {', '.join(names)} still in flight", hint=hint)
-            self._recording = True
-        try:
-            yield
-        finally:
-            self._recording = False
-
-    def unasked(self) -> list[CallRow]:
-        """Recorded calls that the loop has not asked for yet."""
-        with self._lock:
-            return self._journal.unasked()
-
-    def nothing_asked(self) -> bool:
-        """True if no call was made or given again since the last boundary."""
-        return self._journal.is_empty()
-
-    def mismatch(self, unasked: list[CallRow]) -> BackstayError:
-        """The error for a loop that ends without asking for what was recorded."""
-        names = ", ".join([shown(call) for call in unasked[:8]])
-        if any(in_doubt(call, self.lease.token) for call in unasked):
-            message = f"the run was to end while calls are in doubt or unasked: {names}"
-            return InDoubtError(message, hint="decide with session.resolve(call_id, …), or give up: session.abandon()")
-        message = f"the run was to end, and did not ask for calls that were recorded before the crash: {names}"
-        return MismatchError(message, hint="run the code that made them, or give them up: session.abandon()")
-
-    def doubtful(self) -> list[Call]:
-        """The calls of which nobody knows whether they happened."""
-        with self._lock:
-            rows = self._journal.doubtful(self.lease.token)
-        return [to_call(row, status=IN_DOUBT) for row in rows]
-
-    def taken_in(self, sequence: int, *, closed: bool) -> None:
-        """A boundary was recorded at this sequence."""
-        with self._lock:
-            self._journal.taken_in()
-            self.results.clear()
-            self.tool_calls = self.llm_responses = 0
-            self._after, self.closed = sequence, self.closed or closed
-
-    # making a call
-
-    def begin(
-        self,
-        name: str,
-        *,
-        parent: str | None,
-        key: str | None,
-        kind: str,
-        args: Any,
-        on_doubt: OnDoubt,
-        on_failed: OnFailed,
-    ) -> Calling:
-        """What is recorded of a call, or the word that it may be made."""
-        check_name(name, "the name of a call")
-        check_text(key, "the key of a call")
-        if kind not in ("tool", "llm"):
-            raise InvalidInputError(f"kind must be 'tool' or 'llm', not {kind!r}")
-        check_choices(on_doubt, on_failed)
-        self.refuse_ended()
-        slot = parent, name, key
-        with self._lock:
-            if self._recording:
-                raise InvalidInputError(f"call {name!r} cannot begin while a boundary is being recorded")
-            data, digest = self._args(args)
-            nth, recorded = self._journal.begin(slot)
-            if recorded is not None:
-                if (recorded.call.kind, recorded.call.args_digest) != (kind, digest):
-                    raise changed(recorded.call, kind, digest, data)
-                calling = self._find_outcome(recorded, slot, on_doubt, on_failed)
-                if calling.done:
-                    return calling
-                was, row = calling._row, self._begun(calling._row)
-                calling = Calling(self, row, slot, recorded.slot)
-                calling._was = was
-            else:
-                self._refuse_doubtful(name, digest, kind)
-                halt = self._run._heed()
-                if halt is not None:
-                    self._run.halt(halt)
-                id_ = secrets.token_hex(8) if kind == "tool" else self._journal.id_of_model_call((*slot, nth))
-                row = CallRow(id_, parent, name, key, nth, kind, data, digest, STARTED, self.lease.token, now_us())
-                calling = Calling(self, row, slot, None)
-            self._journal.start(slot, row.id)
-        try:
-            if kind == "tool":
-                calling._write(row)
-            else:
-                self.check_fence()
-        except BaseException:
-            self.stopped(slot)
-            raise
-        return calling
-
-    def _args(self, args: Any) -> tuple[bytes | None, bytes]:
-        """Arguments as they are kept, and the digest by which a replay is compared: of the state, if none are given."""
-        if args is None:
-            if self._known is None:
-                self._known = know(self._run.state)
-            else:
-                self._known = advance(self._known, self._run.state)[2]
-            return None, self._known.digest[:DIGEST_BYTES]
-        data = encode_stored(args, (Root("args"),))
-        refuse_long(data, "args")
-        return data, digest_of(args)
-
-    def _refuse_doubtful(self, name: str, digest: bytes, kind: str) -> None:
-        for call in self._journal.doubtful(self.lease.token) if kind == "tool" else ():
-            if (call.name, call.args_digest) == (name, digest):
-                raise doubt(call)
-
-    def _begun(self, call: CallRow) -> CallRow:
-        """A recorded call that this run makes again."""
-        blank = {"ended_us": None, "result": None, "error": None}
-        return msgspec.structs.replace(call, status=STARTED, token=self.lease.token, started_us=now_us(), **blank)
-
-    def _find_outcome(self, recorded: Journaled, slot: Slot, on_doubt: OnDoubt, on_failed: OnFailed) -> Calling:
-        """A recorded call as the loop gets it: done, or (not done) to be made again because somebody said so."""
-        if in_doubt(recorded.call, self.lease.token):
-            recorded = self._look_again(recorded)
-        call = recorded.call
-        if in_doubt(call, self.lease.token):
-            calling = self._decide(recorded, slot, on_doubt)
-            # None: somebody else has decided it meanwhile.
-            return calling or self._find_outcome(recorded, slot, on_doubt, on_failed)
-        calling = Calling(self, call, slot, recorded.slot)
-        if call.status == RETRY or (call.status == FAILED and on_failed == "retry"):
-            return calling
-        calling.done = True
-        if call.status == FAILED:
-            self.failed(slot, call)
-            raise call_failed(call)
-        if call.error is not None and call.error[0] == _UNSTORABLE:
-            self.unstorable(slot, call)
-            raise not_storable(call, call.error[1])
-        calling.result = None if call.status == SKIPPED or call.result is None else decode(call.result)
-        self.succeeded(slot, call, calling.result)
-        return calling
-
-    def _decide(self, recorded: Journaled, slot: Slot, on_doubt: OnDoubt) -> Calling | None:
-        call = recorded.call
-        if on_doubt == "ask":
-            raise doubt(call)
-        calling = Calling(self, call, slot, recorded.slot)
-        self._journal.start(slot, call.id)  # so that the lease is kept while a function finds out
-        try:
-            with self._run._enclosed(calling):  # what it asks to find out belongs to the call, and is not asked again
-                said = on_doubt(to_call(call, status=IN_DOUBT)) if callable(on_doubt) else None
-            if not self._make_ours(recorded):
-                return None
-            if callable(on_doubt):
-                calling.finish(said)
-            elif on_doubt == "skip":
-                now = msgspec.structs.replace(call, status=SKIPPED, ended_us=now_us())
-                calling._write(now)
-                calling.done = True
-                self.succeeded(slot, now, None)
-            return calling
-        finally:
-            self._journal.stop(slot)
-
-    def _make_ours(self, recorded: Journaled) -> bool:
-        """Take a call in doubt for this run to settle; False if somebody has decided it since it was looked at."""
-        with self.writing():
-            self._backend.renew(self.lease)
-            try:
-                now = self._begun(recorded.call)
-                self._backend.settle(self.lease.session, self.lease.branch, before=recorded, after=now)
-            except ConflictError:
-                return False
-        return True
-
-    def _look_again(self, recorded: Journaled) -> Journaled:
-        """Somebody may have decided a call since this run was entered."""
-        pending = self._backend.pending(self.lease.session, self.lease.branch)
-        for now in pending.calls:
-            if now.call.id == recorded.call.id:
-                self._journal.note(now)
-                return now
-        return recorded
-
-    # what became of it
-
-    def succeeded(self, slot: Slot, row: CallRow, result: Any) -> None:
-        """A call has an outcome, now or from the journal."""
-        with self._lock:
-            self.answered(slot, row)
-            if row.kind == "llm":
-                self.llm_responses += 1
-                self._asks_models = True
-            else:
-                self.tool_calls += 1
-                self._makes_tools = True
-            if row.result is not None and len(row.result) >= MIN_BYTES:
-                self.results[row.id] = result, row.result
-            guard = self._run._guard
-            if guard is not None:
-                if row.kind == "llm" or not self._asks_models:
-                    said = text_of(result) if row.kind == "llm" else f"{row.name} {row.key} {text_of(result)}"
-                    self._run._watch = guard.seen(self._run._watch, said)
-                if row.kind == "tool" or not self._makes_tools:
-                    self._run._watch = guard.succeeded(self._run._watch)
-                self._run._heed()
-        self._run._tell("call", row)
-
-    def failed(self, slot: Slot, row: CallRow | None) -> None:
-        """A call failed, now or according to the journal; a model's failure (None) is not recorded."""
-        with self._lock:
-            if row is None:
-                self._journal.stop(slot)
-            else:
-                self.answered(slot, row)
-                self.tool_calls += 1
-                self._makes_tools = True
-            guard = self._run._guard
-            if guard is not None:
-                self._run._watch = guard.failed(self._run._watch)
-                self._run._heed()
-        if row is not None:
-            self._run._tell("call", row)
-
-    def unstorable(self, slot: Slot, row: CallRow) -> None:
-        """A tool was done, and what came out cannot be kept."""
-        with self._lock:
-            self.answered(slot, row)
-            self.tool_calls += 1
-            self._makes_tools = True
-        self._run._tell("call", row)
-
-    def answered(self, slot: Slot, row: CallRow) -> None:
-        """The loop knows the outcome."""
-        with self._lock:
-            self._journal.stop(slot)
-            self._journal.answered(slot, row.id)
-
-    def stopped(self, slot: Slot) -> None:
-        """The call is no longer being made, and has no outcome."""
-        with self._lock:
-            self._journal.stop(slot)
-
-    # writing
-
-    def write(self, row: CallRow, slot: int | None) -> int:
-        """One line of the journal, on disk when this returns."""
-        with self.writing():
-            slot = self._backend.journal(self.lease, row, after=self._after, slot=slot)
-            with self._lock:
-                self._journal.note(Journaled(self.lease.run, self._after, slot, row))
-        return slot
-
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Around every write: what fails here ends the run, because nobody can say how much of it is recorded."""
-        self.refuse_ended()
-        try:
-            with self.heeding_fence():
-                yield
-        except FencedError:
-            raise
-        except BaseException as error:
-            if not isinstance(error, InvalidInputError):  # refused before anything was written
-                self.broken = error
-            raise
-        self._renewed_us = clock_us()
-
-    @contextlib.contextmanager
-    def heeding_fence(self) -> Iterator[None]:
-        """Around every write, the last one too: a fence is noted and told."""
-        try:
-            yield
-        except FencedError as error:
-            self._note_fenced()
-            raise lost_lease(self.lease) from error
-
-    def check_fence(self) -> None:
-        """Before a model is asked: a run that was silent for as long as its lease may have lost it."""
-        if clock_us() - self._renewed_us > self.lease.lease_us * 9 // 10:
-            with self.writing():
-                self._backend.renew(self.lease)
-
-    def beat(self) -> None:
-        """Renew while a call takes long; see pulse."""
-        # Without the lock: it may be held for as long as somebody decides about a call in doubt.
-        if self.closed or self.fenced or self.broken is not None or not self._journal.is_busy():
-            return
-        if clock_us() - self._renewed_us < self.lease.lease_us // 3:
-            return
-        try:
-            self._backend.renew(self.lease)
-            self._renewed_us = clock_us()
-        except FencedError:
-            self._note_fenced()
-        except Exception:  # noqa: BLE001, S110 - a store that does not answer is asked again; a closed one has no run
-            pass
-
-    def _note_fenced(self) -> None:
-        if not self.fenced:
-            self.fenced = True
-            self._run._tell("fenced", None)

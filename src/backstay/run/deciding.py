@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from backstay.backend import DONE, FAILED, IN_DOUBT, RETRY, SKIPPED, CallRow, Journaled, in_doubt
 from backstay.codec import Root, encode_stored
-from backstay.errors import InvalidInputError, NotFoundError
+from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.model import Call, Checkpoint
-from backstay.run.keeping import at_place
+from backstay.names import check_name
+from backstay.port import EVERY, Ask, CallRow, LaneRow, Unreadable, View
+from backstay.port.rows import DONE, FAILED, IN_DOUBT, RETRY, SKIPPED
+from backstay.rules import refusals, runs
+from backstay.rules.refusals import in_doubt
+from backstay.run.result_places import at_place
+from backstay.sealing import pack_value
 from backstay.store.fields import check_text, to_call
+from backstay.store.history import History
+from backstay.store.overview import calls_taken
+from backstay.store.refs import Ref
 
-if TYPE_CHECKING:
-    from backstay.store.refs import Ref
-    from backstay.store.session import Session
+_NONCE_BYTES = 8
 
 
 class Undecided:
@@ -29,26 +36,56 @@ class Undecided:
 UNDECIDED = Undecided()
 
 
-def calls(session: Session, ref: Ref, *, pending: bool) -> list[Call]:
+def calls(history: History, ref: Ref, *, pending: bool) -> list[Call]:
     """The calls that a checkpoint took in; or those on a branch since its head."""
-    backend = session._backend
     if pending:
         if isinstance(ref, Checkpoint):
             raise InvalidInputError("calls are pending on a branch, not on a checkpoint", hint="give the branch's name")
-        found = backend.pending(session.id, ref)
-        if found.run is None and ref != "main" and backend.find_branch(session.id, ref) is None:
-            raise session._refs.no_branch(ref)
-        live = found.run.token if found.run is not None and found.run.live else None
-        return [to_call(one.call, status=IN_DOUBT if in_doubt(one.call, live) else None) for one in found.calls]
-    point = session.checkpoint(ref)
-    rows = [journaled.call for journaled in backend.calls(session.id, point.id)]
-    return [to_call(row, result=None if row.place is None else at_place(point.state, row.place)) for row in rows]
+        branch = check_name(ref, "a branch name")
+        view = history.backend.read(Ask(history.id, names=(branch,), pending=(branch,)))
+        lane = view.lanes.get(branch)
+        if lane is None:
+            if branch != "main":
+                raise refusals.no_branch(history.id, branch)[1]
+            return []
+        return [
+            to_call(row, status=IN_DOUBT if in_doubt(row, _live_token(view, lane)) else None)
+            for row in _pending(view, lane)
+        ]
+    row, state = history.refs.row(ref), None
+    found = []
+    for call in calls_taken(history.backend, history.id, row):
+        result = None
+        if call.place is not None:
+            state = history.state_of(row) if state is None else state
+            result = at_place(state, call.place)
+        found.append(to_call(call, result=result))
+    return found
 
 
-def resolve(session: Session, call_id: str, decision: str | None, *, result: Any, failed: str | None) -> None:
+def _pending(view: View, lane: LaneRow) -> list[CallRow]:
+    """The calls pending on a branch; CorruptionError if one of them cannot be read."""
+    rows = []
+    for call in runs.pending_of(view.pending.get(lane.name, ())):
+        if isinstance(call, Unreadable):
+            raise _damaged("" if view.session is None else view.session.id, call.why)
+        rows.append(call)
+    return rows
+
+
+def _live_token(view: View, lane: LaneRow) -> int | None:
+    return lane.token if lane.name in view.live else None
+
+
+def _damaged(session: str, why: str) -> CorruptionError:
+    return CorruptionError(
+        f"session {session!r}: its journal is damaged: {why}", hint="run verify to see what is intact"
+    )
+
+
+def resolve(history: History, call_id: str, decision: str | None, *, result: Any, failed: str | None) -> None:
     """Decide a call in doubt: it is made again, passed over, or had this result, or failed like that."""
-    branch, before = _find(session, call_id)
-    call = before.call
+    branch, call = _find(history, call_id)
     given = [decision is not None, result is not UNDECIDED, failed is not None]
     if sum(given) != 1:
         message = "a call is decided by one of 'retry', 'skip', result=… and failed=…"
@@ -56,7 +93,7 @@ def resolve(session: Session, call_id: str, decision: str | None, *, result: Any
     now_us = time.time_ns() // 1000
     change: dict[str, Any]
     if result is not UNDECIDED:
-        change = {"status": DONE, "result": encode_stored(result, (Root("result"),)), "error": None}
+        change = {"status": DONE, "result": pack_value(encode_stored(result, (Root("result"),))), "error": None}
     elif failed is not None:
         check_text(failed, "failed", required=True)
         change = {"status": FAILED, "error": ("decided", failed)}
@@ -64,29 +101,36 @@ def resolve(session: Session, call_id: str, decision: str | None, *, result: Any
         change = {"status": RETRY if decision == "retry" else SKIPPED, "error": None}
     else:
         raise InvalidInputError(f"a call can be decided by 'retry' or 'skip', not {decision!r}")
-    after: CallRow = msgspec.structs.replace(call, ended_us=now_us, **change)
-    session._backend.settle(session.id, branch, before=before, after=after)
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    after: CallRow = msgspec.structs.replace(call, ended_us=now_us, nonce=nonce, **change)
+    rule = runs.settle(history.id, branch, before=call, after=after)
+    history.backend.write(runs.settle_ask(history.id, branch, call.at), rule)
 
 
-def _find(session: Session, call_id: str) -> tuple[str, Journaled]:
+def abandon(history: History, branch: str, *, reason: str) -> int:
+    """Give up what is pending on a branch; how many calls there were."""
+    at_us, nonce = time.time_ns() // 1000, secrets.token_hex(_NONCE_BYTES)
+    rule = runs.abandon(history.id, branch, reason=reason, at_us=at_us, nonce=nonce)
+    given_up: int = history.backend.write(runs.abandon_ask(history.id, branch), rule).answer
+    return given_up
+
+
+def _find(history: History, call_id: str) -> tuple[str, CallRow]:
     """A call that can be decided, and the branch it is pending on."""
-    backend = session._backend
     if not isinstance(call_id, str):
         raise InvalidInputError(f"a call id is text, not {type(call_id).__name__}")
     known: list[str] = []
-    for run in backend.runs(session.id):
-        found = backend.pending(session.id, run.branch)
-        live = found.run.token if found.run is not None and found.run.live else None
-        for journaled in found.calls:
-            call = journaled.call
+    view = history.backend.read(Ask(history.id, names=EVERY, pending=EVERY))
+    for lane in view.lanes.values():
+        for call in _pending(view, lane):
             # A tool that was done, but whose result could not be stored, can be told what that was.
-            open_ = in_doubt(call, live) or (call.status == DONE and call.error is not None)
+            open_ = in_doubt(call, _live_token(view, lane)) or (call.status == DONE and call.error is not None)
             if call.id == call_id:
                 if not open_:
                     message = f"call {call.name!r} ({call.id}) is {call.status}, not in doubt"
                     raise InvalidInputError(message, hint="only what is in doubt can be decided")
-                return run.branch, journaled
+                return lane.name, call
             known += [call.id] if open_ else []
-    message = f"session {session.id!r} has no pending call {call_id!r}"
+    message = f"session {history.id!r} has no pending call {call_id!r}"
     hint = f"in doubt: {', '.join(known[:8])}" if known else "no call is in doubt: session.calls(pending=True)"
     raise NotFoundError(message, hint=hint)

@@ -10,8 +10,9 @@ import secrets
 from collections.abc import Iterable
 from hashlib import sha256
 
-from backstay.backend import CallRow, Journaled, in_doubt
 from backstay.errors import InvalidInputError
+from backstay.port import CallRow
+from backstay.rules.refusals import in_doubt
 
 Slot = tuple[str | None, str, str | None]  # the call it is made in, its name, its key
 Ident = tuple[str | None, str, str | None, int]
@@ -20,23 +21,28 @@ Ident = tuple[str | None, str, str | None, int]
 class Journal:
     """Recorded calls since the last recorded boundary, those asked for, and those in flight."""
 
-    def __init__(self, calls: Iterable[Journaled]) -> None:
-        self._recorded: dict[Ident, Journaled] = {}
+    def __init__(self, calls: Iterable[CallRow], *, token: int) -> None:
+        self._token = token
+        self._doubtful: dict[str, CallRow] = {}
+        self._recorded: dict[Ident, CallRow] = {}
         self._by_id: dict[str, Ident] = {}
         self._counts: dict[Slot, int] = {}
         self._asked: set[str] = set()
         self._in_flight: dict[Slot, str] = {}
-        for journaled in calls:
-            self.note(journaled)
+        for call in calls:
+            self.note(call)
 
-    def note(self, journaled: Journaled) -> None:
+    def note(self, call: CallRow) -> None:
         """A call as it is recorded now."""
-        call = journaled.call
         ident = call.parent, call.name, call.key, call.nth
-        self._recorded[ident] = journaled
+        self._recorded[ident] = call
         self._by_id[call.id] = ident
+        if in_doubt(call, self._token):
+            self._doubtful[call.id] = call
+        elif self._doubtful:
+            self._doubtful.pop(call.id, None)
 
-    def begin(self, slot: Slot) -> tuple[int, Journaled | None]:
+    def begin(self, slot: Slot) -> tuple[int, CallRow | None]:
         """How often this was asked before, and the call that is recorded for it, if any.
 
         InvalidInputError if it could not be told from one in flight.
@@ -69,7 +75,7 @@ class Journal:
         again it is that one, and those calls are not made twice. So the id begins with what tells the call.
         """
         begins = sha256(repr(ident).encode("utf-8", "surrogatepass")).hexdigest()[:8]
-        orphaned = [journaled.call.parent for journaled in self._recorded.values()]
+        orphaned = [call.parent for call in self._recorded.values()]
         found = [id_ for id_ in orphaned if id_ is not None and id_.startswith(begins) and id_ not in self._by_id]
         return found[0] if found else begins + secrets.token_hex(4)
 
@@ -85,24 +91,30 @@ class Journal:
         """The names of the calls being made."""
         return [name for _, name, _ in self._in_flight]
 
+    def row(self, id_: str) -> CallRow | None:
+        """A recorded call by its id."""
+        ident = self._by_id.get(id_)
+        return None if ident is None else self._recorded[ident]
+
     def unasked(self) -> list[CallRow]:
-        """Recorded calls that the loop has not asked for. What was made inside another call belongs to that one."""
-        return [journaled.call for journaled in self._recorded.values() if not self._is_asked(journaled.call)]
+        """Recorded calls that the loop has not asked for. A call made inside another belongs to that one."""
+        return [call for call in self._recorded.values() if not self._is_asked(call)]
 
     def _is_asked(self, call: CallRow) -> bool:
         at: CallRow | None = call
         while at is not None and at.id not in self._asked:
             outer = None if at.parent is None else self._by_id.get(at.parent)
-            at = None if outer is None else self._recorded[outer].call
+            at = None if outer is None else self._recorded[outer]
         return at is not None
 
-    def doubtful(self, token: int) -> list[CallRow]:
-        """Recorded calls of which nobody knows whether they happened."""
-        return [journaled.call for journaled in self._recorded.values() if in_doubt(journaled.call, token)]
+    def doubtful(self) -> list[CallRow]:
+        """Recorded calls of which it is not known whether they happened."""
+        return list(self._doubtful.values())
 
     def taken_in(self) -> None:
         """A boundary was recorded: what was asked for is history."""
         self._recorded.clear()
+        self._doubtful.clear()
         self._by_id.clear()
         self._counts.clear()
         self._asked.clear()

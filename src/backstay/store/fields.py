@@ -6,16 +6,17 @@ reading, so a later version can add some.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from backstay.backend import CallRow, Row, SessionRow, Totals
 from backstay.codec import Root, decode, encode_stored
 from backstay.digest import checkpoint_digest
 from backstay.errors import CorruptionError, InvalidInputError
+from backstay.messages import summarise
 from backstay.model import (
     Call,
     Checkpoint,
@@ -23,11 +24,14 @@ from backstay.model import (
     Outcome,
     SessionId,
     SessionInfo,
-    State,
+    StateDict,
     StateSource,
     Status,
     Usage,
 )
+from backstay.port import CallRow, CheckpointRow, SessionRow
+from backstay.rules.commit import Totals
+from backstay.sealing import open_value
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_USAGE = Usage()
@@ -79,7 +83,7 @@ encode_fields = msgspec.msgpack.Encoder().encode
 _decode_fields = msgspec.msgpack.Decoder(Fields).decode
 
 
-def read_fields(row: Row) -> Fields:
+def read_fields(row: CheckpointRow) -> Fields:
     """The fields of a row, verified: its digest covers them, its parent's digest and its state's."""
     expected = checkpoint_digest(
         id_=row.id, parent=row.parent_digest, state=row.state_digest, sequence=row.sequence, fields=row.fields
@@ -89,7 +93,7 @@ def read_fields(row: Row) -> Fields:
         raise CorruptionError(message, hint="session.newest_intact() finds the newest one that is whole")
     try:
         return _decode_fields(row.fields)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         message = f"checkpoint {row.id[:12]} has fields that do not decode"
         raise CorruptionError(message) from error
 
@@ -113,6 +117,80 @@ def total_of(parent: Fields | None, used: Usage) -> bytes:
     if parent is None or not parent.total:
         return encode_usage(used)
     return parent.total if used == _NO_USAGE else encode_usage(decode_usage(parent.total) + used)
+
+
+class Given(msgspec.Struct, frozen=True, gc=False):
+    """What a caller says of a checkpoint, checked. `status` and `loop` are the parent's where they are None."""
+
+    trigger: str
+    used: Usage = _NO_USAGE
+    status: str | None = None
+    reason: str | None = None
+    step: int | None = None
+    label: str | None = None
+    metadata: bytes = b""
+    resume_hint: str | None = None
+    restored_from: str | None = None
+    summary: str | None = None
+    loop: bytes | None = None
+
+
+def check_given(
+    *,
+    step: object,
+    label: str | None,
+    trigger: str,
+    status: object,
+    usage: object,
+    metadata: object,
+    resume_hint: str | None,
+    summary: str | None,
+) -> Given:
+    """What a caller of `commit` says, or an InvalidInputError."""
+    check_text(label, "label")
+    check_text(resume_hint, "resume_hint")
+    check_text(summary, "summary")
+    check_text(trigger, "trigger", required=True)
+    check_step(step)
+    now, reason = check_status(status) or (None, None)
+    return Given(
+        trigger,
+        check_usage(usage),
+        now,
+        reason,
+        step,  # type: ignore[arg-type]
+        label,
+        encode_metadata(metadata),
+        resume_hint,
+        summary=summary,
+    )
+
+
+def make_fields(given: Given, parent: Fields | None, state: StateDict, *, branch: str, agent: str | None) -> Fields:
+    """The fields of a checkpoint on this parent."""
+    status, reason = given.status, given.reason
+    if status is None:
+        status, reason = ("in_progress", None) if parent is None else (parent.status, parent.reason)
+    loop = given.loop
+    if loop is None:
+        loop = b"" if parent is None else parent.loop
+    return Fields(
+        at_us=time.time_ns() // 1000,
+        branch=branch,
+        trigger=given.trigger,
+        status=status,
+        step=given.step,
+        label=given.label,
+        reason=reason,
+        agent=agent or (None if parent is None else parent.agent),
+        usage=encode_usage(given.used),
+        total=total_of(parent, given.used),
+        metadata=given.metadata,
+        resume_hint=given.resume_hint,
+        restored_from=given.restored_from,
+        summary=summarise(state) if given.summary is None else given.summary,
+        loop=loop,
+    )
 
 
 def check_state(state: object) -> None:
@@ -203,7 +281,9 @@ def to_datetime(at_us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=at_us)
 
 
-def to_checkpoint(row: Row, session: str, load: Callable[[], State], fields: Fields | None = None) -> Checkpoint:
+def to_checkpoint(
+    row: CheckpointRow, session: str, load: Callable[[], StateDict], fields: Fields | None = None
+) -> Checkpoint:
     """A row as people hold it; verified, unless its fields were made here a moment ago."""
     if fields is None:
         fields = read_fields(row)
@@ -245,9 +325,9 @@ def to_call(row: CallRow, *, status: str | None = None, result: Any = None) -> C
         name=row.name,
         key=row.key,
         kind=row.kind,
-        args=None if row.args is None else decode(row.args),
+        args=None if row.args is None else decode(open_value(row.args)),
         status=status or row.status,
-        result=result if row.result is None else decode(row.result),
+        result=result if row.result is None else decode(open_value(row.result)),
         error=None if row.error is None else ": ".join(row.error),
         started_at=to_datetime(row.started_us),
         ended_at=None if row.ended_us is None else to_datetime(row.ended_us),
@@ -255,19 +335,18 @@ def to_call(row: CallRow, *, status: str | None = None, result: Any = None) -> C
     )
 
 
-def to_info(row: SessionRow) -> SessionInfo:
+def to_info(row: SessionRow, *, crashed: bool = False) -> SessionInfo:
     """A session's line as people hold it."""
-    totals = row.totals
     return SessionInfo(
         id=SessionId(row.id),
-        agent=totals.agent,
-        status=Status(totals.status),
-        reason=totals.reason,
-        branches=row.branches,
+        agent=row.agent,
+        status=Status(row.status),
+        reason=row.reason,
+        branches=row.lanes,
         checkpoints=row.checkpoints,
-        last_step=totals.last_step,
-        usage=decode_usage(totals.usage),
+        last_step=row.last_step,
+        usage=decode_usage(row.usage),
         created_at=to_datetime(row.created_us),
-        updated_at=to_datetime(totals.at_us),
-        crashed=row.crashed,
+        updated_at=to_datetime(row.updated_us),
+        crashed=crashed,
     )

@@ -1,27 +1,136 @@
-"""From a checkpoint's id to its state: its chain and the blobs that the chain needs, as of one moment."""
+"""From a ref to a state: the rows down to a keyframe, as of one moment, opened and verified.
+
+A keyframe that is damaged costs nothing where its checkpoint has a delta too: it is passed over, and the state is read
+from the one before. With `salvage` a record that does not open gives its shape, and its values are marked.
+"""
 
 from __future__ import annotations
 
-from backstay.backend import Backend, Chain
-from backstay.delta import refs_of
+from collections.abc import Mapping
+
+import msgspec
+
+from backstay.delta import Rebuilt, Record, rebuild, refs_of
 from backstay.errors import CorruptionError
+from backstay.model import StateDict
+from backstay.port import Backend, CheckpointRow, LaneRow, Records, SessionRow
+from backstay.sealing import open_blob, open_delta, open_keyframe, salvage, unspill
+
+_EMPTY_SHAPE = Record(b"\x90", b"")
 
 
-def read_chain(backend: Backend, session: str, id_: str, *, salvage: bool = False) -> tuple[Chain, dict[bytes, bytes]]:
-    """A chain and its blobs; with `salvage`, those that can be read."""
+class Loaded(msgspec.Struct, frozen=True):
+    """A state with where it was read: `lane` if the ref was a branch. `rows` are those it was read from, oldest first.
+
+    `weight_bytes` is what the deltas since the keyframe weigh, `keyframe_bytes` how large the state was there.
+    """
+
+    session: SessionRow
+    lane: LaneRow | None
+    row: CheckpointRow
+    state: StateDict
+    touched: frozenset[str]
+    deltas: tuple[int, ...]
+    keyframe_bytes: int
+    blobs: frozenset[bytes]
+
+
+def load(backend: Backend, session: str, ref: str | int, *, salvage: bool = False) -> Loaded | Records:
+    """The state at a branch, a tag or a sequence; the Records as they are if there is nothing by that ref."""
+    without: set[int] = set()
     while True:
-        chain = backend.chain(session, id_, salvage=salvage)
-        needed = refs_of(chain.records)
+        records = backend.state(session, ref, salvage=salvage, without=without)
+        if records.session is None or not records.rows:
+            return records
         try:
-            blobs = dict(backend.blobs(needed, salvage=salvage)) if needed else {}
-        except CorruptionError:
-            if _is_current(backend, session, chain):
+            return _opened(records, records.session, salvage=salvage)
+        except _KeyframeDamagedError as error:
+            if not error.delta or error.sequence in without or salvage:
                 raise
-            continue
-        if len(blobs) == len(needed) or _is_current(backend, session, chain):
-            return chain, blobs
+            without.add(error.sequence)
 
 
-def _is_current(backend: Backend, session: str, chain: Chain) -> bool:
-    # A deletion between the two reads may have taken blobs that only the old chain needed: that is not damage.
-    return backend.chain(session, chain.row.id, salvage=True).epoch == chain.epoch
+class _KeyframeDamagedError(CorruptionError):
+    """A keyframe does not open; another may."""
+
+    def __init__(self, row: CheckpointRow, why: str) -> None:
+        super().__init__(why)
+        self.sequence, self.delta = row.sequence, bool(row.delta)
+
+
+def _opened(records: Records, session: SessionRow, *, salvage: bool) -> Loaded:
+    row = records.rows[-1]
+    if not isinstance(row, CheckpointRow):
+        raise CorruptionError(row.why)
+    chain = _chain(records, session.uid, salvaging=salvage)
+    wanted = refs_of(chain)
+    rebuilt: Rebuilt = rebuild(chain, _pieces(wanted, records.blobs, salvaging=salvage), salvage=salvage)
+    oldest = records.rows[0]
+    return Loaded(
+        session,
+        records.lane,
+        row,
+        rebuilt.state,
+        rebuilt.touched,
+        tuple([record.size_bytes for record in chain[1:]]),
+        oldest.size_bytes if isinstance(oldest, CheckpointRow) else row.size_bytes,
+        frozenset(wanted),
+    )
+
+
+def _chain(records: Records, uid: bytes, *, salvaging: bool) -> list[Record]:
+    """The records of a state: a keyframe, then deltas."""
+    oldest, *rest = records.rows
+    chain = [_keyframe(records, uid, salvaging=salvaging)]
+    before = oldest
+    for row in rest:
+        record = None
+        try:
+            if not isinstance(row, CheckpointRow):
+                raise CorruptionError(row.why)
+            data = unspill(row.delta, records.blobs)
+            base = before.state_digest if isinstance(before, CheckpointRow) else b""
+            record = open_delta(data, uid=uid, tail=row.tail, base=base, state=row.state_digest)
+        except CorruptionError:
+            if not salvaging:
+                raise
+            record = _shape(row.delta if isinstance(row, CheckpointRow) else b"", records.blobs)
+        chain.append(record)
+        before = row
+    return chain
+
+
+def _keyframe(records: Records, uid: bytes, *, salvaging: bool) -> Record:
+    row = records.rows[0]
+    try:
+        if not isinstance(row, CheckpointRow):
+            raise CorruptionError(row.why)
+        if records.keyframe is None:
+            raise CorruptionError(f"the keyframe of checkpoint {row.id[:12]} is missing")
+        data = unspill(records.keyframe, records.blobs)
+        return open_keyframe(data, uid=uid, tail=row.tail, state=row.state_digest)
+    except CorruptionError as error:
+        if salvaging:
+            return _shape(records.keyframe or b"", records.blobs)
+        if isinstance(row, CheckpointRow):
+            raise _KeyframeDamagedError(row, str(error.args[0])) from error
+        raise
+
+
+def _shape(data: bytes, blobs: Mapping[bytes, bytes]) -> Record:
+    try:
+        return salvage(unspill(data, blobs)) or _EMPTY_SHAPE
+    except CorruptionError:
+        return _EMPTY_SHAPE
+
+
+def _pieces(wanted: set[bytes], blobs: Mapping[bytes, bytes], *, salvaging: bool) -> dict[bytes, bytes]:
+    pieces: dict[bytes, bytes] = {}
+    for digest in wanted:
+        try:
+            if digest in blobs:
+                pieces[digest] = open_blob(blobs[digest], digest)
+        except CorruptionError:
+            if not salvaging:
+                raise
+    return pieces

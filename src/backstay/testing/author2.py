@@ -18,10 +18,10 @@ from backstay.delta import Known, Record, advance, know, rebuild, whole
 from backstay.digest import checkpoint_digest, state_digest
 from backstay.errors import CorruptionError, NotFoundError
 from backstay.ids import TAIL_BYTES, UID_BYTES
-from backstay.model import State
-from backstay.port import Ask, Backend, CallRow, CheckpointRow, Kind, Records, Unreadable
+from backstay.model import StateDict
+from backstay.port import Ask, Backend, CallRow, CheckpointRow, Key, Kind, Records, Row, Unreadable
 from backstay.port.lease import Holder, here
-from backstay.port.rows import DONE, STARTED, Head
+from backstay.port.rows import DONE, STARTED, Head, key_of
 from backstay.rules import branches, runs
 from backstay.rules.commit import Commit, Totals
 from backstay.rules.commit import commit as commit_rule
@@ -52,9 +52,9 @@ class Author:
         self.session = session
         self.branch = branch
         self.keyframe_every = keyframe_every
-        self.states: dict[int, State] = {}
+        self.states: dict[int, StateDict] = {}
         self.rows: list[CheckpointRow] = []
-        self.state: State = {}
+        self.state: StateDict = {}
         self.head: Head | None = None
         self.place = 0
         self._random = random
@@ -79,7 +79,7 @@ class Author:
 
     def draft(
         self,
-        state: State,
+        state: StateDict,
         *,
         keyframe: bool | None = None,
         delta: bool = True,
@@ -121,7 +121,7 @@ class Author:
             **options,
         )
 
-    def write(self, new: Commit, state: State) -> CheckpointRow:
+    def write(self, new: Commit, state: StateDict) -> CheckpointRow:
         """Hand a draft to the backend; if it takes it, go on from there."""
         row = self.backend.write(new.ask, commit_rule(new)).answer
         assert isinstance(row, CheckpointRow)
@@ -131,7 +131,7 @@ class Author:
         self.place = self.place + 1 if new.keyframe is None else 0
         return row
 
-    def commit(self, state: State, **options: Any) -> CheckpointRow:
+    def commit(self, state: StateDict, **options: Any) -> CheckpointRow:
         """Draft and write."""
         return self.write(self.draft(state, **options), state)
 
@@ -197,7 +197,7 @@ class Runner:
         """A call from its beginning to its end."""
         return self.finish(self.start(name), **fields)
 
-    def boundary(self, state: State | None = None, **options: Any) -> CheckpointRow:
+    def boundary(self, state: StateDict | None = None, **options: Any) -> CheckpointRow:
         """A checkpoint that takes in what is pending."""
         after = next_turn(self.author.state, len(self.author.rows)) if state is None else state
         return self.author.commit(after, lease=self.lease, **options)
@@ -261,7 +261,7 @@ def totals_at(at_us: int, *, status: str = "in_progress", agent: str | None = No
     return Totals(agent, status, None, None, b"", at_us)
 
 
-def next_turn(state: State, number: int) -> State:
+def next_turn(state: StateDict, number: int) -> StateDict:
     """The state after one more turn. Each change that a conversation knows comes up within a few turns."""
     messages = list(state.get("messages", []))
     if number % 20 == 19:
@@ -277,12 +277,12 @@ def next_turn(state: State, number: int) -> State:
 # reading
 
 
-def read_back(backend: Backend, session: str, ref: str | int, *, without: Collection[int] = ()) -> State:
+def read_back(backend: Backend, session: str, ref: str | int, *, without: Collection[int] = ()) -> StateDict:
     """A state, everything verified; CorruptionError if any of it is not as it was written."""
     return open_records(backend.state(session, ref, without=without))
 
 
-def open_records(records: Records) -> State:
+def open_records(records: Records) -> StateDict:
     """The state that some records lead to, everything verified."""
     if records.session is None or not records.rows:
         raise NotFoundError("there is no such checkpoint")
@@ -318,9 +318,24 @@ def _intact(row: CheckpointRow | Unreadable) -> CheckpointRow:
     return row
 
 
-def check_states(backend: Backend, session: str, states: Mapping[int, State]) -> None:
+def every_row(backend: Backend, session: str, kind: Kind, *, hidden: bool = False) -> list[Row | Unreadable]:
+    """All rows of one kind, page by page: only an empty page is the end."""
+    found: list[Row | Unreadable] = []
+    after: Key | None = None
+    while page := backend.scan(session, kind, after=after, limit=500, hidden=hidden):
+        found += page
+        after = key_in(page[-1])
+    return found
+
+
+def key_in(row: Row | Unreadable) -> Key:
+    """The key of a row, or of what stands in its place."""
+    return row.key if isinstance(row, Unreadable) else key_of(row)
+
+
+def check_states(backend: Backend, session: str, states: Mapping[int, StateDict]) -> None:
     """Every one of these checkpoints gives back what was put in, and there are no others."""
-    rows = backend.scan(session, Kind.CHECKPOINT, limit=1_000_000)
+    rows = every_row(backend, session, Kind.CHECKPOINT)
     assert [row.sequence for row in rows if isinstance(row, CheckpointRow)] == sorted(states)
     for sequence, state in states.items():
         assert exactly_equal(read_back(backend, session, sequence), state), f"#{sequence} gives back another state"

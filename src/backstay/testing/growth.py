@@ -13,7 +13,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from backstay.model import State
+from backstay.model import StateDict
 
 Change = tuple[str, Any, Any]
 
@@ -55,7 +55,7 @@ CHANGES: st.SearchStrategy[Change] = st.one_of(
 )
 
 
-def apply(change: Change, state: State) -> None:
+def apply(change: Change, state: StateDict) -> None:
     """Do a change to a state; where there is nothing to change, nothing happens."""
     what, where, value = copy.deepcopy(change)  # a strategy may give the same list twice
     if what == "set":
@@ -74,7 +74,7 @@ def apply(change: Change, state: State) -> None:
         _change_item(what, _messages(state), where, value)
 
 
-def _messages(state: State) -> list[Any]:
+def _messages(state: StateDict) -> list[Any]:
     found = state.get("messages")
     if not isinstance(found, list):
         found = state["messages"] = []

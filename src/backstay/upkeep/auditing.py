@@ -26,9 +26,9 @@ from backstay.backend import (
 )
 from backstay.codec import decode, encode_canonical
 from backstay.errors import BackstayError, CorruptionError, InvalidInputError, NotFoundError, UnavailableError
-from backstay.lineage import check_name
-from backstay.model import Problem, SessionId, State
-from backstay.run.keeping import at_place
+from backstay.names import check_name
+from backstay.model import Problem, SessionId, StateDict
+from backstay.run.result_places import at_place
 from backstay.store.fields import to_call
 from backstay.upkeep.journals import Arrived, Took
 
@@ -127,7 +127,7 @@ class Arriving:
         self._ids.add(call.id)
         self._groups.setdefault(took, []).append(call)
 
-    def show(self, kept: Kept, *, branch: str, stood: int | None, state: State) -> None:
+    def show(self, kept: Kept, *, branch: str, stood: int | None, state: StateDict) -> None:
         """A checkpoint has come. `stood` is the sequence of the one it was committed on, None if that is gone."""
         took = self._awaited.pop(kept.row.id, None)
         if took is None:
@@ -184,7 +184,7 @@ class Recheck:
         self._session = session
         self.problems: list[Problem] = []
 
-    def taken_by(self, id_: str, state: State | None) -> None:
+    def taken_by(self, id_: str, state: StateDict | None) -> None:
         """The calls that a checkpoint took in; against its state, if that can be read."""
         try:
             for journaled in self._backend.calls(self._session, id_):

@@ -8,34 +8,38 @@ from typing import Any
 import apsw
 import pytest
 
-from backstay import packing
-from backstay.backend import Commit, Row
-from backstay.backends import sqlite
-from backstay.backends.sqlite import SqliteBackend, schema, wal, writes
-from backstay.testing.faults import Faults
+from backstay import sealing
+from backstay.backends2 import sqlite
+from backstay.backends2.sqlite import SqliteBackend, connections, store_file, wal
+from backstay.port import Ask, Batch, CheckpointRow, Decide, LaneRow, More, View
 from tests.crash.ring.children import work
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
+from tests.faults import Faults
 
-_MOVE_TOO_EARLY = "UPDATE names SET cid = 1 + (SELECT max(cid) FROM checkpoints) WHERE name = 'main'"
+_write = SqliteBackend.write
 
 
-def move_heads_first(self: SqliteBackend, commit: Commit) -> Row:
+def move_heads_first(self: SqliteBackend, ask: Ask, decide: Decide) -> View:
     """The head is moved in one transaction, and what it points at is written in the next."""
-    before = self._read(lambda found: found.execute("SELECT sid, name, cid FROM names").fetchall())
-    self._write(lambda found: found.execute(_MOVE_TOO_EARLY))
+    rest: list[Batch] = []
 
-    def write(connection: apsw.Connection) -> Row:
-        for sid, name, cid in before:
-            connection.execute("UPDATE names SET cid = ? WHERE sid = ? AND name = ?", (cid, sid, name))
-        return writes.commit(connection, commit)
+    def early(view: View) -> Batch | More:
+        batch = decide(view)
+        if isinstance(batch, More) or not any(isinstance(row, CheckpointRow) for row in batch.puts):
+            return batch
+        rest.append(Batch(tuple([row for row in batch.puts if not isinstance(row, LaneRow)]), batch.drops, batch.blobs))
+        return Batch(tuple([row for row in batch.puts if isinstance(row, LaneRow)]), answer=batch.answer)
 
-    return self._write(write)
+    view = _write(self, ask, early)
+    for batch in rest:
+        _write(self, ask, lambda _, batch=batch: batch)  # type: ignore[misc]
+    return view
 
 
 def work_head_first(say: Say, place: Place, faults: Faults, durability: str) -> None:
     """The day of a store whose heads move too early."""
-    SqliteBackend.commit = move_heads_first  # type: ignore[method-assign]
+    SqliteBackend.write = move_heads_first  # type: ignore[method-assign]
     work(say, place, faults, durability)
 
 
@@ -60,16 +64,16 @@ class _Agreeable:
 
 def believe_everything(patch: pytest.MonkeyPatch) -> None:
     """Neither the seals of records nor the checksums of pages are compared any more."""
-    connect = schema.connect
+    connect = connections.connect
 
     def careless(path: Path, **named: Any) -> apsw.Connection:
         connection = connect(path, **named)
         connection.pragma("checksum_verification", 0)
         return connection
 
-    patch.setattr(packing, "sha256", lambda _: _Agreeable())
-    patch.setattr(schema, "connect", careless)
-    patch.setattr(sqlite, "connect", careless)
+    patch.setattr(sealing, "sha256", lambda _: _Agreeable())
+    for module in (connections, store_file, sqlite):
+        patch.setattr(module, "connect", careless, raising=False)
 
 
 def ignore_notes(patch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from backstay.backends.sqlite import desk, wal
-from backstay.testing.faults import Faults, Posix, mount
+from backstay.backends2.sqlite import group_commit, wal
+from tests.faults import Faults, Posix, mount
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
 from tests.crash.ring.workload import Day, go_on, judge, judge_bundle, looks, shorten
@@ -15,8 +15,8 @@ from tests.crash.ring.workload import Day, go_on, judge, judge_bundle, looks, sh
 def shorten_log() -> None:
     """So that it is moved into the store, and begun anew, many times in a day."""
     wal.WAL_BYTES = 48 * 1024
-    desk._CHECKPOINT_PAGES = 8
-    desk._RESTART_PAGES = 24
+    group_commit._CHECKPOINT_PAGES = 8
+    group_commit._RESTART_PAGES = 24
 
 
 @contextmanager

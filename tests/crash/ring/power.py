@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import backstay
-from backstay.testing.faults import Call, Crash, Moment, Timeline
+from tests.faults import Call, Crash, Moment, Timeline
 from tests.crash.ring.rooms import Place
 from tests.crash.ring.workload import Look, go_on, judge, judge_bundle, look_at
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import backstay
-from backstay.store import Store
+from backstay.face import Store
 
 _MEMORY = Path("/dev/shm")
 KINDS = ("sqlite", "files")

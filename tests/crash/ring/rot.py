@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from backstay.errors import BackstayError
-from backstay.store import Session, Store
+from backstay.face import Session, Store
+from backstay.port import Ask
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
-from tests.crash.ring.running import Agent, look_at_runs
+from tests.crash.ring.running import Agent, ids_of, look_at_runs, pending_calls
 from tests.crash.ring.workload import Look, look, text
 
 PAGE_BYTES = 4096
@@ -105,14 +108,14 @@ def reads(store: Store, name: str, truth: Look) -> Iterator[tuple[Callable[[], A
     by_number: dict[int, str] = {}
 
     def ids() -> list[int]:
-        found = {session.checkpoint(id_).sequence: id_ for id_ in store.backend.ids(name)}
+        found = {session.checkpoint(id_).sequence: id_ for id_ in ids_of(store.backend, name)}
         by_number.update(found)
         return sorted(found)
 
     yield ids, sorted(truth["states"])
     yield lambda: {each: found.sequence for each, found in session.branches().items()}, truth["branches"]
     yield lambda: {each: found.sequence for each, found in session.tags().items()}, truth["tags"]
-    yield lambda: store.backend.find_session(name) is not None, True
+    yield lambda: store.backend.read(Ask(name)).session is not None, True
     yield partial(look_at_runs, store.backend, name), {part: truth[part] for part in RUNS}
     for branch, calls in truth["pending"].items():
         yield partial(pending_on, store, name, branch), calls
@@ -126,7 +129,7 @@ def reads(store: Store, name: str, truth: Look) -> Iterator[tuple[Callable[[], A
 
 
 def pending_on(store: Store, name: str, branch: str) -> list[Any]:
-    return [journaled.call for journaled in store.backend.pending(name, branch).calls]
+    return [replace(call, run=0) for call in pending_calls(store.backend, name, branch)]
 
 
 def numbers(session: Session, branch: str) -> list[int]:

@@ -6,16 +6,26 @@ the earlier one may have been reported as failed and be there all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+import os
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from msgspec.structs import replace
 
-from backstay.backend import DONE, Backend, Entry, Journaled, Lease
-from backstay.errors import FencedError
-from backstay.testing.author import NOW_US
-from backstay.testing.runner import LONG_US, new_call
+import backstay
+from backstay.errors import CorruptionError, FencedError
+from backstay.face import Session
+from backstay.model import StateDict
+from backstay.port import EVERY, Ask, Backend, CallRow, CheckpointRow, Kind, LaneRow
+from backstay.port.lease import here
+from backstay.port.rows import DONE, STARTED
+from backstay.rules import runs
+from backstay.rules.refusals import Lease
+from backstay.store.fields import Given
+from backstay.store.overview import calls_taken
+
+NOW_US = 1_700_000_000_000_000
+LONG_US = 3_600_000_000
 
 
 class Agent:
@@ -24,61 +34,99 @@ class Agent:
     def __init__(self, backend: Backend, session: str, branch: str = "main") -> None:
         self._backend, self._session, self._branch = backend, session, branch
 
-    def enter(self, input_: bytes = b"\xa2go") -> None:
+    def enter(self, input_: bytes = b"\0\xa2go") -> None:
         """Begin, or go on with what is unfinished."""
-        self._backend.enter(Entry(self._session, self._branch, "an agent", LONG_US, NOW_US, input_))
+        uid, nonce = os.urandom(16), os.urandom(8)
+        intent = runs.Enter(
+            self._session, self._branch, uid, nonce, here(), "an agent", LONG_US, NOW_US, input_
+        )
+        self._backend.write(intent.ask, runs.enter(intent))
 
     def start(self, name: str) -> None:
         """A call is begun."""
-        call = new_call(name, id=f"call {name}")
-        self._backend.journal(self.lease(), call, after=self._after())
+        lease = self.lease()
+        call = CallRow(
+            *(0, 0, 0, f"call {name}", None, name, None, 0, "tool", None, b"\x05" * 16, STARTED),
+            token=lease.token,
+            started_us=NOW_US,
+        )
+        self._backend.write(runs.journal_ask(lease, None), runs.journal(lease, call, at=None))
 
     def finish(self, name: str) -> None:
         """What became of it."""
-        begun = self._begun(name)
-        call = replace(begun.call, status=DONE, ended_us=NOW_US + 9, result=b"\xa6result")
-        self._backend.journal(self.lease(), call, after=begun.after, slot=begun.slot)
+        begun, lease = self._begun(name), self.lease()
+        call = replace(begun, status=DONE, ended_us=NOW_US + 9, result=b"\0\xa6result")
+        self._backend.write(runs.journal_ask(lease, begun.at), runs.journal(lease, call, at=begun.at))
 
     def leave(self, status: str | None = None) -> None:
         """Give the lease back; that an interruption is recorded cannot be seen, so it may be tried twice."""
+        lease = self.lease()
+        rule = runs.leave(lease, status=status, reason=None if status is None else "a reason")
         with suppress(FencedError) if status is None else nullcontext():
-            self._backend.leave(self.lease(), status=status, reason=None if status is None else "a reason")
+            self._backend.write(runs.lease_ask(lease), rule)
 
     def abandon(self) -> None:
         """Give up what is pending."""
-        self._backend.abandon(self._session, self._branch, reason="no use")
+        rule = runs.abandon(self._session, self._branch, reason="no use", at_us=NOW_US, nonce="n")
+        self._backend.write(runs.abandon_ask(self._session, self._branch), rule)
 
-    @contextmanager
-    def boundary(self, **more: Any) -> Iterator[None]:
-        """What is committed in here is a boundary of the run."""
-        write, lease = self._backend.commit, self.lease()
-        self._backend.commit = lambda commit: write(replace(commit, lease=lease, **more))  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            del self._backend.commit
+    def boundary(self, session: Session, state: StateDict, *, step: int, ends_run: bool = False) -> None:
+        """A boundary of the run."""
+        history, head = session._history, session.head(self._branch)
+        history.write(
+            self._branch,
+            state,
+            Given("iteration", status="in_progress", step=step, loop=b""),
+            expect=backstay.NOTHING if head is None else head.id,
+            lease=self.lease(),
+            ends_run=ends_run,
+        )
 
     def lease(self) -> Lease:
         """What the run on the branch shows."""
-        (row,) = [row for row in self._backend.runs(self._session) if row.branch == self._branch]
-        return Lease(self._session, self._branch, row.run, row.token, LONG_US)
+        lane = self._backend.read(Ask(self._session, names=(self._branch,))).lanes[self._branch]
+        return Lease(self._session, self._branch, lane.run, lane.token, LONG_US)
 
-    def _begun(self, name: str) -> Journaled:
-        calls = self._backend.pending(self._session, self._branch).calls
-        return next(journaled for journaled in calls if journaled.call.name == name)
+    def _begun(self, name: str) -> CallRow:
+        return next(call for call in pending_calls(self._backend, self._session, self._branch) if call.name == name)
 
-    def _after(self) -> int:
-        found = self._backend.find_branch(self._session, self._branch)
-        row = None if found is None else self._backend.find_row(self._session, found.head_id)
-        return 0 if row is None else row.sequence
+
+def pending_calls(backend: Backend, session: str, branch: str) -> list[CallRow]:
+    """What is pending on a branch; runs are numbered by each store for itself."""
+    view = backend.read(Ask(session, names=(branch,), pending=(branch,)))
+    found = runs.pending_of(view.pending.get(branch, ()))
+    assert all(isinstance(call, CallRow) for call in found)
+    return [call for call in found if isinstance(call, CallRow)]
+
+
+def ids_of(backend: Backend, session: str) -> list[str]:
+    """The ids of all checkpoints, oldest first."""
+    rows = backend.scan(session, Kind.CHECKPOINT, limit=1_000_000)
+    for row in rows:
+        if not isinstance(row, CheckpointRow):
+            raise CorruptionError(row.why)  # type: ignore[union-attr]
+    return [row.id for row in rows if isinstance(row, CheckpointRow)]
 
 
 def look_at_runs(backend: Backend, session: str) -> dict[str, Any]:
-    """All there is to see of a session's runs and calls, but who is alive and what is drawn or counted by a backend."""
-    rows = backend.runs(session)
+    """All there is to see of a session's runs and calls, but who is alive and what a store numbers for itself."""
+    lanes: list[LaneRow] = sorted(
+        [lane for lane in backend.read(Ask(session, names=EVERY)).lanes.values() if lane.run],
+        key=lambda lane: lane.name,
+    )
+    kept = backend.scan(session, Kind.CALL, limit=1_000_000)
+    rows = [row for row in backend.scan(session, Kind.CHECKPOINT, limit=1_000_000) if isinstance(row, CheckpointRow)]
     return {
-        "runs": [(row.branch, row.entered, row.unfinished, row.input, row.crashes) for row in rows],
-        "calls": [(journaled.after, journaled.call) for journaled in backend.entries(session)],
-        "pending": {row.branch: [each.call for each in backend.pending(session, row.branch).calls] for row in rows},
-        "taken in": [[each.call for each in backend.calls(session, id_)] for id_ in backend.ids(session)],
+        "runs": [(lane.name, lane.entered, lane.unfinished, lane.input, lane.crashes) for lane in lanes],
+        "calls": sorted([_plain(call) for call in kept], key=lambda call: (call.journal, call.n, call.id)),
+        "pending": {
+            lane.name: [_plain(call) for call in pending_calls(backend, session, lane.name)] for lane in lanes
+        },
+        "taken in": [[_plain(call) for call in calls_taken(backend, session, row)] for row in rows],
     }
+
+
+def _plain(call: Any) -> CallRow:
+    if not isinstance(call, CallRow):
+        raise CorruptionError(call.why)
+    return replace(call, run=0)

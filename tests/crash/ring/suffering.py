@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backstay.errors import UnavailableError
-from backstay.testing.faults import Faults
+from tests.faults import Faults
 from tests.crash.ring.children import beneath
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place

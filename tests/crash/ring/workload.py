@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import backstay
-from backstay.model import State
+from backstay.model import StateDict
 from backstay.retention import Retention
-from backstay.store import Session, Store
+from backstay.face import Session, Store
 from tests.crash.ring.rooms import room
-from tests.crash.ring.running import Agent, look_at_runs
+from tests.crash.ring.running import Agent, ids_of, look_at_runs
 
 Look = dict[str, Any]
 
@@ -86,13 +86,18 @@ class Day:
 
     def grow(self, name: str, turn: int, *, branch: str = "main", note: str = "") -> None:
         """One turn of an agent: the state with two more messages."""
+        state = self.next_state(name, turn, branch=branch, note=note)
+        self.of(name).commit(state, branch=branch, step=turn, label=f"turn {turn}")
+
+    def next_state(self, name: str, turn: int, *, branch: str = "main", note: str = "") -> StateDict:
+        """The state with two more messages."""
         session = self.of(name)
-        state: State = session.load(branch) if session.head(branch) is not None else {"messages": []}
+        state: StateDict = session.load(branch) if session.head(branch) is not None else {"messages": []}
         said = [{"role": role, "content": f"{role} of {name} at {turn} " + text(turn, 80)} for role in ("user", "ai")]
         state["messages"] = [*state["messages"], *said]
         if note:
             state["note"] = note
-        session.commit(state, branch=branch, step=turn, label=f"turn {turn}")
+        return state
 
     def agent(self, branch: str = "main") -> Agent:
         """Whoever runs a branch of the session that has runs."""
@@ -100,8 +105,8 @@ class Day:
 
     def boundary(self, turn: int, **more: bool) -> None:
         """A turn of that agent."""
-        with self.agent().boundary(**more):
-            self.grow("echo", turn)
+        session, state = self.of("echo"), self.next_state("echo", turn)
+        self.agent().boundary(session, state, step=turn, **more)
 
     def reopen(self) -> None:
         """Close the store, open it again."""
@@ -126,7 +131,7 @@ def look(store: Store) -> Look:
 def look_at(store: Store, name: str) -> Look:
     """Everything there is to see of one session."""
     session = store.session(name)
-    known = {id_: session.checkpoint(id_).sequence for id_ in store.backend.ids(name)}
+    known = {id_: session.checkpoint(id_).sequence for id_ in ids_of(store.backend, name)}
     branches = session.branches()
     return {
         "states": {sequence: session.load(id_) for id_, sequence in known.items()},
@@ -187,7 +192,7 @@ def go_on(store: Store, turns: int = 5) -> None:
     for name in ("alpha", "omega"):
         session = store.session(name)
         there = session.head() is not None
-        state: State = session.load() if there else {"messages": []}
+        state: StateDict = session.load() if there else {"messages": []}
         for turn in range(turns):
             state = {**state, "messages": [*state["messages"], {"role": "user", "content": f"on we go, {turn}"}]}
             session.commit(state)

@@ -15,7 +15,7 @@ from typing import Any
 
 import backstay
 from backstay import ClosedError, InDoubtError, LeaseHeldError, UnavailableError
-from backstay.testing.faults import Faults, Posix, mount
+from tests.faults import Faults, Posix, mount
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
 from tests.crash.runs.agent import SESSION, STRATEGIES, Outside, examine, judge_end, live, settle
@@ -23,7 +23,7 @@ from tests.crash.runs.stalling import Line, child
 
 
 class Interrupter:
-    """Turns a signal into an exception, once per arming, wherever the program is at that moment."""
+    """InOrder a signal into an exception, once per arming, wherever the program is at that moment."""
 
     def __init__(self, number: int, error: type[BaseException]) -> None:
         self.armed = False

@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 
 from backstay import cli
-from backstay.cli.ending import MEANINGS
+from backstay.cli.exit_codes import MEANINGS
 from backstay.cli.line import Line
 from backstay.cli.shapes import SHAPES
 from tests.faces.cli import shell, story

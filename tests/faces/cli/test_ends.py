@@ -16,7 +16,7 @@ import pytest
 
 import backstay
 from backstay import cli
-from backstay.cli.ending import _IN_WORDS, DAMAGED, FAILED, HELD, code_of, words_of
+from backstay.cli.exit_codes import _IN_WORDS, DAMAGED, FAILED, HELD, code_of, words_of
 from tests.faces.cli import shell
 from tests.house.tree import SRC
 

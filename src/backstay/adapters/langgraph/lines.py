@@ -22,14 +22,15 @@ from hashlib import sha256
 from heapq import merge
 from typing import Any, NamedTuple
 
-from backstay.backend import Backend, Row
 from backstay.codec import decode
-from backstay.delta import rebuild
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
-from backstay.model import MAX_NAME_CHARS, State
-from backstay.store import Session, Store
+from backstay.face import Session, Store
+from backstay.model import MAX_NAME_CHARS, StateDict
+from backstay.port import EVERY, Ask, Backend, CheckpointRow
 from backstay.store.fields import read_fields
-from backstay.store.reading import read_chain
+from backstay.store.overview import find_row
+from backstay.store.reading import Loaded, load
+from backstay.store.refs import readable
 
 MINE = "lg"  # the key of LangGraph's own part in a state and in a checkpoint's metadata
 _ROOT = "main"
@@ -38,7 +39,6 @@ _SUFFIX = re.compile(r"(?:\+\d+|![0-9a-f]{16})\Z")
 _WRITES = re.compile(r".*\+(\d+)", re.DOTALL)
 _LONG_NS = 200
 _MANY_LINES = 8
-_MANY_IDS = 10_000
 _PAGE_ROWS = 64
 Entries = list[list[Any]]  # writes: path, task, index, channel, value
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -101,7 +101,7 @@ class Held(NamedTuple):
         return checkpoint_of(self.id) != self.of
 
 
-def held(row: Row) -> Held | None:
+def held(row: CheckpointRow) -> Held | None:
     """A row as one of ours; None if it is somebody else's."""
     fields = read_fields(row)
     metadata: dict[str, Any] = decode(fields.metadata) if fields.metadata else {}
@@ -174,7 +174,7 @@ class Tail(NamedTuple):
 
     branch: str
     head: Held
-    state: State
+    state: StateDict
 
 
 class Place(NamedTuple):
@@ -201,24 +201,23 @@ class Thread:
     def lines(self, ns: str | None) -> dict[str, str]:
         """The branches of a namespace (None: of all) and their heads."""
         if ns is not None:
-            line = self.backend.find_session(self.id)
-            if line is None:
+            view = self.backend.read(Ask(self.id, names=(branch_of(ns),)))
+            if view.session is None:
                 return {}
-            if line.branches == 1:
-                found = self.backend.find_branch(self.id, branch_of(ns))
-                if found is not None:
-                    return {found.name: found.head_id}
+            lane = view.lanes.get(branch_of(ns))
+            if view.session.lanes == 1 and lane is not None and lane.head is not None:
+                return {lane.name: lane.head.id}
         wanted = None if ns is None else line_of(branch_of(ns))
         result = {}
-        for branch in self.backend.names(self.id).branches:
-            name = line_of(branch.name)
-            if name is not None and (wanted is None or name[0] == wanted[0]):
-                result[branch.name] = branch.head_id
+        for lane in self.backend.read(Ask(self.id, names=EVERY)).lanes.values():
+            name = line_of(lane.name)
+            if name is not None and lane.head is not None and (wanted is None or name[0] == wanted[0]):
+                result[lane.name] = lane.head.id
         return result
 
     def find(self, row_id: str) -> Held | None:
         """A row by its id."""
-        row = self.backend.find_row(self.id, row_id)
+        row = find_row(self.backend, self.id, row_id)
         return None if row is None else held(row)
 
     def heads(self, ns: str | None) -> dict[str, Held]:
@@ -258,7 +257,7 @@ class Thread:
 
     def strays(self, ids: Iterable[str], *, born: int) -> tuple[Entries, Entries]:
         """The writes in these rows, in the store's order: those that came before their checkpoint, and those after."""
-        rows = [row for id_ in ids if (row := self.backend.find_row(self.id, id_)) is not None]
+        rows = [row for id_ in ids if (row := find_row(self.backend, self.id, id_)) is not None]
         early: Entries = []
         late: Entries = []
         for row in sorted(rows, key=lambda row: row.sequence):
@@ -275,15 +274,18 @@ class Thread:
 
     def ids(self, prefix: str) -> list[str]:
         """The rows whose ids begin like this."""
-        return list(self.backend.find_ids(self.id, prefix, limit=_MANY_IDS))
+        return list(self.backend.read(Ask(self.id, prefix=prefix)).foreign)
 
-    def state(self, row_id: str) -> State:
+    def state(self, row_id: str) -> StateDict:
         """The state at a row, verified; what a row holds never changes, so the last few are at hand."""
         for tail in self.tails.values():
             if tail.head.id == row_id:
                 return tail.state
-        chain, pieces = read_chain(self.backend, self.id, row_id)
-        return rebuild(chain.records, pieces).state
+        row = find_row(self.backend, self.id, row_id)
+        found = None if row is None else load(self.backend, self.id, row.sequence)
+        if not isinstance(found, Loaded) or found.row.id != row_id:
+            raise NotFoundError(f"thread {self.id!r} has no row {row_id!r}")
+        return found.state
 
     def rows(self, ns: str | None) -> Iterator[Held]:
         """All rows of a namespace, newest first; what lies on several lines comes once."""
@@ -293,19 +295,20 @@ class Thread:
                 yield found
             before = row.sequence
 
-    def _line(self, head_id: str) -> Iterator[Row]:
-        next_id: str | None = head_id
-        last: str | None = None
-        while next_id is not None:
-            try:
-                page = self.backend.line(self.id, next_id, limit=_PAGE_ROWS)
-            except NotFoundError:
-                # Pruned since the page before was read: its last row is linked to what is left.
-                row = None if last is None else self.backend.find_row(self.id, last)
-                next_id, last = None if row is None else row.link_id, None
+    def _line(self, head_id: str) -> Iterator[CheckpointRow]:
+        head = find_row(self.backend, self.id, head_id)
+        at, last = None if head is None else head.sequence, head_id
+        while at is not None:
+            page = [readable(self.id, row) for row in self.backend.ancestors(self.id, at, limit=_PAGE_ROWS)]
+            if not page:
+                # Pruned since the page before was read: its last row rests on what is left.
+                row = find_row(self.backend, self.id, last)
+                if row is None or row.parent == at:
+                    return
+                at = row.parent
                 continue
             yield from page
-            next_id, last = page[-1].link_id, page[-1].id
+            at, last = page[-1].parent, page[-1].id
 
     # writing
 
@@ -331,7 +334,7 @@ class Thread:
         self,
         ns: str,
         place: Place,
-        state: State,
+        state: StateDict,
         *,
         id_: str,
         metadata: dict[str, Any],
@@ -359,7 +362,7 @@ class Thread:
         summary = "" if trigger == "input" else None
         self._commit(ns, place, state, id_=id_, trigger=trigger, step=step, summary=summary, more=more, mine=mine)
 
-    def write(self, ns: str, place: Place, state: State, *, id_: str, summary: str) -> None:
+    def write(self, ns: str, place: Place, state: StateDict, *, id_: str, summary: str) -> None:
         """Writes, on top of the state that they find."""
         head, step = place.head, None
         mine: dict[str, Any] = {"of": ""}
@@ -374,7 +377,7 @@ class Thread:
         self,
         ns: str,
         place: Place,
-        state: State,
+        state: StateDict,
         *,
         id_: str,
         trigger: str,

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from backstay.aio import AsyncStore
-from backstay.store import Store
+from backstay.face import Store
 
 
 def sync_store(store: Store | AsyncStore) -> Store:
     """The store itself, for those that do their own awaiting."""
-    return store._store if isinstance(store, AsyncStore) else store  # noqa: SLF001
+    return store.sync if isinstance(store, AsyncStore) else store
 
 
 class _Leaving(Protocol):
-    def _leave(self) -> None: ...
+    def leave(self) -> None: ...
 
 
 S = TypeVar("S", bound=_Leaving)
@@ -34,7 +34,7 @@ class Opening(Generic[S]):
         return self._opened[-1]
 
     def __exit__(self, *_: object) -> None:
-        self._opened.pop()._leave()  # noqa: SLF001 - of this room
+        self._opened.pop().leave()
 
     async def __aenter__(self) -> S:
         return await asyncio.to_thread(self.__enter__)

@@ -30,15 +30,16 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 import backstay
-from backstay.adapters.langgraph.choosing import checkpoints, made_by, outdated
+from backstay.adapters.langgraph.codec import Codec, Memo, listed
 from backstay.adapters.langgraph.lines import MINE, Entries, Held, Place, Tail, Thread, calls_of, short_ts
+from backstay.adapters.langgraph.listing import checkpoints, made_by, outdated
 from backstay.adapters.langgraph.opening import Opening, sync_store
-from backstay.adapters.langgraph.placing import NEVER, elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
-from backstay.adapters.langgraph.plain import Codec, Memo, listed
+from backstay.adapters.langgraph.placement import NEVER, elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
 from backstay.aio import AsyncStore
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
-from backstay.model import State
-from backstay.store import Store
+from backstay.face import Store
+from backstay.model import StateDict
+from backstay.store.overview import session_row
 from backstay.upkeep.copying import copy_session
 from backstay.upkeep.pruning import drop
 
@@ -83,7 +84,8 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         """A saver with its own store: `with BackstaySaver.open("sqlite:///agent.db") as saver`, or `async with`."""
         return Opening(lambda: cls(backstay.open(url, durability=durability), **options))
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Close the store that `open` opened."""
         self.store.close()
         self._pool.shutdown(wait=False)
 
@@ -180,7 +182,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             rest = {key: memo.plain(value) for key, value in checkpoint.items() if key not in _OWN}
             inner = {key: values.pop(key) for key in [*values] if key == MINE or is_inner(key)}
             # A tuple is one value: it is written anew each time, but packs to almost nothing beside the one before.
-            mine: State = {"cp": (inner, *rest.items())}
+            mine: StateDict = {"cp": (inner, *rest.items())}
             plain = listed(memo.plain(dict(get_checkpoint_metadata(config, metadata))))
             ts = short_ts(checkpoint["ts"])
 
@@ -269,7 +271,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread with all it has: namespaces, forks, parents and writes."""
         source = str(source_thread_id)
-        if self.store.backend.find_session(source) is None:
+        if session_row(self.store.backend, source) is None:
             return
         copy_session(self.store.backend, source, str(target_thread_id))
 

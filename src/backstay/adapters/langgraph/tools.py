@@ -21,18 +21,18 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphBubbleUp
 
+from backstay.adapters.langgraph.codec import Codec
 from backstay.adapters.langgraph.lines import calls_of
 from backstay.adapters.langgraph.opening import sync_store
-from backstay.adapters.langgraph.plain import Codec
 from backstay.adapters.langgraph.saver import BackstaySaver
 from backstay.aio import AsyncStore
-from backstay.aio.lanes import Crew
 from backstay.aio.run import AsyncRun
+from backstay.aio.threads import Threads
 from backstay.errors import BackstayError, CallFailedError, UnavailableError
+from backstay.face import Store
 from backstay.model import MAX_NAME_CHARS
 from backstay.run import Run
-from backstay.run.wording import OnDoubt
-from backstay.store import Store
+from backstay.run.options import OnDoubt
 
 _BUBBLED = {"interrupted": True}
 _SETTLE_S = 5.0  # many times what a write takes
@@ -50,7 +50,7 @@ class Once:
         self._kept = kept if isinstance(kept, Run) else sync_store(kept)
         self._on_doubt: OnDoubt = on_doubt
         self._codec = Codec(serde)
-        self._crew = Crew()
+        self._threads = Threads()
         self._unkept: set[str] = set()  # subgraphs that have no checkpoints
 
     def __call__(self, request: Any, execute: Callable[[Any], Any] | None = None) -> Any:
@@ -107,8 +107,8 @@ class Once:
         if run is None:
             return await execute(request)
         with _own_errors():
-            await self._crew.run(self._settle, asked)
-            awaited = AsyncRun(run, self._crew)
+            await self._threads.run(self._settle, asked)
+            awaited = AsyncRun(run, self._threads)
             if run is self._kept:
                 return await self._amade(awaited, asked, execute)
             async with awaited:

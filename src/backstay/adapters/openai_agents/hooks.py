@@ -16,9 +16,9 @@ from agents.tool_context import ToolContext
 
 from backstay import errors
 from backstay.adapters.openai_agents.items import Items, output_item, take_in
-from backstay.adapters.openai_agents.live import Context, Live, Slot, Task, key_of, lives, visits
+from backstay.adapters.openai_agents.live import Context, Live, key_of, lives, visits
 from backstay.adapters.openai_agents.session import BackstaySession
-from backstay.aio.run import AsyncRun
+from backstay.driving import Slot, Task
 from backstay.run import Run
 
 
@@ -39,7 +39,7 @@ class BackstayHooks(RunHooks[Any]):  # type: ignore[misc]
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for live in list(self._begun):
-            await live.crew.finish(live.leave, error)
+            await live.threads.finish(live.leave, error)
 
     async def on_agent_start(self, context: Any, agent: Any) -> None:
         """The first word of a run: it takes the lease."""
@@ -49,7 +49,7 @@ class BackstayHooks(RunHooks[Any]):  # type: ignore[misc]
         """The lease is kept while the model thinks."""
         if isinstance(context, ToolContext):
             return  # an agent that is a tool
-        if not await self._tell(context, Live.ask, agent.name):
+        if not await self._tell(context, Live.ask_model, agent.name):
             message = "BackstayHooks do not know which session this run is on"
             raise errors.InvalidInputError(message, hint="Runner.run(…, session=s, hooks=BackstayHooks(s))")
 
@@ -65,7 +65,7 @@ class BackstayHooks(RunHooks[Any]):  # type: ignore[misc]
         slot, args = _slot(context, tool), {"arguments": getattr(context, "tool_arguments", None)}
         live = await self._find_live(context, slot)
         if live is not None:
-            await live.crew.finish(live.start, slot, args, getattr(tool, "_is_agent_tool", False))
+            await live.threads.finish(live.start_tool, slot, args, getattr(tool, "_is_agent_tool", False))
 
     async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: object) -> None:
         """What came out is on disk before the model hears of it."""
@@ -80,7 +80,7 @@ class BackstayHooks(RunHooks[Any]):  # type: ignore[misc]
         live = await self._find_live(context)
         if live is None:
             return False
-        await live.crew.finish(verb, live, *args)
+        await live.threads.finish(verb, live, *args)
         return True
 
     async def _find_live(self, context: Any, slot: Slot | None = None) -> Live | None:
@@ -88,7 +88,7 @@ class BackstayHooks(RunHooks[Any]):  # type: ignore[misc]
         key = key_of(context)
         found = [(wrapper, *visit) for wrapper, visit in list(visits.items()) if key_of(wrapper) is key]
         wrapper, session, task = found[0] if found else (None, self._session, None)
-        live = None if session is None else session._live
+        live = None if session is None else session.live
         if session is None or (live is not None and live.key is key):
             return live
         if live is not None and not found and not live.is_over:
@@ -97,7 +97,7 @@ class BackstayHooks(RunHooks[Any]):  # type: ignore[misc]
             if live.is_busy and not live.has_ended():
                 raise errors.LeaseHeldError(f"{session!r} is being run", hint="wait for that to end, or fork")
         if live is not None and (live.is_over or not found):
-            await live.crew.finish(live.leave, None)  # it has failed; or waited for an approval, which is here
+            await live.threads.finish(live.leave, None)  # it has failed; or waited for an approval, which is here
         entering = self._entering.get(id(key))  # tools that begin at once are one run
         if entering is None:
             entering = asyncio.ensure_future(self._enter(session, key, wrapper, task))
@@ -112,18 +112,18 @@ class BackstayHooks(RunHooks[Any]):  # type: ignore[misc]
             raise
 
     async def _enter(self, session: BackstaySession, key: object, wrapper: Context, task: Task) -> Live:
-        run: Run = session._fresh().run(branch=session.branch, lease_s=self._lease_s)
-        await AsyncRun(run, session._crew).__aenter__()
+        run: Run = session.fresh().run(branch=session.branch, lease_s=self._lease_s)
         live = Live(session, run, key)
-        live.watch(wrapper, task)
+        await live.enter()
+        live.accompany(wrapper, task)
         live.outlive(self)
-        lives.setdefault(session._store, {})[live.place] = live
+        lives.setdefault(session.store, {})[live.place] = live
         self._begun.add(live)
         try:
-            if await session._crew.finish(take_in, run):
-                await session._crew.finish(live.record)
+            if await session.threads.finish(take_in, run):
+                await session.threads.finish(live.record)
         except BaseException as error:
-            await session._crew.finish(live.leave, error)
+            await session.threads.finish(live.leave, error)
             raise
         return live
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from agents import ItemHelpers
 
@@ -42,7 +42,7 @@ def take_in(run: Run) -> bool:
         if call.parent is not None:
             continue  # goes with the call it was made in
         with contextlib.suppress(errors.CallFailedError):
-            calling = run._begin(call.name, key=call.key, kind=call.kind, args=call.args, on_doubt="skip")
+            calling = run.begin(call.name, key=call.key, kind=_kind_of(call), args=call.args, on_doubt="skip")
             if not calling.done:  # somebody said: make it again. The model is told that it was not made
                 calling.finish(NOT_RUN)
         if _is_answer(call):
@@ -125,6 +125,10 @@ def is_known(items: Items, name: str, call_id: str | None, arguments: object) ->
 
 def _kind(item: Any) -> str:
     return str(item.get("type", "")) if isinstance(item, dict) else ""
+
+
+def _kind_of(call: Call) -> Literal["tool", "llm"]:
+    return "llm" if call.kind == "llm" else "tool"
 
 
 def _is_said(item: Any) -> bool:

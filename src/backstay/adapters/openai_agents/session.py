@@ -20,14 +20,15 @@ from backstay import errors
 from backstay.adapters.openai_agents.items import PART, Items, items_of, joined, mended, own, take_in
 from backstay.adapters.openai_agents.live import Change, Context, Live, key_of, lives, visits
 from backstay.aio import AsyncSession, AsyncStore
-from backstay.aio.lanes import Crew, Turns
-from backstay.model import Call, Checkpoint
-from backstay.store import Session, Store
+from backstay.aio.threads import InOrder, Threads
+from backstay.face import Session, Store
+from backstay.model import NOTHING, Call, Checkpoint
+from backstay.port import Ask
 from backstay.store.refs import Ref
 
 _TRIES, _PAUSE_S = 500, 0.005
 
-_crews: weakref.WeakKeyDictionary[Store, Crew] = weakref.WeakKeyDictionary()
+_threads_of: weakref.WeakKeyDictionary[Store, Threads] = weakref.WeakKeyDictionary()
 
 
 class BackstaySession:
@@ -45,11 +46,11 @@ class BackstaySession:
         self.session_id, self.branch, self.agent = session_id, branch, agent
         self.session_settings: SessionSettings | None = coerce_session_settings(session_settings or {})
         if isinstance(store, AsyncStore):
-            self._store, self._crew = store._store, store._crew
+            self.store, self.threads = store.sync, store.threads
         else:
-            self._store, self._crew = store, _crews.setdefault(store, Crew())
-        self._session = self._fresh()
-        self._turns = Turns(self._crew)
+            self.store, self.threads = store, _threads_of.setdefault(store, Threads())
+        self._session = self.fresh()
+        self._turns = InOrder(self.threads)
         self._known: tuple[str | None, dict[str, Any]] | None = None  # the head as we saw it last, and its state
 
     def __repr__(self) -> str:
@@ -89,30 +90,32 @@ class BackstaySession:
 
     async def fork(self, ref: Ref, name: str) -> BackstaySession:
         """A new branch at a checkpoint, as a session of its own to run on; nothing is copied."""
-        await self._turns.finish(self._fresh().fork, ref, name)
+        await self._turns.finish(self.fresh().fork, ref, name)
         other = copy.copy(self)
-        other.branch, other._known, other._session, other._turns = name, None, self._fresh(), Turns(self._crew)
+        other.branch, other._known, other._session, other._turns = name, None, self.fresh(), InOrder(self.threads)
         return other
 
     async def restore(self, ref: Ref) -> Checkpoint:
         """The items as they were at a checkpoint, as a new checkpoint."""
         await self._change(lambda _: (None, None), None, "restore")  # what a crash left is taken in before
-        return await self._turns.finish(self._fresh().restore, ref, branch=self.branch)
+        return await self._turns.finish(self.fresh().restore, ref, branch=self.branch)
 
     def log(self, ref: Ref | None = None, *, limit: int | None = None) -> AsyncIterator[Checkpoint]:
         """Checkpoints, newest first, for `async for`."""
-        return AsyncSession(self._fresh(), self._crew).log(self.branch if ref is None else ref, limit=limit)
+        return AsyncSession(self.fresh(), self.threads).log(self.branch if ref is None else ref, limit=limit)
 
     # reading and writing without a run of ours; in a thread, one at a time
 
-    def _fresh(self) -> Session:
-        return self._store.session(self.session_id, agent=self.agent)
+    def fresh(self) -> Session:
+        """The session in the store, as one that has seen nothing yet."""
+        return self.store.session(self.session_id, agent=self.agent)
 
     def _left_behind(self) -> tuple[list[Call], bool]:
         """The calls in the journal that no checkpoint has taken in, or that a run is alive that will do that."""
-        pending = self._store.backend.pending(self.session_id, self.branch)
-        live = pending.run is not None and pending.run.live
-        return [] if live or not pending.calls else self._session.calls(self.branch, pending=True), live
+        branch = self.branch
+        view = self.store.backend.read(Ask(self.session_id, names=(branch,), pending=(branch,)))
+        live = branch in view.live
+        return [] if live or not view.pending.get(branch) else self._session.calls(branch, pending=True), live
 
     def _read(self) -> Items:
         for _ in range(_TRIES):
@@ -132,7 +135,7 @@ class BackstaySession:
         for attempt in range(_TRIES):
             left, live = self._left_behind()
             if live:  # a commit now might come just after its end, and pass by what it has left
-                if self._live is not None or attempt > _TRIES // 2:
+                if self.live is not None or attempt > _TRIES // 2:
                     raise errors.LeaseHeldError(f"{self!r} is being run", hint="wait for that to end, or fork")
                 time.sleep(_PAUSE_S)  # it may be another's `_write_leased`, which is soon over
                 continue
@@ -145,9 +148,10 @@ class BackstaySession:
                 return result
             state = {**state, PART: items}
             try:
-                if left or id_ is None:
+                if left:
                     return self._write_leased(change)
-                point = self._session.commit(state, branch=self.branch, expect=id_, trigger=trigger)
+                place = NOTHING if id_ is None else id_
+                point = self._session.commit(state, branch=self.branch, expect=place, trigger=trigger)
             except (errors.ConflictError, errors.InDoubtError, errors.LeaseHeldError):
                 self._known = None  # somebody was faster: on what he has written, then
                 time.sleep(_PAUSE_S)
@@ -157,10 +161,9 @@ class BackstaySession:
         raise errors.ConflictError(f"{self!r} moved {_TRIES} times while this was tried", hint="try again")
 
     def _write_leased(self, change: Change) -> Any:
-        """A change that must see nobody else's in between: the first of a session, and the first after a crash."""
-        # A commit that expects *nothing* cannot be said, and two first ones at once would be one on top of the other.
+        """A change that must see no other in between: the first after a crash."""
         self._known = None
-        with self._fresh().run(branch=self.branch) as run:
+        with self.fresh().run(branch=self.branch) as run:
             take_in(run)
             items, result = change(items_of(run.state))
             if items is not None:
@@ -171,7 +174,7 @@ class BackstaySession:
         live = await self._own_run(wrapper)
         if live is None:
             return await self._turns.finish(self._write, change, trigger)
-        return await self._crew.finish(live.change, change)
+        return await self.threads.finish(live.change, change)
 
     async def _own_run(self, wrapper: Context) -> Live | None:
         """The run of this caller, if it has one. One that ended without a word is left now.
@@ -179,18 +182,19 @@ class BackstaySession:
         The SDK does not say when `Runner.run` fails. It has, if the task that awaited it is done or is calling here,
         or nobody holds what it ran with.
         """
-        task, live = asyncio.current_task(), self._live
+        task, live = asyncio.current_task(), self.live
         if wrapper is not None:
             visits[wrapper] = self, task
             if live is not None and live.key is key_of(wrapper):
-                live.watch(wrapper, task)
+                live.accompany(wrapper, task)
                 return live
         elif live is not None and live.session is self and live.task is None and not live.is_over:
             return live  # its run came without a context: the SDK speaks to a session that wraps this one
         if live is not None and (live.task is task or live.is_over or (wrapper is not None and live.has_ended())):
-            await self._crew.finish(live.leave, None)
+            await self.threads.finish(live.leave, None)
         return None
 
     @property
-    def _live(self) -> Live | None:
-        return lives.get(self._store, {}).get((self.session_id, self.branch))
+    def live(self) -> Live | None:
+        """The run that hooks have begun on this branch, if it has not ended."""
+        return lives.get(self.store, {}).get((self.session_id, self.branch))

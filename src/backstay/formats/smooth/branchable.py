@@ -9,7 +9,7 @@ from backstay.formats.dialect import DamagedError, nanoseconds, parse_object
 from backstay.formats.found import Given, Point, Reading, arrange
 from backstay.formats.smooth.talk import NAME
 from backstay.formats.source import Entry, Source
-from backstay.model import State
+from backstay.model import StateDict
 
 
 def recognise(source: Source, entry: Entry) -> bool:
@@ -24,7 +24,7 @@ class _Tree:
         self.messages: dict[str, dict[str, Any]] = {}
         self.parents: dict[str, str | None] = {}
 
-    def loader(self, id_: str) -> Callable[[], State]:
+    def loader(self, id_: str) -> Callable[[], StateDict]:
         return lambda: {"messages": self._way_to(id_)}
 
     def _way_to(self, id_: str) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from backstay.formats.smooth.talk import (
 )
 from backstay.formats.source import Entry, Source
 from backstay.formats.target import Target, safe_parts
-from backstay.model import Checkpoint, State
+from backstay.model import Checkpoint, StateDict
 
 _MAGIC = b"SQLite format 3\0"
 _TABLE = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'checkpoints'"
@@ -93,7 +93,7 @@ def _point(source: Source, entry: Entry, row: Any, where: str) -> tuple[str, Poi
         raise DamagedError("it has no conversation")
     digest = sha256(data).digest()
 
-    def load() -> State:
+    def load() -> StateDict:
         again = _connection(source, entry).execute(_ROW, (rowid,)).get
         again = again.encode() if isinstance(again, str) else again
         if not isinstance(again, bytes) or sha256(again).digest() != digest:

@@ -20,7 +20,7 @@ from backstay.formats.smooth.talk import (
 )
 from backstay.formats.source import Entry, Source, same_name
 from backstay.formats.target import Target, safe_parts
-from backstay.model import State
+from backstay.model import StateDict
 
 _LOOKS = 100  # at files of a folder, to see what it is
 _AGENT = re.compile(rb'"agent_id":\s*("(?:[^"\\]|\\.)*"),\s*"conversation"')
@@ -69,7 +69,7 @@ def _point(source: Source, entry: Entry, top: int) -> tuple[str, Point]:
         raise DamagedError(f"it says that it is {wanted[:200]!r}")
     digest = sha256(data).digest()
 
-    def load() -> State:
+    def load() -> StateDict:
         return {"messages": parse_object(source.again(entry.parts, digest))["conversation"]["messages"]}
 
     point = make_point(

@@ -9,7 +9,7 @@ from typing import Any
 from backstay.formats.dialect import DamagedError, Sorted, nanoseconds, time_text
 from backstay.formats.found import Given, PendingCall, Point
 from backstay.formats.leaving import Leaving, arguments_of, jsonable, made_uuid, micros, own, text_of
-from backstay.model import Checkpoint, State
+from backstay.model import Checkpoint, StateDict
 
 NAME = "smooth"
 MAX_CONTEXT_TOKENS = 100_000
@@ -53,7 +53,7 @@ def make_point(
     at_ns: int,
     where: str,
     tie: int,
-    load: Callable[[], State],
+    load: Callable[[], StateDict],
 ) -> Point:
     """A checkpoint as Backstay keeps it. Its metadata still lacks how its time was written."""
     if not 0 <= iteration < _MAX_ITERATION:

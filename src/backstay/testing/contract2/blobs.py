@@ -82,6 +82,13 @@ class BlobContract(Hooks):
         drop(backend, (Kind.CHECKPOINT, 2))
         assert kept(backend) == set()
 
+    @pytest.mark.parametrize("first", [True, False])
+    def test_w7_a_blob_may_move_from_one_row_of_a_batch_to_another(self, backend: Backend, *, first: bool) -> None:
+        put(backend, checkpoint(1, refs=(A[0],)), blobs=dict([A]))
+        rows = checkpoint(1, refs=()), KeyframeRow(1, b"data", (A[0],))
+        put(backend, *(rows if first else rows[::-1]))
+        assert kept(backend) == {A[0]}
+
     def test_w7_a_blob_put_ahead_is_there_until_it_is_swept(self, backend: Backend) -> None:
         backend.put_blobs(dict([A, B]))
         backend.put_blobs(dict([A]))

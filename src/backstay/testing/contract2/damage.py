@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backstay.errors import CorruptionError
-from backstay.model import State
+from backstay.model import StateDict
 from backstay.port import (
     EVERY,
     Ask,
@@ -76,7 +76,7 @@ class World:
         run.call("last")
         run.leave()
         self.run = run.lease.run
-        self.states: dict[int, State] = author.states | run.author.states
+        self.states: dict[int, StateDict] = author.states | run.author.states
         self.truth = look(backend)
 
     def check_other(self, backend: Backend) -> None:
@@ -151,6 +151,8 @@ class DamageContract(Hooks):
         backend = self.harmed(backend, Kind.CHECKPOINT, 10, change)
         with pytest.raises(CorruptionError):
             read_back(backend, SESSION, "main")
+        heads = gently(lambda: backend.read(Ask(SESSION, names=("main",), heads=True)).checkpoints)
+        assert heads is None or 10 in heads
         world.check_truth(backend)
         world.check_other(backend)
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from backstay.errors import AlreadyExistsError, ConflictError, InDoubtError, InvalidInputError, NotFoundError
-from backstay.model import Checkpoint, State
-from backstay.store import Session, Store
+from backstay.face import Session, Store
+from backstay.model import Checkpoint, StateDict
 from backstay.testing.exact import exactly_equal
 from backstay.testing.growth import CHANGES, Change, apply
 
@@ -34,7 +34,7 @@ _changes = st.lists(CHANGES, min_size=1, max_size=3)
 class Point:
     """A checkpoint as the model knows it."""
 
-    state: State
+    state: StateDict
     parent: str | None
     link: str | None
 
@@ -98,7 +98,7 @@ class History:
             id_ = self.points[id_].link
         return found
 
-    def add(self, branch: str, made: Checkpoint, state: State) -> None:
+    def add(self, branch: str, made: Checkpoint, state: StateDict) -> None:
         """A checkpoint was committed."""
         parent = self.branches.get(branch)
         self.written += 1

@@ -7,6 +7,7 @@ although the model has its outcome is the worst that can happen, and fails the m
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,19 +18,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 from msgspec.structs import replace
 
-from backstay.backend import DONE, Entry
 from backstay.codec import encode_stored
 from backstay.errors import CallFailedError, InDoubtError
-from backstay.model import Call, Checkpoint, State
+from backstay.face import Session
+from backstay.model import Call, Checkpoint, StateDict
+from backstay.port import CallRow
+from backstay.port.lease import here
+from backstay.port.rows import DONE, STARTED
 from backstay.retention import Retention
+from backstay.rules import runs
 from backstay.run import Run
-from backstay.run.wording import digest_of
-from backstay.store import Session
-from backstay.testing.author import NOW_US
+from backstay.run.options import digest_of
+from backstay.sealing import pack_value
 from backstay.testing.machine.histories import SESSIONS, Histories, History, Made, Unfinished
-from backstay.testing.runner import new_call
 
 _NAME, _COPY = "tool", "a copy"
+_NOW_US = 1_700_000_000_000_000
 _LONG = "an answer that is long enough to stand in the state only; " * 8
 
 _picks = st.integers(0, 30)
@@ -111,7 +115,7 @@ class Runs(Histories):
         if completed:
             self._completed(branch, before, run.state)
 
-    def _completed(self, branch: str, before: str, state: State) -> None:
+    def _completed(self, branch: str, before: str, state: StateDict) -> None:
         history, head = self._history, self._ours().head(branch)
         assert head is not None
         assert head.id != before or not history.pending(branch)
@@ -159,7 +163,7 @@ class Runs(Histories):
         history = self._history
         return history.calls.setdefault((branch, history.branches[branch]), [])
 
-    def _take_in(self, branch: str, point: Checkpoint | None, state: State) -> None:
+    def _take_in(self, branch: str, point: Checkpoint | None, state: StateDict) -> None:
         assert point is not None
         history = self._history
         history.taken[point.id] = history.calls.pop((branch, history.branches[branch]), [])
@@ -170,18 +174,18 @@ class Runs(Histories):
     def die(self, on: int, done: bool) -> None:  # noqa: FBT001 - Hypothesis passes by name
         """A process is killed in a call, or right behind it: its lease runs out, nothing is given back."""
         history, branch, backend = self._history, self._history.branch(on), self.store.backend
-        head = backend.find_row(SESSIONS[0], history.branches[branch])
-        assert head is not None
-        lease = backend.enter(Entry(SESSIONS[0], branch, None, 1, NOW_US, None)).lease
+        uid, nonce = secrets.token_bytes(16), secrets.token_bytes(8)
+        intent = runs.Enter(SESSIONS[0], branch, uid, nonce, here(), None, 1, _NOW_US, None)
+        lease = backend.write(intent.ask, runs.enter(intent)).answer.lease
         key = self._key()
-        args = {"args": encode_stored(key), "args_digest": digest_of(key), "key": key, "token": lease.token}
-        call = new_call(_NAME, **args)
-        slot = backend.journal(lease, call, after=head.sequence)
+        args = pack_value(encode_stored(key)), digest_of(key)
+        call = CallRow(0, 0, 0, secrets.token_hex(8), None, _NAME, key, 0, "tool", *args, STARTED, lease.token, _NOW_US)
+        call = backend.write(runs.journal_ask(lease, None), runs.journal(lease, call, at=None)).answer
         made = Made(key, "in_doubt")
         if done:
             made = Made(key, "done", f"just {key}")
-            ended = replace(call, status=DONE, result=encode_stored(made.result))
-            backend.journal(lease, ended, after=head.sequence, slot=slot)
+            ended = replace(call, status=DONE, result=pack_value(encode_stored(made.result)))
+            backend.write(runs.journal_ask(lease, call.at), runs.journal(lease, ended, at=call.at))
         self._pending(branch).append(made)
         history.runs.setdefault(branch, Unfinished())
         assert SESSIONS[0] in [info.id for info in self.store.crashed()]

@@ -1,0 +1,166 @@
+"""Going on with what crashed: every session whose run was entered and never properly left, each handled once.
+
+Whoever takes a crashed run's lease first has it; the run must still be the one that was found crashed, so that two
+recoverers never do the same work one after the other. A run that crashes again and again at one spot is halted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from backstay.errors import BackstayError, ConflictError, InDoubtError, LeaseHeldError, NotFoundError
+from backstay.face.store import Store
+from backstay.loops import LoopGuard
+from backstay.model import RecoverReport, SessionId
+from backstay.port import LaneQuery, LaneRow
+from backstay.port.rows import ENTERED
+from backstay.run import Run
+from backstay.run.options import OnDoubt, OnFailed
+from backstay.strategy import ALWAYS, Strategy
+
+MAX_CRASHES = 5
+
+
+def recover(
+    store: Store,
+    handler: Callable[[Run], Any],
+    *,
+    agent: str | None = None,
+    wait_s: float = 0.0,
+    strategy: Strategy = ALWAYS,
+    lease_s: float = 30.0,
+    on_doubt: OnDoubt = "ask",
+    on_failed: OnFailed = "raise",
+    loops: LoopGuard | None = None,
+) -> RecoverReport:
+    """Call `handler(run)` for every crashed session; one that fails does not stop the rest.
+
+    With `wait_s`, those that crash in that time are taken up too, each within a second of the end of its lease.
+    The other options are those of `session.run`.
+    """
+    options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
+    tally = Tally()
+    watch = Watch(store, agent, wait_s)
+    while (found := watch.look()) is not None:
+        for session_id, row in found:
+            run = take_up(store, session_id, row, tally, options)
+            if run is None:
+                continue
+            watch.took(session_id, run)
+            try:
+                with run:
+                    handler(run)
+            except Exception as error:  # noqa: BLE001 - it is in the report, and in the session's status
+                tally.failed(session_id, error)
+            else:
+                tally.ended(session_id, run)
+    return tally.report()
+
+
+class RunOptions(NamedTuple):
+    """How recovered runs are made: the options of `session.run`."""
+
+    strategy: Strategy
+    lease_s: float
+    on_doubt: OnDoubt
+    on_failed: OnFailed
+    loops: LoopGuard | None
+
+
+class Watch:
+    """Looks for crashed runs, at once and then for a while. None is given twice, unless another had it in between."""
+
+    def __init__(self, store: Store, agent: str | None, wait_s: float) -> None:
+        self._store = store
+        self._agent = agent
+        self._until = time.monotonic() + wait_s
+        self._looked, self._since = False, 0
+        self._given: set[tuple[str, str, int]] = set()
+
+    def look(self) -> list[tuple[SessionId, LaneRow]] | None:
+        """The runs to go on with; none if nothing happened for a moment, None when the time is up."""
+        self._store.refuse_closed()
+        backend = self._store.backend
+        if self._looked:
+            left_s = self._until - time.monotonic()
+            if left_s <= 0:
+                return None
+            backend.wait(left_s, since=self._since)
+        self._looked, self._since = True, backend.changes()
+        found = [
+            (SessionId(one.session.id), one.lane)
+            for one in backend.lanes(LaneQuery(ENTERED))
+            if not one.live
+            and self._agent in (None, one.session.agent)
+            and (one.session.id, one.lane.name, one.lane.token) not in self._given
+        ]
+        self._given |= {(session_id, lane.name, lane.token) for session_id, lane in found}
+        return found
+
+    def took(self, session_id: SessionId, run: Run) -> None:
+        """It was entered: should it be left as it was found, it is not for us again."""
+        self._given.add((session_id, run.branch, run.token))
+
+
+def take_up(store: Store, session_id: SessionId, row: LaneRow, tally: Tally, options: RunOptions) -> Run | None:
+    """The crashed run, entered; None if somebody else has it, or if it has crashed too often."""
+    run = store.session(session_id).run(
+        branch=row.name,
+        strategy=options.strategy,
+        lease_s=options.lease_s,
+        on_doubt=options.on_doubt,
+        on_failed=options.on_failed,
+        loops=options.loops,
+    )
+    try:
+        run.enter(expect_token=row.token)
+    except (LeaseHeldError, ConflictError, NotFoundError):
+        if session_id not in tally.skipped:
+            tally.skipped.append(session_id)
+        return None
+    except BackstayError as error:  # its state is damaged, say
+        tally.failed(session_id, error)
+        return None
+    if run.crashes >= MAX_CRASHES:
+        reason = "crash loop"
+        run.end_with("halted", reason)
+        tally.halted[session_id] = f"{reason}: {run.crashes} crashes at one spot"
+        store.events.emit("crash_loop", run)
+        return None
+    return run
+
+
+class Tally:
+    """What became of each."""
+
+    def __init__(self) -> None:
+        self.completed: list[SessionId] = []
+        self.failures: dict[SessionId, str] = {}
+        self.in_doubt: dict[SessionId, str] = {}
+        self.halted: dict[SessionId, str] = {}
+        self.skipped: list[SessionId] = []
+
+    def failed(self, session_id: SessionId, error: Exception) -> None:
+        """The handler raised."""
+        where = self.in_doubt if isinstance(error, InDoubtError) else self.failures
+        where[session_id] = f"{type(error).__name__}: {error}"
+
+    def ended(self, session_id: SessionId, run: Run) -> None:
+        """The handler came to its end, or ended the run."""
+        end = run.end
+        if end is None:
+            self.completed.append(session_id)
+        else:
+            (self.halted if end.status == "halted" else self.failures)[session_id] = end.reason
+
+    def report(self) -> RecoverReport:
+        """All of it."""
+        return RecoverReport(
+            completed=tuple(self.completed),
+            failed=self.failures,
+            in_doubt=self.in_doubt,
+            halted=self.halted,
+            skipped=tuple(self.skipped),
+        )

@@ -1,0 +1,42 @@
+"""How the runs of a session are: which branches have one that is alive, crashed, or left calls in doubt."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from backstay.face.session import Session
+from backstay.model import Call, Checkpoint
+from backstay.port import EVERY, Ask, Backend
+
+
+class RunStatus(NamedTuple):
+    """A branch on which a run was entered and not ended. `head` is None before the first checkpoint."""
+
+    branch: str
+    live: bool
+    crashes: int
+    head: Checkpoint | None
+    calls: list[Call]
+
+    @property
+    def in_doubt(self) -> list[Call]:
+        """The calls that wait for a decision: in doubt, or done with a result that could not be stored."""
+        return [
+            call
+            for call in self.calls
+            if call.status == "in_doubt" or (call.status == "done" and call.error is not None)
+        ]
+
+
+def run_statuses(backend: Backend, session: Session) -> list[RunStatus]:
+    """Every branch whose run is alive, crashed, or left calls in doubt."""
+    view = backend.read(Ask(session.id, names=EVERY))
+    found = []
+    for lane in sorted(view.lanes.values(), key=lambda lane: lane.name):
+        if not lane.run:
+            continue
+        calls = session.calls(lane.name, pending=True)
+        if lane.entered or any([call.status == "in_doubt" for call in calls]):
+            live = lane.entered and lane.name in view.live
+            found.append(RunStatus(lane.name, live, lane.crashes, session.head(lane.name), calls))
+    return found

@@ -1,0 +1,400 @@
+"""A Session: one agent's history. Made by `store.session(id)`; nothing is written until the first commit or run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from backstay.digest import state_digest
+from backstay.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
+from backstay.model import (
+    ANY,
+    NOTHING,
+    Branch,
+    Call,
+    Checkpoint,
+    Mark,
+    Outcome,
+    PruneReport,
+    SessionId,
+    State,
+    StateDict,
+    Status,
+    Usage,
+)
+from backstay.names import check_name
+from backstay.port import EVERY, Ask, Backend, CheckpointRow, Kind
+from backstay.retention import Retention
+from backstay.rules import branches, refusals
+from backstay.run import Run, deciding
+from backstay.run.deciding import UNDECIDED
+from backstay.store.events import Events
+from backstay.store.fields import Given, check_given, check_text, read_fields
+from backstay.store.history import RACES, History
+from backstay.store.looks import Place
+from backstay.store.refs import Ref, readable
+from backstay.strategy import ALWAYS, Strategy
+
+if TYPE_CHECKING:
+    from backstay.difference import Diff
+    from backstay.loops import LoopGuard
+    from backstay.run.options import OnDoubt, OnFailed
+
+_PAGE_ROWS = 100
+
+Expect = str | Checkpoint | Mark | None
+
+
+class Session:
+    """One agent's history: branches over checkpoints."""
+
+    def __init__(self, backend: Backend, events: Events, id_: str, *, agent: str | None) -> None:
+        self.id = SessionId(check_name(id_, "a session id"))
+        self.agent = None if agent is None else check_name(agent, "an agent name")
+        self._backend = backend
+        self._history = History(backend, events, self.id, agent=self.agent)
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id!r}>"
+
+    # writing
+
+    def commit(
+        self,
+        state: StateDict,
+        *,
+        branch: str = "main",
+        expect: Expect = None,
+        step: int | None = None,
+        label: str | None = None,
+        trigger: str = "manual",
+        status: Status | Outcome | str | None = None,
+        usage: Usage | dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+        resume_hint: str | None = None,
+        summary: str | None = None,
+        id: str | None = None,
+        root: bool = False,
+        frozen: bool = False,
+    ) -> Checkpoint:
+        """Record a state as the new head of a branch. When this returns it is on disk.
+
+        `expect` is the checkpoint the branch must still be at, NOTHING or ANY; by default where the state was loaded,
+        or where you last saw the branch. `id` is for callers with ids of their own: one that is taken is a
+        ConflictError. With `root` the branch must not exist yet and begins here, without a parent. `frozen` promises
+        that nothing in the state will be changed in place: the same object in the next one is then the same value.
+        """
+        check_name(branch, "a branch name")
+        if id is not None:
+            check_name(id, "a checkpoint id")
+        given = check_given(
+            step=step,
+            label=label,
+            trigger=trigger,
+            status=status,
+            usage=usage,
+            metadata=metadata,
+            resume_hint=resume_hint,
+            summary=summary,
+        )
+        wanted = self._expected(state, branch, expect)
+        made = self._history.write(branch, state, given, expect=wanted, id_=id, root=root, frozen=frozen)
+        if isinstance(state, State) and state.at is not None and state.at[:2] == (self.id, branch):
+            state.at = (self.id, branch, made.id)
+        return made
+
+    def _expected(self, state: object, branch: str, expect: Expect) -> Place:
+        if isinstance(expect, Checkpoint):
+            return expect.id
+        if isinstance(expect, Mark):
+            return expect
+        if expect is not None:
+            return check_name(expect, "expect")
+        if isinstance(state, State) and state.at is not None and state.at[:2] == (self.id, branch):
+            return state.at[2]
+        return self._history.looks.expected(branch)
+
+    @contextlib.contextmanager
+    def edit(self, branch: str = "main") -> Iterator[State]:
+        """Load, change, commit: `with session.edit() as state:`. A new session begins with an empty state.
+
+        If the branch has moved when the block ends it is a ConflictError, and nothing was written over: run the block
+        again on what is there now (`for attempt in …`), because only you know what your change means there.
+        """
+        try:
+            state = self.load(branch)
+        except NotFoundError:
+            state = State({}, None)
+            yield state
+            self.commit(state, branch=branch, expect=NOTHING)
+            return
+        yield state
+        self.commit(state, branch=branch)
+
+    def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:
+        """Bring a branch back to an earlier state, as a new checkpoint; `undo` takes it back."""
+        check_name(branch, "a branch name")
+        target = self._history.load(ref)
+        return self._go_back(target.row, target.state, branch, "restore", self._history.looks.expected(branch))
+
+    def undo(self, *, branch: str = "main") -> Checkpoint:
+        """The branch as it was before its last restore or undo; so undo twice is redo."""
+        check_name(branch, "a branch name")
+        expected = self._history.looks.expected(branch)
+        for _ in range(RACES):
+            lane = self._history.lane(branch)
+            if lane.undo is None or lane.head is None:
+                message = f"branch {branch!r} has no restore to undo"
+                raise NotFoundError(message, hint="session.restore(ref) goes back to any checkpoint")
+            target = self._history.find(lane.undo)
+            if target is not None:
+                place = lane.head.id if expected is ANY else expected
+                with contextlib.suppress(*([ConflictError] if expected is ANY else [])):
+                    return self._go_back(target.row, target.state, branch, "undo", place)
+        raise refusals.changed(self.id, f"branch {branch!r} keeps moving")[1]
+
+    def _go_back(self, row: CheckpointRow, state: StateDict, branch: str, trigger: str, expect: Place) -> Checkpoint:
+        source = read_fields(row)
+        if expect is NOTHING:
+            raise refusals.no_branch(self.id, branch)[1]
+        self._history.lane(branch)
+
+        given = Given(
+            trigger,
+            status=source.status,
+            reason=source.reason,
+            step=source.step,
+            resume_hint=source.resume_hint,
+            restored_from=row.id,
+            loop=source.loop,
+        )
+        takes_up = trigger == "undo"
+        return self._history.write(branch, state, given, expect=expect, undoable=True, takes_up=takes_up)
+
+    def fork(self, ref: Ref, branch: str) -> Branch:
+        """A new branch at a checkpoint; nothing is copied."""
+        row = self._history.refs.row(ref)
+        check_name(branch, "a branch name")
+        ask = branches.naming_ask(self.id, branch, row.sequence)
+        self._backend.write(ask, branches.fork(self.id, branch, sequence=row.sequence, id_=row.id))
+        self._history.looks.saw(branch, row.id)
+        self._history.remember_as(branch, row.id)
+        return Branch(branch, self._history.checkpoint(row))
+
+    def delete_branch(self, name: str) -> None:
+        """Forget a branch; its checkpoints stay and can be read by their ids."""
+        check_name(name, "a branch name")
+        self._backend.write(branches.name_ask(self.id, name), branches.delete_branch(self.id, name))
+        self._history.looks.forget(name)
+        self._history.forget(name)
+
+    def tag(self, ref: Ref, name: str) -> None:
+        """Give a checkpoint a name that does not move."""
+        row = self._history.refs.row(ref)
+        ask = branches.naming_ask(self.id, check_name(name, "a tag"), row.sequence)
+        self._backend.write(ask, branches.tag(self.id, name, sequence=row.sequence, id_=row.id))
+
+    def untag(self, name: str) -> None:
+        """Take a tag away."""
+        check_name(name, "a tag")
+        self._backend.write(branches.name_ask(self.id, name), branches.untag(self.id, name))
+
+    def delete(self, ref: Ref) -> int:
+        """Delete one checkpoint; its descendants stay readable, branches on it move to its parent. How many went."""
+        from backstay.upkeep.deletion import delete_some
+
+        row = self._history.refs.row(ref)
+        count = delete_some(self._backend, self.id, [row.sequence])
+        self._history.forget()
+        for name, lane in self._backend.read(Ask(self.id, names=EVERY)).lanes.items():
+            if lane.head is not None and lane.head.sequence == row.parent:
+                self._history.looks.followed(name, row.id, lane.head.id)
+        return count
+
+    def prune(self, retention: Retention, *, dry_run: bool = False) -> PruneReport:
+        """Forget what a retention allows of this session; with `dry_run`, say exactly what that would be."""
+        from backstay.upkeep import pruning
+
+        report = pruning.prune(self._backend, retention, session=self.id, dry_run=dry_run)
+        if not dry_run:
+            self._history.forget()
+        return report
+
+    # reading
+
+    def load(self, ref: Ref = "main", *, salvage: bool = False) -> State:
+        """The state at a ref, verified. With `salvage`, damaged items are marked instead of being an error."""
+        try:
+            found = self._history.load(ref, salvage=salvage)
+        except NotFoundError:
+            self._saw_nothing(ref)
+            raise
+        if found.lane is None:
+            return State(found.state)
+        branch = found.lane.name
+        self._history.looks.saw(branch, found.row.id)
+        return State(found.state, (self.id, branch, found.row.id))
+
+    def checkpoint(self, ref: Ref = "main") -> Checkpoint:
+        """The checkpoint at a ref; NotFoundError if there is none."""
+        try:
+            row, branch = self._history.refs.resolve(ref)
+        except NotFoundError:
+            self._saw_nothing(ref)
+            raise
+        if branch is not None:
+            self._history.looks.saw(branch, row.id)
+        return self._history.checkpoint(row)
+
+    def _saw_nothing(self, ref: object) -> None:
+        """A look that found nothing has seen that there is nothing."""
+        if isinstance(ref, str) and "~" not in ref:
+            self._history.looks.saw(ref, NOTHING)
+
+    def head(self, branch: str = "main") -> Checkpoint | None:
+        """Where a branch is, or None."""
+        check_name(branch, "a branch name")
+        view = self._backend.read(Ask(self.id, names=(branch,), heads=True))
+        lane = view.lanes.get(branch)
+        if lane is None or lane.head is None:
+            self._history.looks.saw(branch, NOTHING)
+            return None
+        row = view.checkpoints.get(lane.head.sequence)
+        if row is None:
+            raise _missing_head(self.id, branch, lane.head.sequence)
+        self._history.looks.saw(branch, lane.head.id)
+        return self._history.checkpoint(readable(self.id, row))
+
+    def log(self, ref: Ref = "main", *, limit: int | None = None) -> Iterator[Checkpoint]:
+        """Checkpoints from a ref along their parents, newest first; read in pages."""
+        if limit is not None and limit < 0:
+            raise InvalidInputError(f"limit must not be negative, and is {limit}")
+        return self._log(self.checkpoint(ref).sequence, limit)
+
+    def _log(self, sequence: int | None, limit: int | None) -> Iterator[Checkpoint]:
+        left = limit if limit is not None else 2**62
+        while sequence is not None and left > 0:
+            page = self._backend.ancestors(self.id, sequence, limit=min(left, _PAGE_ROWS))
+            for row in page:
+                yield self._history.checkpoint(readable(self.id, row))
+            left -= len(page)
+            sequence = page[-1].parent if page else None
+
+    def branches(self) -> dict[str, Checkpoint]:
+        """All branches and where they are."""
+        view = self._backend.read(Ask(self.id, names=EVERY, heads=True))
+        at = {lane.name: lane.head.sequence for lane in view.lanes.values() if lane.head is not None}
+        return self._named(view.checkpoints, at)
+
+    def tags(self) -> dict[str, Checkpoint]:
+        """All tags and what they hold."""
+        view = self._backend.read(Ask(self.id, names=EVERY, heads=True))
+        return self._named(view.checkpoints, {tag.name: tag.sequence for tag in view.tags.values()})
+
+    def _named(self, rows: Any, at: dict[str, int]) -> dict[str, Checkpoint]:
+        found: dict[str, Checkpoint] = {}
+        for name, sequence in sorted(at.items()):
+            row = rows.get(sequence)
+            if row is None:
+                raise _missing_head(self.id, name, sequence)
+            found[name] = self._history.checkpoint(readable(self.id, row))
+        return found
+
+    def diff(self, a: Ref, b: Ref) -> Diff:
+        """What differs between two states, part by part."""
+        from backstay.difference import difference
+
+        before, after = self._history.load(a), self._history.load(b)
+        names = [ref if isinstance(ref, str) else ref.id[:8] for ref in (a, b)]
+        return difference(before.state, after.state, a=names[0], b=names[1])
+
+    def newest_intact(self, branch: str = "main") -> Checkpoint | None:
+        """The newest checkpoint on a branch whose state can be read and verified in full; None if there is no branch.
+
+        CorruptionError if there is one but nothing of it is intact.
+        """
+        check_name(branch, "a branch name")
+        at: int | None = None
+        with contextlib.suppress(CorruptionError):  # the branch itself is damaged: its checkpoints say where they belong
+            lane = self._backend.read(Ask(self.id, names=(branch,))).lanes.get(branch)
+            if lane is None or lane.head is None:
+                return None
+            at = lane.head.sequence
+        while at is not None:
+            line = self._backend.ancestors(self.id, at, limit=1)
+            if not line:
+                break  # the way back is cut
+            if self._is_intact(line[0]):
+                return self._history.checkpoint(readable(self.id, line[0]))
+            at = line[0].parent
+        before: int | None = None
+        while page := self._backend.scan(self.id, Kind.CHECKPOINT, before=before or 2**40, limit=_PAGE_ROWS):
+            for row in page:
+                if self._is_intact(row) and read_fields(row).branch == branch:  # type: ignore[arg-type]
+                    return self._history.checkpoint(row)  # type: ignore[arg-type]
+            last = page[-1]
+            before = last.sequence if isinstance(last, CheckpointRow) else last.key  # type: ignore[union-attr,assignment]
+        message = f"session {self.id!r}: no checkpoint of branch {branch!r} is intact"
+        raise CorruptionError(message, hint="run verify, or load(salvage=True)")
+
+    def _is_intact(self, row: object) -> bool:
+        if not isinstance(row, CheckpointRow):
+            return False
+        try:
+            read_fields(row)
+            return state_digest(self._history.state_of(row)) == row.state_digest
+        except CorruptionError:
+            return False
+
+    # runs
+
+    def run(
+        self,
+        *,
+        strategy: Strategy = ALWAYS,
+        branch: str = "main",
+        input: Any = None,
+        lease_s: float = 30.0,
+        on_doubt: OnDoubt = "ask",
+        on_failed: OnFailed = "raise",
+        loops: LoopGuard | None = None,
+    ) -> Run:
+        """A loop that survives: `with session.run() as run`. The same line starts it and resumes it."""
+        check_name(branch, "a branch name")
+        return Run(
+            self,
+            self._history,
+            strategy=strategy,
+            branch=branch,
+            input=input,
+            lease_s=lease_s,
+            on_doubt=on_doubt,
+            on_failed=on_failed,
+            loops=loops,
+        )
+
+    def calls(self, ref: Ref = "main", *, pending: bool = False) -> list[Call]:
+        """The calls that the checkpoint at a ref took in; with `pending`, those on a branch since its head."""
+        return deciding.calls(self._history, ref, pending=pending)
+
+    def resolve(
+        self,
+        call_id: str,
+        decision: Literal["retry", "skip"] | None = None,
+        *,
+        result: Any = UNDECIDED,
+        failed: str | None = None,
+    ) -> None:
+        """Decide a call in doubt: "retry" it, "skip" it (it gives None), or say its result, or how it failed."""
+        deciding.resolve(self._history, call_id, decision, result=result, failed=failed)
+
+    def abandon(self, branch: str = "main", *, reason: str) -> None:
+        """Give up what is pending on a branch; the calls stay in history as abandoned."""
+        check_text(reason, "reason", required=True)
+        deciding.abandon(self._history, check_name(branch, "a branch name"), reason=reason)
+
+
+def _missing_head(session: str, name: str, sequence: int) -> CorruptionError:
+    message = f"session {session!r}: {name!r} names checkpoint #{sequence}, which is missing"
+    return CorruptionError(message, hint="run verify; session.newest_intact() finds one that is whole")

@@ -1,0 +1,115 @@
+"""How calls are compared, measured and spoken of: the words of their errors, in one place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any, Literal
+
+from backstay.codec import Root, decode, encode_canonical
+from backstay.errors import CallFailedError, InDoubtError, InvalidInputError, MismatchError
+from backstay.loops import LoopGuard
+from backstay.model import Call
+from backstay.port import CallRow
+from backstay.sealing import MAX_ROW_BYTES, open_value
+from backstay.strategy import Strategy
+
+OnDoubt = Literal["ask", "retry", "skip"] | Callable[[Call], Any]
+OnFailed = Literal["raise", "retry"]
+
+DIGEST_BYTES = 16
+_MAX_BYTES = MAX_ROW_BYTES - 64 * 1024  # a call is one row, its name and error included
+_TEXT_CHARS = 4000
+_MIN_LEASE_S, _MAX_LEASE_S = 0.05, 7 * 86_400
+
+
+def check_options(strategy: object, lease_s: object, loops: object) -> None:
+    """InvalidInputError for what no run can have."""
+    if not isinstance(strategy, Strategy):
+        message = f"strategy must be one like Always() or EveryN(5), not {strategy!r:.80}"
+        raise InvalidInputError(message, hint="strategies can be joined with |")
+    if type(lease_s) not in (int, float) or not _MIN_LEASE_S <= lease_s <= _MAX_LEASE_S:  # type: ignore[operator]
+        message = f"lease_s must be a number of seconds from {_MIN_LEASE_S} to {_MAX_LEASE_S:,}, not {lease_s!r}"
+        raise InvalidInputError(message)
+    if loops is not None and not isinstance(loops, LoopGuard):
+        raise InvalidInputError(f"loops must be a LoopGuard, not {type(loops).__name__}")
+
+
+def check_choices(on_doubt: object, on_failed: object) -> None:
+    """InvalidInputError for what cannot be done with a call in doubt, or one that failed."""
+    if on_doubt not in ("ask", "retry", "skip") and not callable(on_doubt):
+        message = f"on_doubt must be 'ask', 'retry', 'skip' or a function, not {on_doubt!r}"
+        raise InvalidInputError(message)
+    if on_failed not in ("raise", "retry"):
+        raise InvalidInputError(f"on_failed must be 'raise' or 'retry', not {on_failed!r}")
+
+
+def digest_of(args: Any) -> bytes:
+    """By which the arguments of a call are compared: the order of a dict's keys does not count."""
+    return sha256(b"args\0" + encode_canonical(args, (Root("args"),))).digest()[:DIGEST_BYTES]
+
+
+def refuse_long(data: bytes, what: str) -> None:
+    """InvalidInputError for what does not fit a row."""
+    if len(data) > _MAX_BYTES:
+        message = f"{what} has {len(data):,} bytes, more than the limit of {_MAX_BYTES:,}"
+        raise InvalidInputError(message, hint="keep large things outside and store where they are")
+
+
+def now_us() -> int:
+    """The calendar's time, for people."""
+    return time.time_ns() // 1000
+
+
+def text_of_error(error: BaseException) -> str:
+    """What an exception says, in a form that can be stored."""
+    text = str(error)[:_TEXT_CHARS]
+    return text.encode("utf-8", "replace").decode()
+
+
+def shown(call: CallRow) -> str:
+    """A call as an error names it."""
+    key = "" if call.key is None else f" key {call.key!r}"
+    return f"call {call.name!r}{key} ({call.id})"
+
+
+def call_failed(call: CallRow) -> CallFailedError:
+    """The error for a call that failed, as it is recorded."""
+    kind, text = call.error or ("", "")
+    message = f"call {call.name!r} failed: {kind}: {text}"
+    hint = "handle it in the loop; on_failed='retry' makes it again at a resume"
+    return CallFailedError(message, hint=hint, type=kind, text=text)
+
+
+def not_storable(call: CallRow, why: str) -> InvalidInputError:
+    """The error for a call whose outcome cannot be kept."""
+    if call.kind == "tool":
+        message = f"call {call.name!r} was done, and is not made again, but its result cannot be stored: {why}"
+        hint = f"return plain values; what came out can be given with session.resolve({call.id!r}, result=…)"
+        return InvalidInputError(message, hint=hint)
+    message = f"the answer of {call.name!r} cannot be stored: {why}"
+    return InvalidInputError(message, hint="return plain values")
+
+
+def changed(call: CallRow, kind: str, digest: bytes, args: bytes | None) -> MismatchError:
+    """The error for a call that is asked for in another way than it was recorded."""
+
+    def spoken(kind: str, digest: bytes, args: bytes | None) -> str:
+        what = "the state" if args is None else f"args {repr(decode(open_value(args)))[:200]}"
+        return f"a {kind} call with {what} ({digest.hex()[:8]})"
+
+    was, now = spoken(call.kind, call.args_digest, call.args), spoken(kind, digest, args)
+    message = f"{shown(call)} was recorded as {was}, and is now asked for as {now}"
+    hint = "the code or what it starts from has changed since: change it back, or session.resolve / session.abandon()"
+    return MismatchError(message, hint=hint)
+
+
+def doubt(call: CallRow) -> InDoubtError:
+    """The error for a call of which nobody knows whether it happened."""
+    message = f"nobody knows whether {shown(call)} happened: it was in flight when its run ended"
+    hint = (
+        f"find out, then session.resolve({call.id!r}, 'retry' or 'skip'), or with result=… or failed=…; "
+        "on_doubt= decides beforehand"
+    )
+    return InDoubtError(message, hint=hint)

@@ -1,0 +1,69 @@
+"""What a session has, without opening its states: names, where an undo leads, the calls of a checkpoint."""
+
+from __future__ import annotations
+
+from backstay.errors import CorruptionError
+from backstay.port import EVERY, Ask, Backend, CallRow, CheckpointRow, SessionRow, Unreadable
+
+
+def session_row(backend: Backend, session: str) -> SessionRow | None:
+    """A session's line."""
+    return backend.read(Ask(session)).session
+
+
+def names_by_checkpoint(backend: Backend, session: str) -> dict[str, list[tuple[str, str]]]:
+    """By the ids of checkpoints: the names they have, each with whether it is a branch or a tag."""
+    view = backend.read(Ask(session, names=EVERY, heads=True))
+    found: dict[str, list[tuple[str, str]]] = {}
+    for lane in view.lanes.values():
+        if lane.head is not None:
+            found.setdefault(lane.head.id, []).append((lane.name, "branch"))
+    for tag in view.tags.values():
+        row = view.checkpoints.get(tag.sequence)
+        if isinstance(row, CheckpointRow):
+            found.setdefault(row.id, []).append((tag.name, "tag"))
+    return found
+
+
+def undo_target(backend: Backend, session: str, branch: str) -> str | None:
+    """The checkpoint that an undo of this branch would bring back; None if there is nothing to undo."""
+    lane = backend.read(Ask(session, names=(branch,))).lanes.get(branch)
+    if lane is None or lane.undo is None:
+        return None
+    row = backend.read(Ask(session, sequences=(lane.undo,))).checkpoints.get(lane.undo)
+    return row.id if isinstance(row, CheckpointRow) else None
+
+
+def children_of(backend: Backend, session: str, sequence: int) -> int:
+    """How many checkpoints rest on this one."""
+    return len(backend.read(Ask(session, children_of=(sequence,))).children.get(sequence, ()))
+
+
+def calls_taken(backend: Backend, session: str, row: CheckpointRow) -> list[CallRow]:
+    """The calls that a checkpoint took in; CorruptionError if one is damaged or missing."""
+    if row.took is None:
+        return []
+    at = row.took.run, row.took.journal
+    kept = backend.read(Ask(session, journals=(at,))).journals.get(at, ())
+    calls = [call for call in kept if isinstance(call, CallRow)]
+    if len(calls) != row.took.count or len(kept) != len(calls):
+        lost = [call.why for call in kept if isinstance(call, Unreadable)]
+        why = lost[0] if lost else f"{row.took.count} calls were taken in, and {len(kept)} are there"
+        message = f"session {session!r}: its journal is damaged: {why}"
+        raise CorruptionError(message, hint="run verify to see what is intact")
+    return calls
+
+
+def calls_at(backend: Backend, session: str, sequence: int) -> list[CallRow]:
+    """The calls that the checkpoint with this sequence took in."""
+    row = backend.read(Ask(session, sequences=(sequence,))).checkpoints.get(sequence)
+    return calls_taken(backend, session, row) if isinstance(row, CheckpointRow) else []
+
+
+def find_row(backend: Backend, session: str, id_: str) -> CheckpointRow | None:
+    """A checkpoint by its whole id; CorruptionError if it is damaged."""
+    for row in backend.read(Ask(session, ids=(id_,))).checkpoints.values():
+        if isinstance(row, Unreadable):
+            raise CorruptionError(f"session {session!r}: {row.why}", hint="run verify to see what is intact")
+        return row
+    return None

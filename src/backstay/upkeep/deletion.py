@@ -1,0 +1,164 @@
+"""Deleting: single checkpoints, many of them in portions, and whole sessions.
+
+A checkpoint that stays but whose parent goes is written again, before the rule decides: as a delta from its nearest
+ancestor that stays, or as a keyframe where there is none or that is hardly longer. If somebody commits in between, the
+rule refuses and the portion is planned again. A session is hidden at once and then emptied in portions; a kill on the
+way leaves a hidden session, which `sweep` finishes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Sequence
+
+from backstay.delta import advance, know, whole
+from backstay.errors import ConflictError, CorruptionError
+from backstay.port import EVERY, Ask, Backend, Batch, Kind, More, SessionQuery, SessionRow, View
+from backstay.port.lease import here, is_live
+from backstay.rules import refusals
+from backstay.rules.deletion import (
+    MAX_CHECKPOINTS,
+    Deletion,
+    Rewrite,
+    delete_checkpoints,
+    drop_rows,
+    drop_session,
+    hide,
+    hide_ask,
+)
+from backstay.sealing import pack_blob, seal_delta, seal_keyframe, spill, spilled
+from backstay.store.reading import Loaded, load
+from backstay.upkeep.pages import row_key
+
+_TRIES = 100
+_DELTA_WORTH = 0.5  # of a keyframe: above that the keyframe is taken, which rests on nothing
+_PORTION_ROWS = 200
+_HIDDEN = 1000
+_EMPTIED = (Kind.CALL, Kind.KEYFRAME, Kind.CHECKPOINT, Kind.NAME)
+
+
+def delete_some(backend: Backend, session: str, gone: Collection[int], *, spare_names: bool = False) -> int:
+    """Delete checkpoints by their sequences, in portions; how many there were. ConflictError if one is needed."""
+    ordered = sorted(gone, reverse=True)
+    for at in range(0, len(ordered), MAX_CHECKPOINTS):
+        _delete_portion(backend, session, ordered[at : at + MAX_CHECKPOINTS], spare_names=spare_names)
+    return len(ordered)
+
+
+def _delete_portion(backend: Backend, session: str, gone: Sequence[int], *, spare_names: bool) -> None:
+    for _ in range(_TRIES):
+        deletion = _plan(backend, session, gone, spare_names=spare_names)
+        try:
+            backend.write(deletion.ask, delete_checkpoints(deletion))
+        except ConflictError:
+            if spare_names:
+                raise  # the caller's own plan may be out of date
+            continue
+        return
+    raise refusals.changed(session, "it is being committed to; nothing was deleted")[1]
+
+
+def _plan(backend: Backend, session: str, gone: Sequence[int], *, spare_names: bool) -> Deletion:
+    view = backend.read(Ask(session, names=EVERY, sequences=tuple(gone), children_of=tuple(gone)))
+    if view.session is None:
+        raise refusals.no_session(session)[1]
+    going = set(gone)
+    anchors: dict[int, int | None] = {}  # the nearest ancestors that stay
+    for at in sorted(gone):
+        row = view.checkpoints.get(at)
+        if row is None:
+            raise refusals.no_checkpoint(session, f"#{at}")[1]
+        anchors[at] = row.parent if row.parent not in going else anchors[row.parent]
+    children = {child: at for at in gone for child in view.children.get(at, ()) if child not in going}
+    blobs: dict[bytes, bytes] = {}
+    rewrites = [_rewrite(backend, session, child, anchors[parent], blobs) for child, parent in sorted(children.items())]
+    return Deletion(
+        session,
+        view.session.uid,
+        tuple(gone),
+        tuple(rewrites),
+        tuple({at for at in anchors.values() if at is not None}),
+        blobs,
+        spare_names,
+    )
+
+
+def _rewrite(backend: Backend, session: str, child: int, anchor: int | None, blobs: dict[bytes, bytes]) -> Rewrite:
+    """What a checkpoint becomes; the blobs it needs are added to `blobs`."""
+    found = _loaded(backend, session, child)
+    row, uid = found.row, found.session.uid
+    if row.keyframe:
+        return Rewrite(child, anchor)
+    keyframe, pieces = whole(found.state)
+    if anchor is not None:
+        base = _loaded(backend, session, anchor)
+        delta, more, _ = advance(know(base.state), found.state)
+        if delta.size_bytes < _DELTA_WORTH * keyframe.size_bytes:
+            digest = base.row.state_digest
+            data, parts = spill(seal_delta(delta, uid=uid, tail=row.tail, base=digest, state=row.state_digest))
+            blobs.update(parts)
+            blobs.update({digest: pack_blob(piece) for digest, piece in more.items()})
+            return Rewrite(child, anchor, digest, data, (*delta.refs, *spilled(data)))
+    data, parts = spill(seal_keyframe(keyframe, uid=uid, tail=row.tail, state=row.state_digest))
+    blobs.update(parts)
+    blobs.update({digest: pack_blob(piece) for digest, piece in pieces.items()})
+    return Rewrite(child, anchor, keyframe=data, keyframe_refs=(*keyframe.refs, *spilled(data)))
+
+
+def _loaded(backend: Backend, session: str, sequence: int) -> Loaded:
+    found = load(backend, session, sequence)
+    if not isinstance(found, Loaded):
+        raise refusals.changed(session, f"checkpoint #{sequence} was deleted meanwhile")[1]
+    return found
+
+
+# whole sessions
+
+
+def delete_session(backend: Backend, session: str, *, touched: int | None = None) -> None:
+    """Delete a session and everything only it needed. ConflictError if it was touched since it had this number."""
+    uids: list[bytes] = []
+    rule = hide(session, touched=touched, holder=here())
+
+    def decide(view: View) -> Batch | More:
+        uids.extend([view.session.uid] if view.session is not None else [])
+        return rule(view)
+
+    hidden: SessionRow | None = backend.write(hide_ask(session), decide).answer
+    if hidden is not None:
+        empty(backend, hidden.id)
+        return
+    for uid in uids[:1]:  # an earlier try went through, and its answer was lost on the way
+        for row in backend.sessions(SessionQuery(hidden=True, prefix=f"{uid.hex()}.")):
+            empty(backend, row.id)
+
+
+def empty(backend: Backend, hidden: str) -> None:
+    """Remove a hidden session, in portions."""
+    ask = Ask(hidden, hidden=True)
+    for kind in _EMPTIED:
+        while rows := backend.scan(hidden, kind, limit=_PORTION_ROWS, hidden=True):
+            backend.write(ask, drop_rows([(kind, row_key(row)) for row in rows]))
+    backend.write(ask, drop_session())
+
+
+def leftovers(backend: Backend) -> list[SessionRow]:
+    """The hidden sessions that nobody deletes or imports any more; none if they cannot be listed."""
+    try:
+        rows = backend.sessions(SessionQuery(hidden=True, limit=_HIDDEN))
+        view = backend.read(Ask("")) if rows else None
+    except CorruptionError:
+        return []
+    return [
+        row for row in rows if view is not None and not is_live(row.claim, now_us=view.now_us, wall_us=view.wall_us)
+    ]
+
+
+def sweep(backend: Backend) -> list[str]:
+    """Finish what a kill left of deletions and imports; what was done. What is damaged is left where it is."""
+    done = []
+    for row in leftovers(backend):
+        with contextlib.suppress(CorruptionError):
+            empty(backend, row.id)
+            done.append("a half-deleted or half-imported session was removed")
+    return done
