@@ -168,8 +168,7 @@ class DictBackend:
         moment = self._now()
         last = int.from_bytes(moment.kept.get(b"last", b""))
         view = View(now_us=clock_us(), wall_us=time.time_ns() // 1000, fresh=last + 1)
-        session = moment.session(ask.session, hidden=ask.hidden)
-        if session is not None:
+        if session := moment.session(ask.session, hidden=ask.hidden):
             session.fill(view, ask)
         view.beside = one.line if ask.beside is not None and (one := moment.session(ask.beside)) else None
         return view

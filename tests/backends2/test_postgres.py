@@ -61,7 +61,9 @@ class TestPostgres(BackendContract):
         with closing(psycopg.connect(self.url, autocommit=True)) as connection:
             connection.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(backend.schema)))
             if session:
-                found = connection.execute("SELECT sid FROM sessions WHERE NOT hidden AND id = %s", (session,)).fetchone()
+                found = connection.execute(
+                    "SELECT sid FROM sessions WHERE NOT hidden AND id = %s", (session,)
+                ).fetchone()
                 assert found is not None
                 where = {**where, "sid": found[0]}
             clause = sql.SQL(" AND ").join([sql.SQL("{} = %s").format(sql.Identifier(name)) for name in where])

@@ -118,9 +118,16 @@ class ReadingContract(Hooks):
     def test_the_checkpoints_that_names_stand_for_come_along_if_asked_for(self, backend: Backend) -> None:
         rows = [checkpoint(at, at - 1 or None) for at in range(1, 5)]
         put(backend, *rows, LaneRow("main", head=rows[3].head), LaneRow("idle"), TagRow("a tag", 2))
-        for names, expected in [(EVERY, {2, 4}), (("main", "idle"), {4}), (("a tag",), {2}), (("idle", "nobody"), set())]:
+        for names, expected in [
+            (EVERY, {2, 4}),
+            (("main", "idle"), {4}),
+            (("a tag",), {2}),
+            (("idle", "nobody"), set()),
+        ]:
             view = backend.read(Ask(SESSION, names=names, heads=True))
-            assert {at: bare(row) for at, row in view.checkpoints.items()} == {at: bare(rows[at - 1]) for at in expected}
+            assert {at: bare(row) for at, row in view.checkpoints.items()} == {
+                at: bare(rows[at - 1]) for at in expected
+            }
             assert not backend.read(Ask(SESSION, names=names)).checkpoints
         view = backend.read(Ask(SESSION, names=("main",), heads=True, sequences=(1, 4), ids=(rows[2].id,)))
         assert set(view.checkpoints) == {1, 3, 4}
