@@ -21,6 +21,8 @@ TABLES = {
 
 
 class TestPostgres(BackendContract):
+    alone = False  # a snapshot is one of all databases of a server
+
     @pytest.fixture(autouse=True)
     def _server(self, postgres_url: str, fresh_schema: Fresh) -> None:
         self.url, self.fresh = postgres_url, fresh_schema
