@@ -364,13 +364,12 @@ def plan_deletion(backend: Backend, session: str, *gone: int, spare_names: bool 
     for sequence in gone:
         at: int | None = sequence
         while at is not None and at in gone:
-            (row,) = backend.ancestors(session, at, limit=1)
-            at = row.parent
+            at = _found(backend, session, at).parent
         anchors[sequence] = at
     rewrites, packed = [], _Packed()
     for parent in gone:
         for child in sorted(set(view.children[parent]) - set(gone)):
-            (row,) = backend.ancestors(session, child, limit=1)
+            row = _found(backend, session, child)
             assert isinstance(row, CheckpointRow)
             copy, pieces = whole(read_back(backend, session, child))
             sealed = seal_keyframe(copy, uid=view.session.uid, tail=row.tail, state=row.state_digest)
@@ -378,6 +377,13 @@ def plan_deletion(backend: Backend, session: str, *gone: int, spare_names: bool 
             rewrites.append(Rewrite(child, anchors[parent], keyframe=data, keyframe_refs=refs))
     staying = tuple(sorted({at for at in anchors.values() if at is not None}))
     return Deletion(session, view.session.uid, gone, tuple(rewrites), staying, packed.blobs, spare_names)
+
+
+def _found(backend: Backend, session: str, sequence: int) -> CheckpointRow | Unreadable:
+    """A checkpoint that was there a moment ago."""
+    for row in backend.ancestors(session, sequence, limit=1):
+        return row
+    raise NotFoundError(f"checkpoint #{sequence} was deleted meanwhile")
 
 
 def delete(backend: Backend, session: str, *gone: int, spare_names: bool = False) -> int:
