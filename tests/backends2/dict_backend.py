@@ -1,8 +1,7 @@
 """A fifth backend: one dict of bytes, written with what docs/backends.md says and nothing else.
 
-A Disk holds the dict; several backends may be opened on it. A write changes a copy of the dict and puts it in place of
-the old one, so a reader that keeps hold of the dict sees one moment, without a lock. The same lines would do over any
-store that has transactions and keys in order. Look-ups that a real store has an index for are loops here.
+A Disk, which several backends may share, holds the dict. A write changes a copy and puts it in place, so a reader that
+keeps hold of the dict sees one moment, without a lock. Look-ups that a real store has an index for are loops here.
 
     i hidden id        -> sid      the number that a session's rows hang on
     r sid kind key     -> Kept     a row: its sealed body, and beside it what is looked for
@@ -26,12 +25,10 @@ from backstay.port import Ask, Batch, CheckpointRow, Kind, LaneRow, Records, Ses
 from backstay.port import row_codec as codec
 from backstay.port.lease import clock_us
 from backstay.port.rows import key_of, kind_of, marks_of
-from backstay.port.tables import chain, is_wanted
+from backstay.port.tables import chain, is_wanted, named_by
 
 
 class Kept(msgspec.Struct, array_like=True):
-    """A value of the dict."""
-
     key: Any
     body: bytes
     parent: int | None = None
@@ -46,10 +43,7 @@ def number(value: int) -> bytes:
     return value.to_bytes(8, "big", signed=True)
 
 
-Key = port.Key | tuple[()]
-
-
-def place(sid: bytes, kind: Kind, key: Key = ()) -> bytes:
+def place(sid: bytes, kind: Kind, key: Any = ()) -> bytes:
     parts = key.encode() if isinstance(key, str) else b"".join(map(number, (key,) if isinstance(key, int) else key))
     return b"r" + sid + bytes([kind]) + (b"" if kind is Kind.SESSION else parts)
 
@@ -70,9 +64,12 @@ class Moment:
     def blobs(self, digests: Collection[bytes]) -> dict[bytes, bytes]:
         return {digest: self.kept[b"b" + digest] for digest in digests if b"b" + digest in self.kept}
 
-    def swept(self) -> dict[bytes, bytes]:
-        used = {b"b" + ref for kept in self.under(b"r") for ref in kept.refs}
-        return {key: data for key, data in self.kept.items() if key[:1] != b"b" or key in used}
+    def used(self) -> set[bytes]:
+        return {ref for kept in self.under(b"r") for ref in kept.refs}
+
+    def swept(self, among: Collection[bytes]) -> dict[bytes, bytes]:
+        gone = {b"b" + ref for ref in among} - {b"b" + ref for ref in self.used()} if among else ()
+        return {key: data for key, data in self.kept.items() if key not in gone}
 
     def session(self, id_: str, *, hidden: bool = False) -> "One | None":
         sid = self.kept.get(name_of(hidden, id_))
@@ -85,8 +82,7 @@ class Moment:
 
     def sessions(self, *, hidden: bool = False) -> "list[One]":
         ids = [key[2:].decode() for key in self.kept if key.startswith(name_of(hidden, ""))]
-        found = [one for one in [self.session(id_, hidden=hidden) for id_ in ids] if one is not None]
-        return sorted(found, key=lambda one: -one.line.touched)
+        return sorted([one for id_ in ids if (one := self.session(id_, hidden=hidden))], key=lambda x: -x.line.touched)
 
 
 class One:
@@ -95,22 +91,16 @@ class One:
     def __init__(self, moment: Moment, sid: bytes, line: SessionRow) -> None:
         self.moment, self.sid, self.line = moment, sid, line
 
-    def kept(self, kind: Kind, key: Key) -> Kept | None:
+    def kept(self, kind: Kind, key: port.Key) -> Kept | None:
         found = self.moment.kept.get(place(self.sid, kind, key))
         return None if found is None else kept_in(found)
 
-    def all(self, kind: Kind, under: Key = ()) -> list[Kept]:
+    def all(self, kind: Kind, under: Any = ()) -> list[Kept]:
         return self.moment.under(place(self.sid, kind, under))
 
-    def opened(self, kind: Kind, found: list[Kept]) -> list[Any]:
-        uid = self.line.uid
-        if kind is Kind.NAME:
-            return [codec.open_name(k.body, uid=uid, name=k.key) for k in found]
-        if kind is Kind.CALL:
-            return [codec.open_call(k.body, uid=uid, at=tuple(k.key)) for k in found]
-        if kind is Kind.KEYFRAME:
-            return [port.KeyframeRow(k.key, k.body) for k in found]
-        return [codec.open_checkpoint(kept.body, uid=uid, sequence=kept.key, parent=kept.parent) for kept in found]
+    def row(self, kind: Kind, kept: Kept | None) -> Any:
+        key = None if kept is None else tuple(kept.key) if kind is Kind.CALL else kept.key
+        return None if kept is None else codec.open_row(kind, key, kept.body, uid=self.line.uid, parent=kept.parent)
 
     def expect(self, kind: Kind) -> None:
         """For what was asked for and is not there: an error if rows are missing that the session counts."""
@@ -118,43 +108,40 @@ class One:
         if not self.line.hidden and len(self.all(kind)) != count:
             raise CorruptionError(f"session {self.line.id!r}: rows are missing that it counts", hint="run verify")
 
-    def some(self, kind: Kind, keys: Sequence[Key]) -> list[Any]:
-        found = [self.kept(kind, key) for key in dict.fromkeys(keys)]
-        if None in found and kind is not Kind.CALL:
+    def some(self, kind: Kind, keys: Sequence[port.Key] | None) -> list[Any]:
+        found = self.all(kind) if keys is None else [self.kept(kind, key) for key in dict.fromkeys(keys)]
+        if (keys is None or None in found) and kind is not Kind.CALL:
             self.expect(kind)
-        return self.opened(kind, [kept for kept in found if kept is not None])
+        return [self.row(kind, kept) for kept in found if kept is not None]
 
     def fill(self, view: View, ask: Ask) -> None:
         """Answer an ask."""
         view.session = self.line
-        if ask.names is None:
-            self.expect(Kind.NAME)
-        names = self.opened(Kind.NAME, self.all(Kind.NAME)) if ask.names is None else self.some(Kind.NAME, ask.names)
+        names = self.some(Kind.NAME, ask.names)
         view.lanes = lanes = {row.name: row for row in names if isinstance(row, LaneRow)}
         view.tags = {row.name: row for row in names if isinstance(row, TagRow)}
         view.live = port.live_lanes(lanes.values(), now_us=view.now_us, wall_us=view.wall_us)
         index = self.all(Kind.CHECKPOINT) if ask.ids or ask.prefix or ask.children_of else []
         view.children = {at: [kept.key for kept in index if kept.parent == at] for at in ask.children_of}
         foreign = {kept.foreign: kept.key for kept in index if kept.foreign is not None}
-        wanted = [id_ for id_ in foreign if id_ in ask.ids or (ask.prefix and id_.startswith(ask.prefix))]
-        view.foreign = {id_: foreign[id_] for id_ in wanted}
+        view.foreign = {i: foreign[i] for i in foreign if i in ask.ids or (ask.prefix and i.startswith(ask.prefix))}
         located = {foreign.get(id_) or sequence_of(id_, self.line.uid) or 0: id_ for id_ in ask.ids}
-        rows = {key_at(row): row for row in self.some(Kind.CHECKPOINT, [*ask.sequences, *located])}
+        named = [*ask.sequences, *[at for row in names if ask.heads and (at := named_by(row))]]
+        rows = {key_at(row): row for row in self.some(Kind.CHECKPOINT, [*named, *located])}
         right = {at for at, id_ in located.items() if at in rows and getattr(rows[at], "id", id_) == id_}
-        view.checkpoints = {at: row for at, row in rows.items() if at in ask.sequences or at in right}
-        asked = lanes if ask.pending is None else [name for name in ask.pending if name in lanes]
-        view.pending = {name: self.journal(lanes[name].run, lanes[name].journal) for name in asked}
-        counted = [lanes[name] for name in ask.counted if name in lanes]
-        view.counts = {lane.name: len(self.journal(lane.run, lane.journal)) for lane in counted}
+        view.checkpoints = {at: row for at, row in rows.items() if at in right or at in named}
+        pending = {name: self.journal(lane.run, lane.journal) for name, lane in lanes.items()}
+        view.pending = {name: calls for name, calls in pending.items() if ask.pending is None or name in ask.pending}
+        view.counts = {name: len(calls) for name, calls in pending.items() if name in ask.counted}
         view.calls = {key_at(row): row for row in self.some(Kind.CALL, ask.calls)}
         view.journals = {at: self.journal(*at) for at in ask.journals}
 
     def journal(self, run: int, journal: int) -> list[Any]:
-        return port.numbered(self.opened(Kind.CALL, self.all(Kind.CALL, (run, journal))), run, journal)
+        found = self.all(Kind.CALL, (run, journal))
+        return port.numbered([self.row(Kind.CALL, kept) for kept in found], run, journal)
 
-    def checkpoint(self, at: int) -> CheckpointRow | Unreadable | None:
-        found = self.kept(Kind.CHECKPOINT, at)
-        return None if found is None else self.opened(Kind.CHECKPOINT, [found])[0]
+    def checkpoint(self, at: int) -> Any:
+        return self.row(Kind.CHECKPOINT, self.kept(Kind.CHECKPOINT, at))
 
 
 def key_at(row: Any) -> Any:
@@ -162,15 +149,11 @@ def key_at(row: Any) -> Any:
 
 
 class Disk:
-    """What several openings share."""
-
     def __init__(self) -> None:
         self.kept, self.changes, self.news = dict[bytes, bytes](), 0, threading.Condition()
 
 
 class DictBackend:
-    """See the module's text."""
-
     name = "dict"
 
     def __init__(self, disk: Disk) -> None:
@@ -183,14 +166,11 @@ class DictBackend:
 
     def read(self, ask: Ask) -> View:
         moment = self._now()
-        view = View(
-            now_us=clock_us(), wall_us=time.time_ns() // 1000, fresh=int.from_bytes(moment.kept.get(b"last", b"")) + 1
-        )
-        session = moment.session(ask.session, hidden=ask.hidden)
-        if session is not None:
+        last = int.from_bytes(moment.kept.get(b"last", b""))
+        view = View(now_us=clock_us(), wall_us=time.time_ns() // 1000, fresh=last + 1)
+        if session := moment.session(ask.session, hidden=ask.hidden):
             session.fill(view, ask)
-        beside = None if ask.beside is None else moment.session(ask.beside)
-        view.beside = None if beside is None else beside.line
+        view.beside = one.line if ask.beside is not None and (one := moment.session(ask.beside)) else None
         return view
 
     def write(self, ask: Ask, decide: port.Decide) -> View:
@@ -199,14 +179,13 @@ class DictBackend:
             view, batch = port.decided(self.read, ask, decide)
             if batch.puts or batch.drops:
                 draft = Moment(dict(self.disk.kept))
-                released = self._apply(draft, ask, batch)
-                self.disk.kept = draft.swept() if released else draft.kept
+                self.disk.kept = draft.swept(self._apply(draft, ask, batch))
                 self.disk.changes += not batch.lazy
                 self.disk.news.notify_all()
             return view
 
-    def _apply(self, draft: Moment, ask: Ask, batch: Batch) -> bool:
-        """Put and drop in a copy. True if blobs may have lost their last reference."""
+    def _apply(self, draft: Moment, ask: Ask, batch: Batch) -> set[bytes]:
+        """Put and drop in a copy. The blobs that may have lost their last reference."""
         needed = {ref for row in batch.puts for ref in getattr(row, "refs", None) or ()}
         absent = needed - draft.blobs(needed).keys() - batch.blobs.keys()
         if absent:
@@ -239,7 +218,7 @@ class DictBackend:
                 gone = [at for at in draft.kept if at.startswith(gone[0])]
             for at in gone:
                 released.update(kept_in(draft.kept.pop(at)).refs if at in draft.kept else ())
-        return bool(released)
+        return released
 
     def state(self, session: str, ref: Any, *, salvage: bool = False, without: Collection[int] = ()) -> Records:
         one = self._now().session(session)
@@ -247,35 +226,28 @@ class DictBackend:
             return Records(None)
         (name,) = one.some(Kind.NAME, [ref]) or [None] if isinstance(ref, str) else [None]
         lane = name if isinstance(name, LaneRow) else None
-        head = None if lane is None or lane.head is None else lane.head.sequence
-        at = ref if isinstance(ref, int) else name.sequence if isinstance(name, TagRow) else head
-        if name is None and not one.some(Kind.CHECKPOINT, [] if at is None else [at]):
-            at = None
+        at = ref if isinstance(ref, int) else named_by(name)
+        at = at if name is not None or at is None or one.some(Kind.CHECKPOINT, [at]) else None
         rows, frame = chain(at, one.checkpoint, lambda at: one.kept(Kind.KEYFRAME, at), without)
-        for row in rows if not salvage else ():
-            if isinstance(row, Unreadable):
-                raise CorruptionError(f"session {session!r}: {row.why}", hint="run verify")
+        bad = [] if salvage else [row.why for row in rows if isinstance(row, Unreadable)]
+        if bad:
+            raise CorruptionError(f"session {session!r}: {bad[0]}", hint="run verify")
         needed = [one.kept(Kind.CHECKPOINT, key_at(row)) for row in rows[1:]] + [frame]
         blobs = one.moment.blobs([ref for kept in needed if kept is not None for ref in kept.refs])
         return Records(one.line, lane, tuple(rows), None if frame is None else frame.body, blobs)
 
     def ancestors(self, session: str, sequence: int, *, limit: int) -> Sequence[CheckpointRow | Unreadable]:
         one = self._now().session(session)
-        if one is None or not one.some(Kind.CHECKPOINT, [sequence]):
-            return []
-        return chain(sequence, one.checkpoint, lambda _: None)[0][::-1][:limit]
+        found = one.some(Kind.CHECKPOINT, [sequence]) if one else []
+        return chain(sequence, one.checkpoint, lambda _: None)[0][::-1][:limit] if one and found else []
 
     def scan(
         self, session: str, kind: Kind, *, after: Any = None, before: Any = None, limit: int, hidden: bool = False
     ) -> Sequence[Any]:
         one = self._now().session(session, hidden=hidden)
-        if one is None:
-            return []
-        lowest = None if after is None else place(one.sid, kind, after)
-        highest = None if before is None else place(one.sid, kind, before)
-        keys = sorted([key for key in one.moment.kept if key.startswith(place(one.sid, kind))], reverse=bool(highest))
-        page = [key for key in keys if (not lowest or key > lowest) and (not highest or key < highest)][:limit]
-        return one.opened(kind, [kept_in(one.moment.kept[key]) for key in page])
+        rows = [one.row(kind, kept) for kept in one.all(kind)[:: 1 if before is None else -1]] if one else []
+        page = [r for r in rows if (after is None or key_at(r) > after) and (before is None or key_at(r) < before)]
+        return page[:limit]
 
     def sessions(self, query: port.SessionQuery) -> Sequence[SessionRow]:
         found = [one for one in self._now().sessions(hidden=query.hidden) if is_wanted(one.line, query)]
@@ -288,7 +260,7 @@ class DictBackend:
         return [
             port.FoundLane(one.line, lane, bool(port.live_lanes([lane], now_us=now_us, wall_us=wall_us)))
             for one in self._now().sessions()
-            for lane in one.opened(Kind.NAME, one.all(Kind.NAME))
+            for lane in one.some(Kind.NAME, None)
             if isinstance(lane, LaneRow) and marks_of(lane) & query.marks
         ]
 
@@ -312,19 +284,16 @@ class DictBackend:
             self.disk.news.wait_for(lambda: self.disk.changes != since, max(0.0, min(seconds, port.LOOK_S)))
 
     def sizes(self) -> port.Sizes:
-        moment = self._now()
-        rows = [one.line for one in moment.sessions()]
+        rows = [one.line for one in self._now().sessions()]
         checkpoints, logical = sum([row.checkpoints for row in rows]), sum([row.logical_bytes for row in rows])
-        return port.Sizes(len(rows), checkpoints, logical, sum(map(len, moment.kept.values())))
+        return port.Sizes(len(rows), checkpoints, logical, sum(map(len, self.disk.kept.values())))
 
     def check(self) -> Iterator[Problem]:
-        moment = self._now()
-        refs = {ref for kept in moment.under(b"r") for ref in kept.refs}
-        return iter([Problem(what="a blob is missing") for ref in refs - moment.blobs(refs).keys()])
+        return iter([Problem(what=f"blob {ref.hex()[:12]} is missing") for ref in self.absent(self._now().used())])
 
     def tend(self, *, repair: bool = False) -> Sequence[str]:
         with self.disk.news:
-            self.disk.kept = self._now().swept()
+            self.disk.kept = self._now().swept([key[1:] for key in self.disk.kept if key[:1] == b"b"])
         return []
 
     def close(self) -> None:

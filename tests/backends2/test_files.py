@@ -650,7 +650,11 @@ def test_a_kill_while_a_journal_is_rewritten_loses_nothing(path: Path) -> None:
         rows = chain(backend, "s", 20)
     chosen = random.Random(5)
     for _ in range(5):
-        running = child(path, "from backstay.port import Batch\n" + REWRITTEN.replace('enter(backend, "s")', 'enter(backend, "s", lease_us=1000)'))
+        running = child(
+            path,
+            "from backstay.port import Batch\n"
+            + REWRITTEN.replace('enter(backend, "s")', 'enter(backend, "s", lease_us=1000)'),
+        )
         assert running.stdout is not None
         for _ in range(chosen.randrange(200, 900)):
             if not running.stdout.readline():

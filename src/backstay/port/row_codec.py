@@ -18,6 +18,7 @@ from backstay.port.rows import (
     CallRow,
     CheckpointRow,
     KeyframeRow,
+    Kind,
     LaneRow,
     Row,
     SessionRow,
@@ -138,6 +139,17 @@ def open_checkpoint(body: bytes, *, uid: bytes, sequence: int, parent: int | Non
         header.fields,
         body[at + size :],
     )
+
+
+def open_row(kind: Kind, key: Any, body: bytes, *, uid: bytes, parent: int | None = None) -> Row | Unreadable:
+    """A row of any kind but a session's line; as the function for its kind says."""
+    if kind is Kind.NAME:
+        return open_name(body, uid=uid, name=key)
+    if kind is Kind.CALL:
+        return open_call(body, uid=uid, at=key)
+    if kind is Kind.KEYFRAME:
+        return KeyframeRow(key, body)
+    return open_checkpoint(body, uid=uid, sequence=key, parent=parent)
 
 
 def foreign_id(body: bytes) -> str | None:

@@ -19,25 +19,15 @@ from backstay.digest import checkpoint_digest, state_digest
 from backstay.errors import CorruptionError, NotFoundError
 from backstay.ids import TAIL_BYTES, UID_BYTES
 from backstay.model import StateDict
-from backstay.port import Ask, Backend, CallRow, CheckpointRow, Kind, Records, Unreadable
+from backstay.port import Ask, Backend, CallRow, CheckpointRow, Key, Kind, Records, Row, Unreadable
 from backstay.port.lease import Holder, here
-from backstay.port.rows import DONE, STARTED, Head
+from backstay.port.rows import DONE, STARTED, Head, key_of
 from backstay.rules import branches, runs
 from backstay.rules.commit import Commit, Totals
 from backstay.rules.commit import commit as commit_rule
 from backstay.rules.deletion import Deletion, Rewrite, delete_checkpoints
 from backstay.rules.refusals import Lease
-from backstay.sealing import (
-    open_blob,
-    open_delta,
-    open_keyframe,
-    pack_blob,
-    seal_delta,
-    seal_keyframe,
-    spill,
-    spilled,
-    unspill,
-)
+from backstay.sealing import open_blob, open_delta, open_keyframe, pack_blob, seal_delta, seal_keyframe, spill, unspill
 from backstay.testing.exact import exactly_equal
 
 NOW_US = 1_700_000_000_000_000
@@ -328,9 +318,24 @@ def _intact(row: CheckpointRow | Unreadable) -> CheckpointRow:
     return row
 
 
+def every_row(backend: Backend, session: str, kind: Kind, *, hidden: bool = False) -> list[Row | Unreadable]:
+    """All rows of one kind, page by page: only an empty page is the end."""
+    found: list[Row | Unreadable] = []
+    after: Key | None = None
+    while page := backend.scan(session, kind, after=after, limit=500, hidden=hidden):
+        found += page
+        after = key_in(page[-1])
+    return found
+
+
+def key_in(row: Row | Unreadable) -> Key:
+    """The key of a row, or of what stands in its place."""
+    return row.key if isinstance(row, Unreadable) else key_of(row)
+
+
 def check_states(backend: Backend, session: str, states: Mapping[int, StateDict]) -> None:
     """Every one of these checkpoints gives back what was put in, and there are no others."""
-    rows = backend.scan(session, Kind.CHECKPOINT, limit=1_000_000)
+    rows = every_row(backend, session, Kind.CHECKPOINT)
     assert [row.sequence for row in rows if isinstance(row, CheckpointRow)] == sorted(states)
     for sequence, state in states.items():
         assert exactly_equal(read_back(backend, session, sequence), state), f"#{sequence} gives back another state"
@@ -359,13 +364,12 @@ def plan_deletion(backend: Backend, session: str, *gone: int, spare_names: bool 
     for sequence in gone:
         at: int | None = sequence
         while at is not None and at in gone:
-            (row,) = backend.ancestors(session, at, limit=1)
-            at = row.parent
+            at = _found(backend, session, at).parent
         anchors[sequence] = at
     rewrites, packed = [], _Packed()
     for parent in gone:
         for child in sorted(set(view.children[parent]) - set(gone)):
-            (row,) = backend.ancestors(session, child, limit=1)
+            row = _found(backend, session, child)
             assert isinstance(row, CheckpointRow)
             copy, pieces = whole(read_back(backend, session, child))
             sealed = seal_keyframe(copy, uid=view.session.uid, tail=row.tail, state=row.state_digest)
@@ -375,14 +379,16 @@ def plan_deletion(backend: Backend, session: str, *gone: int, spare_names: bool 
     return Deletion(session, view.session.uid, gone, tuple(rewrites), staying, packed.blobs, spare_names)
 
 
+def _found(backend: Backend, session: str, sequence: int) -> CheckpointRow | Unreadable:
+    """A checkpoint that was there a moment ago."""
+    for row in backend.ancestors(session, sequence, limit=1):
+        return row
+    raise NotFoundError(f"checkpoint #{sequence} was deleted meanwhile")
+
+
 def delete(backend: Backend, session: str, *gone: int, spare_names: bool = False) -> int:
     """Delete checkpoints as the hall does. How many went."""
     plan = plan_deletion(backend, session, *gone, spare_names=spare_names)
     answer = backend.write(plan.ask, delete_checkpoints(plan)).answer
     assert isinstance(answer, int)
     return answer
-
-
-def spilled_parts(row: CheckpointRow) -> tuple[bytes, ...]:
-    """The blobs that a checkpoint's delta was cut into."""
-    return spilled(row.delta)

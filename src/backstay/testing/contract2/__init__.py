@@ -4,11 +4,11 @@ Subclass BackendContract in a test file, give it `make` and `reopen`, and as man
 `backstay.testing.contract2.hooks` as the backend allows: what a hook cannot do is skipped, and says so.
 """
 
+from backstay.testing.contract2.blobs import BlobContract
 from backstay.testing.contract2.damage import DamageContract
+from backstay.testing.contract2.hidden import HiddenContract
 from backstay.testing.contract2.hooks import Change, Hooks
-from backstay.testing.contract2.keeping import BlobContract
 from backstay.testing.contract2.listing import ListingContract
-from backstay.testing.contract2.moving import MovingContract
 from backstay.testing.contract2.racing import RacingContract
 from backstay.testing.contract2.reading import ReadingContract
 from backstay.testing.contract2.refusing import RefusingContract
@@ -22,7 +22,7 @@ class BackendContract(
     ReadingContract,
     ListingContract,
     BlobContract,
-    MovingContract,
+    HiddenContract,
     RunningContract,
     RefusingContract,
     DamageContract,

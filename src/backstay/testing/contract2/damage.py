@@ -27,8 +27,8 @@ from backstay.port.rows import ENTERED
 from backstay.rules import runs
 from backstay.testing.author2 import NOW_US, SESSION, Author, Runner, check_states, read_back, tag
 from backstay.testing.contract2.handmade import bare
+from backstay.testing.contract2.hidden import hide, take_away
 from backstay.testing.contract2.hooks import Change, Hooks
-from backstay.testing.contract2.moving import hide, take_away
 
 OTHER = "another session"
 BY_INDEX = ("names", "entered")  # scan and lanes give what is kept: a row that was removed is missed by read and state
@@ -151,6 +151,8 @@ class DamageContract(Hooks):
         backend = self.harmed(backend, Kind.CHECKPOINT, 10, change)
         with pytest.raises(CorruptionError):
             read_back(backend, SESSION, "main")
+        heads = gently(lambda: backend.read(Ask(SESSION, names=("main",), heads=True)).checkpoints)
+        assert heads is None or 10 in heads
         world.check_truth(backend)
         world.check_other(backend)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -15,7 +15,6 @@ from backstay.port import (
     Backend,
     Batch,
     CheckpointRow,
-    Decide,
     Key,
     KeyframeRow,
     Kind,
@@ -92,24 +91,12 @@ def put(
     **fields: Any,
 ) -> View:
     """Put rows, the session's line with them: its counts are right, and it has these further fields."""
-    ask, decide = putting(*rows, session=session, uid=uid, blobs=blobs, **fields)
-    return backend.write(ask, decide)
-
-
-def putting(
-    *rows: Row,
-    session: str = SESSION,
-    uid: bytes = UID,
-    blobs: Mapping[bytes, bytes] | None = None,
-    **fields: Any,
-) -> tuple[Ask, Decide]:
-    """The same as an ask and a rule."""
     names = [row.name for row in rows if isinstance(row, LaneRow | TagRow)]
     sequences = [row.sequence for row in rows if isinstance(row, CheckpointRow)]
 
     def decide(view: View) -> Batch:
         before = line(session, uid=uid) if view.session is None else view.session
-        new = [row for row in rows if isinstance(row, LaneRow | TagRow) and row.name not in names_of(view)]
+        new = [row for row in rows if isinstance(row, LaneRow | TagRow) and row.name not in {*view.lanes, *view.tags}]
         after = msgspec.structs.replace(
             before,
             touched=view.fresh,
@@ -120,7 +107,7 @@ def putting(
         )
         return Batch((msgspec.structs.replace(after, **fields), *rows), blobs=blobs or {}, wakes=True)
 
-    return Ask(session, names=tuple(names), sequences=tuple(sequences)), decide
+    return backend.write(Ask(session, names=tuple(names), sequences=tuple(sequences)), decide)
 
 
 def drop(backend: Backend, *keys: tuple[Kind, Key], session: str = SESSION) -> View:
@@ -141,11 +128,6 @@ def drop(backend: Backend, *keys: tuple[Kind, Key], session: str = SESSION) -> V
         return Batch((after,), keys)
 
     return backend.write(Ask(session, names=tuple(names), sequences=tuple(sequences)), decide)
-
-
-def names_of(view: View) -> Collection[str]:
-    """Branches and tags that a view shows."""
-    return {*view.lanes, *view.tags}
 
 
 def nothing(_view: View) -> Batch | More:

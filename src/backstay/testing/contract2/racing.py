@@ -31,17 +31,7 @@ from backstay.port import (
 )
 from backstay.port.rows import ENTERED
 from backstay.rules.refusals import Lease
-from backstay.testing.author2 import (
-    SESSION,
-    Author,
-    Runner,
-    call_row,
-    check_states,
-    delete,
-    fork,
-    open_records,
-    read_back,
-)
+from backstay.testing.author2 import SESSION, Author, Runner, call_row, check_states, delete, fork, open_records
 from backstay.testing.contract2.handmade import PATIENCE_S, UID, blob, checkpoint, line, put, together
 from backstay.testing.contract2.hooks import Hooks
 
@@ -244,28 +234,6 @@ class RacingContract(Hooks):
         shown = openings[1].read(Ask("shown")).session
         assert shown is not None
         assert shown.uid == bytes([winner]) * 16
-
-    def test_w2_of_writers_on_the_same_head_exactly_one_wins_each_round(self, backend: Backend) -> None:
-        openings = [backend, self.other(backend)]
-        Author(backend).commit({"messages": [], "turn": -1})
-        gate = threading.Barrier(THREADS)
-        wins: list[list[int]] = [[] for _ in range(ROUNDS)]
-
-        def write(me: int) -> None:
-            for number in range(ROUNDS):
-                author = Author(openings[me % 2]).stand_on_head()
-                gate.wait(60)
-                with contextlib.suppress(ConflictError):
-                    author.commit({**author.state, "turn": number, "by": me})
-                    wins[number].append(me)
-                gate.wait(60)
-
-        together(write, THREADS)
-        assert [len(won) for won in wins] == [1] * ROUNDS
-        rows = backend.ancestors(SESSION, ROUNDS + 1, limit=99)
-        assert [read_back(backend, SESSION, row.sequence)["by"] for row in intact(rows)[:-1]] == [
-            won for (won,) in reversed(wins)
-        ]
 
     def test_w2_processes_that_count_lose_nothing(self, backend: Backend) -> None:
         code = self.opening_code(backend)

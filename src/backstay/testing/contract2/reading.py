@@ -28,48 +28,13 @@ from backstay.testing.author2 import SESSION, Author, call_row, check_states, de
 from backstay.testing.contract2.handmade import UID, bare, blob, checkpoint, drop, put
 from backstay.testing.contract2.hooks import Hooks
 
+WORDS = (
+    'main Main MAIN ../main .. /etc/passwd C:\\nul a/b a%2Fb a%b a_b axb "quoted" {} $1 ? NULL 0 00 1e3 - \\ ß ss İ Ω'
+)
 NAMES = [
-    "main",
-    "Main",
-    "MAIN",
-    " main",
-    "main ",
-    "../main",
-    "..",
-    "/etc/passwd",
-    "C:\\nul",
-    "a/b",
-    "a%2Fb",
-    "a%b",
-    "a_b",
-    "axb",
-    "'; DROP TABLE sessions; --",
-    '"quoted"',
-    "{}",
-    "$1",
-    "?",
-    "NULL",
-    "0",
-    "00",
-    "1e3",
-    "-",
-    "\\",
-    "new\nline",
-    "tab\t",
-    "\x7f\x01",
-    "é",
-    "e\u0301",
-    "ß",
-    "ss",
-    "İ",
-    "Ω",
-    "日本",
-    "\uffff",
-    "\U0001f600",
-    "\U0010ffff",
-    "\u202egnp.exe",
-    "x" * 256,
-    "\U0001f600" * 256,
+    *WORDS.split(),
+    *(" main", "main ", "'; DROP TABLE sessions; --", "new\nline", "tab\t", "\x7f\x01", "é", "e\u0301", "日本"),
+    *("\uffff", "\U0001f600", "\U0010ffff", "\u202egnp.exe", "x" * 256, "\U0001f600" * 256),
 ]
 LARGE_BYTES = 16 * 1024 * 1024
 MANY = 2_500  # more than one statement of SQL can name by default
@@ -149,6 +114,23 @@ class ReadingContract(Hooks):
         assert not backend.read(Ask(SESSION, ids=("run-1",))).checkpoints
         put(backend, checkpoint(50, id_="run-1"))
         assert backend.read(Ask(SESSION, ids=("run-1",))).foreign == {"run-1": 50}
+
+    def test_the_checkpoints_that_names_stand_for_come_along_if_asked_for(self, backend: Backend) -> None:
+        rows = [checkpoint(at, at - 1 or None) for at in range(1, 5)]
+        put(backend, *rows, LaneRow("main", head=rows[3].head), LaneRow("idle"), TagRow("a tag", 2))
+        for names, expected in [
+            (EVERY, {2, 4}),
+            (("main", "idle"), {4}),
+            (("a tag",), {2}),
+            (("idle", "nobody"), set()),
+        ]:
+            view = backend.read(Ask(SESSION, names=names, heads=True))
+            assert {at: bare(row) for at, row in view.checkpoints.items()} == {
+                at: bare(rows[at - 1]) for at in expected
+            }
+            assert not backend.read(Ask(SESSION, names=names)).checkpoints
+        view = backend.read(Ask(SESSION, names=("main",), heads=True, sequences=(1, 4), ids=(rows[2].id,)))
+        assert set(view.checkpoints) == {1, 3, 4}
 
     # calls
 

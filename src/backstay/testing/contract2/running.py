@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-import msgspec
 import pytest
 
-from backstay.errors import ConflictError, CorruptionError, FencedError, InDoubtError, LeaseHeldError
-from backstay.port import Ask, Backend, CallRow, Kind, LaneQuery, LaneRow
-from backstay.port.rows import ABANDONED, DONE, ENTERED, SKIPPED
+from backstay.errors import CorruptionError, FencedError
+from backstay.port import Ask, Backend, CallRow, Kind, LaneQuery
+from backstay.port.rows import ABANDONED, ENTERED
 from backstay.rules import branches, runs
-from backstay.testing.author2 import NOW_US, SESSION, Author, Runner, check_states, delete, entering, read_back, tag
+from backstay.testing.author2 import NOW_US, SESSION, Author, Runner, check_states, delete, read_back, tag
 from backstay.testing.contract2.handmade import drop
 from backstay.testing.contract2.hooks import Hooks
 
@@ -67,52 +66,6 @@ class RunningContract(Hooks):
         second.finish(call)
         second.boundary()
 
-    def test_a_lease_that_expired_and_was_not_taken_is_still_held_on_to(self, backend: Backend) -> None:
-        run = Runner(backend, lease_s=0.05)
-        time.sleep(0.1)
-        assert not backend.read(PENDING).live
-        run.call()
-        run.renew()
-        assert backend.read(PENDING).live == {"main"}
-        run.leave(status="completed")
-
-    def test_nobody_else_writes_where_a_run_is_alive(self, backend: Backend) -> None:
-        author = Author(backend)
-        author.grow(2)
-        run = Runner(backend)
-        other = self.other(backend)
-        with pytest.raises(LeaseHeldError):
-            Runner(other)
-        with pytest.raises(LeaseHeldError):
-            Author(other).stand_on_head().grow(1)
-        with pytest.raises(LeaseHeldError):
-            other.write(branches.name_ask(SESSION, "main"), branches.delete_branch(SESSION, "main"))
-        run.leave(status="failed", reason="it broke")
-        lane = other.read(PENDING).lanes["main"]
-        assert (lane.status, lane.reason, lane.unfinished) == ("failed", "it broke", True)
-        author.grow(1)
-
-    def test_a_call_in_doubt_is_decided_once_and_then_there_is_a_way_on(self, backend: Backend) -> None:
-        run = Runner(backend)
-        run.boundary({"turn": 0})
-        call = run.start("pay")
-        run.leave()
-        with pytest.raises(InDoubtError):
-            Author(backend).stand_on_head().grow(1)
-        after = msgspec.structs.replace(call, status=SKIPPED, ended_us=NOW_US, nonce=b"decided")
-        for _ in range(2):  # the second is a retry, and recognised
-            backend.write(
-                runs.settle_ask(SESSION, "main", call.at), runs.settle(SESSION, "main", before=call, after=after)
-            )
-        other = msgspec.structs.replace(call, status=DONE, nonce=b"another")
-        with pytest.raises(ConflictError):
-            backend.write(
-                runs.settle_ask(SESSION, "main", call.at), runs.settle(SESSION, "main", before=call, after=other)
-            )
-        assert backend.read(PENDING).pending["main"] == [after]
-        Author(backend).stand_on_head().grow(1)
-        assert not backend.read(PENDING).pending["main"]
-
     def test_what_is_given_up_is_kept_and_the_run_is_over(self, backend: Backend) -> None:
         run = Runner(backend, input_=b"an input")
         run.boundary({"turn": 0})
@@ -163,32 +116,6 @@ class RunningContract(Hooks):
         assert not again.entered.calls
         with pytest.raises(FencedError):
             run.start()
-
-    def test_a_lease_is_held_for_something_that_is_no_run(self, backend: Backend) -> None:
-        Author(backend).grow(1)
-        new = entering(Author(backend).uid)
-        lease = backend.write(new.ask, runs.hold(new, "a restore of files")).answer
-        assert lease == backend.write(new.ask, runs.hold(new, "a restore of files")).answer, "a retry is recognised"
-        with pytest.raises(LeaseHeldError, match="a restore of files"):
-            Runner(backend)
-        assert not backend.lanes(LaneQuery(ENTERED))
-        backend.write(runs.lease_ask(lease), runs.leave(lease, status=None, reason=None))
-        lane = backend.read(PENDING).lanes["main"]
-        assert isinstance(lane, LaneRow)
-        assert (lane.claim, lane.purpose) == (None, None)
-        Runner(backend)
-
-    def test_a_commit_under_a_name_of_the_callers_is_recognised_when_tried_again(self, backend: Backend) -> None:
-        author = Author(backend)
-        author.grow(2)
-        draft = author.draft({"turn": "mine"}, id_="my own id")
-        row = author.write(draft, {"turn": "mine"})
-        assert author.write(draft, {"turn": "mine"}).id == row.id
-        session = self.other(backend).read(Ask(SESSION)).session
-        assert session is not None
-        assert session.checkpoints == 3
-        with pytest.raises(ConflictError, match="my own id"):
-            author.commit({"turn": "another"}, id_="my own id")
 
     def test_a_write_whose_answer_was_lost_counts_once(self, backend: Backend) -> None:
         author = Author(backend)

@@ -55,7 +55,7 @@ class WritingContract(Hooks):
             backend.write(WHOLE, decide)
         assert caught.value is error
         assert snapshot(backend) == before
-        assert backend.changes() == changes
+        assert not self.alone or backend.changes() == changes
         put(backend, LaneRow("later"))
         assert "later" in backend.read(WHOLE).lanes
 
@@ -73,7 +73,8 @@ class WritingContract(Hooks):
             put(backend, *rows, blobs=dict([here]))
         assert caught.value.digests == {gone[0], also_gone[0]}
         assert snapshot(backend) == before
-        assert not backend.blobs([here[0]]) or here[0] not in referenced(backend)
+        backend.tend()
+        assert not backend.blobs([here[0]])
         put(backend, *rows, blobs=dict([here, gone, also_gone]))
         assert backend.blobs([here[0], gone[0], also_gone[0]]) == dict([here, gone, also_gone])
 
@@ -249,7 +250,7 @@ class WritingContract(Hooks):
         ask = Ask(SESSION, names=("main",))
         changes, touched = backend.changes(), backend.read(ask).session
         backend.write(ask, nothing)
-        assert backend.changes() == changes
+        assert not self.alone or backend.changes() == changes
 
         def renew(view: View) -> Batch:
             return Batch((msgspec.structs.replace(view.lanes["main"], claim=claim_until(view, 30)),), lazy=True)
@@ -293,10 +294,9 @@ class WritingContract(Hooks):
         fill(backend)
         backend.close()
         backend.close()  # a second time is harmless
-        for number, call in enumerate(every_verb(backend)):
+        for call in every_verb(backend):
             with pytest.raises(ClosedError):
                 call()
-            assert number >= 0
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
     def test_a_forked_child_is_refused_and_leaves_the_parent_unharmed(self, backend: Backend) -> None:
@@ -341,13 +341,6 @@ def snapshot(backend: Backend) -> list[object]:
     for kind in (Kind.NAME, Kind.CHECKPOINT, Kind.KEYFRAME, Kind.CALL):
         found += [bare(row) for row in backend.scan(SESSION, kind, limit=999)]
     return found
-
-
-def referenced(backend: Backend) -> set[bytes]:
-    """Blobs that are still there once those without a reference are swept."""
-    backend.tend()
-    digests = [blob(number)[0] for number in range(10)]
-    return set(backend.blobs(digests))
 
 
 def drop_session(backend: Backend, session: str) -> None:

@@ -22,16 +22,15 @@ from backstay.port import (
     Unreadable,
     View,
 )
-from backstay.port.rows import key_of
 from backstay.rules import deletion
-from backstay.testing.author2 import SESSION, Author, Runner, check_states, tag
+from backstay.testing.author2 import SESSION, Author, Runner, check_states, every_row, key_in, tag
 from backstay.testing.contract2.handmade import bare, line, put
 from backstay.testing.contract2.hooks import Hooks
 
 KINDS = (Kind.NAME, Kind.CHECKPOINT, Kind.KEYFRAME, Kind.CALL)
 
 
-class MovingContract(Hooks):
+class HiddenContract(Hooks):
     """What holds for sessions that come and go."""
 
     def test_a_hidden_session_is_seen_only_by_those_who_ask_for_it(self, backend: Backend) -> None:
@@ -186,7 +185,7 @@ def history(backend: Backend, session: str = SESSION) -> Author:
 
 def all_rows(backend: Backend, session: str, *, hidden: bool = False) -> dict[Kind, list[Row | Unreadable]]:
     """All rows of a session but its line."""
-    found = {kind: backend.scan(session, kind, limit=9_999, hidden=hidden) for kind in KINDS}
+    found = {kind: every_row(backend, session, kind, hidden=hidden) for kind in KINDS}
     return {kind: [bare(row) for row in rows] for kind, rows in found.items()}
 
 
@@ -194,7 +193,7 @@ def portions(backend: Backend, session: str) -> list[tuple[list[Row], dict[bytes
     """A session's rows in portions, with their references and blobs, as an import brings them."""
     rows: list[tuple[Row, dict[bytes, bytes]]] = []
     for kind in KINDS:
-        for row in backend.scan(session, kind, limit=9_999):
+        for row in every_row(backend, session, kind):
             assert not isinstance(row, Unreadable)
             blobs: dict[bytes, bytes] = {}
             if isinstance(row, CheckpointRow | KeyframeRow):
@@ -236,7 +235,7 @@ def take_away(backend: Backend, row: SessionRow) -> None:
     for kind in KINDS:
         while True:
             rows = backend.scan(row.id, kind, limit=3, hidden=True)
-            keys = [(kind, one.key if isinstance(one, Unreadable) else key_of(one)) for one in rows]
+            keys = [(kind, key_in(one)) for one in rows]
             if not keys:
                 break
             backend.write(ask, deletion.drop_rows(keys))
