@@ -22,7 +22,7 @@ from backstay import (
     Store,
     UnavailableError,
 )
-from backstay.testing.author import next_turn
+from backstay.testing.author2 import next_turn
 from backstay.upkeep import bundle
 from tests.store.children import run, start
 from tests.store.travel import KINDS, about, kept, live, open_kind, raw_blocks

@@ -235,8 +235,8 @@ class Backend(Protocol):
     ) -> Sequence[Row | Unreadable]:
         """A page of a session's rows of one kind by key: upwards from behind `after`, or downwards from `before`.
 
-        Gives what is there: a row that is damaged as Unreadable, one that is missing not at all. Who needs to know
-        compares with the counts of the session's row.
+        A row that is damaged comes as Unreadable. A page that reaches the end may be a CorruptionError if rows are
+        missing: whoever wants those that are there asks for fewer at a time.
         """
 
     # many sessions
