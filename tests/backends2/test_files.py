@@ -843,3 +843,110 @@ def test_a_closed_store_says_so(store: FilesBackend) -> None:
     for use in (lambda: store.read(names("s")), lambda: commit(store, "s", {"a": 1}, None), store.changes, store.tend):
         with pytest.raises(ClosedError):
             use()
+
+
+# power loss
+
+
+def a_day(backend: FilesBackend, acknowledge: Any) -> None:
+    """A bit of everything. `acknowledge` is told what must hold from then on."""
+    held: dict[str, Any] = {}
+
+    def told(**news: Any) -> None:
+        held.update(news)
+        acknowledge(dict(held))
+
+    head = None
+    for number in range(3):
+        head = commit(backend, "s", {"n": number, "b": os.urandom(9_000) if number == 1 else b""}, head)
+        told(head=head.id, count=number + 1)
+        head = head.id
+    backend.write(branches.naming_ask("s", "t", 1), branches.tag("s", "t", sequence=1, id_=row_id(backend, 1)))
+    told(tag=True)
+    lease = enter(backend, "s")
+    told(token=lease.token)
+    told(calls=[call(backend, lease, "one").id])
+    backend.write(runs.lease_ask(lease), runs.renew(lease))
+    commit(backend, "u", {"doomed": os.urandom(9_000)}, None)
+    told(other=True)
+    backend.write(deletion.hide_ask("u"), deletion.hide("u"))
+    told(other=False)
+    backend.write(Ask(uid_of("u").hex(), hidden=True), deletion.drop_session())
+    told(hidden=False)
+    told(calls=[*held["calls"], call(backend, lease, "two").id])
+    for _ in range(3):  # rewritten meanwhile
+        backend.write(names("s"), lambda view: Batch(tuple(view.lanes.values()) * 120))
+        told()
+    last = commit(backend, "s", {"last": "x" * 3000}, head, lease=lease)
+    told(head=last.id, count=4, calls=[])
+
+
+def row_id(backend: FilesBackend, sequence: int) -> str:
+    row = backend.read(Ask("s", sequences=(sequence,))).checkpoints[sequence]
+    assert isinstance(row, CheckpointRow)
+    return row.id
+
+
+def holds(backend: FilesBackend, held: dict[str, Any], ahead: dict[str, Any]) -> None:
+    """All of it, or the next step whole."""
+    assert [problem.what for problem in backend.check()] == []
+    view = backend.read(Ask("s", names=None, pending=None))
+    if view.session is None:
+        assert not held
+        return
+    lane = view.lanes["main"]
+    assert head_of(view) in (held.get("head"), ahead.get("head"))
+    assert view.session.checkpoints in (held.get("count"), ahead.get("count"))
+    for sequence in range(1, view.session.checkpoints + 1):
+        assert is_whole(backend, "s", sequence)
+    assert ("t" in view.tags) in (held.get("tag", False), ahead.get("tag", False))
+    assert lane.token in (held.get("token", 0), ahead.get("token", 0))
+    assert [one.id for one in view.pending["main"] if not isinstance(one, Unreadable)] in (
+        held.get("calls", []),
+        ahead.get("calls", []),
+    )
+    other = backend.read(names("u")).session is not None
+    assert other in (held.get("other", False), ahead.get("other", False))
+    assert other or not is_listed(backend, "u")
+    fresh = backend.read(Ask("s")).fresh
+    assert fresh > view.session.touched
+    commit(backend, "new", {"n": 1}, None)
+    new = prepared("s", {"on": 1}, head_of(view))
+    backend.write(Ask("s"), lambda seen: Batch((msgspec.structs.replace(seen.session, touched=seen.fresh),)))
+    assert new
+    assert [problem.what for problem in backend.check()] == []
+
+
+def is_listed(backend: FilesBackend, session: str) -> bool:
+    return session in [row.id for row in backend.sessions(SessionQuery())]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_power_cut_takes_back_nothing_that_was_acknowledged(tmp_path: Path, seed: int) -> None:
+    from tests.faults import Faults, Posix, Timeline
+
+    ring = tmp_path / "ring"
+    ring.mkdir()
+    faults = Faults(record=True)
+    told: list[dict[str, Any]] = [{}]
+
+    def acknowledge(held: dict[str, Any]) -> None:
+        told.append(held)
+        faults.mark(len(told) - 1)
+
+    with Posix(faults, ring), closing(FilesBackend(ring / "store")) as backend:
+        faults.mark(0)
+        a_day(backend, acknowledge)
+    chosen = random.Random(seed)
+    moments = 0
+    for moment in Timeline(faults.trace):
+        states = [moment.chance(chosen)]
+        if chosen.random() < 0.2:
+            states += list(moment.systematic())
+        for crash in {state for state in states if chosen.random() < 0.5}:
+            crash.put(ring)
+            at = moment.marks
+            with closing(FilesBackend(ring / "store")) as backend:
+                holds(backend, told[at], told[min(at + 1, len(told) - 1)])
+            moments += 1
+    assert moments > 60

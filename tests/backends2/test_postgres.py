@@ -21,6 +21,8 @@ TABLES = {
 
 
 class TestPostgres(BackendContract):
+    alone = False  # a snapshot is one of all databases of a server
+
     @pytest.fixture(autouse=True)
     def _server(self, postgres_url: str, fresh_schema: Fresh) -> None:
         self.url, self.fresh = postgres_url, fresh_schema
@@ -61,7 +63,9 @@ class TestPostgres(BackendContract):
         with closing(psycopg.connect(self.url, autocommit=True)) as connection:
             connection.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(backend.schema)))
             if session:
-                found = connection.execute("SELECT sid FROM sessions WHERE NOT hidden AND id = %s", (session,)).fetchone()
+                found = connection.execute(
+                    "SELECT sid FROM sessions WHERE NOT hidden AND id = %s", (session,)
+                ).fetchone()
                 assert found is not None
                 where = {**where, "sid": found[0]}
             clause = sql.SQL(" AND ").join([sql.SQL("{} = %s").format(sql.Identifier(name)) for name in where])

@@ -24,7 +24,6 @@ from backstay.backends2.files.disk import Disk, translated
 from backstay.backends2.files.folder import Count, Folder, place
 from backstay.backends2.files.group_commit import Writer
 from backstay.backends2.files.index import Rows
-from backstay.backends2.files.journal import Journal
 from backstay.errors import BackstayError, ClosedError
 from backstay.model import Problem
 from backstay.port import (
@@ -48,6 +47,7 @@ from backstay.port import (
 )
 from backstay.port.lease import clock_us
 from backstay.port.rows import marks_of
+from backstay.port.tables import is_wanted
 
 _POLL_S = 0.01
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class FilesBackend:
     # one session
 
     def read(self, ask: Ask) -> View:
-        return self._reading(f"reading session {ask.session!r}", lambda: self._view(ask)[0])
+        return self._reading(f"reading session {ask.session!r}", lambda: self._view(ask))
 
     def write(self, ask: Ask, decide: Decide) -> View:
         self._refuse_use()
@@ -105,7 +105,7 @@ class FilesBackend:
 
     def sessions(self, query: SessionQuery) -> Sequence[SessionRow]:
         def find() -> list[SessionRow]:
-            found = [(name, one) for name, one in self._catalogue.summaries().items() if _matches(one.row, query)]
+            found = [(name, one) for name, one in self._catalogue.summaries().items() if is_wanted(one.row, query)]
             rows = [one.row for name, one in found if query.foreign is None or self._has(name, one, query.foreign)]
             return sorted(rows, key=lambda row: -row.touched)[: query.limit]
 
@@ -232,6 +232,7 @@ class FilesBackend:
             journal = self._catalogue.journal(place(session, hidden=hidden))
             if journal is None:
                 return none
+            journal.rows.known_session()
             try:
                 return find(journal.rows)
             finally:
@@ -239,11 +240,10 @@ class FilesBackend:
 
         return self._reading(f"reading session {session!r}", look)
 
-    def _view(self, ask: Ask) -> tuple[View, Journal | None]:
+    def _view(self, ask: Ask) -> View:
         count = self._catalogue.count
         if count is None:
-            count = self._folder.count() or Count(0, 0, 0)
-            count = count._replace(last=max(count.last, count.beyond))
+            count = self._folder.first(self._folder.count() or Count(0, 0, 0))
         view = View(now_us=clock_us(), wall_us=time.time_ns() // 1000, fresh=count.last + 1)
         journal = self._catalogue.journal(place(ask.session, hidden=ask.hidden))
         if journal is not None:
@@ -252,15 +252,5 @@ class FilesBackend:
             journal.forget_recent()
         beside = None if ask.beside is None else self._catalogue.journal(place(ask.beside))
         view.beside = None if beside is None else beside.rows.known_session()
-        return view, journal
+        return view
 
-
-def _matches(row: SessionRow, query: SessionQuery) -> bool:
-    return (
-        row.hidden == query.hidden
-        and (query.before is None or row.touched < query.before)
-        and query.status in (None, row.status)
-        and query.agent in (None, row.agent)
-        and row.id.startswith(query.prefix)
-        and (query.uid_start is None or row.uid.startswith(query.uid_start))
-    )

@@ -12,7 +12,7 @@ import msgspec
 
 from backstay.backends2.files.folder import Count, Folder, place
 from backstay.backends2.files.journal import Journal, is_noted
-from backstay.backends2.files.lines import Note, body_of
+from backstay.backends2.files.lines import Note, Put, body_of
 from backstay.errors import CorruptionError
 from backstay.port import SessionRow
 from backstay.port.row_codec import open_session
@@ -129,19 +129,21 @@ class Catalogue:
         rows = journal.rows
         if journal.is_empty:
             return None
-        row = rows.session if rows.session.uid else _noted_row(name, note) or _unknown(name)
+        row = rows.session if rows.session.uid else _noted_row(name, note) or _unknown(name, rows.session_put)
         return Summary(row, journal.born, rows.marks, bool(rows.foreign), bool(rows.damage))
 
 
 def _noted_row(name: str, note: Note | None) -> SessionRow | None:
     try:
         if note is not None:
-            return open_session(body_of(note.body), id_=note.id, hidden=place(note.id, hidden=True) == name)
+            row = open_session(body_of(note.body), id_=note.id, hidden=None)
+            return row if place(row.id, hidden=row.hidden) == name else None
     except (CorruptionError, msgspec.MsgspecError):
         pass
     return None
 
 
-def _unknown(name: str) -> SessionRow:
-    """Stands in a list for a session that does not even say its name: a list is never silently shorter."""
-    return SessionRow(f"?{name}", b"", 0, 0, status="damaged")
+def _unknown(name: str, put: Put | None = None) -> SessionRow:
+    """Stands in a list for a session whose row is lost, maybe with its id: a list is never silently shorter."""
+    id_ = f"?{name}" if put is None or place(str(put.key)) != name else str(put.key)
+    return SessionRow(id_, b"", 0, 0, status="damaged")

@@ -56,15 +56,12 @@ class Disk:
 
     def read(self, file: int, size: int, at: int) -> bytes:
         """Up to `size` bytes from a place; fewer at the end of the file."""
-        if hasattr(os, "pread"):
-            data = os.pread(file, size, at)
-            while len(data) < size and (more := os.pread(file, size - len(data), at + len(data))):
-                data += more
-            return data
-        os.lseek(file, at, os.SEEK_SET)
-        return os.read(file, size)
+        data = os.pread(file, size, at)
+        while len(data) < size and (more := os.pread(file, size - len(data), at + len(data))):
+            data += more
+        return data
 
-    def read_file(self, path: Path, size: int = 1 << 30) -> bytes:
+    def read_file(self, path: str | Path, size: int = 1 << 30) -> bytes:
         """The beginning of a file, by its name."""
         file = self.open(path)
         try:
@@ -83,7 +80,14 @@ class Disk:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def is_there(self, path: Path) -> bool:
+    def is_same(self, file: int, path: str | Path) -> bool:
+        """True if an open file is still the one of this name."""
+        try:
+            return os.path.samestat(os.fstat(file), os.lstat(path))
+        except FileNotFoundError:
+            return False
+
+    def is_there(self, path: str | Path) -> bool:
         """True if anything has this name, whatever it is."""
         return os.path.lexists(path)
 
@@ -96,23 +100,19 @@ class Disk:
 
     # changing
 
-    def create(self, path: Path) -> int:
+    def create(self, path: str | Path) -> int:
         """A descriptor of a new, empty, private file."""
         self.before("create", 0)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600)
 
     def write(self, file: int, data: bytes, at: int) -> None:
         """Write all of the bytes at a place."""
-        allowed = self.before("write", len(data))
-        done = 0
-        while done < min(allowed, len(data)):
-            piece = data if not done and allowed >= len(data) else data[done:allowed]
-            if hasattr(os, "pwrite"):
-                done += os.pwrite(file, piece, at + done)
-            else:
-                os.lseek(file, at + done, os.SEEK_SET)
-                done += os.write(file, piece)
-        if allowed < len(data):
+        size = len(data)
+        allowed = self.before("write", size)
+        done = os.pwrite(file, data if allowed >= size else data[:allowed], at)
+        while done < min(allowed, size):
+            done += os.pwrite(file, data[done:allowed], at + done)
+        if allowed < size:
             raise OSError(errno.EIO, "the write was torn")
 
     def sync(self, file: int) -> None:
@@ -143,12 +143,12 @@ class Disk:
         self.before("truncate", 0)
         os.ftruncate(file, size)
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source: str | Path, target: str | Path) -> None:
         """Put a finished file in its place, over whatever was there."""
         self.before("rename", 0)
         os.replace(source, target)  # noqa: PTH105 - so that the seam is one call
 
-    def unlink(self, path: Path) -> None:
+    def unlink(self, path: str | Path) -> None:
         """Remove a file; one that is gone already is fine."""
         self.before("unlink", 0)
         with contextlib.suppress(FileNotFoundError):
@@ -191,6 +191,6 @@ def translate(error: OSError, doing: str, *, unclear: bool = False) -> BackstayE
 
 
 def _strange(what: str | Path) -> CorruptionError:
-    name = what.name if isinstance(what, Path) else what
+    name = Path(what).name
     hint = "a store holds regular files and folders, no links: remove it, or put back what was there"
     return CorruptionError(f"{name}: something else is where a file of the store should be", hint=hint)

@@ -14,6 +14,7 @@ A journal is appended to. Everything else that must last is written aside, synce
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import secrets
@@ -30,12 +31,10 @@ import msgspec
 
 from backstay.backends2.files.disk import Disk, translated
 from backstay.backends2.files.lines import FORMAT, Note, open_note, seal
-from backstay.errors import CorruptionError, FormatError, InvalidInputError, UnavailableError
+from backstay.errors import CorruptionError, FormatError, InvalidInputError, UnavailableError, UnsupportedError
 from backstay.port import Features, refuse_unknown
 
-if sys.platform == "win32":
-    import msvcrt
-else:
+if sys.platform != "win32":
     import fcntl
 
 META, LOCK, COUNTER, SESSIONS, NOTES, BLOBS, TMP = "backstay.json", "lock", "counter", "sessions", "notes", "blobs", "tmp"
@@ -71,6 +70,7 @@ class Count(NamedTuple):
     changes: int
 
 
+@functools.lru_cache(maxsize=256)
 def place(session: str, *, hidden: bool = False) -> str:
     """The name of a session's files."""
     return sha256(b"%d %b" % (hidden, session.encode())).hexdigest()[:NAME_DIGITS]
@@ -83,6 +83,7 @@ class Folder:
         self.path = Path(os.path.realpath(path))
         self.disk = disk
         self.durable = durable
+        self._names = {name: str(self.path / name) for name in (META, LOCK, COUNTER, SESSIONS, NOTES)}
         self._lock_file = self._counter_file = -1
         self._counter_writable = self._counted = False
         self._meta_seen: tuple[int, int, int] | None = None
@@ -112,7 +113,7 @@ class Folder:
 
     def check_meta(self, *, writing: bool) -> None:
         """FormatError if this version cannot read (or write) what is here, or does not know a feature of it."""
-        path = self.path / META
+        path = self._names[META]
         found = self.disk.stat(path)
         seen = found.st_ino, found.st_size, found.st_mtime_ns
         if seen != self._meta_seen:
@@ -153,16 +154,15 @@ class Folder:
 
     def lock(self) -> None:
         """Wait until nobody else writes; who waits too long is told so."""
-        deadline = time.monotonic() + _LOCK_PATIENCE_S
+        path, deadline = self._names[LOCK], time.monotonic() + _LOCK_PATIENCE_S
         while True:
             if self._lock_file < 0:
                 with contextlib.suppress(FileExistsError):
-                    if not self.disk.is_file(self.path / LOCK):
-                        self.disk.close(self.disk.create(self.path / LOCK))
-                self._lock_file = self.disk.open(self.path / LOCK, write=True)
+                    if not self.disk.is_there(path):
+                        self.disk.close(self.disk.create(path))
+                self._lock_file = self.disk.open(path, write=True)
             if _try_lock(self._lock_file):
-                mine, there = self.disk.stat(self._lock_file), _stat(self.disk, self.path / LOCK)
-                if there is not None and (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino):
+                if self.disk.is_same(self._lock_file, path):
                     return
                 file, self._lock_file = self._lock_file, -1  # somebody removed it: ours is nobody's
                 self.disk.close(file)
@@ -194,11 +194,8 @@ class Folder:
         return None
 
     def first(self, count: Count) -> Count:
-        """The counter for a process that begins to write: after a power cut only `beyond` is known to be beyond all."""
-        if self._counted:
-            return count
-        self._counted = True
-        return count._replace(last=max(count.last, count.beyond))
+        """The counter for a process that has not written yet: after a power cut only `beyond` is known to be beyond all."""
+        return count if self._counted else count._replace(last=max(count.last, count.beyond))
 
     def put_count(self, count: Count) -> Count:
         """Write the counter; synced only where it goes beyond what was synced."""
@@ -215,13 +212,13 @@ class Folder:
         self.disk.write(self._counter_file, _counter(count), 0)
         if not far:
             self.disk.sync(self._counter_file)
+        self._counted = True
         return count
 
     def announce(self, count: Count, name: str) -> Count:
         """A session is about to be written to: those who keep lists look at it again."""
-        count = count._replace(changes=count.changes + (1 if count.changes % 2 == 0 else 2))
+        count = self.put_count(count._replace(changes=count.changes + (1 if count.changes % 2 == 0 else 2)))
         slot = count.changes // 2 % _RING_SLOTS
-        count = self.put_count(count)
         self.disk.write(self._counter_file, name.encode(), _RING_AT + slot * NAME_DIGITS)
         return count
 
@@ -235,13 +232,13 @@ class Folder:
 
     # journals and notes
 
-    def journal(self, name: str) -> Path:
+    def journal(self, name: str) -> str:
         """Where a journal lies, or would."""
-        return self.path / SESSIONS / (name + JOURNAL)
+        return f"{self._names[SESSIONS]}{os.sep}{name}{JOURNAL}"
 
-    def note(self, name: str) -> Path:
+    def note(self, name: str) -> str:
         """Where the note beside it lies."""
-        return self.path / NOTES / name
+        return f"{self._names[NOTES]}{os.sep}{name}"
 
     def journals(self) -> list[str]:
         """The names of all journals there are, and of those that ought to be there because a note says so."""
@@ -344,13 +341,6 @@ def is_name(name: str) -> bool:
     return len(name) == NAME_DIGITS and is_hex(name)
 
 
-def _stat(disk: Disk, path: Path) -> os.stat_result | None:
-    try:
-        return disk.stat(path)
-    except FileNotFoundError:
-        return None
-
-
 def _inspect(path: Path, disk: Disk) -> None:
     """An error, before anything is touched, if a store can neither be nor be made there."""
     with translated(f"opening {path}"):
@@ -396,29 +386,17 @@ def _after_fork() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
-if sys.platform == "win32":
 
-    def _try_lock(file: int) -> bool:
-        os.lseek(file, 0, os.SEEK_SET)
-        try:
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
+def _try_lock(file: int) -> bool:
+    if sys.platform == "win32":
+        raise UnsupportedError("a store of files needs a POSIX system", hint="use 'sqlite:///store.db'")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
-    def _unlock(file: int) -> None:
-        os.lseek(file, 0, os.SEEK_SET)
-        with contextlib.suppress(OSError):  # it was not locked
-            msvcrt.locking(file, msvcrt.LK_UNLCK, 1)
 
-else:
-
-    def _try_lock(file: int) -> bool:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _unlock(file: int) -> None:
+def _unlock(file: int) -> None:
+    if sys.platform != "win32":
         fcntl.flock(file, fcntl.LOCK_UN)

@@ -21,7 +21,7 @@ from backstay.backends2.files.folder import Count, Folder, place
 from backstay.backends2.files.journal import Journal
 from backstay.backends2.files.turns import Ticket, Turns
 from backstay.errors import ClosedError, CorruptionError, UnavailableError
-from backstay.port import Ask, Batch, BlobsAbsentError, Decide, Kind, LaneRow, More, Row, SessionRow, View
+from backstay.port import Ask, Batch, BlobsAbsentError, Decide, Kind, LaneRow, Row, SessionRow, View, decided
 
 _FAR = 1 << 32  # beyond what a lost counter can have given since a session was last written to
 _BORN_BYTES = 8
@@ -42,7 +42,7 @@ class Writer:
         folder: Folder,
         blobs: Blobs,
         catalogue: Catalogue,
-        look: Callable[[Ask], tuple[View, Journal | None]],
+        look: Callable[[Ask], View],
         refuse_use: Callable[[], None],
     ) -> None:
         self.wrote = False
@@ -164,13 +164,8 @@ class Writer:
             journal.write_note()
 
     def _decide(self, job: _Job) -> tuple[View, Journal | None]:
-        view, journal = self._look(job.ask)
-        batch = job.decide(view)
-        if isinstance(batch, More):
-            view, journal = self._look(batch.ask)
-            batch = job.decide(view)
-            assert isinstance(batch, Batch)  # noqa: S101 - a rule looks again once
-        view.answer = batch.answer
+        view, batch = decided(self._look, job.ask, job.decide)
+        journal = self._catalogue.journal(place(job.ask.session, hidden=job.ask.hidden))
         if batch.lazy and journal is not None and all([isinstance(row, LaneRow) for row in batch.puts]):
             journal.renew_claims(batch.puts)
             self._catalogue.touched[journal.name] = journal
@@ -189,7 +184,8 @@ class Writer:
         born = secrets.token_bytes(_BORN_BYTES) if journal is None else journal.born
         self._keep_blobs(batch, journal, born)
         if session is not None and session.touched > self._count.last:
-            self._count = self._folder.put_count(self._count._replace(last=session.touched))
+            self._count = self._count._replace(last=session.touched)
+            self._announced.clear()  # announced again, with this number
         target = place(ask.session, hidden=ask.hidden)
         target = target if session is None else place(session.id, hidden=session.hidden)
         self.announce(target if journal is None else journal.name)

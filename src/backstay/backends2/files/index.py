@@ -8,11 +8,12 @@ or call that stood in a lost line is Unreadable in its place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 import msgspec
 
+from backstay.backends2.files.folder import place
 from backstay.backends2.files.lines import KIND_NAMES, KINDS, Line, Put, body_of
 from backstay.backends2.files.places import Journals, Places
 from backstay.errors import CorruptionError
@@ -61,7 +62,7 @@ class Rows(Tables):
         self.hole = 0
         self._lost_after: int | None = None
         self._session_at = -1
-        self._name_at: dict[str, int] = {}
+        self.name_at: dict[str, int] = {}
         self._new: dict[str, Put] = {}
 
     # taking in lines
@@ -80,7 +81,7 @@ class Rows(Tables):
                 self.session_put, self._session_at = put, at
             elif kind is Kind.NAME:
                 self._new[str(put.key)] = put
-                self._name_at[str(put.key)] = at
+                self.name_at[str(put.key)] = at
             else:
                 self._place(kind, put, at)
         for name, key in line.drops:
@@ -89,16 +90,17 @@ class Rows(Tables):
     def _place(self, kind: Kind, put: Put, at: int) -> None:
         if kind is not Kind.CALL:
             self._release(kind, put.key)
-            digests = _digests(put)
-            self.uses.update(digests)
-            self.released.difference_update(digests)
+            if put.refs:
+                digests = _digests(put)
+                self.uses.update(digests)
+                self.released.difference_update(digests)
         if put.foreign and put.id is not None and isinstance(put.key, int):
             self.foreign[put.id] = put.key
         self.places[kind].put(put.key, at, put.parent)
 
     def _forget(self, kind: Kind, key: Any) -> None:
         if kind is Kind.NAME:
-            for table in (self._new, self.names, self._name_at, self.marked):
+            for table in (self._new, self.names, self.name_at, self.marked):
                 table.pop(key, None)  # type: ignore[attr-defined]  # dicts of different values
         elif kind in self.places:
             self.forgotten = True
@@ -117,29 +119,34 @@ class Rows(Tables):
                     del self.uses[ref]
                     self.released.add(ref)
 
-    def settle(self, *, hidden: bool, known: Iterable[Row] = ()) -> None:
-        """Open the mutable rows that came last, but for those that are `known` already."""
-        given = {row.name if isinstance(row, LaneRow | TagRow) else "": row for row in known}
+    def settle(self, name: str, known: Sequence[Row] = ()) -> None:
+        """Open the mutable rows that came last, in the journal of this name, but for those that are `known` already."""
+        given = {row.name: row for row in known if isinstance(row, LaneRow | TagRow)}
+        sessions = [row for row in known if isinstance(row, SessionRow)]
         put = self.session_put
         try:
-            if put is not None and (self.session is _UNNAMED or self._session_at >= 0):
-                session = given.get("") or open_session(body_of(put.body), id_=str(put.key), hidden=hidden)
-                self.session = cast("SessionRow", session)
+            if sessions:
+                self.session = sessions[-1]
+            elif put is not None and self._session_at >= 0:
+                row = open_session(body_of(put.body), id_=str(put.key), hidden=None)
+                if place(row.id, hidden=row.hidden) != name:
+                    raise self.corrupt("its journal has the name of another")
+                self.session = row
         except (CorruptionError, msgspec.DecodeError):
             self._session_at = -1
             self.damage.append("the session's own row is damaged, or of another session")
-        for name, new in self._new.items():
+        for branch, new in self._new.items():
             try:
-                row = given.get(name) or open_name(body_of(new.body), uid=self.session.uid, name=name)
+                row_ = given.get(branch) or open_name(body_of(new.body), uid=self.session.uid, name=branch)
             except (CorruptionError, msgspec.DecodeError):
-                self.names.pop(name, None)
-                self._name_at[name] = -1
-                self.damage.append(f"the row of {name!r} is damaged")
+                self.name_at[branch] = -1
+                self.names.pop(branch, None)
+                self.damage.append(f"the row of {branch!r} is damaged")
                 continue
-            self.names[name] = cast("LaneRow | TagRow", row)
-            self.marked.pop(name, None)
-            if isinstance(row, LaneRow) and (marks := marks_of(row)):
-                self.marked[name] = marks
+            self.names[branch] = row_
+            self.marked.pop(branch, None)
+            if isinstance(row_, LaneRow) and (marks := marks_of(row_)):
+                self.marked[branch] = marks
         self._new = {}
 
     # lost lines
@@ -162,7 +169,7 @@ class Rows(Tables):
             self._mark_lost(self.session.sequence if self._known() else self._lost_after + 1)
         calls, checkpoints = self.places[Kind.CALL], self.places[Kind.CHECKPOINT]
         for name, lane in self.names.items():
-            if isinstance(lane, LaneRow) and lane.run and self._name_at[name] >= self.hole:
+            if isinstance(lane, LaneRow) and lane.run and self.name_at[name] >= self.hole:
                 under = calls.under((lane.run, lane.journal))
                 last = calls.at(under[-1]) if under else checkpoints.at(lane.journal)
                 if last is None or last < self.hole:  # one more may have stood in a lost line
@@ -186,9 +193,9 @@ class Rows(Tables):
             found |= marks
         return found
 
-    def stale_names(self) -> list[str]:
-        """Names that were last written before lines were lost."""
-        return [name for name, at in self._name_at.items() if at < self.hole]
+    def unsure_names(self) -> list[str]:
+        """Names whose rows are damaged, or were last written before lines were lost."""
+        return [name for name, at in self.name_at.items() if at < self.hole] if self.damage else []
 
     # opening rows
 
@@ -211,11 +218,9 @@ class Rows(Tables):
             return Unreadable(key, f"checkpoint #{key} does not agree with its index", parent)
         return msgspec.structs.replace(row, refs=_digests(put))
 
-    def _keyframe(self, key: int, at: int, _: int | None) -> KeyframeRow:
+    def _keyframe(self, key: int, at: int, _: int | None) -> KeyframeRow | None:
         put = self.put_at(Kind.KEYFRAME, key, at)
-        if put is None:
-            raise self.corrupt(f"the keyframe of checkpoint #{key} is damaged")
-        return KeyframeRow(key, body_of(put.body), _digests(put))
+        return None if put is None else KeyframeRow(key, body_of(put.body), _digests(put))
 
     def _call(self, key: tuple[int, int, int], at: int, _: int | None) -> CallRow | Unreadable:
         put = self.put_at(Kind.CALL, key, at) if at >= self.hole else None
@@ -235,46 +240,39 @@ class Rows(Tables):
         """Answer an ask; what is missing and ought to be there is a CorruptionError."""
         self.known_session()
         self._check_names(ask.names)
+        if ask.children_of and self.hole:
+            raise self.corrupt("a checkpoint that is lost may rest on another")
         self.children = cast("Any", self.places[Kind.CHECKPOINT].children() if ask.children_of else {})
         super().fill(view, ask)
         self.children = {}
-        missing = [at for at in ask.sequences if at not in view.checkpoints]
-        if self.hole and any([at <= self.session.sequence for at in missing]):
-            raise self.corrupt(f"checkpoint #{missing[0]} may have stood in a lost line")
-        if missing or ask.children_of or ask.prefix or len(view.checkpoints) < len(ask.sequences) + len(ask.ids):
-            self._check_count()
 
     def _check_names(self, names: Collection[str] | None) -> None:
         """A CorruptionError unless these names, or EVERY, are known or known to be absent."""
-        if names is None or any([name not in self.names or self._name_at[name] < self.hole for name in names]):
-            stale = self.stale_names() if self.hole else ()
-            kept = len(self.names) - len([name for name in stale if name in self.names])
-            if kept != self.session.lanes + self.session.tags and (self.hole or not self.session.hidden):
-                raise self.corrupt("names of branches or tags are lost")
-            for name in stale:  # all that there are were written since: these were dropped in a lost line
-                self._forget(Kind.NAME, name)
-
-    def _check_count(self) -> None:
-        if not self.session.hidden and len(self.checkpoints) != self.session.checkpoints and not self.hole:
-            raise self.corrupt("checkpoints are missing")
+        if not self.damage or (names is not None and all([self.name_at.get(name, -1) >= self.hole for name in names])):
+            return
+        unsure = self.unsure_names()
+        if len(self.name_at) - len(unsure) != self.session.lanes + self.session.tags:
+            raise self.corrupt("branches or tags are damaged")
+        for name in unsure:  # all that there are were written since: these were dropped in a lost line
+            self._forget(Kind.NAME, name)
 
     def state(self, ref: str | int, *, salvage: bool, without: Collection[int]) -> Records:
         """The rows down to a keyframe."""
         if isinstance(ref, str):
             self._check_names((ref,))
-        elif ref not in self.checkpoints:
-            self._check_count()
         return super().state(ref, salvage=salvage, without=without)
 
     def scan(self, kind: Kind, *, after: Any, before: Any, limit: int) -> Sequence[Row | Unreadable]:
         """A page of rows of one kind."""
         if kind is Kind.NAME:
-            self._check_names(None)
             return super().scan(kind, after=after, before=before, limit=limit)
-        if kind is Kind.CHECKPOINT:
-            self._check_count()
-        places = self.places.get(kind)
-        return [] if places is None else [places[key] for key in places.page(after, before, limit)]
+        found = self.places[kind].page(after, before, limit) if kind in self.places else ()
+        return [self.places[kind][key] or Unreadable(key, f"the keyframe of #{key} is damaged") for key in found]
+
+    def _table(self, kind: Kind) -> dict[Any, Any]:
+        """Names, for `scan`; those that are not known in their places."""
+        unsure = {name: Unreadable(name, f"the row of {name!r} is damaged") for name in self.unsure_names()}
+        return super()._table(kind) | unsure
 
     def corrupt(self, why: str) -> CorruptionError:
         """The error that names this session, what is damaged and what to do."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from backstay.backends2.files.folder import SESSIONS, Folder, place
+from backstay.backends2.files.folder import JOURNAL, SESSIONS, Folder
 from backstay.backends2.files.index import Rows
 from backstay.backends2.files.lines import (
     BLANKS,
@@ -33,9 +33,9 @@ from backstay.backends2.files.lines import (
     to_put,
 )
 from backstay.errors import CorruptionError
-from backstay.port import CheckpointRow, Key, KeyframeRow, Kind, LaneRow, Row, SessionRow, TagRow
+from backstay.port import Key, Kind, LaneRow, Row, SessionRow
 from backstay.port.lease import Claim, here
-from backstay.port.rows import kind_of
+from backstay.port.rows import key_of, kind_of
 
 _MAX_ROOM_BYTES = 128 * 1024
 _MIN_ROOM_BYTES = 4 * 1024
@@ -61,7 +61,7 @@ class Journal:
         self.epoch = 0  # of the backend, when this was last compared with the file
         self.writable = False
         self.damaged_header = False
-        self.claims: dict[str, tuple[int, int, Claim]] = {}
+        self.claims: dict[str, tuple[int, Claim]] = {}
         self.rows = Rows(self.line)
         self._folder, self._disk, self._path = folder, folder.disk, folder.journal(name)
         self._file = file
@@ -102,21 +102,13 @@ class Journal:
             journal = cls(folder, name, file)
             try:
                 journal._read(note)
-                if journal._is_current():  # else it was replaced or renamed meanwhile: what was read is nobody's
+                if journal._disk.is_same(file, journal._path):  # else it was replaced or renamed meanwhile: what was read is nobody's
                     return journal
             except BaseException:
                 journal.close()
                 raise
             journal.close()
         return cls._open(folder, name)
-
-    def _is_current(self) -> bool:
-        try:
-            there = self._disk.stat(self._path)
-        except FileNotFoundError:
-            return False
-        mine = self._disk.stat(self._file)
-        return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
 
     def _read(self, note: Note | None) -> None:
         data = self._disk.read(self._file, _LINE_BYTES, 0)
@@ -137,7 +129,7 @@ class Journal:
         if note is not None and note.generation > self.generation:
             self.rows.lose("an older copy is in the place of the journal", self.end)
             self.rows.restore(Put(KIND_NAMES[Kind.SESSION], note.id, note.body), self.end)
-            self.rows.settle(hidden=place(note.id, hidden=True) == self.name)
+            self.rows.settle(self.name)
         self.settled, self._kept_end = self.synced >= self.lines, self.end
 
     def _heed(self, note: Note) -> int:
@@ -167,7 +159,7 @@ class Journal:
                 break
             if not whole:
                 lost = f"{self.lines + 1} to {line.n - 1}" if line.n > self.lines + 2 else f"{line.n - 1}"
-                rows.lose(f"{self._path.name}: line {lost} cannot be read", self.end)
+                rows.lose(f"{self.name}{JOURNAL}: line {lost} cannot be read", self.end)
             bad = False
             if line.to not in (None, self.name):
                 moving = line, at, raw
@@ -178,15 +170,14 @@ class Journal:
         self._torn = bool(behind)
         if sure > self.lines:
             self._lose_tail(sure, note)
-        hidden = rows.session_put is not None and place(str(rows.session_put.key), hidden=True) == self.name
-        rows.settle(hidden=hidden)
+        rows.settle(self.name)
         rows.account()
         rows.released.clear()
 
     def _lose_tail(self, sure: int, note: Note | None) -> None:
         """Lines at the end that were acknowledged are lost; what follows is written behind where they stood."""
         rows, first = self.rows, self.lines + 1
-        rows.lose(f"{self._path.name}: line {first if sure == first else f'{first} to {sure}'} cannot be read", self.end)
+        rows.lose(f"{self.name}{JOURNAL}: line {first if sure == first else f'{first} to {sure}'} cannot be read", self.end)
         size = self._size
         data = self._disk.read(self._file, max(size - self.end, 0), self.end).rstrip(BLANKS)
         self.end = max(self.end + len(data), 1)
@@ -220,7 +211,7 @@ class Journal:
     def refresh(self) -> bool:
         """Take in what others have appended; False if the file is not the one it was and must be opened anew."""
         note = self._folder.read_note(self.name)
-        if self._mend or self.rows.damage or not self._is_current():
+        if self._mend or self.rows.damage or not self._disk.is_same(self._file, self._path):
             return False
         seen = self._disk.read(self._file, TAIL_BYTES + 1, max(self.end - TAIL_BYTES, 0))
         if sum_of(seen[:TAIL_BYTES]) != self._last:
@@ -230,7 +221,7 @@ class Journal:
             self._heed(note)
         if self._torn or seen[TAIL_BYTES:].strip(BLANKS):
             self._replay(0, None)
-            if self.rows.damage or not self._is_current():
+            if self.rows.damage or not self._disk.is_same(self._file, self._path):
                 return False
         self.settled, self._kept_end = self.synced >= self.lines, self.end
         return True
@@ -255,32 +246,21 @@ class Journal:
 
     def renew(self, names: Iterable[str] | None) -> None:
         """Let branches (None: all) have their leases as they were last renewed, by whatever process."""
-        held = [
-            name
-            for name in (self.rows.names if names is None else names)
-            if getattr(self.rows.names.get(name), "claim", None) is not None
-        ]
-        note = self._folder.read_note(self.name) if held else None
-        if note is not None and note.generation == self.generation:
-            self.claims = dict(note.claims)
-        for name in held:
-            self.renewed(name)
+        if self._folder.disk.is_there(self._folder.note(self.name)):
+            note = self._folder.read_note(self.name)
+            if note is not None and note.generation == self.generation:
+                self.claims = dict(note.claims)
+        for name, (at, claim) in self.claims.items():
+            lane = self.rows.names.get(name)
+            if isinstance(lane, LaneRow) and at == self.rows.name_at[name] and (names is None or name in names):
+                self.rows.names[name] = msgspec.structs.replace(lane, claim=claim)
 
     def renew_claims(self, lanes: Iterable[Row]) -> None:
         """Renew leases; `write_note` tells others."""
         for lane in lanes:
-            if isinstance(lane, LaneRow) and lane.claim is not None:
-                self.claims[lane.name] = lane.run, lane.token, lane.claim
-                self.renewed(lane.name)
-
-    def renewed(self, name: str) -> None:
-        """Let a branch have the lease as it was last renewed, if that is not yet in its row."""
-        lane, found = self.rows.names.get(name), self.claims.get(name)
-        if isinstance(lane, LaneRow) and lane.claim is not None and found is not None:
-            run, token, claim = found
-            newer = claim.holder == lane.claim.holder and claim.until_us > lane.claim.until_us
-            if (run, token) == (lane.run, lane.token) and newer:
-                self.rows.names[name] = msgspec.structs.replace(lane, claim=claim)
+            if isinstance(lane, LaneRow) and lane.claim is not None and lane.name in self.rows.names:
+                self.claims[lane.name] = self.rows.name_at[lane.name], lane.claim
+                self.rows.names[lane.name] = lane
 
     def close(self) -> None:
         """Let the file go."""
@@ -314,7 +294,7 @@ class Journal:
         self.take_file()
         self._settle()
         uid = next((row.uid for row in rows if isinstance(row, SessionRow)), self.rows.session.uid)
-        puts = tuple([to_put(row, uid, self._refs(row)) for row in rows])
+        puts = tuple([to_put(row, uid, self._refs(row) if getattr(row, "refs", ()) is None else ()) for row in rows])
         names = tuple([(KIND_NAMES[kind], key) for kind, key in drops])
         start, text = self.end, b""
         if not self.end:
@@ -334,20 +314,14 @@ class Journal:
             raise
         self._mend = False
         self._take(line, start + len(text) - len(raw), raw)
-        for row in rows:
+        for row in rows if self.claims else ():
             if isinstance(row, LaneRow):
                 self.claims.pop(row.name, None)
-        session = [row for row in rows if isinstance(row, SessionRow)]
-        self.rows.settle(
-            hidden=(session[-1] if session else self.rows.session).hidden,
-            known=[row for row in rows if isinstance(row, SessionRow | LaneRow | TagRow)],
-        )
+        self.rows.settle(to or self.name, rows)
 
     def _refs(self, row: Row) -> tuple[str, ...]:
-        if isinstance(row, CheckpointRow | KeyframeRow) and row.refs is None:
-            put = self.rows.put_at(kind_of(row), row.sequence)
-            return () if put is None else put.refs
-        return ()
+        put = self.rows.put_at(kind_of(row), key_of(row))
+        return () if put is None else put.refs
 
     def _write(self, text: bytes, start: int) -> None:
         end = start + len(text)
@@ -425,7 +399,8 @@ class Journal:
 
     def trim(self) -> None:
         """Give back the room behind the end."""
-        if self.end < self._size and not (self._torn or self._mend or self.rows.damage):
+        behind = self._disk.read(self._file, max(self._size - self.end, 0), self.end)
+        if behind and not behind.strip(BLANKS) and not self.rows.damage:
             self.take_file()
             self._disk.truncate(self._file, self.end)
             self._size = self.end

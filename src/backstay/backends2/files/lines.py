@@ -67,7 +67,7 @@ class Note(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What lies beside a journal and is never synced: how far it was acknowledged, its summary, and renewed leases.
 
     `boot` is set where nothing is synced: then the note is worth something until the machine goes down, no longer.
-    `claims` are by branch: run, token and claim.
+    `claims` are by branch: where its row stands that was renewed, and how.
     """
 
     born: str
@@ -80,7 +80,7 @@ class Note(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     boot: str = ""
     marks: int = 0
     foreign: bool = False
-    claims: dict[str, tuple[int, int, Claim]] = {}
+    claims: dict[str, tuple[int, Claim]] = {}
 
 
 _encode = msgspec.json.Encoder().encode

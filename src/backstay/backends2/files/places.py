@@ -26,11 +26,14 @@ class Places(Mapping[Any, Any]):
         return found if len(found) > 1 else found[0]
 
     def _find(self, key: Any) -> tuple[int, bool]:
+        size = len(self._at)
+        if not size or self._key(size - 1) < key:
+            return size, False
         if len(self._keys) == 1:
             index = bisect_left(self._keys[0], key)
         else:
-            index = bisect_left(range(len(self._at)), key, key=self._key)
-        return index, index < len(self._at) and self._key(index) == key
+            index = bisect_left(range(size), key, key=self._key)
+        return index, self._key(index) == key
 
     def put(self, key: Any, at: int, parent: int | None = None) -> None:
         """A row stands there now."""

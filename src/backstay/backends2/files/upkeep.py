@@ -53,11 +53,6 @@ def _check(journal: Journal, blobs: Blobs, whole: dict[bytes, bool]) -> Iterator
     found = list(rows.damage)
     if journal.damaged_header and not journal.is_empty:
         found.append("the first line of its journal is damaged")
-    for name, row in rows.names.items():
-        head = row.head.sequence if isinstance(row, LaneRow) and row.head is not None else None
-        target = head if isinstance(row, LaneRow) else row.sequence
-        if target is not None and target not in rows.checkpoints:
-            found.append(f"{name!r} points at checkpoint #{target}, which is missing")
     for digest in [] if rows.session.hidden else rows.uses:
         if digest not in whole:
             whole[digest] = blobs.is_whole(digest)
@@ -116,7 +111,7 @@ def _mend(journal: Journal) -> list[str]:
     gone = [name for name, row in rows.names.items() if not isinstance(row, LaneRow) and row.sequence not in rows.checkpoints]
     for name in gone:
         del rows.names[name]
-    stale = [name for name in rows.stale_names() if isinstance(rows.names.get(name), LaneRow)]
+    stale = [name for name in rows.unsure_names() if isinstance(rows.names.get(name), LaneRow)]
     for name in stale:
         lane = rows.names[name]
         # It may have been entered and moved in the lost lines: whoever did so must not write any more.

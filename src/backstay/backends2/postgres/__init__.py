@@ -17,7 +17,6 @@ from backstay.backends2.postgres import queries, upkeep
 from backstay.backends2.postgres.listener import Listener
 from backstay.backends2.postgres.pool import Place, Pool, Wire
 from backstay.backends2.postgres.schema import check_schema_name, prepare
-from backstay.backends2.postgres.views import READ
 from backstay.backends2.postgres.writing import Writer, looked
 from backstay.model import Problem
 from backstay.port import (
@@ -64,7 +63,7 @@ class PostgresBackend:
 
     def read(self, ask: Ask) -> View:
         def read(wire: Wire) -> View:
-            view = looked(wire, READ, ask, uid=self._writer.uid_of(ask), writing=False).view(ask)
+            view = looked(wire, ask, uid=self._writer.uid_of(ask), writing=False).view(ask)
             assert view is not None  # noqa: S101 - all of it was asked for
             return view
 

@@ -19,11 +19,13 @@ A revision that is expected is NULL for a row that must not be there, and 0 wher
 from backstay.port import Kind
 
 FORMAT = 2
+FAR = 1_000_000  # a sequence is moved only so far that it cannot go back behind a number that was just given
 
 # Plans are kept by the server's sessions and outlive the small tables they were made for: none may rest on a table
 # being small.
 _PLANS = "SET enable_seqscan = off"
 
+_LAST = "coalesce(pg_sequence_last_value('{schema_text}.touches'), 0)"
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _LOOK = """
   p_hidden boolean, p_id bytea, p_names bytea[], p_every boolean, p_sequences bigint[], p_ids bytea[], p_low bytea,
@@ -45,7 +47,8 @@ DECLARE
   v_size integer;
   v_lost boolean := false;
 BEGIN
-  SELECT ARRAY['i'::bytea || int8send({_NOW}) || int8send(read_features) || int8send(write_features)] INTO v
+  SELECT ARRAY['i'::bytea || int8send({_NOW}) || int8send({_LAST}) || int8send(read_features)
+    || int8send(write_features)] INTO v
   FROM {{schema}}.meta WHERE format = {FORMAT};
   IF p_beside IS NOT NULL THEN
     v := v || ARRAY(SELECT 'b'::bytea || {_SESSION} FROM {{schema}}.sessions WHERE NOT hidden AND id = p_beside);
@@ -104,7 +107,8 @@ BEGIN
       FROM {{schema}}.checkpoints WHERE sid = v_sid AND parent = ANY(p_children));
   END IF;
   IF v_lost THEN
-    v := v || (SELECT 't'::bytea || int8send(count(*)) || int8send((SELECT count(*) FROM {{schema}}.checkpoints WHERE sid = v_sid AND p_sequences IS NOT NULL))
+    v := v || (SELECT 't'::bytea || int8send(count(*)) || int8send((
+        SELECT count(*) FROM {{schema}}.checkpoints WHERE sid = v_sid AND p_sequences IS NOT NULL))
       FROM {{schema}}.names WHERE sid = v_sid);
   END IF;
   RETURN v;
@@ -122,24 +126,34 @@ _COMPARE = f"""
   END IF;
   EXIT fits WHEN (SELECT (read_features & ~p_read) | (write_features & ~p_write) FROM {{schema}}.meta
     WHERE format = {FORMAT}) <> 0;
+  IF p_touched IS NOT NULL THEN
+    v_touched := nextval('{{schema_text}}.touches');
+    IF p_touched - v_touched > {FAR} THEN
+      PERFORM 1 FROM {{schema}}.meta WHERE format = {FORMAT} FOR UPDATE;
+      PERFORM setval('{{schema_text}}.touches', p_touched - 1) WHERE {_LAST} < p_touched - {FAR};
+    END IF;
+    WHILE v_touched < p_touched LOOP
+      v_touched := nextval('{{schema_text}}.touches');
+    END LOOP;
+    EXIT fits WHEN p_exact AND v_touched <> p_touched;
+  END IF;
   IF p_body IS NULL THEN
     SELECT sid, revision INTO v_sid, v_revision FROM {{schema}}.sessions
     WHERE hidden = p_hidden AND id = p_id AND sid = p_sid FOR NO KEY UPDATE;
     EXIT fits WHEN NOT FOUND OR v_revision <> coalesce(nullif(p_expect, 0), v_revision);
   ELSIF p_expect IS NULL THEN
-    v_touched := nextval('{{schema_text}}.touches');
     INSERT INTO {{schema}}.sessions(
       hidden, id, uid, touched, revision, checkpoints, logical, status, agent, body)
-    VALUES (p_put_hidden, p_put_id, p_uid, v_touched, p_revision, p_checkpoints, p_logical, p_status, p_agent, p_body)
+    VALUES (p_put_hidden, p_put_id, p_uid, coalesce(v_touched, 0), p_revision, p_checkpoints, p_logical, p_status,
+      p_agent, p_body)
     ON CONFLICT (hidden, id) DO NOTHING RETURNING sid INTO v_sid;
     EXIT fits WHEN NOT FOUND;
     v_changed := true;
   ELSE
     UPDATE {{schema}}.sessions SET hidden = p_put_hidden, id = p_put_id, uid = p_uid, revision = p_revision,
-      touched = nextval('{{schema_text}}.touches'), checkpoints = p_checkpoints, logical = p_logical,
-      status = p_status, agent = p_agent, body = p_body
-    WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND revision = p_expect
-    RETURNING sid, touched INTO v_sid, v_touched;
+      touched = coalesce(v_touched, touched), checkpoints = p_checkpoints, logical = p_logical, status = p_status,
+      agent = p_agent, body = p_body
+    WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND revision = p_expect RETURNING sid INTO v_sid;
     EXIT fits WHEN NOT FOUND;
     v_changed := true;
   END IF;
@@ -287,7 +301,7 @@ CREATE FUNCTION {{schema}}.write_2({_LOOK},
   p_relaxed boolean, p_read bigint, p_write bigint, p_revision bigint, p_sid bigint, p_expect bigint,
   p_beside_expect bigint, p_absent bytea[], p_bump boolean, p_wakes boolean,
   p_put_hidden boolean, p_put_id bytea, p_uid bytea, p_checkpoints bigint, p_logical bigint, p_status bytea,
-  p_agent bytea, p_body bytea,
+  p_agent bytea, p_body bytea, p_touched bigint, p_exact boolean,
   p_j_runs bigint[], p_j_journals bigint[], p_j_counts bigint[],
   p_n_names bytea[], p_n_expects bigint[], p_n_marks bigint[], p_n_runs bigint[], p_n_journals bigint[],
   p_n_sequences bigint[], p_n_bodies bytea[],
@@ -313,13 +327,13 @@ BEGIN
     IF p_wakes THEN
       PERFORM pg_notify('{{channel}}', '');
     END IF;
-    RETURN ARRAY['w'::bytea || int8send({_NOW}) || int8send(v_sid) || int8send(coalesce(v_touched, 0))
-      || int8send(nextval('{{schema_text}}.touches'))];
+    RETURN ARRAY['w'::bytea || int8send({_NOW}) || int8send({_LAST}) || int8send(v_sid)
+      || int8send(coalesce(v_touched, 0))];
   END fits;
   IF v_changed THEN
     RAISE EXCEPTION 'what a write rests on has changed' USING ERRCODE = 'BS002';
   END IF;
-  RETURN {{schema}}.look_2({_LOOKED}) || int8send(nextval('{{schema_text}}.touches'));
+  RETURN {{schema}}.look_2({_LOOKED});
 END
 """
 

@@ -31,19 +31,20 @@ class Listener:
 
     def wait(self, seconds: float, has_news: Callable[[], bool]) -> None:
         """Return when there is news, or after a while in which there may have been some."""
-        self._pool.refuse_child()
         seconds = max(0.0, min(seconds, LOOK_S))
+        if has_news():
+            return
         if not self._turn.acquire(blocking=False):
-            if not has_news():
-                time.sleep(seconds)
+            time.sleep(seconds)
             return
         try:
             if self._wire is None:
                 self._wire = self._pool.connect()
                 self._wire.connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
-            if not has_news():  # asked while listening: what is told from now on is heard
-                for _ in self._wire.connection.notifies(timeout=seconds, stop_after=1):
-                    pass
+                if has_news():  # what was told before is lost
+                    return
+            for _ in self._wire.connection.notifies(timeout=seconds, stop_after=1):
+                pass
         except psycopg.Error:
             # Not a reason to fail: who waits looks again, through the pool, which says what is wrong.
             self._drop()

@@ -178,7 +178,7 @@ def sessions(wire: Wire, query: SessionQuery) -> list[SessionRow]:
     where: list[str] = ["s.hidden = %s"]
     values: list[Any] = [query.hidden]
     for condition, given in (
-        ("s.era <= %s >> 15 AND s.touched < %s", None if query.before is None else (query.before, query.before)),
+        ("s.era <= %s >> 8 AND s.touched < %s", None if query.before is None else (query.before, query.before)),
         ("s.status = %s", None if query.status is None else (text_bytes(query.status),)),
         ("s.agent = %s", None if query.agent is None else (text_bytes(query.agent),)),
         ("s.id >= %s AND s.id < %s", _range(text_bytes(query.prefix)) if query.prefix else None),

@@ -6,10 +6,9 @@ own hold neither NUL nor lone surrogates. Bodies are kept outside the server's o
 stands for its checkpoints, keyframes and foreign ids too, and for which names there are: every write that changes one
 of these changes it.
 
-`touched` is the one column that says more than its body: a rule takes it from a view that may be old by the time of the
-write, so the server takes the number that counts from the same sequence while it holds the session's lock. Every
-number that the sequence gives is the first of a block: what a view calls fresh belongs to that view alone, and so do
-the next ones, for the writes that share a round trip. So a number of a run is given once in a store.
+`touched` is the one column that may say otherwise than its body. A rule takes the number after the last one it knows;
+the server takes the next of its sequence, which is the same unless another process has written meanwhile, and then the
+column counts. A number that a run was given must be that very one, or the write has missed: no number is given twice.
 
 Rows that every commit changes leave room in their pages, so that they can be changed in place; so no index may be on
 what every commit changes. `touched` is one of these: sessions are listed by its `era`, which is the same for some
@@ -28,8 +27,6 @@ from backstay.backends2.postgres.pool import Place, Wire
 from backstay.errors import FormatError, InvalidInputError, UnsupportedError
 from backstay.port import Features, refuse_unknown
 
-BLOCK = 64  # of numbers
-
 _MAX_NAME_BYTES = 63
 _OLDEST_SERVER = 130000
 _META = "meta"
@@ -40,12 +37,12 @@ SCHEMA = f"""
 CREATE TABLE {{schema}}.meta(
   format bigint PRIMARY KEY, read_features bigint NOT NULL, write_features bigint NOT NULL);
 INSERT INTO {{schema}}.meta VALUES ({FORMAT}, 0, 0);
-CREATE SEQUENCE {{schema}}.touches INCREMENT {BLOCK};
+CREATE SEQUENCE {{schema}}.touches;
 CREATE TABLE {{schema}}.sessions(
   sid bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, touched bigint NOT NULL, revision bigint NOT NULL,
   checkpoints bigint NOT NULL, logical bigint NOT NULL, hidden boolean NOT NULL, id bytea NOT NULL, uid bytea NOT NULL,
   status bytea NOT NULL, agent bytea, body bytea NOT NULL,
-  era bigint NOT NULL GENERATED ALWAYS AS (touched >> 15) STORED, UNIQUE(hidden, id)) WITH (fillfactor = 70);
+  era bigint NOT NULL GENERATED ALWAYS AS (touched >> 8) STORED, UNIQUE(hidden, id)) WITH (fillfactor = 70);
 CREATE INDEX sessions_era ON {{schema}}.sessions(hidden, era);
 CREATE INDEX sessions_uid ON {{schema}}.sessions(uid);
 CREATE TABLE {{schema}}.names(

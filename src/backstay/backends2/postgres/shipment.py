@@ -45,13 +45,13 @@ from backstay.port import (
 from backstay.port.row_codec import is_foreign, pack
 from backstay.port.rows import kind_of
 
-MOST_WRITES = 64  # as many as a block has numbers
+MOST_WRITES = 64
 MOST_BYTES = 4 * 1024 * 1024
 
 _TYPES = (
     *LOOK_TYPES,
     *(BOOL, INT, INT, INT, INT, INT, INT, BYTES_LIST, BOOL, BOOL),
-    *(BOOL, BYTES, BYTES, INT, INT, BYTES, BYTES, BYTES),
+    *(BOOL, BYTES, BYTES, INT, INT, BYTES, BYTES, BYTES, INT, BOOL),
     *(INT_LIST, INT_LIST, INT_LIST),
     *(BYTES_LIST, INT_LIST, INT_LIST, INT_LIST, INT_LIST, INT_LIST, BYTES_LIST),
     *(INT_LIST, INT_LIST, INT_LIST, INT_LIST, BYTES_LIST),
@@ -75,7 +75,7 @@ class Shipment:
         self.line: SessionRow | None = None
         self._known = known
         self._sid, self._session, self._expect = known.sid, known.session, known.revision
-        self._fresh = known.fresh
+        self._last = known.last
         self._lazy = True
         self._needs_session = self._bump = self._wakes = False
         # What is expected: revisions of names and calls, how many calls there are, foreign ids that nobody has.
@@ -91,12 +91,6 @@ class Shipment:
         self._blobs: dict[bytes, bytes] = {}
         self._drops: tuple[tuple[Kind, Key], ...] = ()
         self._bytes = 0
-
-    @property
-    def jumps(self) -> int:
-        """A number that a rule chose beyond those it was given, because an import brings runs along; otherwise 0."""
-        line = self.line
-        return line.touched if line is not None and line.touched >= self._fresh + MOST_WRITES else 0
 
     @property
     def ends(self) -> bool:
@@ -129,7 +123,7 @@ class Shipment:
         history = ask.sequences or ask.ids or ask.prefix or ask.children_of
         self._needs_session |= view.looked or ask.names is None or bool(history)
         for name in known.names if ask.names is None else ask.names:
-            self._see(self._seen_names, name, known.names[name][1])
+            self._see(self._seen_names, name, known.names.get(name, (None, None))[1])
         for journal in [*ask.journals, *[(view.lanes[name].run, view.lanes[name].journal) for name in view.pending]]:
             self._counts.setdefault(journal, known.counts[journal])
             for n in range(known.counts[journal]):
@@ -189,6 +183,7 @@ class Shipment:
             pack_bool(self._bump),
             pack_bool(self._wakes),
             *_session_values(line),
+            *self._number_values(line),
             *_columns([(*journal, count) for journal, count in self._counts.items()], 3),
             *self._name_values(uid),
             *self._call_values(uid),
@@ -196,6 +191,13 @@ class Shipment:
             *self._ref_values(),
             *self._drop_values(),
         ]
+
+    def _number_values(self, line: SessionRow | None) -> list[Sent]:
+        """The number to touch the session with, if that is another; and whether no other will do: it is a run's."""
+        if line is None or (self._session is not None and line.touched == self._session.touched):
+            return [None, b"\0"]
+        exact = any([isinstance(row, LaneRow) and row.run > self._last for row in self._names.values()])
+        return [pack_int(line.touched), pack_bool(exact)]
 
     def _name_values(self, uid: bytes) -> list[Sent]:
         puts = self._names

@@ -35,11 +35,6 @@ _MISCOUNTED = (
     "SELECT s.id FROM {schema}.sessions s WHERE NOT s.hidden AND "
     "s.checkpoints <> (SELECT count(*) FROM {schema}.checkpoints c WHERE c.sid = s.sid) ORDER BY s.id"
 )
-_NAMED = "SELECT s.id, n.name, n.sequence FROM {schema}.sessions s JOIN {schema}.names n ON n.sid = s.sid "
-_DANGLING = _NAMED + (
-    "WHERE NOT s.hidden AND n.sequence IS NOT NULL AND NOT EXISTS("
-    "SELECT 1 FROM {schema}.checkpoints c WHERE c.sid = n.sid AND c.sequence = n.sequence) ORDER BY s.id, n.name"
-)
 # Locked by one statement, looked at again by the next: a commit that holds one has its reference in by then.
 _UNUSED_BLOBS = (
     f"SELECT t.digest FROM {{schema}}.blobs t WHERE t.digest > %s AND {_UNUSED} ORDER BY t.digest LIMIT 500 "
@@ -66,9 +61,6 @@ def check(wire: Wire) -> list[Problem]:
             problems.append(Problem(what=what, cost="that checkpoint and those that rest on it", remedy="salvage"))
         for (session,) in wire.rows(_MISCOUNTED):
             problems.append(Problem(what=f"session {_text(session)!r} counts other checkpoints than it has"))
-        for session, name, sequence in wire.rows(_DANGLING):
-            what = f"session {_text(session)!r}: {_text(name)!r} leads to #{sequence}, which is missing"
-            problems.append(Problem(what=what))
         for hidden, session in wire.rows("SELECT hidden, id FROM {schema}.sessions ORDER BY id"):
             problems += _broken_names(wire, _text(session), hidden=hidden)
     return problems

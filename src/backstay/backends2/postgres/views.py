@@ -41,9 +41,6 @@ from backstay.port.rows import marks_of
 
 LOOK = "SELECT {schema}.look_2(" + ", ".join(["%s"] * 15) + ")"
 LOOK_TYPES = (16, 17, 1001, 16, 1016, 1001, 17, 17, 1016, 1001, 1001, 1016, 1016, 1016, 17)
-# Of numbers that the sequence gives, only a write takes one: a server that only reads can be read.
-READ = LOOK + " || int8send(coalesce(pg_sequence_last_value('{schema_text}.touches'), 0) + 64)"
-READ_TO_WRITE = LOOK + " || int8send(nextval('{schema_text}.touches'))"
 
 _EMPTY_LIST = struct.pack("!iii", 0, 0, 17)
 _ONE, _TWO, _THREE, _FOUR, _SIX = [struct.Struct(f"!{count}q") for count in (1, 2, 3, 4, 6)]
@@ -115,6 +112,7 @@ def look_values(ask: Ask, uid: bytes | None) -> list[Sent]:
 
 Named = tuple[LaneRow | TagRow | None, int | None]  # with its revision
 Called = tuple[CallRow | Unreadable | None, int | None]
+_ABSENT: tuple[None, None] = (None, None)
 
 
 class Known:
@@ -135,7 +133,7 @@ class Known:
         self.children: dict[int, list[int]] = {}
         self.beside: SessionRow | None = None
         self.beside_revision: int | None = None
-        self.fresh = 0
+        self.last = 0  # of the numbers that were given
         self.losses = 0
         self._ahead_us = 0
 
@@ -146,25 +144,25 @@ class Known:
 
     def has_name(self, name: str) -> bool:
         """True if a branch or tag of this name is known to be there."""
-        return self.names.get(name, (None,))[0] is not None
+        return self.names.get(name, _ABSENT)[0] is not None
 
-    def heard(self, now_us: int, fresh: int) -> None:
+    def heard(self, now_us: int, last: int) -> None:
         """Set the clock by the server's."""
         self._ahead_us = now_us - clock_us()
-        self.fresh = fresh
+        self.last = last
 
     # what a rule sees
 
     def view(self, ask: Ask, *, again: bool = False) -> Watched | None:
         """The answer to an ask; None if it is not known here."""
         now_us = clock_us() + self._ahead_us
-        view = Watched(now_us=now_us, wall_us=now_us, fresh=self.fresh, again=again)
+        view = Watched(now_us=now_us, wall_us=now_us, fresh=self.last + 1, again=again)
         if not self._covers(ask):
             return None
         view.beside = self.beside
         if self.session is None:
             return view
-        names = self.names if ask.names is None else {name: self.names[name] for name in ask.names}
+        names = self.names if ask.names is None else {name: self.names.get(name, _ABSENT) for name in ask.names}
         rows = [row for row, _ in names.values()]
         lanes = {row.name: row for row in rows if isinstance(row, LaneRow)}
         view.session = self.session
@@ -236,7 +234,7 @@ class Known:
         for row in batch.puts:
             if isinstance(row, SessionRow):
                 self.session, self.revision = row, revision
-                self.fresh = max(self.fresh, row.touched) + 1
+                self.last = max(self.last, row.touched)
             elif isinstance(row, LaneRow | TagRow):
                 self.names[row.name] = row, revision
                 if isinstance(row, LaneRow):
@@ -249,7 +247,7 @@ class Known:
                 self.checkpoints[row.sequence], self.foreign[row.id] = row, row.sequence
         for kind, key in batch.drops:
             if kind is Kind.NAME:
-                self.names[str(key)] = None, None
+                self.names[str(key)] = _ABSENT
             elif kind is Kind.CALL and isinstance(key, tuple):
                 self.counts.pop(key[:2], None)
                 self.calls = {at: call for at, call in self.calls.items() if at[: len(key)] != key}
@@ -259,10 +257,10 @@ class Known:
 
     def written(self, answer: bytes) -> None:
         """Take in what the server says of a write."""
-        now_us, self.sid, touched, fresh = _FOUR.unpack_from(answer, 1)
-        if touched and self.session is not None:
+        now_us, last, self.sid, touched = _FOUR.unpack_from(answer, 1)
+        if touched and self.session is not None and self.session.touched != touched:
             self.session = msgspec.structs.replace(self.session, touched=touched)
-        self.heard(now_us, fresh)
+        self.heard(now_us, last)
 
     def trimmed(self) -> Known | None:
         """What is worth keeping after a write."""
@@ -284,12 +282,11 @@ class Known:
 def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> Known:
     """What the server's answer to an ask says; CorruptionError where a row does not open, or is missing."""
     known = Known(ask)
-    info, *parts, fresh = answer
-    now_us, *features = _THREE.unpack_from(info, 1)
+    now_us, last, *features = _FOUR.unpack_from(answer[0], 1)
     refuse_unknown(Features(*features), writing=writing)
-    known.heard(now_us, _ONE.unpack(fresh)[0])
+    known.heard(now_us, last)
     uid, totals = b"", None
-    for part in parts:
+    for part in answer[1:]:
         kind, rest = part[:1], memoryview(part)[1:]
         if kind == b"s":
             known.sid, known.revision, touched = _THREE.unpack_from(rest)
@@ -329,16 +326,16 @@ def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> Known:
 def _complete(known: Known, ask: Ask) -> None:
     """Note what is absent, and which journals have come whole."""
     for name in ask.names or ():
-        known.names.setdefault(name, (None, None))
+        known.names.setdefault(name, _ABSENT)
     for at in ask.calls:
-        known.calls.setdefault(at, (None, None))
+        known.calls.setdefault(at, _ABSENT)
     lanes = {name: row for name, (row, _) in known.names.items() if isinstance(row, LaneRow)}
     pending = lanes if ask.pending is None else [name for name in ask.pending if name in lanes]
     for journal in [*ask.journals, *[(lanes[name].run, lanes[name].journal) for name in pending]]:
         ns = [at[2] for at, (row, _) in known.calls.items() if at[:2] == journal and row is not None]
         known.counts[journal] = max(ns, default=-1) + 1
         for n in range(known.counts[journal]):  # a gap is seen as such
-            known.calls.setdefault((*journal, n), (None, None))
+            known.calls.setdefault((*journal, n), _ABSENT)
 
 
 def count_names(line: SessionRow, here: int) -> None:

@@ -26,23 +26,16 @@ from backstay.backends2.postgres.faults import BLOBS_ABSENT, MISSED, NOT_READ_CO
 from backstay.backends2.postgres.pool import Pool, Wire
 from backstay.backends2.postgres.protocol import text_bytes, unpack_texts
 from backstay.backends2.postgres.shipment import WRITE, WRITE_TYPES, Shipment
-from backstay.backends2.postgres.views import LOOK_TYPES, READ_TO_WRITE, Known, joined, known_of, look_values
+from backstay.backends2.postgres.views import LOOK, LOOK_TYPES, Known, joined, known_of, look_values
 from backstay.errors import BackstayError, UnavailableError
 from backstay.ids import is_ours
-from backstay.port import Ask, Batch, BlobsAbsentError, CallRow, CheckpointRow, Decide, More, View
+from backstay.port import Ask, Batch, BlobsAbsentError, CallRow, CheckpointRow, Decide, More, SessionRow, View
 
 _DOING = "writing to the store"
 _PATIENT_MISSES = 2  # then the session is locked before a rule decides
 _MOST_MISSES = 50
 _LINES = 256
-_MARGIN = 1 << 26  # numbers that may be given while the sequence is moved
-
 _LOCK = "SELECT 1::bigint FROM {schema}.sessions WHERE hidden = %s AND id = %s FOR NO KEY UPDATE"
-# One after another, and far: a sequence that is moved must not go back behind a number that was just given.
-_MOVE = (
-    "SELECT setval('{schema_text}.touches', greatest(pg_sequence_last_value('{schema_text}.touches'), %s::bigint) "
-    "+ %s::bigint) FROM (SELECT 1 FROM {schema}.meta FOR UPDATE) alone"
-)
 
 
 class _MissedError(Exception):
@@ -184,6 +177,7 @@ class Writer:
         self._pool = pool
         self._lines: OrderedDict[tuple[bool, str], Line] = OrderedDict()
         self._mutex = threading.Lock()
+        self._last = 0  # of the numbers that this process knows to be given
         self._wrapped = False  # the server's own isolation is another: every write needs a transaction around it
 
     def write(self, ask: Ask, decide: Decide) -> View:
@@ -239,6 +233,7 @@ class Writer:
             if known is None:
                 known = self._look(wire, jobs)
             uid = known.uid
+            known.last = max(known.last, self._last)
             decision = _decide(jobs, known)
             found = self._send(wire, decision, known, uid) if decision.decided else None
         if found is not None:
@@ -257,15 +252,13 @@ class Writer:
         chosen = jobs[:1] if jobs[0] in apart else [job for job in jobs if job not in apart]
         ask = joined([job.ask for job in chosen])
         losses = self._pool.losses
-        known = looked(wire, READ_TO_WRITE, ask, uid=self.uid_of(ask), writing=True)
+        known = looked(wire, ask, uid=self.uid_of(ask), writing=True)
         known.losses = losses
         return known
 
     def _send(self, wire: Wire, decision: _Decision, known: Known, uid: bytes | None) -> Known | None:
         """None if it is written, and known to be; what is there instead, if it missed."""
         shipment = decision.shipment
-        if shipment.jumps:
-            wire.rows(_MOVE, shipment.jumps, _MARGIN)
         ask = joined(shipment.asks)
         values = shipment.values(ask, uid, relaxed=wire.place.relaxed)
         for job, _, batch in decision.decided:
@@ -283,6 +276,7 @@ class Writer:
             raise _MissedError from error
         if answer[0][:1] == b"w":
             known.written(answer[0])
+            self._last = max(self._last, known.last)
             return None
         decision.undone()
         found = known_of(answer, ask, writing=True)
@@ -331,7 +325,7 @@ def _decide(jobs: list[Job], known: Known) -> _Decision:
         if isinstance(batch, More):
             job.look_wider(batch.ask)
             decision.stale = True
-        elif batch.puts or batch.drops:
+        elif (batch.puts or batch.drops) and (known.session is not None or _begins(batch)):
             decision.shipment.add(ask, view, batch)
             decision.decided.append((job, view, batch))
             if decision.shipment.full:
@@ -344,11 +338,15 @@ def _decide(jobs: list[Job], known: Known) -> _Decision:
     return decision
 
 
-def looked(wire: Wire, statement: str, ask: Ask, *, uid: bytes | None, writing: bool) -> Known:
+def _begins(batch: Batch) -> bool:
+    return any([isinstance(row, SessionRow) for row in batch.puts])
+
+
+def looked(wire: Wire, ask: Ask, *, uid: bytes | None, writing: bool) -> Known:
     """Ask the server; again if the ids of this session lead elsewhere than was thought."""
     ours = any([is_ours(id_) for id_ in ask.ids])
     while True:
-        answer = unpack_texts(wire.call(statement, look_values(ask, uid), LOOK_TYPES).get_value(0, 0))
+        answer = unpack_texts(wire.call(LOOK, look_values(ask, uid), LOOK_TYPES).get_value(0, 0))
         known = known_of(answer, ask, writing=writing)
         if not ours or known.uid in (None, uid):
             return known

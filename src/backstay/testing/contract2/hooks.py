@@ -12,7 +12,12 @@ Change = Callable[[bytes], bytes | None]  # bytes as they are kept; None removes
 
 
 class Hooks:
-    """`make` and `reopen` must be given. The others answer for a backend that cannot be looked into."""
+    """`make` and `reopen` must be given. The others answer for a backend that cannot be looked into.
+
+    `alone`: nobody else uses what the backend keeps its rows in, so that `changes` stays the same unless it writes.
+    """
+
+    alone = True
 
     def make(self) -> Backend:
         """A fresh backend with nothing in it; each call gives another."""

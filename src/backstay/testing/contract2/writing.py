@@ -55,7 +55,7 @@ class WritingContract(Hooks):
             backend.write(WHOLE, decide)
         assert caught.value is error
         assert snapshot(backend) == before
-        assert backend.changes() == changes
+        assert not self.alone or backend.changes() == changes
         put(backend, LaneRow("later"))
         assert "later" in backend.read(WHOLE).lanes
 
@@ -249,7 +249,7 @@ class WritingContract(Hooks):
         ask = Ask(SESSION, names=("main",))
         changes, touched = backend.changes(), backend.read(ask).session
         backend.write(ask, nothing)
-        assert backend.changes() == changes
+        assert not self.alone or backend.changes() == changes
 
         def renew(view: View) -> Batch:
             return Batch((msgspec.structs.replace(view.lanes["main"], claim=claim_until(view, 30)),), lazy=True)
