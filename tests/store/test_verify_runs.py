@@ -16,9 +16,9 @@ from tests.store.travel import KINDS, LONG_ANSWER, crashing, leave_in_doubt, ope
 NONSENSE = b"\x00\xc1"  # a packed value of no type
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, path: Path) -> Iterator[Store]:
-    with backstay.open("memory://" if request.param == "memory" else path, durability="relaxed") as opened:
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with open_kind(request.param, tmp_path) as opened:
         yield opened
 
 
