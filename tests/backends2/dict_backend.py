@@ -139,9 +139,11 @@ class One:
         wanted = [id_ for id_ in foreign if id_ in ask.ids or (ask.prefix and id_.startswith(ask.prefix))]
         view.foreign = {id_: foreign[id_] for id_ in wanted}
         located = {foreign.get(id_) or sequence_of(id_, self.line.uid) or 0: id_ for id_ in ask.ids}
-        rows = {key_at(row): row for row in self.some(Kind.CHECKPOINT, [*ask.sequences, *located])}
+        heads = [lane.head.sequence for lane in lanes.values() if lane.head] + [tag.sequence for tag in view.tags.values()]
+        asked_for = [*ask.sequences, *(heads if ask.heads else ())]
+        rows = {key_at(row): row for row in self.some(Kind.CHECKPOINT, [*asked_for, *located])}
         right = {at for at, id_ in located.items() if at in rows and getattr(rows[at], "id", id_) == id_}
-        view.checkpoints = {at: row for at, row in rows.items() if at in ask.sequences or at in right}
+        view.checkpoints = {at: row for at, row in rows.items() if at in asked_for or at in right}
         asked = lanes if ask.pending is None else [name for name in ask.pending if name in lanes]
         view.pending = {name: self.journal(lanes[name].run, lanes[name].journal) for name in asked}
         counted = [lanes[name] for name in ask.counted if name in lanes]
