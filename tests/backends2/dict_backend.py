@@ -139,7 +139,8 @@ class One:
         wanted = [id_ for id_ in foreign if id_ in ask.ids or (ask.prefix and id_.startswith(ask.prefix))]
         view.foreign = {id_: foreign[id_] for id_ in wanted}
         located = {foreign.get(id_) or sequence_of(id_, self.line.uid) or 0: id_ for id_ in ask.ids}
-        heads = [lane.head.sequence for lane in lanes.values() if lane.head] + [tag.sequence for tag in view.tags.values()]
+        heads = [lane.head.sequence for lane in lanes.values() if lane.head is not None]
+        heads += [row.sequence for row in view.tags.values()]
         asked_for = [*ask.sequences, *(heads if ask.heads else ())]
         rows = {key_at(row): row for row in self.some(Kind.CHECKPOINT, [*asked_for, *located])}
         right = {at for at, id_ in located.items() if at in rows and getattr(rows[at], "id", id_) == id_}

@@ -322,9 +322,10 @@ def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> Known:
         else:
             totals = _TWO.unpack_from(rest)
     _complete(known, ask)
-    if known.session is not None and totals is not None:
-        count_names(known.session, totals[0])
-        if ask.sequences or ask.ids or ask.heads:
+    if known.session is not None and totals is not None:  # something is not there; -1: not of this kind
+        if totals[0] >= 0:
+            count_names(known.session, totals[0])
+        if totals[1] >= 0:
             count_checkpoints(known.session, totals[1])
     return known
 
