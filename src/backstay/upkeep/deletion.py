@@ -9,23 +9,11 @@ way leaves a hidden session, which `sweep` finishes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from backstay.delta import advance, know, whole
 from backstay.errors import ConflictError, CorruptionError
-from backstay.port import (
-    EVERY,
-    Ask,
-    Backend,
-    Batch,
-    CheckpointRow,
-    Kind,
-    More,
-    SessionQuery,
-    SessionRow,
-    Unreadable,
-    View,
-)
+from backstay.port import EVERY, Ask, Backend, Batch, Kind, More, SessionQuery, SessionRow, View
 from backstay.port.lease import here, is_live
 from backstay.rules import refusals
 from backstay.rules.deletion import (
@@ -74,9 +62,13 @@ def _plan(backend: Backend, session: str, gone: Sequence[int], *, spare_names: b
     view = backend.read(Ask(session, names=EVERY, sequences=tuple(gone), children_of=tuple(gone)))
     if view.session is None:
         raise refusals.no_session(session)[1]
-    rows = dict(view.checkpoints)
     going = set(gone)
-    anchors = {at: _anchor(backend, session, rows, at, going) for at in gone}
+    anchors: dict[int, int | None] = {}  # the nearest ancestors that stay
+    for at in sorted(gone):
+        row = view.checkpoints.get(at)
+        if row is None:
+            raise refusals.no_checkpoint(session, f"#{at}")[1]
+        anchors[at] = row.parent if row.parent not in going else anchors[row.parent]
     children = {child: at for at in gone for child in view.children.get(at, ()) if child not in going}
     blobs: dict[bytes, bytes] = {}
     rewrites = [_rewrite(backend, session, child, anchors[parent], blobs) for child, parent in sorted(children.items())]
@@ -89,19 +81,6 @@ def _plan(backend: Backend, session: str, gone: Sequence[int], *, spare_names: b
         blobs,
         spare_names,
     )
-
-
-def _anchor(
-    backend: Backend, session: str, rows: Mapping[int, CheckpointRow | Unreadable], at: int, going: Collection[int]
-) -> int | None:
-    """The nearest ancestor of a checkpoint that stays."""
-    parent: int | None = at
-    while parent is not None and parent in going:
-        row = rows.get(parent)
-        if row is None:
-            raise refusals.no_checkpoint(session, f"#{parent}")[1]
-        parent = row.parent
-    return parent
 
 
 def _rewrite(backend: Backend, session: str, child: int, anchor: int | None, blobs: dict[bytes, bytes]) -> Rewrite:
@@ -164,9 +143,12 @@ def empty(backend: Backend, hidden: str) -> None:
 
 
 def leftovers(backend: Backend) -> list[SessionRow]:
-    """The hidden sessions that nobody deletes or imports any more."""
-    rows = backend.sessions(SessionQuery(hidden=True, limit=_HIDDEN))
-    view = backend.read(Ask("")) if rows else None
+    """The hidden sessions that nobody deletes or imports any more; none if they cannot be listed."""
+    try:
+        rows = backend.sessions(SessionQuery(hidden=True, limit=_HIDDEN))
+        view = backend.read(Ask("")) if rows else None
+    except CorruptionError:
+        return []
     return [
         row for row in rows if view is not None and not is_live(row.claim, now_us=view.now_us, wall_us=view.wall_us)
     ]

@@ -76,12 +76,12 @@ def _lines(backend: Backend, problems: list[Problem]) -> list[SessionRow]:
     """What lies below the sessions is checked first; then all sessions, or as far as the list can be read."""
     try:
         problems += backend.check()
-        count = len(leftovers(backend))
-        if count:
-            what = f"{count} half-deleted or half-imported session{'s' if count > 1 else ''}"
-            problems.append(Problem(what=what, cost="space only", remedy="verify(repair=True)"))
     except UNREADABLE as error:
         problems.append(Problem(what=said(error), cost="what lies below the sessions was not checked to its end"))
+    count = len(leftovers(backend))
+    if count:
+        what = f"{count} half-deleted or half-imported session{'s' if count > 1 else ''}"
+        problems.append(Problem(what=what, cost="space only", remedy="verify(repair=True)"))
     found: list[SessionRow] = []
     before: int | None = None
     limit = _SESSIONS_PAGE
