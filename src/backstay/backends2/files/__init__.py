@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -105,9 +106,10 @@ class FilesBackend:
 
     def sessions(self, query: SessionQuery) -> Sequence[SessionRow]:
         def find() -> list[SessionRow]:
-            found = [(name, one) for name, one in self._catalogue.summaries().items() if is_wanted(one.row, query)]
-            rows = [one.row for name, one in found if query.foreign is None or self._has(name, one, query.foreign)]
-            return sorted(rows, key=lambda row: -row.touched)[: query.limit]
+            found = ((name, one) for name, one in self._catalogue.summaries().items() if is_wanted(one.row, query))
+            if query.foreign is not None:
+                found = ((name, one) for name, one in list(found) if self._has(name, one, str(query.foreign)))
+            return [one.row for _, one in islice(found, query.limit)]
 
         return self._reading("listing the sessions", find)
 
