@@ -160,7 +160,7 @@ def test_threads_that_journal_in_one_run_share_their_syncs(path: Path) -> None:
         run.boundary()
         before = backend.syncs
         assert in_threads(16, lambda _: [run.call() for _ in range(20)]) == []
-        assert backend.syncs - before < 16 * 20 * 2 / 3
+        assert backend.syncs - before < 500, "640 writes would each wait for the disk"
         calls: Any = backend.scan(run.author.session, Kind.CALL, limit=1_000)
         assert [call.n for call in calls] == list(range(320))
         assert {call.status for call in calls} == {"done"}

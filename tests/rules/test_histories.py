@@ -1,7 +1,7 @@
 """Whole histories against a simple model: whatever happens in whatever order, no call is lost, doubled or done twice.
 
-The model keeps calls in lists that belong to a branch (pending, or parked by a restore) or to a checkpoint (taken in, or
-left behind); it knows no numbers of journals. The rules are applied to dicts, see `shelf`.
+The model keeps calls in lists that belong to a branch (pending, or parked by a restore) or to a checkpoint (taken in,
+or left behind); it knows no numbers of journals. The rules are applied to dicts, see `shelf`.
 """
 
 from __future__ import annotations
@@ -456,9 +456,9 @@ class Histories(RuleBasedStateMachine):
         tables, line = self.shelf.tables, self.shelf.tables.session
         lanes = {name: row for name, row in tables.names.items() if isinstance(row, LaneRow)}
         tags = {name: row.sequence for name, row in tables.names.items() if isinstance(row, TagRow)}
-        assert (lanes.keys(), tags) == (self.branches.keys(), self.tags)
+        assert (set(lanes), tags) == (set(self.branches), self.tags)
         assert (line.lanes, line.tags, line.checkpoints) == (len(lanes), len(tags), len(tables.checkpoints))
-        assert (line.sequence, tables.checkpoints.keys()) == (self.sequence, self.points.keys())
+        assert (line.sequence, set(tables.checkpoints)) == (self.sequence, set(self.points))
         assert line.logical_bytes == sum(point.size for point in self.points.values())
         for at, row in tables.checkpoints.items():
             assert row.parent == self.points[at].parent
@@ -506,10 +506,10 @@ class Histories(RuleBasedStateMachine):
                 assert (row.took.count, row.took.left) == (len(expected), point.left)
                 owners.append(((row.took.run, row.took.journal), expected))
         kept = {at: calls for at, calls in tables.calls.items() if calls}
-        for at, calls in owners:
-            found = tables.journal(at)
+        for journal, calls in owners:
+            found = tables.journal(journal)
             assert [(row.id, row.status) for row in found if isinstance(row, CallRow)] == list(calls.items())
-        owned = [at for at, calls in owners if calls]
+        owned = [journal for journal, calls in owners if calls]
         assert sorted(owned) == sorted(kept), "a call that belongs to nobody, or to two"
 
 

@@ -33,6 +33,7 @@ from tests.rules.shelf import (
     NOW_US,
     SESSION,
     UID,
+    batch_of,
     call,
     checkpoint,
     claim,
@@ -167,7 +168,7 @@ def a_commit(scene: Scene) -> Decide:
 
 
 def naming(rule: Any) -> Callable[[Scene], Decide]:
-    return lambda scene: rule(SESSION, "new", sequence=2, id_=checkpoint(2).id)  # type: ignore[no-any-return]
+    return lambda _: rule(SESSION, "new", sequence=2, id_=checkpoint(2).id)
 
 
 def new_is_taken(scene: Scene) -> None:
@@ -321,9 +322,7 @@ INTENTIONS = [
         apart((R.NO_BRANCH, R.HELD)),
     ),
     Intention("renew", running_scene, lambda _: runs.renew(lease()), {R.FENCED: is_fenced}),
-    Intention(
-        "leave", running_scene, lambda _: runs.leave(lease(), status=None, reason=None), {R.FENCED: is_fenced}
-    ),
+    Intention("leave", running_scene, lambda _: runs.leave(lease(), status=None, reason=None), {R.FENCED: is_fenced}),
     Intention(
         "journal",
         lambda: with_a_call(running_scene()),
@@ -447,7 +446,7 @@ def test_each_thing_has_its_words_and_its_class(intention: Intention, reason: Re
 def test_where_nothing_stands_against_it_an_intention_is_carried_out(intention: Intention) -> None:
     if intention.name != "untag":  # where there is no such tag
         scene = intention.scene()
-        assert intention.rule(scene)(scene.view)
+        batch_of(intention.rule(scene)(scene.view))
 
 
 @pytest.mark.parametrize("intention", INTENTIONS, ids=lambda intention: intention.name)
@@ -456,6 +455,15 @@ def test_all_that_stands_against_a_caller_at_once_gives_the_first(intention: Int
     while clash := next((pair for pair in combinations(reasons, 2) if frozenset(pair) in intention.apart), None):
         reasons.remove(clash[1])
     assert refused(intention, *reasons) == refused(intention, reasons[0])
+
+
+def test_this_is_the_order() -> None:
+    """Here by name, because the pairs above take it from where it is kept: a caller may rely on it."""
+    assert [reason.name for reason in sorted(Reason)] == [
+        *("NO_SESSION", "SESSION_EXISTS", "NO_BRANCH", "NO_TAG", "NO_CHECKPOINT", "NAME_TAKEN"),
+        *("FENCED", "HELD", "DAMAGED", "IN_DOUBT", "ID_TAKEN", "MOVED", "CALL_MOVED", "CHANGED"),
+        *("TAGGED", "LAST_OF_BRANCH", "FULL"),
+    ]
 
 
 def test_every_reason_is_tried() -> None:

@@ -32,10 +32,8 @@ DEAD = dead_process()
 
 
 def live(*, age_us: int = 1, wall_age_us: int = 1, server: bool = False, **who: Any) -> bool:
-    """Is a lease alive that somebody took a while ago, by either clock?"""
-    claim = Claim(
-        replace(OURS, **who), LEASE_US, NOW_US - age_us + LEASE_US, WALL_US - wall_age_us + LEASE_US
-    )
+    """True if a lease counts that was taken a while ago, by either clock."""
+    claim = Claim(replace(OURS, **who), LEASE_US, NOW_US - age_us + LEASE_US, WALL_US - wall_age_us + LEASE_US)
     return is_live(claim, now_us=NOW_US, wall_us=WALL_US, server_clock=server)
 
 
@@ -95,7 +93,15 @@ def test_with_a_clock_of_the_store_a_holder_is_looked_for_only_on_its_very_boot(
 @needs_boot
 @pytest.mark.parametrize(
     ("age_us", "expected"),
-    [(0, True), (1, True), (LEASE_US - 1, True), (LEASE_US, False), (LEASE_US + 1, False), (-1, False), (-(10**9), False)],
+    [
+        (0, True),
+        (1, True),
+        (LEASE_US - 1, True),
+        (LEASE_US, False),
+        (LEASE_US + 1, False),
+        (-1, False),
+        (-(10**9), False),
+    ],
 )
 def test_a_lease_lasts_as_long_as_it_was_given_and_no_clock_that_began_again_makes_it_longer(
     age_us: int, expected: bool

@@ -35,6 +35,8 @@ LOOK_S = 0.5  # how long `wait` waits at most before somebody looks again
 
 EVERY = None  # in an Ask: all of them
 
+_GAPS = 1000  # missing calls that are named one by one: a number in a file from outside may be any
+
 
 class Features(msgspec.Struct, frozen=True, gc=False):
     """What a store uses that not every version knows, as bit sets: needed to read it, needed to write it."""
@@ -235,8 +237,9 @@ class Backend(Protocol):
     ) -> Sequence[Row | Unreadable]:
         """A page of a session's rows of one kind by key: upwards from behind `after`, or downwards from `before`.
 
-        A row that is damaged comes as Unreadable. A page that reaches the end may be a CorruptionError if rows are
-        missing: whoever wants those that are there asks for fewer at a time.
+        A row that is damaged comes as Unreadable. One that is missing does not come, or the end of the list is a
+        CorruptionError: whoever wants those that are there asks for fewer at a time. A page may be shorter than `limit`
+        where rows are long: only an empty page is the end.
         """
 
     # many sessions
@@ -306,7 +309,8 @@ def numbered(calls: Iterable[CallRow | Unreadable], run: int, journal: int) -> l
     for call in calls:
         at = call.at if isinstance(call, CallRow) else call.key
         n = at[2] if isinstance(at, tuple) else 0
-        found += [Unreadable((run, journal, gap), "a journaled call is missing") for gap in range(len(found), n)]
+        gaps = range(len(found), min(n, len(found) + _GAPS))
+        found += [Unreadable((run, journal, gap), "a journaled call is missing") for gap in gaps]
         found.append(call)
     return found
 

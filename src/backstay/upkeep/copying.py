@@ -63,6 +63,7 @@ _PAGE_ROWS = 200
 _ROW_BYTES = 256  # what a row weighs beside its bodies
 _BLOBS_AT_ONCE = 4  # 16 MiB each at most
 _RECENT = 4096
+_TELL_EVERY = 32
 _CARRIED = 100_000
 
 
@@ -249,6 +250,8 @@ class Copy:
             self._checkpoint(row)
         if (self._checkpoints, self._lanes, self._tags) != (self._line.checkpoints, self._line.lanes, self._line.tags):
             raise self._damaged("it counts other checkpoints or names than it has")
+        if self._tell is not None and self._checkpoints % _TELL_EVERY:
+            self._tell(self._checkpoints)
         if self._inspector is not None:
             self._inspector.names_journals()
         for at, count in waiting:
@@ -305,7 +308,7 @@ class Copy:
         self._remember(row)
         self._checkpoints += 1
         self._logical_bytes += row.size_bytes
-        if self._tell is not None:
+        if self._tell is not None and self._checkpoints % _TELL_EVERY == 0:
             self._tell(self._checkpoints)
 
     def _delta(self, row: CheckpointRow, parent: Link | None) -> Record | None:

@@ -76,7 +76,7 @@ def _all_sessions(backend: Backend) -> list[SessionRow]:
 
 
 class Meter:
-    """Counts checkpoints over several sessions for whoever wants to know. A session that begins anew goes back."""
+    """Counts checkpoints over several sessions for whoever wants to know. It never goes back."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress = progress
@@ -85,10 +85,9 @@ class Meter:
 
     def tell(self, count: int) -> None:
         """So many checkpoints of the session at hand have come."""
-        done = self._before + count
-        if self._progress is not None and done > self._shown:
-            self._shown = done
-            self._progress(done, max(done, self._total))
+        self._shown = max(self._shown, self._before + count)
+        if self._progress is not None:
+            self._progress(self._shown, max(self._shown, self._total))
 
     def next(self, count: int) -> None:
         """A session is over; it had so many."""

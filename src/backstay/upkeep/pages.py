@@ -26,10 +26,9 @@ def pages(
                 raise
             limit = max(1, limit // 8)
             continue
-        if page:
-            yield page
-        if len(page) < limit:
+        if not page:
             return
+        yield page
         after = row_key(page[-1])
         limit = _next_limit(limit, page)
 

@@ -100,9 +100,9 @@ def _lines(backend: Backend, problems: list[Problem]) -> list[SessionRow]:
             if before is None:
                 return found
             continue
-        found += page
-        if len(page) < limit:
+        if not page:
             return found
+        found += page
         before = page[-1].touched
 
 

@@ -33,7 +33,7 @@ _SIZE = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
 def sessions(connection: Connection, query: SessionQuery) -> list[SessionRow]:
     """A page of sessions, the one touched last first."""
     found: list[SessionRow] = []
-    for group in _groups(connection, query):
+    for group in _groups(connection, query) if query.limit > 0 else ():
         for touched, id_, body in sorted(group, reverse=True):
             if query.before is not None and touched >= query.before:
                 continue

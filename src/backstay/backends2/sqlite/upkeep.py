@@ -8,7 +8,7 @@ from typing import Any
 
 import apsw
 
-from backstay.backends2.sqlite import schema
+from backstay.backends2.sqlite import journals, schema
 from backstay.backends2.sqlite.connections import BUSY_S, Connection, is_damage
 from backstay.backends2.sqlite.listing import open_line
 from backstay.backends2.sqlite.schema import Entry, child_entries, line_entries, name_entries, sequence_in
@@ -115,7 +115,7 @@ def _index(connection: Connection) -> tuple[set[Entry], set[Entry]]:
 
     Without what leads to a line or a name that cannot be read: it is lost, and must not seem never to have been.
     """
-    true: set[Entry] = set()
+    true: set[Entry] = journals.entries(connection)
     unknown: set[tuple[int, Any]] = set()
     lines: Any = connection.execute(_LINES).fetchall()
     for sid, *columns in lines:

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import apsw
 
-from backstay.backends2.sqlite import schema
+from backstay.backends2.sqlite import journals, schema
 from backstay.backends2.sqlite.connections import Connection, is_damage
 from backstay.backends2.sqlite.schema import key_of
 from backstay.errors import CorruptionError
 from backstay.ids import MAX_SEQUENCE, sequence_of
-from backstay.port import (
-    Ask,
-    CallKey,
-    CallRow,
-    CheckpointRow,
-    JournalKey,
-    LaneRow,
-    SessionRow,
-    TagRow,
-    Unreadable,
-    View,
-    live_lanes,
-    numbered,
-)
+from backstay.port import Ask, CheckpointRow, JournalKey, LaneRow, SessionRow, TagRow, Unreadable, View, live_lanes
 from backstay.port.lease import clock_us
-from backstay.port.row_codec import open_call, open_checkpoint, open_name, open_session
+from backstay.port.row_codec import open_checkpoint, open_name, open_session
 from backstay.port.rows import marks_of
 
 # A session's line and one of its names in one go: what most writes look at.
@@ -51,14 +38,6 @@ _CHECKPOINT = "SELECT parent, body FROM checkpoints WHERE key = ?"
 _PARENT = "SELECT parent FROM checkpoints WHERE key = ?"
 _BY_VALUE = "SELECT at FROM lookup WHERE what = ? AND value = ? AND sid = ? ORDER BY at"
 _BY_START = "SELECT value, at FROM lookup WHERE what = ? AND value >= ? AND value < ? AND sid = ?"
-_CALLS = "SELECT n, body FROM calls WHERE sid = ? AND run = ? AND journal = ? ORDER BY n"
-_LAST_CALL = "SELECT max(n) FROM calls WHERE sid = ? AND run = ? AND journal = ?"
-_FIRST_CALL = "SELECT sid, run, journal, n, body FROM calls LIMIT 1"
-_CALL_BEFORE = (
-    "SELECT sid, run, journal, n, body FROM calls WHERE (sid, run, journal) <= (?, ?, ?) "
-    "ORDER BY sid DESC, run DESC, journal DESC, n DESC LIMIT 1"
-)
-_CALL = "SELECT body FROM calls WHERE sid = ? AND run = ? AND journal = ? AND n = ?"
 
 
 class Line(NamedTuple):
@@ -79,7 +58,7 @@ def look(connection: Connection, ask: Ask, *, fresh: int) -> tuple[Line | None, 
     line = find_line(connection, ask.session, hidden=ask.hidden, name=first)
     if line is None:
         return None, view
-    sid, view.session = line.sid, line.row
+    sid, uid, view.session = line.sid, line.row.uid, line.row
     names = _names(connection, line, ask.names)
     lanes = {name: row for name, row in names.items() if isinstance(row, LaneRow)}
     view.lanes = lanes
@@ -92,15 +71,19 @@ def look(connection: Connection, ask: Ask, *, fresh: int) -> tuple[Line | None, 
         view.children = _children(connection, line, ask.children_of)
     if ask.pending is None or ask.pending:
         asked = lanes if ask.pending is None else [name for name in ask.pending if name in lanes]
-        view.pending = {name: _journal(connection, line, _pending_at(lanes[name])) for name in asked}
+        view.pending = {name: journals.calls_under(connection, sid, uid, _journal_of(lanes[name])) for name in asked}
     if ask.counted:
         counted = [name for name in ask.counted if name in lanes]
-        view.counts = {name: _count_calls(connection, sid, _pending_at(lanes[name])) for name in counted}
+        view.counts = {name: journals.count_under(connection, sid, _journal_of(lanes[name])) for name in counted}
     if ask.calls:
-        view.calls = _calls(connection, line, ask.calls)
+        view.calls = journals.single_calls(connection, sid, uid, ask.calls)
     if ask.journals:
-        view.journals = {at: _journal(connection, line, at) for at in ask.journals}
+        view.journals = {at: journals.calls_under(connection, sid, uid, at) for at in ask.journals}
     return line, view
+
+
+def _journal_of(lane: LaneRow) -> JournalKey:
+    return lane.run, lane.journal
 
 
 def find_line(connection: Connection, id_: str, *, hidden: bool = False, name: str | None = None) -> Line | None:
@@ -263,56 +246,16 @@ def _foreign(connection: Connection, line: Line, id_: str, sequence: int) -> Che
 
 def _children(connection: Connection, line: Line, parents: Iterable[int]) -> dict[int, list[int]]:
     """Those in the index, and the next one: where it rests on this one, it is not in the index."""
-    found, missing = {}, False
+    found: dict[int, list[int]] = {}
+    missing = False
     for parent in parents:
+        if not 0 < parent < MAX_SEQUENCE:
+            found[parent] = []
+            continue
         rows: Any = connection.execute(_BY_VALUE, (schema.CHILD, key_of(line.sid, parent), line.sid)).fetchall()
         following = connection.execute(_PARENT, (key_of(line.sid, parent + 1),)).fetchone()
         found[parent] = [*([parent + 1] if following == (parent,) else []), *[at for (at,) in rows]]
         missing |= following is None and parent < line.row.sequence
     if missing:
         refuse_miscount(connection, line)
-    return found
-
-
-# calls
-
-
-def _pending_at(lane: LaneRow) -> JournalKey:
-    return lane.run, lane.journal
-
-
-def _journal(connection: Connection, line: Line, at: JournalKey) -> list[CallRow | Unreadable]:
-    if not at[0] or not connection.has("calls"):
-        return []
-    rows: Any = connection.execute(_CALLS, (line.sid, *at)).fetchall()
-    if not rows:
-        _refuse_lost_calls(connection, line.sid, at)
-    return numbered([open_call(open_body(body), uid=line.row.uid, at=(*at, n)) for n, body in rows], *at)
-
-
-def _count_calls(connection: Connection, sid: int, at: JournalKey) -> int:
-    if not at[0] or not connection.has("calls"):
-        return 0
-    last: Any = connection.execute(_LAST_CALL, (sid, *at)).fetchall()[0][0]
-    if last is None:
-        _refuse_lost_calls(connection, sid, at)
-        return 0
-    return int(last) + 1
-
-
-def _refuse_lost_calls(connection: Connection, sid: int, at: JournalKey) -> None:
-    """CorruptionError if calls seem absent because their page was exchanged for that of another table."""
-    near: Any = connection.execute(_CALL_BEFORE, (sid, *at)).fetchall() or connection.execute(_FIRST_CALL).fetchall()
-    if near and [type(column) for column in near[0]] != [int, int, int, int, bytes]:
-        raise CorruptionError("the journal of calls is damaged", hint="run verify to see what is intact")
-
-
-def _calls(connection: Connection, line: Line, asked: Iterable[CallKey]) -> Mapping[CallKey, CallRow | Unreadable]:
-    if not connection.has("calls"):
-        return {}
-    found: dict[CallKey, CallRow | Unreadable] = {}
-    for at in asked:
-        row: Any = connection.execute(_CALL, (line.sid, *at)).fetchone()
-        if row is not None:
-            found[at] = open_call(open_body(row[0]), uid=line.row.uid, at=at)
     return found
