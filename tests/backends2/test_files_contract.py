@@ -49,7 +49,7 @@ class TestFiles(BackendContract):
         return self._open(path_of(backend))
 
     def harm(self, backend: Backend, session: str, kind: Kind, key: Key, change: Change) -> bool:
-        """Sums are put right again: what a row says of itself must do. (Lost lines are in test_files.)"""
+        """Sums are put right again: what a row says of itself must do. Lost lines are in test_files."""
         path = path_of(backend)
         journal = path / "sessions" / f"{place(session)}.jsonl"
         raws = [raw + b"\n" for raw in journal.read_bytes().rstrip(b" \0\n").split(b"\n")]

@@ -66,7 +66,7 @@ def chain(backend: Backend, session: str, count: int, *, size: int = 40) -> list
 
 
 def is_whole(backend: Backend, session: str, sequence: int) -> bool:
-    """True if the state of a checkpoint is there; verified as the hall does. Raises CorruptionError if it is damaged."""
+    """True if the state of a checkpoint is there, verified as the hall does; a CorruptionError if it is damaged."""
     records: Records = backend.state(session, sequence)
     if records.session is None or not records.rows:
         return False

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -105,9 +106,10 @@ class FilesBackend:
 
     def sessions(self, query: SessionQuery) -> Sequence[SessionRow]:
         def find() -> list[SessionRow]:
-            found = [(name, one) for name, one in self._catalogue.summaries().items() if is_wanted(one.row, query)]
-            rows = [one.row for name, one in found if query.foreign is None or self._has(name, one, query.foreign)]
-            return sorted(rows, key=lambda row: -row.touched)[: query.limit]
+            found = ((name, one) for name, one in self._catalogue.summaries().items() if is_wanted(one.row, query))
+            if query.foreign is not None:
+                found = ((name, one) for name, one in list(found) if self._has(name, one, str(query.foreign)))
+            return [one.row for _, one in islice(found, query.limit)]
 
         return self._reading("listing the sessions", find)
 
@@ -119,18 +121,21 @@ class FilesBackend:
 
     def lanes(self, query: LaneQuery) -> Sequence[FoundLane]:
         def find() -> list[FoundLane]:
-            now_us, wall_us = clock_us(), time.time_ns() // 1000
-            found: list[FoundLane] = []
-            for name, one in list(self._catalogue.summaries().items()):
-                journal = self._catalogue.journal(name) if one.marks & query.marks and not one.row.hidden else None
-                if journal is not None:
-                    journal.renew(None)
-                    lanes = [row for row in map(journal.rows.names.get, journal.rows.marked) if isinstance(row, LaneRow)]
-                    live = live_lanes(lanes, now_us=now_us, wall_us=wall_us)
-                    found += [FoundLane(one.row, row, row.name in live) for row in lanes if marks_of(row) & query.marks]
+            marked = [name for name, one in self._catalogue.summaries().items() if one.marks & query.marks]
+            found = [lane for name in marked for lane in self._marked(name, query.marks)]
             return sorted(found, key=lambda lane: (-lane.session.touched, lane.lane.name))
 
         return self._reading("listing the branches", find)
+
+    def _marked(self, name: str, marks: int) -> list[FoundLane]:
+        journal = self._catalogue.journal(name)
+        if journal is None or journal.rows.session.hidden:
+            return []
+        journal.renew(-1)
+        rows = journal.rows
+        lanes = [row for row in map(rows.names.get, rows.marked) if isinstance(row, LaneRow) and marks_of(row) & marks]
+        live = live_lanes(lanes, now_us=clock_us(), wall_us=time.time_ns() // 1000)
+        return [FoundLane(rows.session, lane, lane.name in live) for lane in lanes]
 
     # blobs
 
@@ -187,9 +192,12 @@ class FilesBackend:
 
     def _tend(self, name: str, done: list[str], *, repair: bool) -> None:
         with self._catalogue.lock:
-            self._writer.announce(name)
-            self._catalogue.forget(name)
-            done += upkeep.tend(self._folder, name, repair=repair)
+            done += upkeep.tend(self._folder, self._blobs, name, lambda: self._changes(name), repair=repair)
+
+    def _changes(self, name: str) -> None:
+        """A journal is about to be changed by other means than `write`."""
+        self._writer.announce(name)
+        self._catalogue.forget(name)
 
     def close(self) -> None:
         if self._pid != os.getpid() or self._closed:
@@ -208,7 +216,7 @@ class FilesBackend:
         with self._catalogue.lock:
             for name in self._catalogue.open_names():
                 journal = self._catalogue.journal(name)
-                if journal is not None and journal.writable:
+                if journal is not None and journal.writable and journal.has_room:
                     self._writer.announce(name)
                     journal.trim()
 
@@ -243,14 +251,13 @@ class FilesBackend:
     def _view(self, ask: Ask) -> View:
         count = self._catalogue.count
         if count is None:
-            count = self._folder.first(self._folder.count() or Count(0, 0, 0))
+            count = self._folder.first(self._folder.count() or Count())
         view = View(now_us=clock_us(), wall_us=time.time_ns() // 1000, fresh=count.last + 1)
         journal = self._catalogue.journal(place(ask.session, hidden=ask.hidden))
         if journal is not None:
-            journal.renew(ask.names)
+            journal.renew(count.renewals)
             journal.rows.fill(view, ask)
             journal.forget_recent()
         beside = None if ask.beside is None else self._catalogue.journal(place(ask.beside))
         view.beside = None if beside is None else beside.rows.known_session()
         return view
-

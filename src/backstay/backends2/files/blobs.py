@@ -127,7 +127,12 @@ class Blobs:
         root = self._folder.path / BLOBS
         for name in self._disk.names(root):
             for blob in self._disk.names(root / name) if len(name) == 2 and is_hex(name) else ():  # noqa: PLR2004
-                if len(blob) == _DIGITS and is_hex(blob) and blob.startswith(name) and self._disk.is_file(root / name / blob):
+                if (
+                    len(blob) == _DIGITS
+                    and is_hex(blob)
+                    and blob.startswith(name)
+                    and self._disk.is_file(root / name / blob)
+                ):
                     yield bytes.fromhex(blob)
 
     def stored_bytes(self) -> int:

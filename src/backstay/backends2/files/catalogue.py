@@ -18,6 +18,7 @@ from backstay.port import SessionRow
 from backstay.port.row_codec import open_session
 
 _OPEN_JOURNALS = 32
+_LOOKS = 4
 
 
 class Summary(msgspec.Struct, frozen=True, gc=False):
@@ -96,22 +97,31 @@ class Catalogue:
         return list(self._open)
 
     def summaries(self) -> dict[str, Summary]:
-        """One for each session, by the names of their files."""
-        count = self.count or self._folder.count()
+        """One for each session, by the names of their files, the one touched last first."""
+        for _ in range(_LOOKS):  # a list is of one moment, unless others never stop writing
+            count = self.count or self._folder.count()
+            self._list(count)
+            if self.count is not None or count == self._folder.count():
+                break
+        return self._listed
+
+    def _list(self, count: Count | None) -> None:
         if self.count is None:
             self.look(count)
         changed = None
         if count is not None and self._listed_at is not None:
             changed = self._folder.changed(self._listed_at, count.changes)
-        known, self._listed = ({} if changed is None else self._listed), {}
-        for name in self._folder.journals():
-            found = known.get(name)
-            if found is None or name in (changed or ()):
-                found = self._summary(name)
+        if changed is None:
+            self._listed = {}
+        for name in self._folder.journals() if changed is None else changed:
+            found = self._summary(name)
             if found is not None:
                 self._listed[name] = found
+            else:
+                self._listed.pop(name, None)
+        if changed is None or changed:
+            self._listed = dict(sorted(self._listed.items(), key=lambda item: -item[1].row.touched))
         self._listed_at = None if count is None else count.changes
-        return self._listed
 
     def _summary(self, name: str) -> Summary | None:
         note = self._folder.read_note(name)

@@ -37,7 +37,15 @@ from backstay.port import Features, refuse_unknown
 if sys.platform != "win32":
     import fcntl
 
-META, LOCK, COUNTER, SESSIONS, NOTES, BLOBS, TMP = "backstay.json", "lock", "counter", "sessions", "notes", "blobs", "tmp"
+META, LOCK, COUNTER, SESSIONS, NOTES, BLOBS, TMP = (
+    "backstay.json",
+    "lock",
+    "counter",
+    "sessions",
+    "notes",
+    "blobs",
+    "tmp",
+)
 FOLDERS = (SESSIONS, NOTES, BLOBS, TMP)
 JOURNAL = ".jsonl"
 NAME_DIGITS = 32
@@ -45,7 +53,7 @@ _ASIDE_DIGITS = 16
 _LOCK_PATIENCE_S = 15.0
 _LOCK_WAITS_S = (0.0003, 0.0012)
 _COUNTER_STEP = 1024
-_COUNTER_BYTES = 72
+_COUNTER_BYTES = 93
 _RING_AT, _RING_SLOTS = 128, 512
 _LOOKS = 4
 _LOOK_S = 0.0005
@@ -63,11 +71,15 @@ class Meta(msgspec.Struct, frozen=True):
 
 
 class Count(NamedTuple):
-    """The counter. `changes` is odd while something is being written, and stays so if its writer dies."""
+    """The counter. `changes` is odd while something is being written, and stays so if its writer dies.
 
-    last: int
-    beyond: int
-    changes: int
+    `renewals` counts renewed leases: they wake nobody.
+    """
+
+    last: int = 0
+    beyond: int = 0
+    changes: int = 0
+    renewals: int = 0
 
 
 @functools.lru_cache(maxsize=256)
@@ -105,7 +117,7 @@ class Folder:
             for name in FOLDERS:
                 disk.make_folder(self.path / name)
             if not disk.is_file(self.path / COUNTER):
-                self.put(self.path / COUNTER, _counter(Count(0, 0, 0)), sync=True)
+                self.put(self.path / COUNTER, _counter(Count()), sync=True)
             disk.sync_folder(self.path)
             meta = Meta("files", FORMAT, Features())
             self.put(self.path / META, msgspec.json.encode(meta) + b"\n", sync=True)
@@ -194,7 +206,7 @@ class Folder:
         return None
 
     def first(self, count: Count) -> Count:
-        """The counter for a process that has not written yet: after a power cut only `beyond` is known to be beyond all."""
+        """The counter for a process that has not written yet: after a power cut only `beyond` is beyond all."""
         return count if self._counted else count._replace(last=max(count.last, count.beyond))
 
     def put_count(self, count: Count) -> Count:
@@ -224,6 +236,8 @@ class Folder:
 
     def changed(self, since: int, now: int) -> set[str] | None:
         """The sessions written to since then; None if that is too long ago to know."""
+        if since == now and not now % 2:
+            return set()
         if not 0 <= now // 2 - since // 2 < _RING_SLOTS:
             return None
         ring = self.disk.read(self._counter_file, _RING_SLOTS * NAME_DIGITS, _RING_AT).decode("ascii", "replace")
@@ -322,7 +336,7 @@ class Folder:
             self.disk.sync_folder(self.path / name)
 
     def discard_old(self) -> None:
-        """Remove files written aside by whoever was killed meanwhile: only what bears a name of our making, and is old."""
+        """Remove files that somebody wrote aside and left: only those with names of our making, and old ones."""
         for name in self.disk.names(self.path / TMP):
             path = self.path / TMP / name
             if len(name) == _ASIDE_DIGITS and is_hex(name) and self.disk.is_file(path):
@@ -374,7 +388,7 @@ def _read_counter(data: bytes) -> Count | None:
 
 
 def _counter(count: Count) -> bytes:
-    numbers = b"%020d %020d %020d" % count
+    numbers = b"%020d %020d %020d %020d" % count
     return b"%b %08x\n" % (numbers, zlib.crc32(numbers))
 
 

@@ -9,7 +9,6 @@ leaves the others' writes to the next.
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -18,13 +17,12 @@ from backstay.backends2.files.blobs import Blobs
 from backstay.backends2.files.catalogue import Catalogue
 from backstay.backends2.files.disk import translate
 from backstay.backends2.files.folder import Count, Folder, place
-from backstay.backends2.files.journal import Journal
+from backstay.backends2.files.journal import Journal, new_born
 from backstay.backends2.files.turns import Ticket, Turns
 from backstay.errors import ClosedError, CorruptionError, UnavailableError
 from backstay.port import Ask, Batch, BlobsAbsentError, Decide, Kind, LaneRow, Row, SessionRow, View, decided
 
 _FAR = 1 << 32  # beyond what a lost counter can have given since a session was last written to
-_BORN_BYTES = 8
 
 
 class _Job(NamedTuple):
@@ -49,8 +47,9 @@ class Writer:
         self._folder, self._blobs, self._catalogue = folder, blobs, catalogue
         self._look, self._refuse_use = look, refuse_use
         self._turns = Turns(self._lead)
-        self._count = Count(0, 0, 0)
+        self._count = Count()
         self._announced: set[str] = set()
+        self._renewed = False
 
     def write(self, ask: Ask, decide: Decide) -> View:
         """Let a rule decide, and make what it says last."""
@@ -96,8 +95,9 @@ class Writer:
                 self._count = catalogue.count = self._folder.first(count or self._lost_count())
             act()
             with catalogue.lock:
-                if self._count.changes % 2:
-                    self._count = self._folder.put_count(self._count._replace(changes=self._count.changes + 1))
+                changes, renewals = self._count.changes + self._count.changes % 2, self._count.renewals + self._renewed
+                if (changes, renewals) != (self._count.changes, self._count.renewals):
+                    self._count = self._folder.put_count(self._count._replace(changes=changes, renewals=renewals))
                 catalogue.left(self._count)
         except BaseException:
             with catalogue.lock:
@@ -108,7 +108,8 @@ class Writer:
                     catalogue.forget(name)
             raise
         finally:
-            catalogue.count, catalogue.touched, self._announced = None, {}, set()
+            catalogue.count, catalogue.touched = None, {}
+            self._announced, self._renewed = set(), False
             self._folder.unlock()
 
     def _lost_count(self) -> Count:
@@ -169,6 +170,7 @@ class Writer:
         if batch.lazy and journal is not None and all([isinstance(row, LaneRow) for row in batch.puts]):
             journal.renew_claims(batch.puts)
             self._catalogue.touched[journal.name] = journal
+            self._renewed = True
         elif batch.puts or batch.drops:
             journal = self._apply(job.ask, journal, batch)
         elif journal is not None and not journal.settled:
@@ -181,7 +183,7 @@ class Writer:
         session = rows[0] if rows and isinstance(rows[0], SessionRow) else None
         if journal is None and session is None:
             return None
-        born = secrets.token_bytes(_BORN_BYTES) if journal is None else journal.born
+        born = new_born() if journal is None else journal.born
         self._keep_blobs(batch, journal, born)
         if session is not None and session.touched > self._count.last:
             self._count = self._count._replace(last=session.touched)

@@ -46,7 +46,11 @@ class Rows(Tables):
     def __init__(self, load: Callable[[int], Line | None]) -> None:
         super().__init__(_UNNAMED)
         self._load = load
-        openers = {Kind.CHECKPOINT: self._checkpoint, Kind.KEYFRAME: self._keyframe, Kind.CALL: self._call}
+        openers: dict[Kind, Any] = {
+            Kind.CHECKPOINT: self._checkpoint,
+            Kind.KEYFRAME: self._keyframe,
+            Kind.CALL: self._call,
+        }
         self.places = {kind: Places(3 if kind is Kind.CALL else 1, opener) for kind, opener in openers.items()}
         self.checkpoints = cast("Any", self.places[Kind.CHECKPOINT])
         self.keyframes = cast("Any", self.places[Kind.KEYFRAME])
@@ -101,7 +105,7 @@ class Rows(Tables):
     def _forget(self, kind: Kind, key: Any) -> None:
         if kind is Kind.NAME:
             for table in (self._new, self.names, self.name_at, self.marked):
-                table.pop(key, None)  # type: ignore[attr-defined]  # dicts of different values
+                table.pop(key, None)
         elif kind in self.places:
             self.forgotten = True
             if kind is not Kind.CALL:
@@ -295,5 +299,3 @@ class _Refs:
 
 def _digests(put: Put) -> tuple[bytes, ...]:
     return tuple([bytes.fromhex(ref) for ref in put.refs])
-
-

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -42,6 +44,8 @@ _MIN_ROOM_BYTES = 4 * 1024
 _PIECE_BYTES = 1024 * 1024
 _LINE_BYTES = 8 * 1024
 # What looks damaged may be a line that another process is writing this moment, page by page.
+_LOOKS = 3
+_BORN_BYTES = 8
 _SECOND_LOOKS_S = (0.001, 0.01, 0.05)
 _WASTE, _WASTE_FROM = 4, 256  # a commit puts three rows, of which one stays
 _NAMES_A_LINE = 100
@@ -67,6 +71,7 @@ class Journal:
         self._file = file
         self._last = ""
         self._size = 0
+        self._renewals = -1  # of the store's counter, when its note was last read
         self._safe_end = 0  # where the lines end that are known to be on the disk
         self._kept_end = 0  # where they ended when this was last read or synced
         self._torn = self._mend = self._sync_name = self._failed = False
@@ -88,27 +93,28 @@ class Journal:
 
     @classmethod
     def _open(cls, folder: Folder, name: str) -> Journal | None:
-        for last_look in (False, False, True):
+        missed = 0
+        while True:
             note = folder.read_note(name)  # before the journal, which may be ahead of it but never behind
             try:
                 file = folder.disk.open(folder.journal(name))
             except FileNotFoundError:
-                if note is None:
-                    return None
-                if last_look:
-                    message = f"session {note.id!r}: its journal is missing"
-                    raise CorruptionError(message, hint="put it back from a copy, or give it up: verify --repair") from None
-                continue
+                missed += 1
+                if note is not None and missed < _LOOKS:  # it may be about to be removed, its note first
+                    continue
+                if note is not None:
+                    hint = "put it back from a copy; a repair gives it up"
+                    raise CorruptionError(f"session {note.id!r}: its journal is missing", hint=hint) from None
+                return None
             journal = cls(folder, name, file)
             try:
                 journal._read(note)
-                if journal._disk.is_same(file, journal._path):  # else it was replaced or renamed meanwhile: what was read is nobody's
-                    return journal
             except BaseException:
                 journal.close()
                 raise
-            journal.close()
-        return cls._open(folder, name)
+            if folder.disk.is_same(file, folder.journal(name)):
+                return journal
+            journal.close()  # it was replaced or renamed meanwhile: what was read is nobody's
 
     def _read(self, note: Note | None) -> None:
         data = self._disk.read(self._file, _LINE_BYTES, 0)
@@ -118,23 +124,25 @@ class Journal:
         if header is not None:
             self.born, self.generation, sure = bytes.fromhex(header.born), header.generation, header.lines
             self.end, self._last = begin, sum_of(data[:begin])
-        else:
-            self.damaged_header = True
-            if note is not None:
-                self.born, self.generation = bytes.fromhex(note.born), note.generation
+        elif note is not None:
+            self.born, self.generation = bytes.fromhex(note.born), note.generation
+        self.damaged_header = header is None
         self.synced, self._safe_end = sure, self.end
-        if note is not None and note.boot in ("", _boot()):
-            sure = max(sure, self._heed(note))
-        self._replay(sure, note)
-        if note is not None and note.generation > self.generation:
-            self.rows.lose("an older copy is in the place of the journal", self.end)
-            self.rows.restore(Put(KIND_NAMES[Kind.SESSION], note.id, note.body), self.end)
+        heeded = note if note is not None and note.boot in ("", _boot()) else None
+        if heeded is not None:
+            sure = max(sure, self._heed(heeded))
+        self._replay(sure, heeded)
+        if self.damaged_header and note is None and self.lines:
+            self.rows.damage.append("its first line is damaged, and who uses which blob is not known")
+        if heeded is not None and (heeded.born != self.born.hex() or heeded.generation > self.generation):
+            self.rows.lose("an older copy, or another journal, is in its place", self.end)
+            self.rows.restore(Put(KIND_NAMES[Kind.SESSION], heeded.id, heeded.body), self.end)
             self.rows.settle(self.name)
         self.settled, self._kept_end = self.synced >= self.lines, self.end
 
     def _heed(self, note: Note) -> int:
         """What a note says about this very file: renewed leases, and how many lines were acknowledged."""
-        if note.generation != self.generation:
+        if note.generation != self.generation or note.born != self.born.hex():
             return 0
         self.claims = dict(note.claims)
         if not note.boot and note.lines > self.synced:
@@ -158,8 +166,7 @@ class Journal:
                 bad = True
                 break
             if not whole:
-                lost = f"{self.lines + 1} to {line.n - 1}" if line.n > self.lines + 2 else f"{line.n - 1}"
-                rows.lose(f"{self.name}{JOURNAL}: line {lost} cannot be read", self.end)
+                rows.lose(f"{self.name}{JOURNAL}: line {_span(self.lines + 1, line.n - 1)} cannot be read", self.end)
             bad = False
             if line.to not in (None, self.name):
                 moving = line, at, raw
@@ -177,9 +184,8 @@ class Journal:
     def _lose_tail(self, sure: int, note: Note | None) -> None:
         """Lines at the end that were acknowledged are lost; what follows is written behind where they stood."""
         rows, first = self.rows, self.lines + 1
-        rows.lose(f"{self.name}{JOURNAL}: line {first if sure == first else f'{first} to {sure}'} cannot be read", self.end)
-        size = self._size
-        data = self._disk.read(self._file, max(size - self.end, 0), self.end).rstrip(BLANKS)
+        rows.lose(f"{self.name}{JOURNAL}: line {_span(first, sure)} cannot be read", self.end)
+        data = self._disk.read(self._file, max(self._size - self.end, 0), self.end).rstrip(BLANKS)
         self.end = max(self.end + len(data), 1)
         if note is not None and note.generation == self.generation and note.lines == sure:
             self.end, self._last = max(self.end, note.end), note.last
@@ -217,10 +223,9 @@ class Journal:
         if sum_of(seen[:TAIL_BYTES]) != self._last:
             return False
         self._size = self._disk.stat(self._file).st_size
-        if note is not None:
-            self._heed(note)
-        if self._torn or seen[TAIL_BYTES:].strip(BLANKS):
-            self._replay(0, None)
+        sure = 0 if note is None else self._heed(note)
+        if self._torn or seen[TAIL_BYTES:].strip(BLANKS) or sure > self.lines:
+            self._replay(sure, note)
             if self.rows.damage or not self._disk.is_same(self._file, self._path):
                 return False
         self.settled, self._kept_end = self.synced >= self.lines, self.end
@@ -244,15 +249,16 @@ class Journal:
         """True if nothing was ever recorded: what is there is left from a write that was cut short."""
         return not self.lines and not self.rows.damage
 
-    def renew(self, names: Iterable[str] | None) -> None:
-        """Let branches (None: all) have their leases as they were last renewed, by whatever process."""
-        if self._folder.disk.is_there(self._folder.note(self.name)):
+    def renew(self, renewals: int) -> None:
+        """Let branches have their leases as they were last renewed, by whatever process."""
+        if renewals != self._renewals:
             note = self._folder.read_note(self.name)
-            if note is not None and note.generation == self.generation:
-                self.claims = dict(note.claims)
+            if note is not None:
+                self._heed(note)
+            self._renewals = renewals
         for name, (at, claim) in self.claims.items():
             lane = self.rows.names.get(name)
-            if isinstance(lane, LaneRow) and at == self.rows.name_at[name] and (names is None or name in names):
+            if isinstance(lane, LaneRow) and at == self.rows.name_at[name]:
                 self.rows.names[name] = msgspec.structs.replace(lane, claim=claim)
 
     def renew_claims(self, lanes: Iterable[Row]) -> None:
@@ -290,7 +296,7 @@ class Journal:
         return journal
 
     def append(self, rows: Sequence[Row], drops: Sequence[tuple[Kind, Key]], *, to: str | None = None) -> None:
-        """Write a line behind the last one; `sync` makes it last. OSError if that fails, and then nothing was written."""
+        """Write a line behind the last one; `sync` makes it last. After an OSError nothing was written."""
         self.take_file()
         self._settle()
         uid = next((row.uid for row in rows if isinstance(row, SessionRow)), self.rows.session.uid)
@@ -397,10 +403,15 @@ class Journal:
         )
         self._folder.write_note(self.name, note)
 
+    @property
+    def has_room(self) -> bool:
+        """True if there is nothing but room behind the end."""
+        behind = self._disk.read(self._file, max(self._size - self.end, 0), self.end)
+        return bool(behind) and not behind.strip(BLANKS) and not self.rows.damage
+
     def trim(self) -> None:
         """Give back the room behind the end."""
-        behind = self._disk.read(self._file, max(self._size - self.end, 0), self.end)
-        if behind and not behind.strip(BLANKS) and not self.rows.damage:
+        if self.has_room:
             self.take_file()
             self._disk.truncate(self._file, self.end)
             self._size = self.end
@@ -427,8 +438,7 @@ class Journal:
                 text = seal(Line(number, number, last, None, tuple(group())))
                 self._disk.write(file, text, end)
                 end, last = end + len(text), sum_of(text)
-            if self._folder.durable:
-                self._disk.sync(file)
+            self._disk.sync(file)  # whatever the durability: all that there is would be at stake
             self._disk.rename(aside, self._path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -436,20 +446,27 @@ class Journal:
             raise
         finally:
             self._disk.close(file)
-        self._folder.sync_folder(SESSIONS)
+        self._disk.sync_folder(self._folder.path / SESSIONS)
 
     def _groups(self) -> Iterator[Callable[[], Iterable[Put]]]:
         """The lines of a journal written anew: a checkpoint each, the calls of a journal each, names, the session."""
         rows = self.rows
-        places = [[(Kind.CHECKPOINT, at), (Kind.KEYFRAME, at)] for at in rows.places[Kind.CHECKPOINT]]
+        places: list[list[tuple[Kind, Key]]] = [
+            [(Kind.CHECKPOINT, at), (Kind.KEYFRAME, at)] for at in rows.places[Kind.CHECKPOINT]
+        ]
         places += [[(Kind.CALL, key) for key in rows.places[Kind.CALL].under(at)] for at in rows.calls]
         for keys in places:
-            if any([rows.put_at(kind, key) is not None for kind, key in keys]):
-                yield lambda keys=keys: [put for kind, key in keys if (put := rows.put_at(kind, key)) is not None]
-        names = list(rows.names.values())
-        for at in range(0, len(names), _NAMES_A_LINE):
-            yield lambda at=at: [to_put(row, rows.session.uid, ()) for row in names[at : at + _NAMES_A_LINE]]
-        yield lambda: [to_put(rows.session, rows.session.uid, ())]
+            if any([rows.put_at(*key) is not None for key in keys]):
+                yield partial(self._found, keys)
+        mutable: list[Row] = [*rows.names.values(), rows.session]
+        for at in range(0, len(mutable), _NAMES_A_LINE):
+            yield partial(self._packed, mutable[at : at + _NAMES_A_LINE])
+
+    def _found(self, keys: Iterable[tuple[Kind, Key]]) -> list[Put]:
+        return [put for key in keys if (put := self.rows.put_at(*key)) is not None]
+
+    def _packed(self, rows: Iterable[Row]) -> list[Put]:
+        return [to_put(row, self.rows.session.uid, ()) for row in rows]
 
 
 def is_noted(folder: Folder, name: str, note: Note) -> bool:
@@ -463,6 +480,15 @@ def is_noted(folder: Folder, name: str, note: Note) -> bool:
     finally:
         folder.disk.close(file)
     return sum_of(seen[:TAIL_BYTES]) == note.last and not seen[TAIL_BYTES:].strip(BLANKS)
+
+
+def new_born() -> bytes:
+    """What a new journal is known by to its blobs."""
+    return secrets.token_bytes(_BORN_BYTES)
+
+
+def _span(first: int, last: int) -> str:
+    return f"{first} to {last}" if first < last else str(first)
 
 
 def _boot() -> str:

@@ -72,7 +72,9 @@ class Places(Mapping[Any, Any]):
         """Keys upwards from behind one, or downwards from before another."""
         low = 0 if after is None else sum(self._find(after))
         high = len(self._at) if before is None else self._find(before)[0]
-        found = range(low, min(high, low + limit)) if before is None else range(high - 1, max(low, high - limit) - 1, -1)
+        found = (
+            range(low, min(high, low + limit)) if before is None else range(high - 1, max(low, high - limit) - 1, -1)
+        )
         return [self._key(index) for index in found]
 
     def last(self) -> int:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from backstay.backends2.files.blobs import Blobs
 from backstay.backends2.files.folder import JOURNAL, NOTES, SESSIONS, Folder, is_name
-from backstay.backends2.files.journal import Journal
+from backstay.backends2.files.journal import Journal, new_born
 from backstay.errors import CorruptionError
 from backstay.model import Problem, SessionId
-from backstay.port import Kind, LaneRow
+from backstay.port import Kind, LaneRow, TagRow
 
 
 def stored_bytes(folder: Folder) -> int:
@@ -39,7 +39,9 @@ def check(folder: Folder, blobs: Blobs) -> Iterator[Problem]:
         try:
             journal = Journal.open(folder, name, locked=False)
         except CorruptionError as error:
-            yield Problem(what=f"{name}{JOURNAL}: {error.args[0]}", cost="the session cannot be read", remedy=error.hint)
+            yield Problem(
+                what=f"{name}{JOURNAL}: {error.args[0]}", cost="the session cannot be read", remedy=error.hint
+            )
             continue
         if journal is not None:
             try:
@@ -72,32 +74,48 @@ def _check(journal: Journal, blobs: Blobs, whole: dict[bytes, bool]) -> Iterator
 # mending, with the store's lock held
 
 
-def tend(folder: Folder, name: str, *, repair: bool) -> list[str]:
+def tend(folder: Folder, blobs: Blobs, name: str, announce: Callable[[], None], *, repair: bool) -> list[str]:
     """Give back what a journal does not need; with `repair`, settle what damage has left unknown."""
     try:
         journal = Journal.open(folder, name, locked=True)
     except CorruptionError:
-        if repair and not folder.disk.is_there(folder.journal(name)):
-            folder.drop_note(name)
-            return [f"{name}: the note of a session whose journal is gone was removed"]
-        return []
+        if not repair or folder.disk.is_there(folder.journal(name)):
+            return []
+        announce()
+        folder.drop_note(name)
+        return [f"{name}: the note of a session whose journal is gone was removed"]
     if journal is None:
         return []
-    done: list[str] = []
+    rows = journal.rows
+    damaged = bool(rows.damage) or journal.damaged_header
     try:
-        damaged = bool(journal.rows.damage) or journal.damaged_header
-        if journal.is_empty:
-            folder.remove(name)
-        elif damaged and (not repair or journal.rows.session_put is None):
+        if not journal.is_empty and damaged and (not repair or rows.session_put is None):
             return []
-        elif damaged or journal.rows.forgotten or journal.is_wasteful:
-            done = _mend(journal) if damaged else []
-            journal.rewrite()
-            _note_anew(folder, name)
-        else:
+        if journal.is_empty:
+            announce()
+            folder.remove(name)
+        elif damaged or rows.forgotten or journal.is_wasteful:
+            announce()
+            return _rewrite(folder, blobs, journal, damaged=damaged)
+        elif journal.has_room:
+            announce()
             journal.trim()
     finally:
         journal.close()
+    return []
+
+
+def _rewrite(folder: Folder, blobs: Blobs, journal: Journal, *, damaged: bool) -> list[str]:
+    done = _mend(journal) if damaged else []
+    if not journal.born:  # it is no longer known by what its blobs know it
+        journal.born = new_born()
+        blobs.use([digest for digest in journal.rows.uses if blobs.has(digest)], journal.born)
+    journal.rewrite()
+    anew = Journal.open(folder, journal.name, locked=True)
+    if anew is not None:
+        with contextlib.suppress(OSError, CorruptionError):
+            anew.write_note()
+        anew.close()
     return done
 
 
@@ -105,17 +123,19 @@ def _mend(journal: Journal) -> list[str]:
     """Settle names and counts on what can be read, so that the session can be used again."""
     rows = journal.rows
     lost = [at for at in rows.places[Kind.CHECKPOINT] if rows.put_at(Kind.CHECKPOINT, at) is None]
-    rows.uses.clear()  # references are counted again when the journal is read anew
     for at in lost:
         rows.places[Kind.CHECKPOINT].discard(at)
-    gone = [name for name, row in rows.names.items() if not isinstance(row, LaneRow) and row.sequence not in rows.checkpoints]
+    tags = [row for row in rows.names.values() if isinstance(row, TagRow)]
+    gone = [tag.name for tag in tags if tag.sequence not in rows.checkpoints]
     for name in gone:
         del rows.names[name]
-    stale = [name for name in rows.unsure_names() if isinstance(rows.names.get(name), LaneRow)]
-    for name in stale:
-        lane = rows.names[name]
-        # It may have been entered and moved in the lost lines: whoever did so must not write any more.
-        rows.names[name] = msgspec.structs.replace(lane, token=lane.token + journal.lines, claim=None)
+    stale = []
+    for name in rows.unsure_names():
+        lane = rows.names.get(name)
+        if isinstance(lane, LaneRow):
+            # It may have been entered and moved in the lost lines: whoever did so must not write any more.
+            rows.names[name] = msgspec.structs.replace(lane, token=lane.token + journal.lines, claim=None)
+            stale.append(name)
     lanes = [row for row in rows.names.values() if isinstance(row, LaneRow)]
     rows.session = msgspec.structs.replace(
         rows.session,
@@ -129,14 +149,6 @@ def _mend(journal: Journal) -> list[str]:
     done += [f"{session}checkpoint #{at} is lost" for at in lost]
     done += [f"{session}branch {name!r} is where it was before the lost lines" for name in stale]
     return done + [f"{session}tag {name!r} is gone with its checkpoint" for name in gone]
-
-
-def _note_anew(folder: Folder, name: str) -> None:
-    journal = Journal.open(folder, name, locked=True)
-    if journal is not None:
-        with contextlib.suppress(OSError, CorruptionError):
-            journal.write_note()
-        journal.close()
 
 
 def sweep(folder: Folder, blobs: Blobs) -> list[str]:

@@ -165,7 +165,10 @@ def _row(kind: Kind, uid: bytes, *columns: Any) -> Row | Unreadable:
     *key, body = columns
     if kind is Kind.NAME:
         name = key[0].decode("utf-8", "surrogatepass")
-        return name_of(body, uid, name, [-1 if column is None else column for column in key[1:]])
+        try:
+            return name_of(body, uid, name, [-1 if column is None else column for column in key[1:]])
+        except CorruptionError as error:
+            return Unreadable(name, str(error.args[0]))
     if kind is Kind.CHECKPOINT:
         return open_checkpoint(body, uid=uid, sequence=key[0], parent=key[1])
     if kind is Kind.CALL:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import psycopg
 
 from backstay.backends2.postgres.pool import Wire
-from backstay.backends2.postgres.queries import scan
-from backstay.errors import CorruptionError
 from backstay.model import Problem
 from backstay.port import Kind
 
@@ -27,14 +25,6 @@ _ORPHANS = (
     ("foreign_ids", _NO_CHECKPOINT, "foreign ids of no checkpoint"),
     ("refs", _LEADS_NOWHERE, "references of no row"),
 )
-_ABSENT_BLOBS = (
-    "SELECT DISTINCT s.id, t.number FROM {schema}.refs t JOIN {schema}.sessions s ON s.sid = t.sid "
-    "WHERE NOT EXISTS(SELECT 1 FROM {schema}.blobs b WHERE b.digest = t.digest) ORDER BY s.id, t.number LIMIT 1000"
-)
-_MISCOUNTED = (
-    "SELECT s.id FROM {schema}.sessions s WHERE NOT s.hidden AND "
-    "s.checkpoints <> (SELECT count(*) FROM {schema}.checkpoints c WHERE c.sid = s.sid) ORDER BY s.id"
-)
 # Locked by one statement, looked at again by the next: a commit that holds one has its reference in by then.
 _UNUSED_BLOBS = (
     f"SELECT t.digest FROM {{schema}}.blobs t WHERE t.digest > %s AND {_UNUSED} ORDER BY t.digest LIMIT 500 "
@@ -49,29 +39,14 @@ _TABLES = ("checkpoints", "keyframes", "blobs", "refs", "calls", "sessions", "na
 
 
 def check(wire: Wire) -> list[Problem]:
-    """Nothing left without an owner, nothing referred to that is not there."""
+    """Nothing left without an owner."""
     problems = []
     with wire.transaction("ISOLATION LEVEL REPEATABLE READ READ ONLY"):
         for table, orphaned, what in (*_ORPHANS, ("blobs", _UNUSED, "blobs that no row needs")):
             ((count,),) = wire.rows(f"SELECT count(*) FROM {{schema}}.{table} t WHERE {orphaned}")
             if count:
                 problems.append(Problem(what=f"{count} {what}", cost="space only", remedy="verify(repair=True)"))
-        for session, number in wire.rows(_ABSENT_BLOBS):
-            what = f"session {_text(session)!r}: a blob that checkpoint #{number} needs is missing"
-            problems.append(Problem(what=what, cost="that checkpoint and those that rest on it", remedy="salvage"))
-        for (session,) in wire.rows(_MISCOUNTED):
-            problems.append(Problem(what=f"session {_text(session)!r} counts other checkpoints than it has"))
-        for hidden, session in wire.rows("SELECT hidden, id FROM {schema}.sessions ORDER BY id"):
-            problems += _broken_names(wire, _text(session), hidden=hidden)
     return problems
-
-
-def _broken_names(wire: Wire, session: str, *, hidden: bool) -> list[Problem]:
-    try:
-        scan(wire, session, Kind.NAME, None, None, 1 << 31, hidden=hidden)
-    except CorruptionError as error:
-        return [Problem(what=f"session {session!r}: {error.args[0]}")]
-    return []
 
 
 def tend(wire: Wire, *, repair: bool) -> list[str]:
@@ -102,7 +77,3 @@ def _sweep(wire: Wire) -> int:
         if not found:
             return count
         after = max(found)
-
-
-def _text(kept: bytes) -> str:
-    return kept.decode("utf-8", "surrogatepass")

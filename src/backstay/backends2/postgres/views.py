@@ -39,8 +39,8 @@ from backstay.port.lease import clock_us
 from backstay.port.row_codec import open_call, open_checkpoint, open_name, open_session
 from backstay.port.rows import marks_of
 
-LOOK = "SELECT {schema}.look_2(" + ", ".join(["%s"] * 15) + ")"
-LOOK_TYPES = (16, 17, 1001, 16, 1016, 1001, 17, 17, 1016, 1001, 1001, 1016, 1016, 1016, 17)
+LOOK = "SELECT {schema}.look_2(" + ", ".join(["%s"] * 16) + ")"
+LOOK_TYPES = (16, 17, 1001, 16, 1016, 1001, 17, 17, 1016, 1001, 1001, 1016, 1016, 1016, 17, 16)
 
 _EMPTY_LIST = struct.pack("!iii", 0, 0, 17)
 _ONE, _TWO, _THREE, _FOUR, _SIX = [struct.Struct(f"!{count}q") for count in (1, 2, 3, 4, 6)]
@@ -69,6 +69,7 @@ def joined(asks: Iterable[Ask]) -> Ask:
         first = msgspec.structs.replace(
             first,
             names=names,
+            heads=first.heads or ask.heads,
             sequences=_both(first.sequences, ask.sequences),
             ids=_both(first.ids, ask.ids),
             children_of=_both(first.children_of, ask.children_of),
@@ -107,6 +108,7 @@ def look_values(ask: Ask, uid: bytes | None) -> list[Sent]:
         pack_ints([key[1] for key in keys]),
         pack_ints([key[2] for key in keys]),
         None if ask.beside is None else text_bytes(ask.beside),
+        pack_bool(ask.heads),
     ]
 
 
@@ -187,7 +189,7 @@ class Known:
             return None
         view.counts = {name: count or 0 for name, count in counted.items()}
         view.calls = {at: row for at in ask.calls if (row := self.calls[at][0]) is not None}
-        if ask.sequences or ask.ids or ask.prefix or ask.children_of:
+        if ask.sequences or ask.ids or ask.prefix or ask.children_of or ask.heads:
             self._show_history(view, ask)
         return view
 
@@ -198,6 +200,7 @@ class Known:
             and all([at in read.sequences for at in ask.sequences])
             and all([id_ in read.ids or (uid is not None and sequence_of(id_, uid) is None) for id_ in ask.ids])
             and all([at in read.children_of for at in ask.children_of])
+            and (read.heads or not ask.heads)
             and ask.prefix in ("", read.prefix)
             and ask.beside in (None, read.beside)
         )
@@ -215,6 +218,9 @@ class Known:
     def _show_history(self, view: View, ask: Ask) -> None:
         uid = self.uid or b""
         wanted = list(ask.sequences)
+        if ask.heads:
+            wanted += [lane.head.sequence for lane in view.lanes.values() if lane.head is not None]
+            wanted += [tag.sequence for tag in view.tags.values()]
         for id_ in ask.ids:
             at = self.foreign.get(id_)
             at = sequence_of(id_, uid) if at is None else at
@@ -316,9 +322,10 @@ def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> Known:
         else:
             totals = _TWO.unpack_from(rest)
     _complete(known, ask)
-    if known.session is not None and totals is not None:
-        count_names(known.session, totals[0])
-        if ask.sequences or ask.ids:
+    if known.session is not None and totals is not None:  # something is not there; -1: not of this kind
+        if totals[0] >= 0:
+            count_names(known.session, totals[0])
+        if totals[1] >= 0:
             count_checkpoints(known.session, totals[1])
     return known
 

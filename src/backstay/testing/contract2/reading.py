@@ -13,6 +13,7 @@ from backstay.port import (
     EVERY,
     Ask,
     Backend,
+    Batch,
     CallRow,
     CheckpointRow,
     Key,
@@ -42,6 +43,28 @@ MANY = 2_500  # more than one statement of SQL can name by default
 
 class ReadingContract(Hooks):
     """What the reading verbs owe."""
+
+    def test_w5_the_checkpoints_that_names_lead_to_come_with_them_if_asked_for(self, backend: Backend) -> None:
+        author = Author(backend)
+        rows = author.grow(5)
+        author.fork(rows[1], "side")
+        tag(backend, SESSION, rows[2], "a tag")
+        put(backend, LaneRow("entered"))
+        for names, wanted in (
+            (EVERY, {5, 2, 3}),
+            (("main",), {5}),
+            (("a tag", "nobody", "side"), {3, 2}),
+            (("entered",), set()),
+            ((), set()),
+        ):
+            assert set(backend.read(Ask(SESSION, names=names, heads=True)).checkpoints) == wanted
+            assert not backend.read(Ask(SESSION, names=names)).checkpoints
+            both = backend.read(Ask(SESSION, names=names, heads=True, sequences=(1, 5), ids=(rows[3].id,)))
+            assert {at: bare(row) for at, row in both.checkpoints.items()} == {
+                at: bare(rows[at - 1]) for at in wanted | {1, 4, 5}
+            }
+            seen = backend.write(Ask(SESSION, names=names, heads=True), lambda _view: Batch())
+            assert set(seen.checkpoints) == wanted
 
     # scan
 
