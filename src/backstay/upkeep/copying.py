@@ -51,7 +51,7 @@ from backstay.rules.deletion import add_rows, arrive, show, show_ask
 from backstay.rules.runs import claim_for
 from backstay.sealing import MAX_BLOB_BYTES, open_blob, open_delta, open_keyframe, spilled, unspill
 from backstay.store.fields import read_fields
-from backstay.upkeep.deletion import empty
+from backstay.upkeep.deletion import delete_session, empty
 
 PORTION_BYTES = 4 * 1024 * 1024
 
@@ -110,34 +110,36 @@ class Inspector(Protocol):
         """How long a record of this checkpoint may be."""
 
 
-class Arrival(msgspec.Struct, frozen=True):
-    """A copy that is complete and that nobody sees yet."""
+class Arrival:
+    """A copy that is complete and that nobody sees yet; `row` is what it will be, and is, once it is shown."""
 
-    target: Backend
-    hidden: str
-    row: SessionRow
-    last_run: int
+    def __init__(self, target: Backend, hidden: str, row: SessionRow, last_run: int) -> None:
+        self._target = target
+        self._hidden = hidden
+        self._last_run = last_run
+        self._shown: SessionRow | None = None
+        self.row = row
 
-    def show(self, name: str, **changes: Any) -> SessionRow:
-        """Give it its name; the row it has then. AlreadyExistsError if the name is taken."""
+    def show(self, name: str, **changes: Any) -> None:
+        """Give it its name. AlreadyExistsError if that is taken."""
         wanted = msgspec.structs.replace(self.row, id=name, **changes)
-        written: list[Row] = []
-        rule = show(wanted, last_run=self.last_run)
+        rule = show(wanted, last_run=self._last_run)
 
         def decide(view: View) -> Batch | More:
             batch = rule(view)
-            if isinstance(batch, Batch):
-                written[:] = batch.puts
+            if isinstance(batch, Batch) and batch.puts and isinstance(batch.puts[0], SessionRow):
+                self._shown = batch.puts[0]  # before it is written, lest an interrupt leave nobody who knows
             return batch
 
-        self.target.write(show_ask(wanted, hidden=self.hidden), decide)
-        if written and isinstance(written[0], SessionRow):
-            return written[0]
-        return self.target.read(Ask(name)).session or wanted  # an earlier try went through
+        self._target.write(show_ask(wanted, hidden=self._hidden), decide)
+        self.row = self._shown or wanted
 
     def discard(self) -> None:
-        """It is not wanted after all."""
-        empty(self.target, self.hidden)
+        """It is not wanted after all: removed, but for what somebody has already gone on with."""
+        empty(self._target, self._hidden)
+        if self._shown is not None:
+            with contextlib.suppress(ConflictError, NotFoundError):
+                delete_session(self._target, self._shown.id, touched=self._shown.touched)
 
 
 def copy_session(backend: Backend, session: str, name: str) -> None:
