@@ -116,7 +116,8 @@ def open_checkpoint(body: bytes, *, uid: bytes, sequence: int, parent: int | Non
         return Unreadable(sequence, f"checkpoint #{sequence} is damaged, or stands in the place of another", parent)
     try:
         header = _header(data)
-    except msgspec.DecodeError:
+        parent_id = None if header.parent_id is None else _long_id(header.parent_id)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return Unreadable(sequence, f"checkpoint #{sequence} is sealed but does not decode", parent)
     if (header.sequence, header.parent) != (sequence, parent) or len(header.tail) != TAIL_BYTES:
         return Unreadable(sequence, f"checkpoint #{sequence} does not agree with its index", parent)
@@ -125,7 +126,7 @@ def open_checkpoint(body: bytes, *, uid: bytes, sequence: int, parent: int | Non
         header.id or make_id(sequence, uid, header.tail),
         header.tail,
         parent,
-        None if header.parent_id is None else _long_id(header.parent_id),
+        parent_id,
         header.parent_digest,
         header.state_digest,
         header.digest,

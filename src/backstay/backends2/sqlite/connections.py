@@ -20,7 +20,15 @@ from urllib.parse import quote
 
 import apsw
 
-from backstay.errors import BackstayError, ClosedError, CorruptionError, FormatError, UnavailableError, UnsupportedError
+from backstay.errors import (
+    BackstayError,
+    ClosedError,
+    CorruptionError,
+    FormatError,
+    InvalidInputError,
+    UnavailableError,
+    UnsupportedError,
+)
 
 BUSY_S = 15.0
 FORK_PATIENCE_S = 5.0
@@ -195,6 +203,8 @@ def translated(doing: str) -> Iterator[None]:
         raise translate(error, doing) from error
     except UnicodeDecodeError as error:  # text in a row that is not text
         raise CorruptionError(f"{doing}: a row of the store is damaged", hint="run verify") from error
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise InvalidInputError(f"{doing}: no store can hold such a text or number") from error
 
 
 # readers
@@ -271,9 +281,9 @@ class Readers:
                 if seat.connection is None:
                     seat.connection = self._make()
                     self._watchers += 1
-                (version,) = seat.connection.execute(_VERSION).fetchall()[0]
+                version: Any = seat.connection.execute(_VERSION).fetchall()[0][0]
                 # Each connection counts for itself: a new one must not seem to go on where another was.
-                return self._watchers << 40 | int(str(version))
+                return self._watchers << 40 | int(version)
             except BaseException:
                 _end(seat)
                 raise

@@ -8,7 +8,7 @@ from typing import Any
 
 from backstay.backends2.sqlite import schema
 from backstay.backends2.sqlite.connections import Connection
-from backstay.backends2.sqlite.views import beyond, open_body
+from backstay.backends2.sqlite.views import beyond, open_body, refuse_lost_index
 from backstay.errors import CorruptionError
 from backstay.port import FoundLane, LaneQuery, LaneRow, SessionQuery, SessionRow, Sizes, live_lanes
 from backstay.port.lease import clock_us
@@ -33,7 +33,7 @@ _SIZE = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
 def sessions(connection: Connection, query: SessionQuery) -> list[SessionRow]:
     """A page of sessions, the one touched last first."""
     found: list[SessionRow] = []
-    for group in _groups(connection, query):
+    for group in _groups(connection, query) if query.limit > 0 else ():
         for touched, id_, body in sorted(group, reverse=True):
             if query.before is not None and touched >= query.before:
                 continue
@@ -42,6 +42,8 @@ def sessions(connection: Connection, query: SessionQuery) -> list[SessionRow]:
                 found.append(row)
                 if len(found) >= query.limit:
                     return found
+    if not found:
+        refuse_lost_index(connection)
     return found
 
 
@@ -53,13 +55,14 @@ def _groups(connection: Connection, query: SessionQuery) -> Iterator[list[tuple[
         newest = _NEWEST_ERA if query.before is None else (query.before >> schema.ERA_BITS) + 1
         rows: Any = connection.execute(_BY_ERA, (schema.ERA, -_NEWEST_ERA, newest))
         for value, sid, id_, touched, body in rows:
-            if body is None or touched >> schema.ERA_BITS != value:
+            columns = _columns(sid, touched, id_, body)
+            if columns[0] >> schema.ERA_BITS != value:
                 raise _stray(sid)
             if value != era and group:
                 yield group
                 group = []
             era = value
-            group.append((touched, id_, body))
+            group.append(columns)
         yield group
         return
     what: Any = (schema.HIDDEN if query.hidden else schema.SHOWN, query.prefix, beyond(query.prefix))
@@ -71,14 +74,20 @@ def _groups(connection: Connection, query: SessionQuery) -> Iterator[list[tuple[
     picked: dict[int, tuple[int, str, bytes]] = {}
     rows = connection.execute(_FOUND, what)
     for _, sid, id_, touched, body in rows:
-        if body is None:
-            raise _stray(sid)
-        picked[sid] = touched, id_, body
+        picked[sid] = _columns(sid, touched, id_, body)
     if query.foreign is not None and query.uid_start is not None:
         having: Any = connection.execute(_FOUND, (schema.FOREIGN, query.foreign, query.foreign + "\0"))
         sids = {sid for _, sid, _, _, _ in having}
         picked = {sid: line for sid, line in picked.items() if sid in sids}
     yield list(picked.values())
+
+
+def _columns(sid: int, *columns: Any) -> tuple[int, str, bytes]:
+    """The columns of a line, if they are those of one; other shapes are rows of another table."""
+    if [type(column) for column in columns] != [int, str, bytes]:
+        raise _stray(sid)
+    touched, id_, body = columns
+    return touched, id_, body
 
 
 def open_line(id_: Any, touched: Any, body: Any) -> SessionRow:
@@ -111,6 +120,8 @@ def lanes(connection: Connection, query: LaneQuery) -> list[FoundLane]:
     lines: dict[int, SessionRow] = {}
     found: list[FoundLane] = []
     rows: Any = connection.execute(_MARKED, (schema.MARKS, query.marks)).fetchall()
+    if not rows:
+        refuse_lost_index(connection)
     for marks, sid, name, body in rows:
         if sid not in lines:
             line: Any = connection.execute(_LINE, (sid,)).fetchone()

@@ -11,10 +11,12 @@ entries change seldom: so a small store has one page of them, and most commits w
     MARKS    the marks of a branch            its   name     only where there are any
     FOREIGN  a checkpoint id not of our making its  sequence
     CHILD    sid and parent                   its   sequence only where the parent is not the sequence before
+    JOURNAL  sid, run and journal             its   a number of the calls under it
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import apsw
@@ -24,10 +26,11 @@ from backstay.port import Features, LaneRow, SessionRow, TagRow, refuse_unknown
 from backstay.port.rows import marks_of
 
 APPLICATION_ID = 0x4261636B  # "Back"
-SHOWN, HIDDEN, UID, ERA, MARKS, FOREIGN, CHILD = range(7)
+SHOWN, HIDDEN, UID, ERA, MARKS, FOREIGN, CHILD, JOURNAL = range(8)
 UID_START_BYTES = 4
 ERA_BITS = 8
 SEQUENCE_BITS = 32
+PAGE_BYTES = 16 * 1024 * 1024  # of a page of rows, and whatever the last one adds
 MAX_SID = 2**31 - 1
 
 _REQUIRED = {
@@ -48,8 +51,8 @@ _REQUIRED = {
 ON_DEMAND = {
     "calls": {
         "calls": (
-            "CREATE TABLE calls(sid INTEGER NOT NULL, run INTEGER NOT NULL, journal INTEGER NOT NULL, "
-            "n INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY(sid, run, journal, n)) WITHOUT ROWID"
+            "CREATE TABLE calls(key INTEGER PRIMARY KEY, sid INTEGER NOT NULL, run INTEGER NOT NULL, "
+            "journal INTEGER NOT NULL, body BLOB NOT NULL)"
         ),
     },
     "blobs": {
@@ -61,6 +64,8 @@ ON_DEMAND = {
         "refs_digest": "CREATE INDEX refs_digest ON refs(digest)",
     },
 }
+_PUT_ENTRY = "INSERT OR IGNORE INTO lookup(what, value, sid, at) VALUES(?, ?, ?, ?)"
+_DROP_ENTRY = "DELETE FROM lookup WHERE what = ? AND value = ? AND sid = ? AND at = ?"
 _SCHEMA = "SELECT name, sql FROM sqlite_schema"
 _META = "SELECT key, value FROM meta"
 _COUNT = "SELECT count(*) FROM lookup WHERE what = ?"
@@ -122,6 +127,14 @@ def sequence_in(key: int) -> int:
 
 
 Entry = tuple[int, Any, int, Any]  # a row of `lookup`
+
+
+def lead(connection: apsw.Connection, *, drop: Iterable[Entry] = (), put: Iterable[Entry] = ()) -> None:
+    """Take entries out of the index, then put others in."""
+    for entry in drop:
+        connection.execute(_DROP_ENTRY, entry)
+    for entry in put:
+        connection.execute(_PUT_ENTRY, entry)
 
 
 def line_entries(row: SessionRow, sid: int) -> set[Entry]:

@@ -45,7 +45,10 @@ def refuse_unsafe_sqlite(version_text: str) -> None:
 
 def whereabouts(path: Path) -> Path:
     """A path through whose folders no link leads, so that SQLite may refuse every link."""
-    return path.parent.resolve() / path.name
+    try:
+        return path.parent.resolve() / path.name
+    except (OSError, RuntimeError) as error:
+        raise InvalidInputError(f"{path} leads nowhere", hint="a link in it leads in a circle") from error
 
 
 def prepare(path: Path, *, durability: str) -> Connection:

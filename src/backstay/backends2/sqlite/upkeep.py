@@ -10,10 +10,10 @@ from typing import Any
 
 import apsw
 
-from backstay.backends2.sqlite import schema
+from backstay.backends2.sqlite import journals, schema
 from backstay.backends2.sqlite.connections import BUSY_S, Connection, is_damage
 from backstay.backends2.sqlite.listing import open_line
-from backstay.backends2.sqlite.schema import Entry, child_entries, line_entries, name_entries, sequence_in
+from backstay.backends2.sqlite.schema import Entry, child_entries, lead, line_entries, name_entries, sequence_in
 from backstay.backends2.sqlite.views import Line, open_body, open_found
 from backstay.errors import CorruptionError
 from backstay.model import Problem
@@ -24,8 +24,6 @@ _LINES = "SELECT sid, name, marks, body FROM rows WHERE kind = 0 ORDER BY sid"
 _NAMES = "SELECT name, body FROM rows WHERE sid = ? AND kind = 1"
 _CHECKPOINTS = "SELECT key, parent, body FROM checkpoints WHERE key >= ?1 << 32 AND key < (?1 + 1) << 32"
 _ENTRIES = "SELECT what, value, sid, at FROM lookup"
-_PUT_ENTRY = "INSERT OR IGNORE INTO lookup(what, value, sid, at) VALUES(?, ?, ?, ?)"
-_DROP_ENTRY = "DELETE FROM lookup WHERE what = ? AND value = ? AND sid = ? AND at = ?"
 _ORPHAN_BLOBS = "FROM blobs WHERE NOT EXISTS(SELECT 1 FROM refs r WHERE r.digest = blobs.digest)"
 _SWEEP = f"DELETE FROM blobs WHERE digest IN (SELECT digest {_ORPHAN_BLOBS} LIMIT ?)"
 _DANGLING = "FROM refs WHERE NOT EXISTS(SELECT 1 FROM blobs b WHERE b.digest = refs.digest)"
@@ -33,13 +31,22 @@ _OWNERLESS = (
     "FROM refs WHERE NOT EXISTS(SELECT 1 FROM checkpoints c WHERE kind = 2 AND c.key = sid << 32 | number) "
     "AND NOT EXISTS(SELECT 1 FROM keyframes k WHERE kind = 3 AND k.key = sid << 32 | number)"
 )
+# Reported and left alone: what seems to belong to nothing may be all that is left of something.
 _STRAYS = (
-    ("rows", "names", "FROM rows WHERE kind = 1 AND sid NOT IN (SELECT sid FROM rows WHERE kind = 0)"),
-    ("checkpoints", "checkpoints", "FROM checkpoints WHERE key >> 32 NOT IN (SELECT sid FROM rows WHERE kind = 0)"),
-    ("keyframes", "keyframes", "FROM keyframes WHERE key NOT IN (SELECT key FROM checkpoints)"),
-    ("calls", "calls", "FROM calls WHERE sid NOT IN (SELECT sid FROM rows WHERE kind = 0)"),
-    ("refs", "references to blobs", _OWNERLESS),
+    ("rows", "names of no session", "FROM rows WHERE kind = 1 AND sid NOT IN (SELECT sid FROM rows WHERE kind = 0)"),
+    ("checkpoints", "checkpoints of no session", "FROM checkpoints WHERE key >> 32 NOT IN (SELECT sid FROM rows)"),
+    ("keyframes", "keyframes of no checkpoint", "FROM keyframes WHERE key NOT IN (SELECT key FROM checkpoints)"),
+    ("calls", "calls of no session", "FROM calls WHERE sid NOT IN (SELECT sid FROM rows WHERE kind = 0)"),
+    ("refs", "references of no row", _OWNERLESS),
+    ("blobs", "blobs that no row refers to", _ORPHAN_BLOBS),
+    ("refs", "blobs that rows refer to are missing", _DANGLING),
 )
+_ANYTHING_OF = (
+    "SELECT EXISTS(SELECT 1 FROM rows WHERE sid = ?1) OR "
+    "EXISTS(SELECT 1 FROM checkpoints WHERE key >= ?1 << 32 AND key < (?1 + 1) << 32)"
+)
+# Conditions that always hold, so that the table itself is counted in one, and its index in the other.
+_COUNT_REFS = "SELECT (SELECT count(*) FROM refs WHERE sid > 0), (SELECT count(*) FROM refs WHERE digest > x'')"
 _SIZE = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
 _VACUUM_PAGES = 256
 _SWEEP_BLOBS = 64
@@ -53,6 +60,10 @@ def sweep_some(connection: Connection) -> bool:
     """Remove some blobs that no row refers to."""
     if not connection.has("blobs"):
         return False
+    # Where references were lost with a page, blobs that are needed would seem not to be.
+    ((rows, entries),) = connection.execute(_COUNT_REFS).fetchall()
+    if rows != entries:
+        raise CorruptionError("the references to blobs do not agree with their index", hint="run verify")
     connection.execute(_SWEEP, (_SWEEP_BLOBS,))
     return connection.changes() == _SWEEP_BLOBS
 
@@ -92,49 +103,51 @@ def empty_log(connection: Connection) -> None:
 
 
 def repair(connection: Connection) -> list[str]:
-    """Remove what belongs to nothing, and make the index agree with the rows it leads to."""
-    done = []
-    for table, what, sql in _STRAYS:
-        if table in schema.ON_DEMAND["calls"].keys() | schema.ON_DEMAND["blobs"].keys() and not connection.has(table):
-            continue
-        connection.execute(f"DELETE {sql}")
-        if connection.changes():
-            done.append(f"{connection.changes()} {what} of nothing, which nobody could read, were removed")
-    true, found = _true_entries(connection), _entries(connection)
-    for entry in found - true:
-        connection.execute(_DROP_ENTRY, entry)
-    for entry in true - found:
-        connection.execute(_PUT_ENTRY, entry)
-    if true != found:
-        done.append(
-            f"{len(found - true)} entries of the index that led astray, and {len(true - found)} that were not there"
-        )
-    return done
+    """Make the index agree with the rows it leads to."""
+    astray, missing = _compare(connection)
+    lead(connection, drop=astray, put=missing)
+    return [f"{len(astray | missing)} entries of the index were mended"] if astray or missing else []
 
 
-def _entries(connection: Connection) -> set[Entry]:
-    rows: Any = connection.execute(_ENTRIES)
-    return set(rows)
+def _compare(connection: Connection) -> tuple[set[Entry], set[Entry]]:
+    """Entries of the index that lead astray, and those that are missing.
 
-
-def _true_entries(connection: Connection) -> set[Entry]:
-    """The whole index as the rows themselves say it; what cannot be read leads nowhere."""
-    entries: set[Entry] = set()
+    What leads to something that cannot be read stays: a damaged session must not become one that never was.
+    """
+    true, doubtful, healthy = journals.entries(connection), set[tuple[Any, Any]](), set[int]()
     for sid, session in _sessions(connection):
-        if not isinstance(session, SessionRow):
-            continue
-        entries |= line_entries(session, sid)
-        names: Any = connection.execute(_NAMES, (sid,)).fetchall()
-        for name, body in names:
-            with contextlib.suppress(CorruptionError):
-                entries |= name_entries(open_name(open_body(body), uid=session.uid, name=name), sid)
-        rows: Any = connection.execute(_CHECKPOINTS, (sid,))
-        for key, parent, body in rows:
-            row = open_found(Line(sid, session), sequence_in(key), parent, body)
-            entries |= child_entries(sequence_in(key), row.parent, sid)
-            if isinstance(row, CheckpointRow) and is_foreign(row, session.uid):
-                entries.add((schema.FOREIGN, row.id, sid, row.sequence))
-    return entries
+        if isinstance(session, SessionRow) and _note_entries(connection, Line(sid, session), true, doubtful):
+            healthy.add(sid)
+    rows: Any = connection.execute("SELECT what, value, sid, at FROM lookup")
+    found: set[Entry] = set(rows)
+    unhealthy = {entry[2] for entry in found} - healthy
+    lost = {sid for sid in unhealthy if connection.execute(_ANYTHING_OF, (sid,)).fetchall() == [(1,)]}
+    astray = {entry for entry in found - true if entry[2] not in lost and entry[2:] not in doubtful}
+    return astray, true - found
+
+
+def _note_entries(connection: Connection, line: Line, true: set[Entry], doubtful: set[tuple[Any, Any]]) -> bool:
+    """What must lead to a session and its rows, and which of them cannot tell. True if none of them is missing."""
+    sid, uid = line.sid, line.row.uid
+    true |= line_entries(line.row, sid)
+    names: Any = connection.execute(_NAMES, (sid,)).fetchall()
+    for name, body in names:
+        try:
+            true |= name_entries(open_name(open_body(body), uid=uid, name=name), sid)
+        except CorruptionError:
+            doubtful.add((sid, name))
+    count = 0
+    rows: Any = connection.execute(_CHECKPOINTS, (sid,))
+    for key, parent, body in rows:
+        count += 1
+        row = open_found(line, sequence_in(key), parent, body)
+        true |= child_entries(sequence_in(key), row.parent, sid)
+        if not isinstance(row, CheckpointRow):
+            doubtful.add((sid, sequence_in(key)))
+        elif is_foreign(row, uid):
+            true.add((schema.FOREIGN, row.id, sid, row.sequence))
+    counted = line.row.checkpoints, line.row.lanes + line.row.tags
+    return line.row.hidden or (count, len(names)) == counted
 
 
 def _sessions(connection: Connection) -> Iterator[tuple[int, SessionRow | CorruptionError]]:
@@ -150,14 +163,18 @@ def check(connection: Connection) -> list[Problem]:
     """Every page read with its checksum, the index compared with its rows, nothing lost or left without an owner."""
     problems: list[Problem] = []
     try:
-        for (text,) in connection.execute("PRAGMA integrity_check(100)"):
-            if text != "ok":
-                problems.append(Problem(what=f"SQLite: {text}", remedy="copy what is intact with export"))
+        faults = connection.execute("PRAGMA integrity_check(100)").fetchall()
+        if faults != [("ok",)]:
+            what = f"{len(faults)} faults in the structure of the file"
+            problems.append(Problem(what=what, remedy="copy what is intact with export"))
         _check_counts(connection, problems)
-        _check_owners(connection, problems)
-        wrong = len(_true_entries(connection) ^ _entries(connection))
-        if wrong:
-            what = f"{wrong} entries of the index do not agree with its rows"
+        for table, what, sql in _STRAYS:
+            count: Any = connection.execute(f"SELECT count(*) {sql}").fetchall()[0][0] if connection.has(table) else 0
+            if count:
+                problems.append(Problem(what=f"{count} {what}"))
+        astray, missing = _compare(connection)
+        if astray or missing:
+            what = f"{len(astray | missing)} entries of the index do not agree with its rows"
             problems.append(Problem(what=what, cost="rows may not be found", remedy="verify(repair=True)"))
     except apsw.Error as error:
         if not is_damage(error):
@@ -185,18 +202,7 @@ def _check_counts(connection: Connection, problems: list[Problem]) -> None:
         for what, count in wanted.items():
             if counts[what] != count and not session.hidden:
                 text = f"has {counts[what]} {what} and counts {count}"
-                problems.append(Problem(what=text, session_id=_id(session), remedy="verify(repair=True)"))
-
-
-def _check_owners(connection: Connection, problems: list[Problem]) -> None:
-    wanted = [(what, sql, "space only") for table, what, sql in _STRAYS if connection.has(table)]
-    if connection.has("blobs"):
-        wanted.append(("blobs that no row refers to", _ORPHAN_BLOBS, "space only"))
-        wanted.append(("blobs that rows refer to are missing", _DANGLING, "states that need them"))
-    for what, sql, cost in wanted:
-        count: Any = connection.execute(f"SELECT count(*) {sql}").fetchall()[0][0]
-        if count:
-            problems.append(Problem(what=f"{count} {what}", cost=cost, remedy="verify(repair=True)"))
+                problems.append(Problem(what=text, session_id=_id(session)))
 
 
 def _id(session: SessionRow) -> Any:
