@@ -392,7 +392,7 @@ def peak(work: Callable[[], object]) -> int:
 def test_memory_grows_with_the_session_neither_on_the_way_out_nor_in(path: Path, file: Path, tmp_path: Path) -> None:
     out, into = [], []
     with backstay.open(path, durability="relaxed") as store:
-        for turns in (300, 3_000):
+        for turns in (300, 2_000):
             session = store.session(f"{turns}")
             state: StateDict = {}
             for turn in range(turns):

@@ -100,7 +100,8 @@ def single_calls(
     for key in asked:
         number = _find(connection, sid, key[:2])
         if number is not None and 0 <= key[2] <= _LAST_N:
-            found |= {key: call for call in _open(connection, (sid, key[:2], number), uid, (key[2], key[2]))}
+            for call in _open(connection, (sid, key[:2], number), uid, (key[2], key[2])):
+                found[key] = call
     return found
 
 
