@@ -221,7 +221,7 @@ class Copy:
         self._inspector = inspector
         self._tell = tell
         self._recent: dict[int, Link] = {}
-        self._lanes = self._tags = self._checkpoints = self._logical_bytes = self._last_run = 0
+        self._lanes = self._tags = self._checkpoints = self._logical_bytes = self._last_run = self._call_count = 0
 
     def run(self) -> Arrival:
         """Copy it to where it can be shown; what was copied is removed again if that fails."""
@@ -260,6 +260,9 @@ class Copy:
             self._journal(at, count)
         if self._inspector is not None:
             self._inspector.finish()
+            # An export holds no others: if there are, what leads to them is not what it was.
+            if sum([1 for _ in self._rows(Kind.CALL)]) != self._call_count:
+                raise self._damaged("it has calls that belong to no checkpoint and no branch")
 
     # names
 
@@ -373,8 +376,9 @@ class Copy:
                 raise self._damaged("a journaled call is missing")
             if self._inspector is not None:
                 self._inspector.call(call)
-            self._out.put(call, _ROW_BYTES + len(call.args or b"") + len(call.result or b""))
+            self._out.put(call, _weight(call))
             came += 1
+        self._call_count += came
         if count is not None and came != count:
             raise self._damaged(f"{count} calls belong together, and {came} are there")
         if self._inspector is not None:
