@@ -265,6 +265,17 @@ def test_calls_that_came_to_another_head_by_an_undo_wait_there(shelf: Shelf) -> 
     assert ids_of(shelf.pending()) == ["a"]
 
 
+def test_deleting_a_restore_gives_back_what_an_undo_had_brought_to_its_head(shelf: Shelf) -> None:
+    shelf.commit()
+    worked(shelf, "a")
+    shelf.commit(undoable=True)
+    shelf.commit(undoable=True, takes_up=True)
+    shelf.commit(undoable=True)
+    delete(shelf, 4)
+    assert (shelf.lane().journal, shelf.lane().undo) == (1, None)
+    assert ids_of(shelf.enter().calls) == ["a"]
+
+
 def test_calls_made_on_a_head_wait_there_though_it_was_gone_back_and_forth_since(shelf: Shelf) -> None:
     shelf.commit()
     worked(shelf, "a")

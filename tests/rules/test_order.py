@@ -457,6 +457,15 @@ def test_all_that_stands_against_a_caller_at_once_gives_the_first(intention: Int
     assert refused(intention, *reasons) == refused(intention, reasons[0])
 
 
+def test_this_is_the_order() -> None:
+    """Here by name, because the pairs above take it from where it is kept: a caller may rely on it."""
+    assert [reason.name for reason in sorted(Reason)] == [
+        *("NO_SESSION", "SESSION_EXISTS", "NO_BRANCH", "NO_TAG", "NO_CHECKPOINT", "NAME_TAKEN"),
+        *("FENCED", "HELD", "DAMAGED", "IN_DOUBT", "ID_TAKEN", "MOVED", "CALL_MOVED", "CHANGED"),
+        *("TAGGED", "LAST_OF_BRANCH", "FULL"),
+    ]
+
+
 def test_every_reason_is_tried() -> None:
     assert {reason for intention in INTENTIONS for reason in intention.spoils} == set(Reason)
 

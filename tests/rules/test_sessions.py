@@ -12,6 +12,7 @@ from backstay.ids import MAX_SEQUENCE
 from backstay.port import EVERY, Ask, Batch, CheckpointRow, Kind, LaneRow, Row, SessionRow
 from backstay.rules import deletion
 from tests.rules.shelf import (
+    HOLDER,
     LEASE_US,
     NOW_US,
     SESSION,
@@ -43,6 +44,12 @@ def test_a_session_is_hidden_at_once_under_a_name_of_its_own() -> None:
     hidden = put_of(batch, SessionRow)
     assert hidden == msgspec.structs.replace(BEGUN, id=f"{UID.hex()}.9", hidden=True, touched=9)
     assert (batch.answer, batch.wakes, batch.drops) == (hidden, True, ())
+
+
+def test_whoever_empties_a_session_is_not_taken_for_one_that_left_it_behind() -> None:
+    assert put_of(batch_of(deletion.hide(SESSION)(view_of(BEGUN))), SessionRow).claim is None
+    emptied = put_of(batch_of(deletion.hide(SESSION, holder=HOLDER)(view_of(BEGUN))), SessionRow)
+    assert emptied.claim == claim(lease_us=60_000_000)
 
 
 def test_two_sessions_of_one_uid_can_be_on_their_way_out_at_once(shelf: Shelf) -> None:

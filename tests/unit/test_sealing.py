@@ -48,7 +48,7 @@ KINDS: dict[str, tuple[Seal, Open]] = {
         lambda data: sealing.open_keyframe(data, uid=UID, tail=TAIL, state=B),
     ),
 }
-RECORD = Record(b"ops of a record", b"what it says, " * 40, (A, C))
+RECORD = Record(b"ops of a record", b"what it says, " * 80, (A, C))
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -276,8 +276,37 @@ def test_a_bomb_is_never_larger_in_memory_than_what_it_stands_for_may_be() -> No
 def test_what_announces_more_than_a_state_may_have_is_refused_before_it_is_unpacked() -> None:
     for size in (2 * MAX_STATE_BYTES + 1, 2**40, -1):
         lies = forged(ZSTD, size, b"whatever")
-        with pytest.raises(CorruptionError, match="announces more than a state may have"):
+        with pytest.raises(CorruptionError, match="announces more than its state may have"):
             KINDS["keyframe"][1](lies)
+
+
+@each_kind
+def test_a_reader_that_knows_how_large_a_state_is_unpacks_no_more(kind: str) -> None:
+    names: dict[str, Any] = {"uid": UID, "tail": TAIL, "state": B} | ({"base": A} if kind == "delta" else {})
+    open_: Any = sealing.open_delta if kind == "delta" else sealing.open_keyframe
+    sealed = KINDS[kind][0](RECORD)
+    assert open_(sealed, **names, limit=len(RECORD.body)) == RECORD
+    with pytest.raises(CorruptionError, match="announces more than its state may have"):
+        open_(sealed, **names, limit=len(RECORD.body) - 1)
+
+
+@each_kind
+@given(record=records)
+def test_a_look_into_a_record_gives_what_is_in_it_or_nothing(kind: str, record: Record) -> None:
+    sealed = KINDS[kind][0](record)
+    assert sealing.peek(sealed) == record
+    assert sealing.peek(b"another seal"[: sealing.SEAL_BYTES] + sealed[sealing.SEAL_BYTES :]) == record
+    for damaged in (b"", sealed[: sealing.SEAL_BYTES], b"noise" * 5, forged(ZSTD, 3, b"body"), forged(7, 3, b"body")):
+        assert sealing.peek(damaged) is None
+
+
+def test_a_look_into_a_bomb_is_a_short_one() -> None:
+    tracemalloc.start()
+    try:
+        assert sealing.peek(forged(ZSTD, 1000, bomb(100))) is None
+        assert tracemalloc.get_traced_memory()[1] < 8 * MEGABYTE
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_sealed_record_that_is_not_one_is_damage_all_the_same() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from backstay.port import (
     KeyframeRow,
     Kind,
     LaneRow,
+    SessionQuery,
     SessionRow,
     TagRow,
     Unreadable,
@@ -57,7 +59,7 @@ def lane(name: str, at: int | None, **fields: Any) -> LaneRow:
 @pytest.fixture
 def tables() -> Tables:
     """1 - 2 - 3, and 4 on 2; keyframes at 1 and 3; a damaged one, 5, on 4."""
-    found = Tables(session())
+    found = Tables(session(checkpoints=5, lanes=3, tags=1))
     for row in (
         point(1, keyframe=True),
         point(2, 1, refs=(b"two",)),
@@ -173,6 +175,7 @@ def test_a_row_takes_the_place_of_the_one_with_its_key(tables: Tables) -> None:
 
 def test_what_is_dropped_is_gone_with_all_that_leads_to_it(tables: Tables) -> None:
     tables.drop(Kind.CHECKPOINT, 4)
+    tables.put(session(checkpoints=4, lanes=2, tags=1))
     view = asked(tables, sequences=(4,), ids=("turn 4",), prefix="turn", children_of=(2,))
     assert (view.checkpoints, view.foreign, view.children) == ({}, {}, {2: [3]})
     assert (Kind.CHECKPOINT, 4) not in tables.refs
@@ -245,9 +248,71 @@ def test_a_damaged_row_is_an_error_or_is_shown_in_its_place(tables: Tables) -> N
 def test_a_row_that_is_missing_on_the_way_is_an_error_and_no_shorter_way(tables: Tables) -> None:
     del tables.checkpoints[2]
     for ref in (4, "b", "release"):
-        for salvage in (False, True):
-            with pytest.raises(CorruptionError, match="checkpoint #2 is missing"):
-                tables.state(ref, salvage=salvage, without=())
+        with pytest.raises(CorruptionError, match="checkpoint #2 is missing"):
+            tables.state(ref, salvage=False, without=())
+        shown = tables.state(ref, salvage=True, without=()).rows[0]
+        assert shown == Unreadable(2, "checkpoint #2 is missing")
+    assert tables.ancestors(4, 9)[1:] == [Unreadable(2, "checkpoint #2 is missing")]
+
+
+def test_what_is_absent_is_absent_or_it_is_an_error(tables: Tables) -> None:
+    one = point(1).id
+    looks: list[Callable[[], object]] = [
+        lambda: asked(tables, names=EVERY),
+        lambda: asked(tables, names=("main",)),
+        lambda: tables.state("main", salvage=False, without=()),
+    ]
+    del tables.names["main"]
+    for look in looks:
+        with pytest.raises(CorruptionError, match="4 branches and tags are counted and 3 here"):
+            look()
+    assert asked(tables, names=("b",)).lanes.keys() == {"b"}, "what was asked for is all there"
+    looks = [
+        lambda: asked(tables, sequences=(1,)),
+        lambda: asked(tables, ids=(one,)),
+        lambda: tables.state(1, salvage=True, without=()),
+        lambda: tables.ancestors(1, 9),
+    ]
+    del tables.checkpoints[1]
+    for look in looks:
+        with pytest.raises(CorruptionError, match="5 checkpoints are counted and 4 here"):
+            look()
+    assert asked(tables, sequences=(2,)).checkpoints.keys() == {2}
+
+
+def test_a_session_that_comes_or_goes_is_not_counted(tables: Tables) -> None:
+    tables.put(session(hidden=True))
+    view = asked(tables, hidden=True, names=EVERY, sequences=(1, 99))
+    assert (len(view.lanes), list(view.checkpoints)) == (3, [1])
+
+
+def test_heads_come_along_where_they_are_wanted(tables: Tables) -> None:
+    assert list(asked(tables, names=("main", "release", "new"), heads=True).checkpoints) == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ({}, True),
+        ({"hidden": True}, False),
+        ({"before": 7}, False),
+        ({"before": 8}, True),
+        ({"status": "completed"}, False),
+        ({"status": "in_progress"}, True),
+        ({"agent": "other"}, False),
+        ({"agent": "support"}, True),
+        ({"prefix": "s"}, True),
+        ({"prefix": "t"}, False),
+        ({"uid_start": UID[:4]}, True),
+        ({"uid_start": b"none"}, False),
+        ({"foreign": "turn 4"}, True),
+        ({"foreign": "turn 5"}, False),
+    ],
+    ids=str,
+)
+def test_a_query_picks_its_sessions(tables: Tables, query: dict[str, Any], wanted: bool) -> None:
+    tables.put(session(touched=7, agent="support"))
+    assert tables.matches(SessionQuery(**query)) is wanted
 
 
 def test_ancestors_come_newest_first(tables: Tables) -> None:

@@ -59,11 +59,11 @@ def refuse_unknown(features: Features, *, writing: bool) -> None:
 class Ask(msgspec.Struct, frozen=True, gc=False):
     """What is to be looked at, of one session, in one moment. The session's row always comes along.
 
-    `names`: branches and tags, or EVERY; with `heads` the checkpoints that they name come along. `sequences`, `ids`: checkpoints. `prefix`: foreign ids that begin so (their
-    sequences come in `foreign`). `children_of`: the sequences of the checkpoints whose parent is one of these.
-    `pending`: the branches whose pending calls are wanted, EVERY for all branches that came; `counted`: the branches
-    whose pending calls are only counted. `calls`: single calls; `journals`: all calls under some journals. `beside`:
-    the id of another session, whose row is wanted too.
+    `names`: branches and tags, or EVERY; with `heads` the checkpoints that they name come along. `sequences`, `ids`:
+    checkpoints. `prefix`: foreign ids that begin so (their sequences come in `foreign`). `children_of`: the sequences
+    of the checkpoints whose parent is one of these. `pending`: the branches whose pending calls are wanted, EVERY for
+    all branches that came; `counted`: the branches whose pending calls are only counted. `calls`: single calls;
+    `journals`: all calls under some journals. `beside`: the id of another session, whose row is wanted too.
     """
 
     session: str
@@ -237,6 +237,8 @@ class Backend(Protocol):
     ) -> Sequence[Row | Unreadable]:
         """A page of a session's rows of one kind by key: upwards from behind `after`, or downwards from `before`.
 
+        Gives what is there: a row that is damaged as Unreadable, one that is missing not at all. Who needs to know
+        compares with the counts of the session's row.
         It may be shorter than `limit` where rows are long: only an empty page is the end.
         """
 

@@ -45,13 +45,13 @@ from backstay.port import (
     View,
 )
 from backstay.port.lease import here
-from backstay.port.rows import key_of
 from backstay.rules import refusals
 from backstay.rules.deletion import add_rows, arrive, show, show_ask
 from backstay.rules.runs import claim_for
 from backstay.sealing import MAX_BLOB_BYTES, open_blob, open_delta, open_keyframe, spilled, unspill
 from backstay.store.fields import read_fields
 from backstay.upkeep.deletion import delete_session, empty
+from backstay.upkeep.pages import row_key, weigh
 
 PORTION_BYTES = 4 * 1024 * 1024
 
@@ -280,11 +280,11 @@ class Copy:
             self._inspector.name(row)
         if isinstance(row, TagRow):
             self._tags += 1
-            self._out.put(row, _ROW_BYTES)
+            self._out.put(row, _weight(row))
             return []
         self._lanes += 1
         self._last_run = max(self._last_run, row.run)
-        self._out.put(row, _ROW_BYTES + len(row.input or b""))
+        self._out.put(row, _weight(row))
         found: list[tuple[JournalKey, int | None]] = [((row.run, row.journal), None)] if row.run else []
         if row.undo_calls and row.undo_journal is not None:
             found.append(((row.run, row.undo_journal), row.undo_calls))
@@ -303,10 +303,10 @@ class Copy:
         if self._inspector is not None:
             self._inspector.checkpoint(row, parent, delta, opened)
         refs = () if delta is None else (*delta.refs, *spilled(row.delta))
-        self._send(msgspec.structs.replace(row, refs=refs), len(row.delta) + len(row.fields))
+        self._send(msgspec.structs.replace(row, refs=refs))
         if keyframe is not None and opened is not None:
             data = keyframe[0].data
-            self._send(KeyframeRow(row.sequence, data, (*opened.refs, *spilled(data))), len(data))
+            self._send(KeyframeRow(row.sequence, data, (*opened.refs, *spilled(data))))
         if row.took is not None:
             self._last_run = max(self._last_run, row.took.run)
             self._journal((row.took.run, row.took.journal), row.took.count)
@@ -359,11 +359,11 @@ class Copy:
         if len(self._recent) > _RECENT:
             del self._recent[next(iter(self._recent))]
 
-    def _send(self, row: CheckpointRow | KeyframeRow, weight: int) -> None:
+    def _send(self, row: CheckpointRow | KeyframeRow) -> None:
         """A row, with those of its blobs ahead of it that are not there yet."""
         if row.refs:
             self._out.carry(row.refs, self._blobs)
-        self._out.put(row, _ROW_BYTES + weight)
+        self._out.put(row, _weight(row))
 
     # calls
 
@@ -390,7 +390,7 @@ class Copy:
             return
         first = _FIRST_ROWS if count is None else max(1, min(_FIRST_ROWS, count))
         for row in self._rows(Kind.CALL, after=(*at, -1), first=first):
-            if _key(row)[:2] != at:  # type: ignore[index]
+            if row_key(row)[:2] != at:  # type: ignore[index]
                 return
             yield row  # type: ignore[misc]
 
@@ -404,7 +404,7 @@ class Copy:
                 if isinstance(row, Unreadable) and kind is not Kind.CALL:
                     raise self._damaged(row.why)
                 yield row
-            after = _key(page[-1])
+            after = row_key(page[-1])
             weight = sum([_weight(row) for row in page])
             limit = max(1, min(_PAGE_ROWS, 4 * limit, len(page) * PORTION_BYTES // weight))
 
@@ -412,16 +412,8 @@ class Copy:
         return CorruptionError(f"session {self._line.id!r}: {what}", hint="run verify to see what is intact")
 
 
-def _key(row: Row | Unreadable) -> Key:
-    return row.key if isinstance(row, Unreadable) else key_of(row)
-
-
 def _weight(row: Row | Unreadable) -> int:
-    if isinstance(row, CheckpointRow):
-        return _ROW_BYTES + len(row.delta) + len(row.fields)
-    if isinstance(row, CallRow):
-        return _ROW_BYTES + len(row.args or b"") + len(row.result or b"")
-    return _ROW_BYTES + (len(row.input or b"") if isinstance(row, LaneRow) else 0)
+    return _ROW_BYTES + weigh(row) + (len(row.input or b"") if isinstance(row, LaneRow) else 0)
 
 
 class Blobs:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from backstay.codec import decode, encode_canonical
+from backstay.codec import encode_canonical
 from backstay.delta import Record
 from backstay.delta.replay import Replay, stand_on
 from backstay.digest import DIGEST_BYTES
@@ -36,16 +36,14 @@ from backstay.port import (
     TagRow,
 )
 from backstay.port.row_codec import is_foreign
-from backstay.port.rows import ABANDONED, DONE, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED, Head, Took
+from backstay.port.rows import ABANDONED, Head, Took
 from backstay.rules.deletion import MAX_RUN
 from backstay.run.result_places import at_place
-from backstay.sealing import MAX_ROW_BYTES, open_blob, open_delta, open_keyframe, open_value, spilled, unspill
-from backstay.store.fields import check_step, check_text, check_usage, to_call, to_checkpoint, to_info
+from backstay.sealing import MAX_ROW_BYTES, open_blob, open_delta, open_keyframe, spilled, unspill
+from backstay.store.fields import check_step, check_text, check_usage, to_checkpoint, to_info
+from backstay.upkeep.call_checks import check_call, check_value
 from backstay.upkeep.copying import Link
 
-_STATUSES = frozenset({STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED})
-_KINDS = frozenset({"tool", "llm"})
-_MAX_TIMES = 2**31
 _MEANINGLESS = (ValueError, TypeError, ArithmeticError)
 
 # A record holds values of its state, and little more. The slack is for what a short state costs beside that.
@@ -55,37 +53,6 @@ _TIPS = 8
 _TIPS_BYTES = 16 * 1024 * 1024
 _PIECES_BYTES = 16 * 1024 * 1024
 _ANCESTORS = 16
-
-
-def check_call(call: CallRow) -> None:
-    """CorruptionError or InvalidInputError if no run could have written this."""
-    check_name(call.id, "a call id")
-    check_name(call.name, "the name of a call")
-    if call.parent is not None:
-        check_name(call.parent, "a call id")
-    if call.status not in _STATUSES or call.kind not in _KINDS:
-        raise CorruptionError(f"it is a call of kind {call.kind[:20]!r}, {call.status[:20]!r}")
-    if not 0 <= call.nth < _MAX_TIMES or not 0 < len(call.args_digest) <= DIGEST_BYTES or call.token < 0:
-        raise CorruptionError("its numbers cannot be")
-    texts = [call.key, *(call.error or ())]
-    for text in texts:
-        check_text(text, "a text of a call")
-    if sum([len(text) for text in texts if text]) > MAX_ROW_BYTES or len(call.place or b"") > MAX_ROW_BYTES:
-        raise CorruptionError("it is larger than a call may be")
-    if call.result is not None and call.place is not None:
-        raise CorruptionError("it has two results")
-    for data in (call.args, call.result):
-        check_value(data)
-    try:
-        to_call(call)
-    except _MEANINGLESS as error:
-        raise CorruptionError(f"it means nothing: {error}") from error
-
-
-def check_value(data: bytes | None) -> None:
-    """CorruptionError or InvalidInputError if these bytes are not a value that a journal could hold."""
-    if data is not None:
-        encode_canonical(decode(open_value(data)))
 
 
 class _Family(msgspec.Struct, frozen=True, gc=False):
@@ -311,7 +278,7 @@ class Validator:
                 if took is None or took.left is not None:
                     raise CorruptionError("it stands in a state, and no checkpoint took it in")
                 at_place(state, row.place)
-            if took is None and row.token > self._tokens.get(row.run, 0):
+            if row.token < 0 or (took is None and row.token > self._tokens.get(row.run, 0)):
                 raise CorruptionError("it is of a run that is yet to come")
             slot = None if row.status == ABANDONED else (row.parent, row.name, row.key, row.nth)
             self._group.append(_Family(row.id, row.parent, slot))

@@ -161,17 +161,13 @@ def _some(cursor: Any) -> list[Any]:
 def scan(
     connection: Connection, line: Line, kind: Kind, *, after: Key | None, before: Key | None, limit: int
 ) -> list[Row | Unreadable]:
-    """A page of rows of one kind. Where it reaches the end, the whole is counted: absence is verified."""
+    """A page of rows of one kind, as far as they are there."""
     order = "ASC" if before is None else "DESC"
-    found: list[Row | Unreadable]
     if kind is Kind.NAME:
         # Bytes come after every text.
         bounds: Any = (line.sid, after or "", b"" if before is None else before, limit)
         rows: Any = connection.execute(_NAMES.format(order), bounds)
-        found = [open_name(open_body(body), uid=line.row.uid, name=name) for name, body in _some(rows)]
-        if len(found) < limit:
-            refuse_miscounted_names(connection, line)
-        return found
+        return [_named(line, name, body) for name, body in _some(rows)]
     if kind is Kind.CALL:
         ends: Any = {"after": after, "before": before}
         return [*journals.page(connection, line.sid, line.row.uid, **ends, limit=limit)]
@@ -184,6 +180,13 @@ def scan(
         rows = connection.execute(_KEYFRAMES.format(order), bounds)
         return [KeyframeRow(sequence_in(key), open_body(body)) for key, body in _some(rows)]
     return _checkpoints(connection, line, order, bounds)
+
+
+def _named(line: Line, name: Any, body: Any) -> Row | Unreadable:
+    try:
+        return open_name(open_body(body), uid=line.row.uid, name=name)
+    except CorruptionError as error:
+        return Unreadable(name, str(error.args[0]))
 
 
 def _checkpoints(connection: Connection, line: Line, order: str, bounds: tuple[int, int, int]) -> list[Any]:

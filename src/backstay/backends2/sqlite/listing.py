@@ -49,7 +49,7 @@ def sessions(connection: Connection, query: SessionQuery) -> list[SessionRow]:
 
 def _groups(connection: Connection, query: SessionQuery) -> Iterator[list[tuple[int, str, bytes]]]:
     """Lines in groups, each newer than the next; within a group the caller sorts."""
-    if query.uid_start is None and query.foreign is None and not query.prefix:
+    if query.uid_start is None and query.foreign is None and not query.prefix and not query.hidden:
         era: int | None = None
         group: list[tuple[int, str, bytes]] = []
         newest = _NEWEST_ERA if query.before is None else (query.before >> schema.ERA_BITS) + 1

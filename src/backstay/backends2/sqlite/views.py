@@ -64,8 +64,9 @@ def look(connection: Connection, ask: Ask, *, fresh: int) -> tuple[Line | None, 
     view.lanes = lanes
     view.tags = {name: row for name, row in names.items() if isinstance(row, TagRow)}
     view.live = live_lanes(lanes.values(), now_us=view.now_us, wall_us=view.wall_us)
-    if ask.sequences or ask.ids or ask.prefix or ask.heads:
-        _checkpoints(connection, line, ask, view)
+    wanted = [*ask.sequences, *(_heads(view) if ask.heads else ())]
+    if wanted or ask.ids or ask.prefix:
+        _checkpoints(connection, line, ask, view, wanted)
     if ask.children_of:
         view.children = _children(connection, line, ask.children_of)
     if ask.pending is None or ask.pending:
@@ -202,11 +203,17 @@ def refuse_miscount(connection: Connection, line: Line) -> None:
         raise CorruptionError(message, hint="run verify to see what is intact")
 
 
-def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View) -> None:
+def _heads(view: View) -> list[int]:
+    """The checkpoints that the names in a view lead to."""
+    heads = [lane.head.sequence for lane in view.lanes.values() if lane.head is not None]
+    return heads + [tag.sequence for tag in view.tags.values()]
+
+
+def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View, wanted: Iterable[int]) -> None:
     found: dict[int, CheckpointRow | Unreadable] = {}
     foreign: dict[str, int] = {}
     missing = False
-    for sequence in [*ask.sequences, *(_heads(view) if ask.heads else ())]:
+    for sequence in wanted:
         row = find_checkpoint(connection, line, sequence)
         if row is not None:
             found[sequence] = row
@@ -228,12 +235,6 @@ def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View) -> No
     if missing:
         refuse_miscount(connection, line)
     view.checkpoints, view.foreign = found, foreign
-
-
-def _heads(view: View) -> list[int]:
-    """What the names of a view lead to."""
-    heads = [lane.head.sequence for lane in view.lanes.values() if lane.head is not None]
-    return [*heads, *[tag.sequence for tag in view.tags.values()]]
 
 
 def _foreign(connection: Connection, line: Line, id_: str, sequence: int) -> CheckpointRow | Unreadable:
