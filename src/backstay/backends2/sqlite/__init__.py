@@ -18,7 +18,7 @@ from backstay.backends2.sqlite.forking import FORK_PATIENCE_S, let_go, register,
 from backstay.backends2.sqlite.group_commit import GroupCommit
 from backstay.backends2.sqlite.readers import Readers
 from backstay.backends2.sqlite.views import find_line, look
-from backstay.errors import ClosedError, UnsupportedError
+from backstay.errors import BackstayError, ClosedError, CorruptionError, UnsupportedError
 from backstay.model import Problem
 from backstay.port import (
     LOOK_S,
@@ -39,6 +39,9 @@ from backstay.port import (
 )
 
 _GLANCE_S = 0.01  # how often `wait` looks whether anybody has written
+
+# What a column of a file from outside can make Python say: nobody has kept others from writing text for a number.
+_NONSENSE = (TypeError, ValueError, LookupError, ArithmeticError)
 
 T = TypeVar("T")
 
@@ -204,9 +207,14 @@ class SqliteBackend:
 
     def _read(self, job: Callable[[Connection], T]) -> T:
         self._refuse_child()
-        with translated("reading the store"), self._readers.borrow() as connection:
-            batches.last_touched(connection)
-            return job(connection)
+        try:
+            with translated("reading the store"), self._readers.borrow() as connection:
+                batches.last_touched(connection)
+                return job(connection)
+        except _NONSENSE as error:
+            if self._group is not None or isinstance(error, BackstayError):
+                raise
+            raise CorruptionError(f"{self.path} is damaged: a row of it means nothing") from error
 
     def _refuse_child(self) -> None:
         if self._pid != os.getpid():

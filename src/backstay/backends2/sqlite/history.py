@@ -8,7 +8,7 @@ from typing import Any
 
 import apsw
 
-from backstay.backends2.sqlite import journals
+from backstay.backends2.sqlite import journals, schema
 from backstay.backends2.sqlite.connections import Connection, is_damage
 from backstay.backends2.sqlite.schema import key_of, sequence_in
 from backstay.backends2.sqlite.views import (
@@ -25,7 +25,6 @@ from backstay.ids import MAX_SEQUENCE
 from backstay.port import CheckpointRow, Key, KeyframeRow, Kind, LaneRow, Records, Row, TagRow, Unreadable
 from backstay.port.row_codec import open_name
 
-_PAGE_BYTES = 16 * 1024 * 1024
 _DOWN = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC"
 _KEYFRAME = "SELECT body FROM keyframes WHERE key = ?"
 _REFS = "SELECT number, digest FROM refs WHERE sid = ? AND kind = ? AND number BETWEEN ? AND ?"
@@ -153,7 +152,7 @@ def _some(cursor: Any) -> list[Any]:
     for row in cursor:
         found.append(row)
         weight += len(row[-1]) if type(row[-1]) is bytes else 0
-        if weight > _PAGE_BYTES:
+        if weight > schema.PAGE_BYTES:
             cursor.close()
             break
     return found
@@ -192,7 +191,7 @@ def _named(line: Line, name: Any, body: Any) -> Row | Unreadable:
 
 def _checkpoints(connection: Connection, line: Line, order: str, bounds: tuple[int, int, int]) -> list[Any]:
     try:
-        rows: Any = _some(connection.execute(_CHECKPOINTS.format(order), bounds))
+        rows = _some(connection.execute(_CHECKPOINTS.format(order), bounds))
         if len(rows) < bounds[2]:
             refuse_miscount(connection, line)
         return [open_found(line, sequence_in(key), parent, body) for key, parent, body in rows]

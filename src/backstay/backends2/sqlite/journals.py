@@ -8,7 +8,7 @@ and a journal whose calls were lost is noticed. The columns beside a body say th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from backstay.backends2.sqlite import schema
@@ -29,6 +29,7 @@ _JOURNALS = "SELECT DISTINCT key >> ?, sid, run, journal FROM calls"
 
 _N_BITS = 24
 _LAST_N = (1 << _N_BITS) - 1
+_ALL = (0, _LAST_N)
 
 
 def _entry(sid: int, at: JournalKey, number: int) -> Entry:
@@ -56,23 +57,22 @@ def calls_under(connection: Connection, sid: int, uid: bytes, at: JournalKey) ->
     number = _find(connection, sid, at)
     if number is None:
         return []
-    found = _open(connection, (sid, at, number), uid)
+    found = _open(connection, (sid, at, number), uid, _ALL)
     return numbered(found, *at) or [Unreadable((*at, 0), "journaled calls are missing")]
 
 
 def _open(
-    connection: Connection, place: tuple[int, JournalKey, int], uid: bytes, *, n: int | None = None, order: str = "ASC"
-) -> list[CallRow | Unreadable]:
-    """The calls of a journal, by its session, its key and its number; or the `n`th of them."""
+    connection: Connection, place: tuple[int, JournalKey, int], uid: bytes, span: tuple[int, int], order: str = "ASC"
+) -> Iterator[CallRow | Unreadable]:
+    """Calls of a journal, by its session, its key and its number: those from the first to the last `n` of a span."""
     sid, at, number = place
-    found: list[CallRow | Unreadable] = []
-    rows: Any = connection.execute(_CALLS.format(order), _bounds(number, n))
+    first = number << _N_BITS
+    rows: Any = connection.execute(_CALLS.format(order), (first | span[0], first | span[1]))
     for key, *columns, body in rows:
         if columns == [sid, *at] and type(body) is bytes:
-            found.append(open_call(body, uid=uid, at=(*at, key & _LAST_N)))
+            yield open_call(body, uid=uid, at=(*at, key & _LAST_N))
         else:
-            found.append(Unreadable((*at, key & _LAST_N), "a journaled call does not agree with its index"))
-    return found
+            yield Unreadable((*at, key & _LAST_N), "a journaled call does not agree with its index")
 
 
 def _bounds(number: int, n: int | None = None) -> tuple[int, int]:
@@ -100,8 +100,8 @@ def single_calls(
     for key in asked:
         number = _find(connection, sid, key[:2])
         if number is not None and 0 <= key[2] <= _LAST_N:
-            rows = _open(connection, (sid, key[:2], number), uid, n=key[2])
-            found |= {key: rows[0]} if rows else {}
+            for call in _open(connection, (sid, key[:2], number), uid, (key[2], key[2])):
+                found[key] = call
     return found
 
 
@@ -116,14 +116,19 @@ def page(
     end = _value(sid + 1) if before is None else _value(sid, *before[:2]) + b"\0"
     order = "ASC" if before is None else "DESC"
     journals: Any = connection.execute(_OF_SESSION.format(order), (schema.JOURNAL, start, end, sid))
+    weight = 0
     for value, number in journals:
         at = int.from_bytes(value[8:16], "big"), int.from_bytes(value[16:], "big")
-        for call in _open(connection, (sid, at, number), uid, order=order):
-            key: Any = call.at if isinstance(call, CallRow) else call.key
-            if (after is None or key > after) and (before is None or key < before):
-                found.append(call)
-                if len(found) >= limit:
-                    return found
+        first = after[2] + 1 if after is not None and at == after[:2] else 0
+        last = before[2] - 1 if before is not None and at == before[:2] else _LAST_N
+        if first > _LAST_N or last < 0:
+            continue
+        for call in _open(connection, (sid, at, number), uid, (max(first, 0), min(last, _LAST_N)), order):
+            found.append(call)
+            if isinstance(call, CallRow):
+                weight += len(call.args or b"") + len(call.result or b"")
+            if len(found) >= limit or weight > schema.PAGE_BYTES:
+                return found
     return found
 
 

@@ -30,6 +30,7 @@ SHOWN, HIDDEN, UID, ERA, MARKS, FOREIGN, CHILD, JOURNAL = range(8)
 UID_START_BYTES = 4
 ERA_BITS = 8
 SEQUENCE_BITS = 32
+PAGE_BYTES = 16 * 1024 * 1024  # of a page of rows, and whatever the last one adds
 MAX_SID = 2**31 - 1
 
 _REQUIRED = {
@@ -67,12 +68,13 @@ _PUT_ENTRY = "INSERT OR IGNORE INTO lookup(what, value, sid, at) VALUES(?, ?, ?,
 _DROP_ENTRY = "DELETE FROM lookup WHERE what = ? AND value = ? AND sid = ? AND at = ?"
 _SCHEMA = "SELECT name, sql FROM sqlite_schema"
 _META = "SELECT key, value FROM meta"
+_COUNT = "SELECT count(*) FROM lookup WHERE what = ?"
 PUT_META = "INSERT INTO meta VALUES(?1, ?2) ON CONFLICT(key) DO UPDATE SET value = max(value, ?2)"
 
 # Keys of meta beside the features. Floors: what a counter must stay above although the row that had it is gone.
 TOUCHED_FLOOR, SID_FLOOR = "touched", "sid"
 SCRUB = "scrub"  # something was deleted since the store was last written anew
-EXPORT = "export"  # 1 for a whole export, 0 for one that is being written
+EXPORT = "export"  # 0 for one that is being written; for a whole one, 1 and the number of its sessions
 
 
 def create(connection: apsw.Connection, *, export: bool = False) -> None:
@@ -101,12 +103,17 @@ def verify(connection: apsw.Connection) -> None:
 def meta(connection: apsw.Connection, *, writing: bool = False) -> dict[str, int]:
     """What the store says of itself; FormatError if it uses what this version does not know."""
     found: dict[Any, Any] = dict(connection.execute(_META))
-    try:
-        features = Features(found["read"], found["write"])
-    except KeyError as error:
-        raise CorruptionError("the store does not say what it needs", hint="run verify") from error
+    if not found.keys() >= {"read", "write"} or not all([type(value) is int for value in found.values()]):
+        raise CorruptionError("the store does not say what it needs", hint="run verify")
+    features = Features(found["read"], found["write"])
     refuse_unknown(features, writing=writing)
     return found
+
+
+def count_sessions(connection: apsw.Connection) -> tuple[int, int]:
+    """How many sessions there are, by their names and by when they were touched."""
+    counts: list[Any] = [connection.execute(_COUNT, (what,)).fetchall()[0][0] for what in (SHOWN, ERA)]
+    return counts[0], counts[1]
 
 
 def key_of(sid: int, sequence: int) -> int:

@@ -19,7 +19,7 @@ import apsw
 from backstay.backends2.sqlite import schema, wal
 from backstay.backends2.sqlite.connections import Connection, connect, connect_export, translated
 from backstay.backends2.sqlite.file_system import refuse_network, refuse_odd_neighbours
-from backstay.errors import FormatError, InvalidInputError, UnavailableError, UnsupportedError
+from backstay.errors import CorruptionError, FormatError, InvalidInputError, UnavailableError, UnsupportedError
 
 try:
     import fcntl
@@ -93,8 +93,11 @@ def open_export(path: Path) -> Connection:
         connection = connect_export(path)
         try:
             schema.verify(connection)
-            if schema.meta(connection).get(schema.EXPORT) != 1:
+            mark = schema.meta(connection).get(schema.EXPORT, 0)
+            if mark < 1:
                 raise FormatError(f"{path} is not an export, or not a whole one", hint="give the path of an export")
+            if any([count != mark - 1 for count in schema.count_sessions(connection)]):
+                raise CorruptionError(f"{path} is damaged: it has other sessions than it counts")
         except BaseException:
             connection.close()
             raise
@@ -117,7 +120,7 @@ def finish_export(connection: Connection, path: Path) -> None:
     """Say that an export is whole, once all of it is on disk."""
     with translated(f"finishing {path}"):
         connection.pragma("synchronous", "extra")  # the one sync of the file takes all that was written before along
-        connection.execute(schema.PUT_META, (schema.EXPORT, 1))
+        connection.execute(schema.PUT_META, (schema.EXPORT, 1 + schema.count_sessions(connection)[0]))
 
 
 def _inspect(path: Path, *, writing: bool = True) -> bool:
