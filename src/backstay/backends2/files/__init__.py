@@ -22,7 +22,7 @@ from backstay.backends2.files import upkeep
 from backstay.backends2.files.blobs import Blobs
 from backstay.backends2.files.catalogue import Catalogue, Summary
 from backstay.backends2.files.disk import Disk, translated
-from backstay.backends2.files.folder import Count, Folder, place
+from backstay.backends2.files.folder import Count, Folder
 from backstay.backends2.files.group_commit import Writer
 from backstay.backends2.files.index import Rows
 from backstay.errors import BackstayError, ClosedError
@@ -237,7 +237,7 @@ class FilesBackend:
 
     def _about(self, session: str, find: Callable[[Rows], T], none: T, *, hidden: bool = False) -> T:
         def look() -> T:
-            journal = self._catalogue.journal(place(session, hidden=hidden))
+            journal = self._catalogue.of(session, hidden=hidden)
             if journal is None:
                 return none
             journal.rows.known_session()
@@ -253,11 +253,11 @@ class FilesBackend:
         if count is None:
             count = self._folder.first(self._folder.count() or Count())
         view = View(now_us=clock_us(), wall_us=time.time_ns() // 1000, fresh=count.last + 1)
-        journal = self._catalogue.journal(place(ask.session, hidden=ask.hidden))
+        journal = self._catalogue.of(ask.session, hidden=ask.hidden)
         if journal is not None:
             journal.renew(count.renewals)
             journal.rows.fill(view, ask)
             journal.forget_recent()
-        beside = None if ask.beside is None else self._catalogue.journal(place(ask.beside))
+        beside = None if ask.beside is None else self._catalogue.of(ask.beside)
         view.beside = None if beside is None else beside.rows.known_session()
         return view

@@ -10,7 +10,7 @@ import threading
 
 import msgspec
 
-from backstay.backends2.files.folder import Count, Folder, place
+from backstay.backends2.files.folder import JOURNAL, Count, Folder, is_name, place
 from backstay.backends2.files.journal import Journal, is_noted
 from backstay.backends2.files.lines import Note, Put, body_of
 from backstay.errors import CorruptionError
@@ -19,6 +19,7 @@ from backstay.port.row_codec import open_session
 
 _OPEN_JOURNALS = 32
 _LOOKS = 4
+_NAMELESS = "?"
 
 
 class Summary(msgspec.Struct, frozen=True, gc=False):
@@ -70,6 +71,15 @@ class Catalogue:
             self.forget(name)
             return None
         self.keep(journal)
+        return journal
+
+    def of(self, session: str, *, hidden: bool = False) -> Journal | None:
+        """The journal of a session; a CorruptionError for one that is listed and does not say its id."""
+        journal = self.journal(place(session, hidden=hidden))
+        nameless = journal is None and session.startswith(_NAMELESS) and is_name(session[1:])
+        if nameless and self._folder.disk.is_there(self._folder.journal(session[1:])):
+            hint = "its lines can be read by eye; other sessions are not touched"
+            raise CorruptionError(f"{session[1:]}{JOURNAL} does not say whose it is", hint=hint)
         return journal
 
     def keep(self, journal: Journal) -> None:
@@ -155,5 +165,5 @@ def _noted_row(name: str, note: Note | None) -> SessionRow | None:
 
 def _unknown(name: str, put: Put | None = None) -> SessionRow:
     """Stands in a list for a session whose row is lost, maybe with its id: a list is never silently shorter."""
-    id_ = f"?{name}" if put is None or place(str(put.key)) != name else str(put.key)
-    return SessionRow(id_, b"", 0, 0, status="damaged")
+    id_ = _NAMELESS + name if put is None or place(str(put.key)) != name else str(put.key)
+    return SessionRow(id_, b"", 0, 0, status="halted", reason="damaged")
