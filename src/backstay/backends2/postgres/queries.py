@@ -69,8 +69,8 @@ _NEW_BLOBS = (
 )
 _SIZES = (
     "SELECT count(*), coalesce(sum(checkpoints), 0)::bigint, coalesce(sum(logical), 0)::bigint, "
-    "(SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c "
-    "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname::text::bytea = %s AND c.relkind = 'r') "
+    "(SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c WHERE c.relkind = 'r' AND c.relnamespace = "
+    "(SELECT m.relnamespace FROM pg_class m WHERE m.oid = '{schema_text}.meta'::regclass)) "
     "FROM {schema}.sessions WHERE NOT hidden"
 )
 _CHANGES = "SELECT hashtextextended(pg_current_snapshot()::text, 0)"
@@ -270,4 +270,4 @@ def changes(wire: Wire) -> int:
 
 def sizes(wire: Wire) -> Sizes:
     """Totals, and what the tables with their indexes take on the server's disk."""
-    return Sizes(*wire.rows(_SIZES, wire.place.schema.encode())[0])
+    return Sizes(*wire.rows(_SIZES)[0])
