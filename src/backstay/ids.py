@@ -11,6 +11,7 @@ somebody else made (an adapter's, a predecessor's) is *foreign*: a backend keeps
 
 from __future__ import annotations
 
+import functools
 import re
 from hashlib import sha256
 
@@ -67,9 +68,10 @@ def is_ours(id_: str) -> bool:
     return _OURS.fullmatch(id_) is not None
 
 
+@functools.lru_cache(maxsize=256)  # asked for several times with every checkpoint
 def _pad(uid: bytes) -> bytes:
     return sha256(b"id\0" + uid).digest()[:_SEQUENCE_BYTES]
 
 
 def _xor(data: bytes, pad: bytes) -> bytes:
-    return bytes([one ^ other for one, other in zip(data, pad, strict=True)])
+    return (int.from_bytes(data, "big") ^ int.from_bytes(pad, "big")).to_bytes(len(data), "big")
