@@ -115,4 +115,6 @@ def _trouble(state: str | None) -> tuple[str, str]:
         return "the server gave up on it (statement timeout)", "try again"
     if state in _UNDONE or state in (UNIQUE, MISSED):
         return "others were in the way", "try again"
-    return "the server did not answer", "try again"
+    if state is None or state in _AWAY:
+        return "the server did not answer", "try again"
+    return "the server could not do it", "look at its log"

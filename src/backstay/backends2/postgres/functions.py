@@ -238,8 +238,10 @@ _PUT = """
   END LOOP;
 """
 
-# References go and come; a blob that nobody refers to any more goes. A blob that a write needs may be removed by
-# another between the insert that found it and the lock: then the write goes round again.
+# References go and come; a blob that nobody refers to any more goes. Those who insert wait only for those who inserted
+# the same before, and those who lock only for those who lock, both in the order of digests: so there is no circle. A
+# blob that another removes between the insert that found it and the lock is therefore a miss: to insert it now, with
+# locks held, could close one.
 _REFER = """
   IF p_x_session THEN
     WITH gone AS (DELETE FROM {schema}.refs WHERE sid = v_sid RETURNING digest)
@@ -251,25 +253,22 @@ _REFER = """
     SELECT array_agg(DISTINCT digest) INTO v_gone FROM gone;
   END IF;
   IF p_b_digests IS NOT NULL OR v_gone IS NOT NULL THEN
-    LOOP
-      INSERT INTO {schema}.blobs(digest, data)
-      SELECT b.digest, b.data FROM unnest(p_b_digests, p_b_contents) AS b(digest, data) WHERE b.data IS NOT NULL
-      ORDER BY b.digest ON CONFLICT (digest) DO NOTHING;
-      IF v_gone IS NULL THEN
-        v_held := ARRAY(
-          SELECT digest FROM {schema}.blobs WHERE digest = ANY(p_b_digests) ORDER BY digest FOR KEY SHARE);
-      ELSE
-        v_held := ARRAY(
-          SELECT digest FROM {schema}.blobs WHERE digest = ANY(p_b_digests || v_gone) ORDER BY digest FOR UPDATE);
-      END IF;
-      EXIT WHEN coalesce(p_b_digests <@ v_held, true);
+    INSERT INTO {schema}.blobs(digest, data)
+    SELECT b.digest, b.data FROM unnest(p_b_digests, p_b_contents) AS b(digest, data) WHERE b.data IS NOT NULL
+    ORDER BY b.digest ON CONFLICT (digest) DO NOTHING;
+    IF v_gone IS NULL THEN
+      v_held := ARRAY(SELECT digest FROM {schema}.blobs WHERE digest = ANY(p_b_digests) ORDER BY digest FOR KEY SHARE);
+    ELSE
+      v_held := ARRAY(
+        SELECT digest FROM {schema}.blobs WHERE digest = ANY(p_b_digests || v_gone) ORDER BY digest FOR UPDATE);
+    END IF;
+    IF NOT p_b_digests <@ v_held THEN
       v_lost := (SELECT string_agg(encode(b.digest, 'hex'), ' ')
         FROM unnest(p_b_digests, p_b_contents) AS b(digest, data)
         WHERE b.data IS NULL AND b.digest <> ALL(v_held));
-      IF v_lost IS NOT NULL THEN
-        RAISE EXCEPTION 'blobs are needed and not here' USING ERRCODE = 'BS001', DETAIL = v_lost;
-      END IF;
-    END LOOP;
+      EXIT fits WHEN v_lost IS NULL;
+      RAISE EXCEPTION 'blobs are needed and not here' USING ERRCODE = 'BS001', DETAIL = v_lost;
+    END IF;
     INSERT INTO {schema}.refs(sid, kind, number, digest)
     SELECT v_sid, d.kind, d.number, d.digest FROM unnest(p_d_kinds, p_d_numbers, p_d_digests) AS d(kind, number, digest)
     ON CONFLICT DO NOTHING;
@@ -337,7 +336,7 @@ BEGIN
     RETURN ARRAY['w'::bytea || int8send({_NOW}) || int8send({_LAST}) || int8send(v_sid)
       || int8send(coalesce(v_touched, 0))];
   END fits;
-  IF v_changed THEN
+  IF v_changed OR v_held IS NOT NULL THEN
     RAISE EXCEPTION 'what a write rests on has changed' USING ERRCODE = 'BS002';
   END IF;
   RETURN {{schema}}.look_2({_LOOKED});

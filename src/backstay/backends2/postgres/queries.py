@@ -7,7 +7,14 @@ from typing import Any
 
 from backstay.backends2.postgres.pool import Wire
 from backstay.backends2.postgres.protocol import BYTES, INT, INT_LIST, pack_int, pack_ints, rows_of, text_bytes
-from backstay.backends2.postgres.views import count_checkpoints, count_names, name_columns, name_of, session_of
+from backstay.backends2.postgres.views import (
+    count_checkpoints,
+    count_names,
+    line_columns,
+    name_columns,
+    name_of,
+    session_of,
+)
 from backstay.errors import CorruptionError
 from backstay.port import (
     CheckpointRow,
@@ -54,7 +61,7 @@ _COLUMNS = {
     Kind.KEYFRAME: ("keyframes", "sequence, body", ("sequence",)),
     Kind.CALL: ("calls", "run, journal, n, body", ("run", "journal", "n")),
 }
-_LISTED = "s.id, s.hidden, s.uid, s.touched, s.checkpoints, s.logical, s.status, s.agent, s.body"
+_LISTED = "s.id, s.hidden, s.touched, s.body, s.uid, s.checkpoints, s.logical, s.status, s.agent"
 _LANES = (
     "SELECT n.name, n.marks, n.run, n.journal, n.sequence, n.body, "
     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint, "
@@ -69,8 +76,8 @@ _NEW_BLOBS = (
 )
 _SIZES = (
     "SELECT count(*), coalesce(sum(checkpoints), 0)::bigint, coalesce(sum(logical), 0)::bigint, "
-    "(SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c "
-    "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname::text::bytea = %s AND c.relkind = 'r') "
+    "(SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c WHERE c.relkind = 'r' AND c.relnamespace = "
+    "(SELECT m.relnamespace FROM pg_class m WHERE m.oid = '{schema_text}.meta'::regclass)) "
     "FROM {schema}.sessions WHERE NOT hidden"
 )
 _CHANGES = "SELECT hashtextextended(pg_current_snapshot()::text, 0)"
@@ -205,20 +212,9 @@ def _range(start: bytes) -> tuple[bytes, bytes]:
     return start, start + b"\xff" * 17
 
 
-def _listed(
-    id_: bytes,
-    hidden: bool,  # noqa: FBT001 - a column
-    uid: bytes,
-    touched: int,
-    checkpoints: int,
-    logical: int,
-    status: bytes,
-    agent: bytes | None,
-    body: bytes,
-) -> SessionRow:
+def _listed(id_: bytes, hidden: bool, touched: int, body: bytes, *columns: Any) -> SessionRow:  # noqa: FBT001 - a column
     row = session_of(body, id_.decode("utf-8", "surrogatepass"), touched, hidden=hidden)
-    columns = row.uid, row.checkpoints, row.logical_bytes, text_bytes(row.status), row.agent and text_bytes(row.agent)
-    if columns != (uid, checkpoints, logical, status, agent):
+    if list(columns) != line_columns(row):
         raise CorruptionError(f"the line of session {row.id!r} does not agree with its index", hint="run verify")
     return row
 
@@ -273,4 +269,4 @@ def changes(wire: Wire) -> int:
 
 def sizes(wire: Wire) -> Sizes:
     """Totals, and what the tables with their indexes take on the server's disk."""
-    return Sizes(*wire.rows(_SIZES, wire.place.schema.encode())[0])
+    return Sizes(*wire.rows(_SIZES)[0])

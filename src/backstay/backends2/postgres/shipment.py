@@ -95,8 +95,7 @@ class Shipment:
     @property
     def ends(self) -> bool:
         """True if the session goes, or gets another name."""
-        line, before = self.line, self._session
-        moved = line is not None and before is not None and (line.hidden, line.id) != (before.hidden, before.id)
+        moved = self.line is not None and (self.line.hidden, self.line.id) != self._known.place
         return moved or any([kind is Kind.SESSION for kind, _ in self._drops])
 
     def add(self, ask: Ask, view: Watched, batch: Batch) -> None:

@@ -36,7 +36,7 @@ from backstay.port import (
     refuse_unknown,
 )
 from backstay.port.lease import clock_us
-from backstay.port.row_codec import open_call, open_checkpoint, open_name, open_session
+from backstay.port.row_codec import is_foreign, open_call, open_checkpoint, open_name, open_session
 from backstay.port.rows import marks_of
 
 LOOK = "SELECT {schema}.look_2(" + ", ".join(["%s"] * 16) + ")"
@@ -121,6 +121,7 @@ class Known:
     """See the module's text. What is said of checkpoints, foreign ids and other sessions holds as it was read only."""
 
     def __init__(self, ask: Ask) -> None:
+        self.place = ask.hidden, ask.session
         self.read = ask  # what was asked of the server, as long as nothing was written since
         self.pristine = True  # read within this very call, and nothing decided since
         self.sid: int | None = None
@@ -237,7 +238,7 @@ class Known:
 
     def apply(self, batch: Batch, revision: int) -> None:
         """Take in what a rule decided, as it will be once it is written."""
-        for row in batch.puts:
+        for row in sorted(batch.puts, key=lambda row: not isinstance(row, SessionRow)):  # it has the uid
             if isinstance(row, SessionRow):
                 self.session, self.revision = row, revision
                 self.last = max(self.last, row.touched)
@@ -250,7 +251,9 @@ class Known:
                 if row.at[:2] in self.counts:
                     self.counts[row.at[:2]] = max(self.counts[row.at[:2]], row.n + 1)
             elif isinstance(row, CheckpointRow):
-                self.checkpoints[row.sequence], self.foreign[row.id] = row, row.sequence
+                self.checkpoints[row.sequence] = row
+                if is_foreign(row, self.uid or b""):
+                    self.foreign[row.id] = row.sequence
         for kind, key in batch.drops:
             if kind is Kind.NAME:
                 self.names[str(key)] = _ABSENT
@@ -362,6 +365,12 @@ def count_checkpoints(line: SessionRow, here: int) -> None:
 def session_of(body: bytes, id_: str, touched: int, *, hidden: bool = False) -> SessionRow:
     """A session's line with the server's own number in it; see `schema`."""
     return msgspec.structs.replace(open_session(body, id_=id_, hidden=hidden), touched=touched)
+
+
+def line_columns(row: SessionRow) -> list[Any]:
+    """What the server knows of a session's line."""
+    agent = None if row.agent is None else text_bytes(row.agent)
+    return [row.uid, row.checkpoints, row.logical_bytes, text_bytes(row.status), agent]
 
 
 def name_columns(row: LaneRow | TagRow) -> list[int | None]:

@@ -165,9 +165,9 @@ class Line:
             self._queue = [other for other in (*taken, *self._queue) if not other.gone]
             self._batch = []
             heir = self._queue[0] if self._queue else None
-            self._leader = heir
             if heir is not None:
-                heir.wake()
+                heir.wake()  # it looks whether it leads only when it gets the mutex
+            self._leader = heir
 
 
 class Writer:
