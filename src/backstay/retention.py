@@ -6,7 +6,7 @@ time seen up to a checkpoint's sequence, so that a writer whose clock was behind
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -54,47 +54,46 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 class Point(msgspec.Struct, frozen=True, gc=False):
     """A checkpoint as retention sees it."""
 
-    id: str
-    link_id: str | None
+    sequence: int
+    parent: int | None
     at_us: int
     labelled: bool
 
 
 def to_drop(
-    points: Sequence[Point], heads: Iterable[str], pinned: Collection[str], retention: Retention, *, now_us: int
-) -> list[str]:
-    """The ids that go, oldest first. `points` are all of a session's, oldest first; `pinned` are tags and undos."""
+    points: Sequence[Point], heads: Collection[int], pinned: Collection[int], retention: Retention, *, now_us: int
+) -> list[int]:
+    """The sequences that go, oldest first. `points` are all of a session's, oldest first; `pinned`: tags and undos."""
     if not retention.thins:
         return []
-    heads = set(heads)
-    by_id = {point.id: point for point in points}
+    parents = {point.sequence: point.parent for point in points}
     kept = {*heads, *pinned, *_fork_points(points)}
     if retention.keep_labelled:
-        kept.update([point.id for point in points if point.labelled])
+        kept.update([point.sequence for point in points if point.labelled])
     if retention.keep_days is not None:
         youngest = now_us - retention.keep_days * _DAY_US
         latest = 0
         for point in points:
             latest = max(latest, point.at_us)
             if latest > youngest:
-                kept.add(point.id)
+                kept.add(point.sequence)
     if retention.keep_last is not None:
         for head in heads:
-            at: str | None = head
+            at: int | None = head
             for _ in range(retention.keep_last):
-                if at is None or at not in by_id:
+                if at is None or at not in parents:
                     break
                 kept.add(at)
-                at = by_id[at].link_id
-    return [point.id for point in points if point.id not in kept]
+                at = parents[at]
+    return [point.sequence for point in points if point.sequence not in kept]
 
 
-def _fork_points(points: Sequence[Point]) -> set[str]:
-    seen: set[str] = set()
-    forks: set[str] = set()
+def _fork_points(points: Sequence[Point]) -> set[int]:
+    seen: set[int] = set()
+    forks: set[int] = set()
     for point in points:
-        if point.link_id is not None:
-            (forks if point.link_id in seen else seen).add(point.link_id)
+        if point.parent is not None:
+            (forks if point.parent in seen else seen).add(point.parent)
     return forks
 
 

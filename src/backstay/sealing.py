@@ -49,9 +49,11 @@ def seal_delta(record: Record, *, uid: bytes, tail: bytes, base: bytes, state: b
     return _seal(record, b"delta\0" + uid + tail + base + state, pack=False)
 
 
-def open_delta(data: bytes, *, uid: bytes, tail: bytes, base: bytes, state: bytes) -> Record:
-    """The delta in these bytes, or a CorruptionError."""
-    return _open(data, b"delta\0" + uid + tail + base + state)
+def open_delta(
+    data: bytes, *, uid: bytes, tail: bytes, base: bytes, state: bytes, limit: int | None = None
+) -> Record:
+    """The delta in these bytes, or a CorruptionError; `limit`: one that announces more bytes is not unpacked."""
+    return _open(data, b"delta\0" + uid + tail + base + state, limit)
 
 
 def seal_keyframe(record: Record, *, uid: bytes, tail: bytes, state: bytes) -> bytes:
@@ -59,9 +61,9 @@ def seal_keyframe(record: Record, *, uid: bytes, tail: bytes, state: bytes) -> b
     return _seal(record, b"keyframe\0" + uid + tail + state, pack=True)
 
 
-def open_keyframe(data: bytes, *, uid: bytes, tail: bytes, state: bytes) -> Record:
-    """The whole copy in these bytes, or a CorruptionError."""
-    return _open(data, b"keyframe\0" + uid + tail + state)
+def open_keyframe(data: bytes, *, uid: bytes, tail: bytes, state: bytes, limit: int | None = None) -> Record:
+    """The whole copy in these bytes, or a CorruptionError; `limit` as for a delta."""
+    return _open(data, b"keyframe\0" + uid + tail + state, limit)
 
 
 def salvage(data: bytes) -> Record | None:
@@ -71,6 +73,15 @@ def salvage(data: bytes) -> Record | None:
     except msgspec.DecodeError:
         return None
     return Record(ops, LOST, _split(refs)) if check == _check(ops, refs) else None
+
+
+def peek(data: bytes) -> Record | None:
+    """The record in these bytes, not verified: for whoever looks for something before it is read properly."""
+    try:
+        _, ops, refs, mode, size, packed = _decode(data[SEAL_BYTES:])
+        return Record(ops, _unpack(mode, packed, min(max(size, 0), _MAX_BODY_BYTES)), _split(refs))
+    except (msgspec.DecodeError, CorruptionError):
+        return None
 
 
 def spill(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
@@ -140,7 +151,7 @@ def _seal(record: Record, names: bytes, *, pack: bool) -> bytes:
     return sha256(names + data).digest()[:SEAL_BYTES] + data
 
 
-def _open(data: bytes, names: bytes) -> Record:
+def _open(data: bytes, names: bytes, limit: int | None) -> Record:
     rest = data[SEAL_BYTES:]
     if sha256(names + rest).digest()[:SEAL_BYTES] != data[:SEAL_BYTES]:
         raise CorruptionError("a stored record is damaged, or stands in the place of another")
@@ -148,8 +159,8 @@ def _open(data: bytes, names: bytes) -> Record:
         _, ops, refs, mode, size, packed = _decode(rest)
     except msgspec.DecodeError as error:
         raise CorruptionError("a stored record is sealed but does not decode") from error
-    if not 0 <= size <= _MAX_BODY_BYTES:
-        raise CorruptionError("a stored record announces more than a state may have")
+    if not 0 <= size <= (_MAX_BODY_BYTES if limit is None else min(limit, _MAX_BODY_BYTES)):
+        raise CorruptionError("a stored record announces more than its state may have")
     return Record(ops, _unpack(mode, packed, size), _split(refs) if refs else ())
 
 

@@ -2,14 +2,47 @@
 
 import msgspec
 
-from backstay.port import Backend, Key, Kind
+from backstay.port import Ask, Backend, Batch, CallRow, CheckpointRow, Decide, Key, Kind, More, View
 from backstay.testing.contract2 import BackendContract, Change
 from tests.backends2.dict_backend import DictBackend, Disk, kept_in, name_of, place
 
 
+class ForgetfulBackend(DictBackend):
+    """Does not know whether a write went through, where it was told to lose the answer; then it tries again."""
+
+    loses = False
+
+    def write(self, ask: Ask, decide: Decide) -> View:
+        if not self.loses:
+            return super().write(ask, decide)
+        self.loses = False
+        tried: list[Batch] = []
+
+        def first(view: View) -> Batch | More:
+            answer = decide(view)
+            tried.extend([answer] if isinstance(answer, Batch) else [])
+            return answer
+
+        def second(view: View) -> Batch | More:
+            view.again = True
+            return decide(view)
+
+        super().write(ask, first)
+        rows = [row for batch in tried for row in batch.puts]
+        sequences = tuple([row.sequence for row in rows if isinstance(row, CheckpointRow)])
+        calls = tuple([row.at for row in rows if isinstance(row, CallRow)])
+        wider = {"sequences": ask.sequences + sequences, "calls": ask.calls + calls}
+        return super().write(msgspec.structs.replace(ask, **wider), second)
+
+
 class TestDict(BackendContract):
     def make(self) -> Backend:
-        return DictBackend(Disk())
+        return ForgetfulBackend(Disk())
+
+    def lose_answer(self, backend: Backend) -> bool:
+        assert isinstance(backend, ForgetfulBackend)
+        backend.loses = True
+        return True
 
     def reopen(self, backend: Backend) -> Backend:
         assert isinstance(backend, DictBackend)

@@ -81,7 +81,7 @@ def place_of(kind: Kind, sid: int, key: Key) -> tuple[str, tuple[Any, ...]]:
         return "rows WHERE sid = ? AND kind = ? AND name = ?", (sid, int(kind), key)
     if kind is Kind.CALL:
         assert isinstance(key, tuple)
-        return "calls WHERE sid = ? AND run = ? AND journal = ? AND n = ?", (sid, *key)
+        return "calls WHERE sid = ? AND run = ? AND journal = ? AND key & 16777215 = ?", (sid, *key)
     assert isinstance(key, int)
     table = "checkpoints" if kind is Kind.CHECKPOINT else "keyframes"
     return f"{table} WHERE key = ?", (sid << 32 | key,)

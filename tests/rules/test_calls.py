@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from backstay.errors import ConflictError, LeaseHeldError, NotFoundError
+from backstay.errors import ConflictError, FencedError, LeaseHeldError, NotFoundError
 from backstay.port import CallRow, LaneRow, SessionRow, Unreadable
 from backstay.port.rows import ABANDONED, DONE, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
 from backstay.rules import refusals, runs
@@ -277,7 +277,7 @@ def test_a_stalled_run_writes_nothing_once_it_was_given_up(shelf: Shelf) -> None
     begun = shelf.begin(found.lease, "a")
     shelf.pass_time()
     shelf.abandon()
-    with pytest.raises(refusals.FencedError):
+    with pytest.raises(FencedError):
         shelf.finish(found.lease, begun)
 
 

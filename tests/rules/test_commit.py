@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -119,8 +121,15 @@ def test_an_id_of_the_callers_is_kept_as_it_is() -> None:
 # by a run
 
 
-def run_lane(**fields: object) -> LaneRow:
-    given = {"run": 5, "token": 1, "entered": True, "unfinished": True, "claim": claim(), "input": b"\0in"}
+def run_lane(**fields: Any) -> LaneRow:
+    given: dict[str, Any] = {
+        "run": 5,
+        "token": 1,
+        "entered": True,
+        "unfinished": True,
+        "claim": claim(),
+        "input": b"\0in",
+    }
     return lane(at=1, **(given | fields))
 
 
@@ -213,7 +222,7 @@ def test_a_run_that_was_silent_and_not_missed_goes_on() -> None:
 
 
 def test_nobody_else_writes_where_a_run_is_alive() -> None:
-    with pytest.raises(LeaseHeldError, match="process 4711 on far.example, which holds the lease until 2023-11-14"):
+    with pytest.raises(LeaseHeldError, match=r"process 4711 on far\.example, which holds the lease until 2023-11-14"):
         commit(plan(expect=head(1).id))(view_of(BEGUN, run_lane()))
 
 

@@ -153,7 +153,13 @@ def test_calls_go_with_the_checkpoint_that_took_them_in_or_left_them() -> None:
 
 
 def test_a_branch_moves_back_to_what_stays_and_whoever_comes_back_to_it_is_fenced() -> None:
-    stalled = {"run": 5, "token": 1, "entered": True, "claim": claim(NOW_US - LEASE_US), "status": "failed"}
+    stalled: dict[str, Any] = {
+        "run": 5,
+        "token": 1,
+        "entered": True,
+        "claim": claim(NOW_US - LEASE_US),
+        "status": "failed",
+    }
     before = lane(at=4, **stalled)
     batch = decided(deletion(3, 4, anchors=(2,)), chain(before, pending={"main": [done("a", (5, 4, 0))]}))
     assert put_of(batch, LaneRow) == msgspec.structs.replace(before, head=head(2), journal=2, token=2)
@@ -199,9 +205,8 @@ def delete(shelf: Shelf, *gone: int, again: bool = False) -> Any:
         while at in gone:
             at = tables.checkpoints[at].parent if at in tables.checkpoints else None
         anchors |= set() if at is None else {at}
-        for child in tables.children.get(sequence, ()):
-            if child not in gone:
-                rewrites.append(Rewrite(child, at, keyframe=b"keyframe"))
+        staying = [child for child in tables.children.get(sequence, ()) if child not in gone]
+        rewrites += [Rewrite(child, at, keyframe=b"keyframe") for child in staying]
     plan = deletion(*gone, rewrites=tuple(rewrites), anchors=tuple(anchors))
     return shelf.write(plan.ask, delete_checkpoints(plan), again=again)
 
@@ -258,6 +263,17 @@ def test_calls_that_came_to_another_head_by_an_undo_wait_there(shelf: Shelf) -> 
     delete(shelf, 4)
     assert shelf.lane().head == shelf.tables.checkpoints[3].head  # type: ignore[union-attr]
     assert ids_of(shelf.pending()) == ["a"]
+
+
+def test_deleting_a_restore_gives_back_what_an_undo_had_brought_to_its_head(shelf: Shelf) -> None:
+    shelf.commit()
+    worked(shelf, "a")
+    shelf.commit(undoable=True)
+    shelf.commit(undoable=True, takes_up=True)
+    shelf.commit(undoable=True)
+    delete(shelf, 4)
+    assert (shelf.lane().journal, shelf.lane().undo) == (1, None)
+    assert ids_of(shelf.enter().calls) == ["a"]
 
 
 def test_calls_made_on_a_head_wait_there_though_it_was_gone_back_and_forth_since(shelf: Shelf) -> None:
@@ -357,11 +373,12 @@ def test_a_branch_does_not_move_back_to_what_cannot_be_read_or_was_not_looked_at
 
 
 def test_the_children_must_be_those_that_were_rewritten() -> None:
-    for plan, children in (
+    cases: list[tuple[Deletion, dict[int, list[int]]]] = [
         (MIDDLE, {2: [3, 5]}),
         (deletion(2), {2: [3]}),
         (MIDDLE, {2: []}),
-    ):
+    ]
+    for plan, children in cases:
         with pytest.raises(ConflictError, match="other checkpoints rest on those to be deleted"):
             decided(plan, chain(children=children))
 

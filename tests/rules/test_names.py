@@ -111,7 +111,11 @@ def test_a_tag_is_forgotten_and_its_checkpoint_stays() -> None:
 
 def test_a_tag_that_is_not_there_cannot_be_forgotten_unless_it_was_a_moment_ago() -> None:
     rule = branches.untag(SESSION, "old")
-    for seen, said in ((view_of(BEGUN), "no tag 'old'"), (view_of(BEGUN, lane("old", 1)), "no tag"), (view_of(), "no s")):
+    for seen, said in (
+        (view_of(BEGUN), "no tag 'old'"),
+        (view_of(BEGUN, lane("old", 1)), "no tag"),
+        (view_of(), "no s"),
+    ):
         with pytest.raises(NotFoundError, match=said):
             rule(seen)
     for seen in (view_of(BEGUN, again=True), view_of(again=True)):
@@ -168,7 +172,11 @@ def test_nobody_deletes_a_branch_that_is_being_run_or_is_not_there() -> None:
     with pytest.raises(LeaseHeldError):
         rule(view_of(BEGUN, lane(at=2, run=5, claim=claim())))
     assert batch_of(rule(view_of(BEGUN, lane(at=2, run=5, claim=claim(NOW_US - LEASE_US))))).drops
-    for seen, said in ((view_of(BEGUN), "no branch 'main'"), (view_of(BEGUN, TagRow("main", 1)), "no br"), (view_of(), "no s")):
+    for seen, said in (
+        (view_of(BEGUN), "no branch 'main'"),
+        (view_of(BEGUN, TagRow("main", 1)), "no br"),
+        (view_of(), "no s"),
+    ):
         with pytest.raises(NotFoundError, match=said):
             rule(seen)
     for seen in (view_of(BEGUN, again=True), view_of(again=True)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -14,6 +16,7 @@ from backstay.errors import (
     NotFoundError,
 )
 from backstay.port import LaneRow, SessionRow, TagRow, View
+from backstay.port.lease import Claim
 from backstay.port.rows import ENTERED, marks_of
 from backstay.rules import runs
 from backstay.rules.refusals import Lease, holds
@@ -45,7 +48,7 @@ def shelf() -> Shelf:
 
 
 BEGUN = line(sequence=1, checkpoints=1, lanes=1, status="completed", reason="x", agent="support")
-DEAD = {"run": 5, "token": 3, "entered": True, "unfinished": True, "claim": claim(NOW_US - LEASE_US)}
+DEAD: dict[str, Any] = {"run": 5, "token": 3, "entered": True, "unfinished": True, "claim": claim(NOW_US - LEASE_US)}
 
 
 def entered(view: View, **fields: object) -> runs.Entered:
@@ -63,7 +66,14 @@ def test_the_first_run_makes_session_and_branch() -> None:
     batch = batch_of(runs.enter(new)(view_of()))
     after = put_of(batch, LaneRow)
     assert after == lane(
-        run=9, token=1, entered=True, unfinished=True, claim=claim(), input=b"\0in", nonce=b"nonce", status="in_progress"
+        run=9,
+        token=1,
+        entered=True,
+        unfinished=True,
+        claim=claim(),
+        input=b"\0in",
+        nonce=b"nonce",
+        status="in_progress",
     )
     assert put_of(batch, SessionRow) == line(touched=9, lanes=1, agent="support")
     assert batch.answer == runs.Entered(Lease(SESSION, "main", 9, 1, LEASE_US), None, after, ())
@@ -420,5 +430,5 @@ def test_where_a_run_stood_depends_on_all_that_was_recorded() -> None:
 
 def test_a_lease_names_its_holder_and_both_clocks() -> None:
     view = View(now_us=100, wall_us=7000)
-    assert runs.claim_for(view, HOLDER, 50) == runs.Claim(HOLDER, 50, 150, 7050)
+    assert runs.claim_for(view, HOLDER, 50) == Claim(HOLDER, 50, 150, 7050)
     assert checkpoint(1).head.sequence == 1

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from backstay.errors import AlreadyExistsError, ConflictError, InvalidInputError, LeaseHeldError, NotFoundError
 from backstay.ids import MAX_SEQUENCE
-from backstay.port import EVERY, Ask, Batch, CheckpointRow, Kind, LaneRow, SessionRow
+from backstay.port import EVERY, Ask, Batch, CheckpointRow, Kind, LaneRow, Row, SessionRow
 from backstay.rules import deletion
 from tests.rules.shelf import (
+    HOLDER,
     LEASE_US,
     NOW_US,
     SESSION,
@@ -41,6 +44,12 @@ def test_a_session_is_hidden_at_once_under_a_name_of_its_own() -> None:
     hidden = put_of(batch, SessionRow)
     assert hidden == msgspec.structs.replace(BEGUN, id=f"{UID.hex()}.9", hidden=True, touched=9)
     assert (batch.answer, batch.wakes, batch.drops) == (hidden, True, ())
+
+
+def test_whoever_empties_a_session_is_not_taken_for_one_that_left_it_behind() -> None:
+    assert put_of(batch_of(deletion.hide(SESSION)(view_of(BEGUN))), SessionRow).claim is None
+    emptied = put_of(batch_of(deletion.hide(SESSION, holder=HOLDER)(view_of(BEGUN))), SessionRow)
+    assert emptied.claim == claim(lease_us=60_000_000)
 
 
 def test_two_sessions_of_one_uid_can_be_on_their_way_out_at_once(shelf: Shelf) -> None:
@@ -83,7 +92,7 @@ def test_a_hidden_session_goes_in_portions_and_its_line_last(shelf: Shelf) -> No
     shelf.write(ask, deletion.drop_rows([(Kind.CHECKPOINT, 1), (Kind.KEYFRAME, 1)]))
     shelf.write(ask, deletion.drop_rows([(Kind.CALL, (found.lease.run, 1)), (Kind.NAME, "main")]))
     tables = shelf.sessions[True, hidden.id]
-    assert not (tables.checkpoints or tables.keyframes or tables.calls or tables.names)
+    assert [len(kept) for kept in (tables.checkpoints, tables.keyframes, tables.calls, tables.names)] == [0] * 4
     shelf.write(ask, deletion.drop_session())
     assert not shelf.sessions
     for rule in (deletion.drop_rows([(Kind.CHECKPOINT, 1)]), deletion.drop_session()):
@@ -101,7 +110,7 @@ def test_an_import_begins_hidden_and_ends_visible_with_all_its_rows(shelf: Shelf
     ask = deletion.show_ask(SHOWN)
     assert (ask.session, ask.hidden, ask.beside) == (UID.hex(), True, "imported")
     shelf.write(ask, deletion.arrive(ARRIVING))
-    rows = [checkpoint(1, keyframe=True), checkpoint(3, 1), lane(at=3)]
+    rows: list[Row] = [checkpoint(1, keyframe=True), checkpoint(3, 1), lane(at=3)]
     shelf.write(ask, deletion.add_rows("imported", rows, {}))
     assert shelf.look(Ask("imported")).session is None
     shelf.write(ask, deletion.show(SHOWN, last_run=0))
@@ -122,7 +131,15 @@ def test_the_blobs_of_a_portion_come_with_it() -> None:
 
 
 def test_leases_do_not_travel_and_what_was_entered_is_gone_on_with() -> None:
-    running = {"run": 5, "token": 4, "entered": True, "claim": claim(), "crashes": 3, "spot": b"spot", "nonce": b"n"}
+    running: dict[str, Any] = {
+        "run": 5,
+        "token": 4,
+        "entered": True,
+        "claim": claim(),
+        "crashes": 3,
+        "spot": b"spot",
+        "nonce": b"n",
+    }
     there = lane(at=1, input=b"\0in", status="waiting", purpose="files", **running)
     arrived = put_of(batch_of(deletion.add_rows("i", [there], {})(view_of(ARRIVING))), LaneRow)
     rest = {"entered": False, "claim": None, "crashes": 0, "spot": b"", "nonce": b"", "purpose": None}
@@ -140,7 +157,10 @@ def test_runs_of_this_store_get_numbers_beyond_those_that_came_along() -> None:
 
 
 def test_numbers_that_leave_no_room_for_the_stores_own_are_refused() -> None:
-    for row, last_run in ((SHOWN, deletion.MAX_RUN + 1), (msgspec.structs.replace(SHOWN, sequence=MAX_SEQUENCE + 1), 0)):
+    for row, last_run in (
+        (SHOWN, deletion.MAX_RUN + 1),
+        (msgspec.structs.replace(SHOWN, sequence=MAX_SEQUENCE + 1), 0),
+    ):
         with pytest.raises(InvalidInputError, match="no numbers left"):
             deletion.show(row, last_run=last_run)
     assert batch_of(deletion.show(SHOWN, last_run=deletion.MAX_RUN)(view_of(ARRIVING))).puts

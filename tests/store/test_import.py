@@ -22,7 +22,7 @@ from backstay.codec import encode_stored
 from backstay.delta import whole
 from backstay.digest import checkpoint_digest
 from backstay.model import MAX_DEPTH, StateDict
-from backstay.testing.author import next_turn
+from backstay.testing.author2 import next_turn
 from backstay.testing.exact import exactly_equal
 from backstay.testing.growth import CHANGES, Change, apply
 from backstay.upkeep import bundle

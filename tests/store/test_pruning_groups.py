@@ -26,7 +26,7 @@ def test_what_stays_between_checkpoints_that_go_is_whole(every: int, kind: str, 
         report = store.verify()
         assert report.ok, str(report)
         for point in session.log():
-            assert exactly_equal(session.load(point.id), states[point.id])
+            assert exactly_equal(dict(session.load(point.id)), states[point.id])
 
 
 def test_a_checkpoint_deleted_before_a_prune_does_no_harm_to_its_group(tmp_path: Path) -> None:

@@ -1,37 +1,44 @@
 """Damage to a journal: told, with what it costs; never a reason to make a call twice; and a way to go on."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 import backstay
-from backstay import CorruptionError, LeaseHeldError, Store, packing
-from tests.store.test_verify import behind_its_back
-from tests.store.travel import KINDS, LONG_ANSWER, crashing, journal_of, leave_in_doubt, open_kind, run_for_long
+from backstay import CorruptionError, LeaseHeldError, Store
+from backstay.port import CallRow, Kind
+from backstay.port.rows import Took
+from tests.store.rows import change_call, execute, harm, journal_of, lane_of, put, row_of, rows_of, take_away
+from tests.store.travel import KINDS, LONG_ANSWER, crashing, leave_in_doubt, open_kind, run_for_long
 
-SPOILED = "UPDATE calls SET body = CAST(body || x'00' AS BLOB) WHERE call = ?"
+NONSENSE = b"\x00\xc1"  # a packed value of no type
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, path: Path) -> Iterator[Store]:
+    with backstay.open("memory://" if request.param == "memory" else path, durability="relaxed") as opened:
+        yield opened
 
 
 def never() -> None:
     raise AssertionError("this call was made before")
 
 
-def begin(path: Path, name: str = "s") -> None:
+def begin(store: Store, name: str = "s") -> None:
     """A session with a checkpoint that took calls in, and two calls that are pending."""
-    with backstay.open(path) as store:
-        with store.session(name).run() as run:
-            run.append(run.call("model", lambda: LONG_ANSWER, kind="llm"))
-            run.call("pay", lambda: 1)
-        with crashing(store.session(name).run(input="go on")) as run:
-            run.call("pay", lambda: 2)
-            run.call("ship", lambda: 3)
+    with store.session(name).run() as run:
+        run.append(run.call("model", lambda: LONG_ANSWER, kind="llm"))
+        run.call("pay", lambda: 1)
+    with crashing(store.session(name).run(input="go on")) as run:
+        run.call("pay", lambda: 2)
+        run.call("ship", lambda: 3)
 
 
-def calls_in(path: Path, *, stood: int) -> list[int]:
-    """The calls that were made while the first session's branch stood somewhere."""
-    return [call for (call,) in behind_its_back(path, ("SELECT call FROM calls WHERE stood = ?", (stood,)))]
+def calls_at(store: Store, journal: int, session: str = "s") -> list[CallRow]:
+    """The calls that were made while the branch stood somewhere."""
+    return [call for call in rows_of(store, Kind.CALL, session) if call.journal == journal]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -44,36 +51,43 @@ def test_a_journal_with_everything_in_it_is_whole(kind: str, tmp_path: Path) -> 
         assert journal_of(store) == before
 
 
-def test_a_damaged_call_of_the_past_is_one_problem_and_the_work_goes_on(path: Path) -> None:
-    begin(path, "s")
-    begin(path, "other")
-    first = calls_in(path, stood=0)[0]
-    behind_its_back(path, (SPOILED, (first,)))
-    with backstay.open(path) as store:
-        session = store.session("s")
-        head = session.head()
-        assert head is not None
-        (problem,) = store.verify().problems
-        assert problem.session_id == "s"
-        assert head.id[:12] in problem.what
-        assert "session.calls()" in problem.cost
-        assert store.verify("other").ok
-        with pytest.raises(CorruptionError):
-            session.calls()
-        assert session.load() == {"messages": [LONG_ANSWER]}
-        with session.run() as run:
-            assert [run.call("pay", never), run.call("ship", never)] == [2, 3]
-        assert [call.result for call in session.calls()] == [2, 3]
-        session.delete(head)
-        assert store.verify().ok
+@pytest.mark.parametrize("how", ["nonsense", "taken away", "the last taken away"])
+def test_a_damaged_call_of_the_past_is_one_problem_and_the_work_goes_on(how: str, store: Store) -> None:
+    begin(store, "s")
+    begin(store, "other")
+    calls = calls_at(store, 0)
+    if how == "nonsense":
+        change_call(store, "s", calls[1], result=NONSENSE)
+    else:
+        take_away(store, "s", Kind.CALL, calls[-1 if "last" in how else 0].at)
+    session = store.session("s")
+    head = session.head()
+    assert head is not None
+    (problem,) = store.verify().problems
+    assert problem.session_id == "s"
+    assert head.id[:12] in problem.what
+    assert "session.calls()" in problem.cost
+    assert store.verify("other").ok
+    with pytest.raises(CorruptionError):
+        session.calls()
+    assert session.load() == {"messages": [LONG_ANSWER]}
+    with session.run() as run:
+        assert [run.call("pay", never), run.call("ship", never)] == [2, 3]
+    assert [call.result for call in session.calls()] == [2, 3]
+    session.delete(head)
+    assert store.verify().ok
 
 
 @pytest.mark.parametrize("how", ["spoiled", "taken away"])
 def test_a_damaged_pending_call_keeps_every_writer_away_until_somebody_gives_it_up(how: str, path: Path) -> None:
-    begin(path, "s")
-    begin(path, "other")
-    pay = calls_in(path, stood=1)[0]
-    behind_its_back(path, (SPOILED if how == "spoiled" else "DELETE FROM calls WHERE call = ?", (pay,)))
+    with backstay.open(path) as store:
+        begin(store, "s")
+        begin(store, "other")
+        pay = calls_at(store, 1)[0]
+    if how == "spoiled":
+        harm(path, "s", Kind.CALL, pay.at)
+    else:
+        harm(path, "s", Kind.CALL, pay.at, lambda _: None)
     with backstay.open(path) as store:
         session = store.session("s")
         (problem,) = store.verify().problems
@@ -122,77 +136,75 @@ def test_giving_up_does_not_take_the_work_of_somebody_who_is_at_it(kind: str, tm
         assert run.call("ship", lambda: 2) == 2
 
 
-def test_a_place_that_leads_nowhere_is_told(path: Path) -> None:
-    begin(path)
-    with backstay.open(path) as store:
-        head = store.session("s").head()
-        assert head is not None
-        (placed,) = [one for one in store.backend.calls("s", head.id) if one.call.place is not None]
-        run = placed.run
+def test_a_place_that_leads_nowhere_is_told(store: Store) -> None:
+    begin(store)
+    head = store.session("s").head()
+    assert head is not None
+    (placed,) = [call for call in calls_at(store, 0) if call.place is not None]
     # A well sealed call whose place is another: what a bug would leave, not a fault of the disk.
-    forged = _sealed(placed.call, run, place=b"\x92\xa8messages\x07")
-    behind_its_back(path, ("UPDATE calls SET body = ? WHERE call = ?", (forged, placed.slot)))
-    with backstay.open(path) as store:
-        (problem,) = store.verify().problems
-        assert head.id[:12] in problem.what
+    change_call(store, "s", placed, place=b"\x92\xa8messages\x07")
+    (problem,) = store.verify().problems
+    assert head.id[:12] in problem.what
 
 
-def _sealed(call: Any, run: int, **changed: Any) -> bytes:
-    return packing.seal_call(msgspec.msgpack.encode(msgspec.structs.replace(call, **changed)), run=run)
+def test_an_input_that_cannot_be_read_is_told_and_can_be_given_up(store: Store) -> None:
+    begin(store)
+    put(store, "s", msgspec.structs.replace(lane_of(store), input=NONSENSE))
+    (problem,) = store.verify().problems
+    assert "'main'" in problem.what
+    with pytest.raises(CorruptionError), store.session("s").run():
+        pass
+    store.session("s").abandon(reason="nobody knows what was asked")
+    assert store.verify().ok
 
 
-def test_an_input_that_cannot_be_read_is_told_and_can_be_given_up(path: Path) -> None:
-    begin(path)
-    behind_its_back(path, ("UPDATE runs SET input = x'c1' WHERE input IS NOT NULL", ()))
-    with backstay.open(path) as store:
-        (problem,) = store.verify().problems
-        assert "'main'" in problem.what
-        with pytest.raises(CorruptionError), store.session("s").run():
-            pass
-        store.session("s").abandon(reason="nobody knows what was asked")
-        assert store.verify().ok
+def test_a_call_that_waits_for_an_undo_is_checked_too(store: Store) -> None:
+    begin(store)
+    session = store.session("s")
+    session.restore("main")
+    assert store.verify().ok
+    take_away(store, "s", Kind.CALL, calls_at(store, 1)[1].at)
+    (problem,) = store.verify().problems
+    assert "'main'" in problem.what
+    assert "undo" in problem.cost
+
+
+def test_calls_that_a_checkpoint_left_behind_are_checked_with_it(store: Store) -> None:
+    begin(store)
+    made = store.session("s").commit({"somebody": "went on"})
+    took = row_of(store, made).took
+    assert took is not None
+    assert (took.journal, took.count) == (1, 2)
+    assert store.verify().ok
+    change_call(store, "s", calls_at(store, 1)[0], status="unheard of")
+    (problem,) = store.verify().problems
+    assert made.id[:12] in problem.what
+
+
+def test_a_checkpoint_that_names_calls_which_never_were_is_told(store: Store) -> None:
+    made = store.session("s").commit({"n": 1})
+    put(store, "s", msgspec.structs.replace(row_of(store, made), took=Took(7, 0, 1), refs=None))
+    (problem,) = store.verify().problems
+    assert made.id[:12] in problem.what
 
 
 # what nobody needs
 
 
-def test_calls_and_runs_of_nobody_are_space_and_a_repair_takes_nothing_else(path: Path) -> None:
-    begin(path, "s")
-    begin(path, "gone")
+def test_rows_of_no_session_are_space_and_a_repair_takes_nothing_else(path: Path) -> None:
     with backstay.open(path) as store:
+        begin(store, "s")
+        begin(store, "gone")
         run_for_long(store)
         before = journal_of(store), journal_of(store, "s")
-    behind_its_back(
-        path,
-        ("DELETE FROM checkpoints WHERE sid = (SELECT sid FROM sessions WHERE id = 'gone')", ()),
-        ("DELETE FROM names WHERE sid = (SELECT sid FROM sessions WHERE id = 'gone')", ()),
-        ("DELETE FROM sessions WHERE id = 'gone'", ()),
-        ("INSERT INTO calls(run, stood, n, body) VALUES(999, 0, 0, x'00')", ()),
-    )
+    harm(path, "gone", Kind.SESSION, "gone", lambda _: None)
+    execute(path, "INSERT INTO calls(sid, run, journal, n, body) VALUES(999, 1, 0, 0, x'00')")
     with backstay.open(path) as store:
         problems = store.verify().problems
-        assert [problem.cost for problem in problems] == ["space only", "space only"]
-        assert {problem.what for problem in problems} == {"1 runs of no session", "5 calls of no run"}
+        assert {"1 names", "1 checkpoints", "5 calls"} <= {problem.what for problem in problems}
         assert not store.verify(repair=True).problems
         assert (journal_of(store), journal_of(store, "s")) == before
-    assert not behind_its_back(path, ("SELECT 1 FROM calls WHERE run NOT IN (SELECT run FROM runs)", ()))
-
-
-def test_a_call_that_a_checkpoint_took_in_is_kept_whatever_became_of_its_run(path: Path) -> None:
-    begin(path)
-    with backstay.open(path) as store:
-        store.session("s").abandon(reason="enough")
-        before = store.session("s").calls()
-    behind_its_back(path, ("DELETE FROM runs", ()))
-    with backstay.open(path) as store:
-        assert not store.verify().ok
-        assert store.verify(repair=True).ok
-        assert store.session("s").calls() == before
-        for name in ("s", "another"):
-            with store.session(name).run() as run:
-                run.call("pay", lambda: 9)
-        assert store.session("s").calls("main~1") == before, "no later run got the number of the one that is lost"
-        assert store.verify().ok
+        assert not store.verify(repair=True).repaired
 
 
 def test_what_is_in_doubt_is_not_damage(store: Store) -> None:

@@ -1,20 +1,22 @@
 """Sessions to send on a journey, stores to send them to, and files that nobody has exported."""
 
 import contextlib
-import struct
 from collections.abc import Iterator
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 import backstay
-from backstay.backend import CallRow, Kept
+from backstay.backends2.sqlite import SqliteBackend
+from backstay.delta import Record
+from backstay.digest import checkpoint_digest
 from backstay.model import SessionId, StateDict
-from backstay.testing.author import next_turn
-from backstay.upkeep import bundle
+from backstay.port import EVERY, Ask, CallRow, CheckpointRow, KeyframeRow, Kind, LaneRow, Row, SessionRow
+from backstay.rules.deletion import add_rows, arrive, show, show_ask
+from backstay.sealing import open_delta, open_keyframe, seal_delta, seal_keyframe, spill, unspill
+from backstay.testing.author2 import next_turn
 
 KINDS = ("memory", "sqlite", "files")
 
@@ -45,14 +47,24 @@ def live(store: backstay.Store, name: str = "ticket-42", turns: int = 40) -> bac
     session.delete("main~7")
     session.delete(f"main~{turns // 2 + 3}")
     session.fork("main~2", "gone")
-    session.commit({"nobody": "points here"}, branch="gone")
+    session.commit({"nobody": "points here"}, branch="gone", id="an id of its own")
     session.delete_branch("gone")
     return session
 
 
-def kept(store: backstay.Store, name: str = "ticket-42") -> list[Kept]:
-    """Everything there is of a session, byte by byte."""
-    return list(store.backend.history(name, after=0, limit=1_000_000))
+def scanned(store: backstay.Store, name: str, kind: Kind) -> list[Any]:
+    """All rows of a kind."""
+    return list(store.backend.scan(name, kind, limit=1_000_000))
+
+
+def kept(store: backstay.Store, name: str = "ticket-42") -> list[Any]:
+    """Every checkpoint of a session, byte by byte."""
+    return [msgspec.structs.replace(row, refs=None) for row in scanned(store, name, Kind.CHECKPOINT)]
+
+
+def ids_of(store: backstay.Store, name: str = "ticket-42") -> list[str]:
+    """The ids of all checkpoints, oldest first."""
+    return [row.id for row in kept(store, name)]
 
 
 def about(store: backstay.Store, name: str = "ticket-42") -> Any:
@@ -60,43 +72,146 @@ def about(store: backstay.Store, name: str = "ticket-42") -> Any:
     session = store.session(name)
     info = next(info for info in store.sessions() if info.id == name)
     logs = {branch: [point.digest for point in session.log(branch)] for branch in session.branches()}
-    return kept(store, name), store.backend.names(name), msgspec.structs.replace(info, id=SessionId("")), logs
+    keyframes = [msgspec.structs.replace(row, refs=None) for row in scanned(store, name, Kind.KEYFRAME)]
+    info = msgspec.structs.replace(info, id=SessionId(""), crashed=False)
+    return kept(store, name), keyframes, names_of(store, name), info, logs
 
 
-def blocks_of(path: Path) -> list[tuple[bytes, bytes]]:
-    """The blocks of an export, kinds and contents, without its end."""
-    return [(header.kind, bundle.unpack(header, packed)) for header, packed in raw_blocks(path.read_bytes())][:-1]
+def names_of(store: backstay.Store, name: str = "ticket-42") -> list[Any]:
+    """Its branches and tags, as they arrive somewhere else."""
+    view = store.backend.read(Ask(name, names=EVERY))
+    rest = {"claim": None, "entered": False, "crashes": 0, "spot": b"", "nonce": b"", "purpose": None}
+    lanes = [
+        msgspec.structs.replace(lane, unfinished=lane.unfinished or lane.entered, **rest)
+        for lane in view.lanes.values()
+    ]
+    return sorted([*lanes, *view.tags.values()], key=lambda row: row.name)
 
 
-def raw_blocks(data: bytes) -> Iterator[tuple[bundle.Header, bytes]]:
-    at = bundle.read_magic(data[: bundle.MAGIC_BYTES])
-    while at < len(data):
-        header = bundle.read_header(data[at : at + bundle.HEADER_BYTES], left=len(data))
-        at += bundle.HEADER_BYTES
-        yield header, data[at : at + header.packed]
-        at += header.packed
+# files put together by hand
 
 
-def write_forged(path: Path, blocks: list[tuple[bytes, bytes]], told: Any = None) -> None:
-    """An export with any content, whose checksums are right: what somebody with bad intentions can make."""
-    digest, parts = sha256(), [bundle.MAGIC]
-    counts = {"sessions": 0, "checkpoints": 0, "blobs": 0}
-    for kind, content in blocks:
-        data, seal = bundle.seal(kind, content)
-        parts.append(data)
-        digest.update(seal)
-        counts["sessions"] += kind == bundle.SESSION
-        counts["checkpoints"] += len(msgspec.msgpack.decode(content)) if kind == bundle.ROWS else 0
-        counts["blobs"] += len(msgspec.msgpack.decode(content)) if kind == bundle.BLOBS else 0
-    done = {**counts, "blocks": len(blocks), "digest": digest.digest(), **(told or {})}
-    parts.append(bundle.seal(bundle.DONE, msgspec.msgpack.encode(done))[0])
-    path.write_bytes(b"".join(parts))
+class Part:
+    """A checkpoint taken apart: what is in its records can be changed before it is sealed again."""
+
+    def __init__(self, row: CheckpointRow, delta: Record | None, keyframe: Record | None) -> None:
+        self.row, self.delta, self.keyframe = row, delta, keyframe
+        self.base: bytes | None = None  # of its delta, if another than its parent's state
+
+    def change(self, **changed: Any) -> None:
+        """Give the row other values."""
+        self.row = msgspec.structs.replace(self.row, **changed)
 
 
-def header_bytes(kind: bytes, packed: int, unpacked: int) -> bytes:
-    """A block's header that announces anything."""
-    return struct.pack("<II4sII32s", 0x184D2A5F, 44, kind, packed, unpacked, bytes(32))
+class Parts:
+    """A session taken apart, to be written to a file with right seals and digests, whatever was done to it."""
 
+    def __init__(self, store: backstay.Store, name: str) -> None:
+        line = store.backend.read(Ask(name)).session
+        assert line is not None
+        self.line: SessionRow = line
+        self.names: list[Any] = names_of(store, name)
+        self.calls: list[Any] = scanned(store, name, Kind.CALL)
+        self.rows: list[Part] = []
+        states: dict[int, bytes] = {}
+        keyframes = {row.sequence: row for row in scanned(store, name, Kind.KEYFRAME)}
+        for row in kept(store, name):
+            delta = keyframe = None
+            if row.delta:
+                data = unspill(row.delta, {})
+                base = states[row.parent]
+                delta = open_delta(data, uid=line.uid, tail=row.tail, base=base, state=row.state_digest)
+            if row.keyframe:
+                data = unspill(keyframes[row.sequence].data, {})
+                keyframe = open_keyframe(data, uid=line.uid, tail=row.tail, state=row.state_digest)
+            states[row.sequence] = row.state_digest
+            self.rows.append(Part(row, delta, keyframe))
+        refs = {ref for part in self.rows for record in (part.delta, part.keyframe) if record for ref in record.refs}
+        self.blobs = dict(store.backend.blobs(refs))
+        self.extra: list[Row] = []
+        self.reseal = True
+
+    def lane(self, name: str = "main") -> int:
+        """Where in `names` a branch is."""
+        return next(at for at, row in enumerate(self.names) if row.name == name)
+
+    def set_name(self, at: int, **changed: Any) -> None:
+        """Change a branch or tag."""
+        self.names[at] = msgspec.structs.replace(self.names[at], **changed)
+
+    def set_line(self, **changed: Any) -> None:
+        """Change the session's line."""
+        self.line = msgspec.structs.replace(self.line, **changed)
+
+    def set_call(self, at: int, **changed: Any) -> None:
+        """Change a call."""
+        self.calls[at] = msgspec.structs.replace(self.calls[at], **changed)
+
+    def sealed(self) -> list[Row]:
+        """The rows."""
+        digests: dict[Any, bytes] = {}
+        states: dict[Any, bytes] = {}
+        rows: list[Row] = []
+        heads: dict[Any, Any] = {}
+        for part in self.rows:
+            row = part.row
+            before = (row.sequence, row.id, row.digest, row.state_digest)
+            if self.reseal:
+                if row.parent in digests and row.parent_digest is not None and row.parent_id in digests:
+                    row = msgspec.structs.replace(row, parent_digest=digests[row.parent_id])
+                with contextlib.suppress(Exception):
+                    digest = checkpoint_digest(
+                        id_=row.id,
+                        parent=row.parent_digest,
+                        state=row.state_digest,
+                        sequence=row.sequence,
+                        fields=row.fields,
+                    )
+                    row = msgspec.structs.replace(row, digest=digest)
+            data = b""
+            if part.delta is not None:
+                base = part.base or states.get(row.parent, b"")
+                sealed = seal_delta(part.delta, uid=self.line.uid, tail=row.tail, base=base, state=row.state_digest)
+                data = spill(sealed)[0]
+            row = msgspec.structs.replace(row, delta=data, keyframe=part.keyframe is not None, refs=())
+            rows.append(row)
+            if part.keyframe is not None:
+                sealed = seal_keyframe(part.keyframe, uid=self.line.uid, tail=row.tail, state=row.state_digest)
+                rows.append(KeyframeRow(row.sequence, spill(sealed)[0], tuple(self.blobs)))
+            digests[row.sequence] = digests[row.id] = row.digest
+            states[row.sequence] = row.state_digest
+            heads[before] = row.head
+        for name in self.names:
+            if isinstance(name, LaneRow) and name.head is not None:
+                head = name.head
+                wanted = (head.sequence, head.id, head.digest, head.state_digest)
+                rows.append(msgspec.structs.replace(name, head=heads.get(wanted, head)))
+            else:
+                rows.append(name)
+        return [*rows, *self.calls, *self.extra]
+
+    def write(self, path: Path) -> None:
+        """An export of this."""
+        path.unlink(missing_ok=True)
+        file = SqliteBackend.make_export(path)
+        try:
+            put(file, self.line, self.sealed(), self.blobs)
+            file.finish_export()
+        finally:
+            file.close()
+
+
+def put(file: SqliteBackend, line: SessionRow, rows: list[Row], blobs: dict[bytes, bytes]) -> None:
+    """A session into a file, as no rule would let it come."""
+    hidden = msgspec.structs.replace(line, id="hidden", hidden=True)
+    ask = show_ask(hidden, hidden="hidden")
+    file.write(ask, arrive(hidden))
+    file.write(ask, add_rows(line.id, rows, blobs))
+    shown = msgspec.structs.replace(line, hidden=False)
+    file.write(show_ask(shown, hidden="hidden"), show(shown, last_run=0))
+
+
+# runs
 
 LONG_ANSWER = "an answer that is long enough to be kept only once, in the state; " * 8
 
@@ -162,24 +277,14 @@ def run_for_long(store: backstay.Store, name: str = "ticket-42") -> backstay.Ses
 
 
 def journal_of(store: backstay.Store, name: str = "ticket-42") -> Any:
-    """All that a store knows of a session's runs and calls, without what means something only there."""
-    backend = store.backend
+    """All that a store knows of a session's runs and calls."""
+    view = store.backend.read(Ask(name, names=EVERY, pending=EVERY))
     runs = [
-        (
-            row.branch,
-            row.unfinished or row.entered,
-            row.input,
-            [bare(one.call) for one in backend.pending(name, row.branch).calls],
-        )
-        for row in backend.runs(name)
+        (lane.name, lane.run, lane.unfinished or lane.entered, lane.input, list(view.pending[lane.name]))
+        for lane in sorted(view.lanes.values(), key=lambda lane: lane.name)
     ]
-    taken = {id_: [bare(one.call) for one in backend.calls(name, id_)] for id_ in backend.ids(name)}
-    groups: dict[tuple[int, int], list[Any]] = {}
-    for one in backend.entries(name):
-        groups.setdefault((one.run, one.after), []).append((one.after, bare(one.call)))
-    return runs, taken, sorted(groups.values(), key=repr)
+    taken = {row.id: row.took for row in kept(store, name)}
+    calls: list[CallRow] = scanned(store, name, Kind.CALL)
+    return runs, taken, sorted(calls, key=lambda call: call.at)
 
 
-def bare(call: CallRow) -> CallRow:
-    """A call without the token of its run, which stays at home."""
-    return msgspec.structs.replace(call, token=0)

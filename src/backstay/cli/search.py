@@ -16,7 +16,7 @@ from backstay.cli.where import in_store
 if TYPE_CHECKING:
     from backstay.cli.screen import Piece, Screen
     from backstay.face import Store
-    from backstay.upkeep.searching import Found
+    from backstay.upkeep.searching import Match
 
 
 @click.command(
@@ -70,14 +70,14 @@ def command(
 
 def _everywhere(
     store: Store, text: str, where: list[str] | None, *, role: str | None, tool: str | None, bar: Bar
-) -> Iterator[Found]:
+) -> Iterator[Match]:
     from backstay.upkeep.searching import search
 
     for id_ in where if where is not None else [info.id for info in store.sessions()]:
         yield from search(store.backend, id_, text, role=role, tool=tool, progress=bar)
 
 
-def _shape(found: Found) -> dict[str, Any]:
+def _shape(found: Match) -> dict[str, Any]:
     from backstay.cli import shapes
     from backstay.store.fields import read_fields, to_datetime
 
@@ -95,7 +95,7 @@ def _shape(found: Found) -> dict[str, Any]:
     }
 
 
-def _tell(screen: Screen, found: Found, length: int, *, first: bool) -> None:
+def _tell(screen: Screen, found: Match, length: int, *, first: bool) -> None:
     from backstay.cli.talk import ROLES
     from backstay.cli.text import age, cut, safe, short
     from backstay.store.fields import read_fields, to_datetime

@@ -314,10 +314,13 @@ class Session:
 
         CorruptionError if there is one but nothing of it is intact.
         """
-        lane = self._backend.read(Ask(self.id, names=(check_name(branch, "a branch name"),))).lanes.get(branch)
-        if lane is None or lane.head is None:
-            return None
-        at: int | None = lane.head.sequence
+        check_name(branch, "a branch name")
+        at: int | None = None
+        with contextlib.suppress(CorruptionError):  # the branch itself is damaged: its checkpoints say where they belong
+            lane = self._backend.read(Ask(self.id, names=(branch,))).lanes.get(branch)
+            if lane is None or lane.head is None:
+                return None
+            at = lane.head.sequence
         while at is not None:
             line = self._backend.ancestors(self.id, at, limit=1)
             if not line:

@@ -35,6 +35,8 @@ LOOK_S = 0.5  # how long `wait` waits at most before somebody looks again
 
 EVERY = None  # in an Ask: all of them
 
+_GAPS = 1000  # missing calls that are named one by one: a number in a file from outside may be any
+
 
 class Features(msgspec.Struct, frozen=True, gc=False):
     """What a store uses that not every version knows, as bit sets: needed to read it, needed to write it."""
@@ -57,11 +59,11 @@ def refuse_unknown(features: Features, *, writing: bool) -> None:
 class Ask(msgspec.Struct, frozen=True, gc=False):
     """What is to be looked at, of one session, in one moment. The session's row always comes along.
 
-    `names`: branches and tags, or EVERY; with `heads` the checkpoints that they name come along. `sequences`, `ids`: checkpoints. `prefix`: foreign ids that begin so (their
-    sequences come in `foreign`). `children_of`: the sequences of the checkpoints whose parent is one of these.
-    `pending`: the branches whose pending calls are wanted, EVERY for all branches that came; `counted`: the branches
-    whose pending calls are only counted. `calls`: single calls; `journals`: all calls under some journals. `beside`:
-    the id of another session, whose row is wanted too.
+    `names`: branches and tags, or EVERY; with `heads` the checkpoints that they name come along. `sequences`, `ids`:
+    checkpoints. `prefix`: foreign ids that begin so (their sequences come in `foreign`). `children_of`: the sequences
+    of the checkpoints whose parent is one of these. `pending`: the branches whose pending calls are wanted, EVERY for
+    all branches that came; `counted`: the branches whose pending calls are only counted. `calls`: single calls;
+    `journals`: all calls under some journals. `beside`: the id of another session, whose row is wanted too.
     """
 
     session: str
@@ -233,7 +235,12 @@ class Backend(Protocol):
         limit: int,
         hidden: bool = False,
     ) -> Sequence[Row | Unreadable]:
-        """A page of a session's rows of one kind by key: upwards from behind `after`, or downwards from `before`."""
+        """A page of a session's rows of one kind by key: upwards from behind `after`, or downwards from `before`.
+
+        Gives what is there: a row that is damaged as Unreadable, one that is missing not at all. Who needs to know
+        compares with the counts of the session's row.
+        It may be shorter than `limit` where rows are long: only an empty page is the end.
+        """
 
     # many sessions
     def sessions(self, query: SessionQuery) -> Sequence[SessionRow]:
@@ -302,7 +309,8 @@ def numbered(calls: Iterable[CallRow | Unreadable], run: int, journal: int) -> l
     for call in calls:
         at = call.at if isinstance(call, CallRow) else call.key
         n = at[2] if isinstance(at, tuple) else 0
-        found += [Unreadable((run, journal, gap), "a journaled call is missing") for gap in range(len(found), n)]
+        gaps = range(len(found), min(n, len(found) + _GAPS))
+        found += [Unreadable((run, journal, gap), "a journaled call is missing") for gap in gaps]
         found.append(call)
     return found
 

@@ -76,9 +76,10 @@ def pack(row: Row, uid: bytes) -> bytes:
 
 def open_session(body: bytes, *, id_: str, hidden: bool | None = False) -> SessionRow:
     """A session's line, or a CorruptionError. `hidden` as it must be, None for either."""
-    row: SessionRow = _opened(body, _session, "session", id_)
+    what = f"the line of session {id_!r}"
+    row: SessionRow = _opened(body, _session, what, "session", id_)
     if row.id != id_ or hidden not in (None, row.hidden):
-        raise _misplaced(f"the line of session {id_!r}")
+        raise _misplaced(what)
     return row
 
 
@@ -99,7 +100,7 @@ def open_name(body: bytes, *, uid: bytes, name: str) -> LaneRow | TagRow:
 def open_call(body: bytes, *, uid: bytes, at: CallKey) -> CallRow | Unreadable:
     """A journaled call; Unreadable where it is damaged, because a run can be given up all the same."""
     try:
-        row = _opened(body, _call, "call", uid, *at)
+        row = _opened(body, _call, "a journaled call", "call", uid, *at)
     except CorruptionError as error:
         return Unreadable(at, str(error.args[0]))
     return row if row.at == at else Unreadable(at, "a journaled call stands in the place of another")
@@ -116,7 +117,8 @@ def open_checkpoint(body: bytes, *, uid: bytes, sequence: int, parent: int | Non
         return Unreadable(sequence, f"checkpoint #{sequence} is damaged, or stands in the place of another", parent)
     try:
         header = _header(data)
-    except msgspec.DecodeError:
+        parent_id = None if header.parent_id is None else _long_id(header.parent_id)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return Unreadable(sequence, f"checkpoint #{sequence} is sealed but does not decode", parent)
     if (header.sequence, header.parent) != (sequence, parent) or len(header.tail) != TAIL_BYTES:
         return Unreadable(sequence, f"checkpoint #{sequence} does not agree with its index", parent)
@@ -125,7 +127,7 @@ def open_checkpoint(body: bytes, *, uid: bytes, sequence: int, parent: int | Non
         header.id or make_id(sequence, uid, header.tail),
         header.tail,
         parent,
-        None if header.parent_id is None else _long_id(header.parent_id),
+        parent_id,
         header.parent_digest,
         header.state_digest,
         header.digest,
@@ -135,6 +137,15 @@ def open_checkpoint(body: bytes, *, uid: bytes, sequence: int, parent: int | Non
         header.fields,
         body[at + size :],
     )
+
+
+def foreign_id(body: bytes) -> str | None:
+    """The id of a checkpoint, if it does not say where its row is; nothing is verified."""
+    at = SEAL_BYTES + _LENGTH_BYTES
+    try:
+        return _header(body[at : at + int.from_bytes(body[SEAL_BYTES:at], "big")]).id or None
+    except msgspec.DecodeError:
+        return None
 
 
 def _pack_checkpoint(row: CheckpointRow, uid: bytes) -> bytes:
@@ -175,14 +186,14 @@ def _long_id(data: bytes) -> str:
     return data[1:].hex() if data[:1] == _RAW else data[1:].decode()
 
 
-def _opened(body: bytes, decode: Any, *names: Any) -> Any:
+def _opened(body: bytes, decode: Any, what: str, *names: Any) -> Any:
     data = body[SEAL_BYTES:]
     if seal(data, *names) != body[:SEAL_BYTES]:
-        raise _misplaced(f"a {names[0]} row")
+        raise _misplaced(what)
     try:
         return decode(data)
     except msgspec.DecodeError as error:
-        raise CorruptionError(f"a {names[0]} row is sealed but does not decode") from error
+        raise CorruptionError(f"{what} is sealed but does not decode") from error
 
 
 def _misplaced(what: str) -> CorruptionError:

@@ -201,7 +201,7 @@ class CallRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 class Unreadable(msgspec.Struct, frozen=True, gc=False):
     """Stands in the place of a row that is damaged or missing. `parent` is what its index column says."""
 
-    key: int | CallKey
+    key: str | int | CallKey
     why: str
     parent: int | None = None
 

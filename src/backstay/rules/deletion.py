@@ -27,10 +27,13 @@ from backstay.port import (
     Unreadable,
     View,
 )
+from backstay.port.lease import Holder
 from backstay.rules import refusals
+from backstay.rules.runs import claim_for
 
 MAX_CHECKPOINTS = 200  # in one portion
 MAX_RUN = 2**62  # half of what a column holds
+_EMPTYING_US = 60 * 1_000_000
 
 
 class Rewrite(msgspec.Struct, frozen=True, gc=False):
@@ -223,8 +226,10 @@ def hide_ask(session: str) -> Ask:
     return Ask(session, names=EVERY)
 
 
-def hide(session: str, *, touched: int | None = None) -> Decide:
+def hide(session: str, *, touched: int | None = None, holder: Holder | None = None) -> Decide:
     """Begin to delete a session: nobody sees it from now on. The answer is its row, hidden under a name of its own.
+
+    `holder` empties it: until a while has passed, or it is dead, nobody takes it for something left behind.
 
     Not under its uid alone: a session that was imported twice has it twice, and both may be on their way out. The
     answer is None where an earlier try went through: what it hid is among the hidden sessions.
@@ -241,7 +246,8 @@ def hide(session: str, *, touched: int | None = None) -> Decide:
             found.append(refusals.changed(session, "it was written to meanwhile"))
         refusals.settle(found)
         name = f"{row.uid.hex()}.{view.fresh}"
-        hidden = msgspec.structs.replace(row, id=name, hidden=True, claim=None, touched=view.fresh)
+        claim = None if holder is None else claim_for(view, holder, _EMPTYING_US)
+        hidden = msgspec.structs.replace(row, id=name, hidden=True, claim=claim, touched=view.fresh)
         return Batch((hidden,), wakes=True, answer=hidden)
 
     return decide

@@ -1,17 +1,519 @@
-"""A session a second time, under another name: the way through a file that has no name, so that nobody can find it."""
+"""A session from one store to another, row by row through the port: what export, import and copies are made of.
+
+A copy is filled in portions under a hidden name and shown at once, complete. A kill leaves a hidden session, which
+`deletion.sweep` removes. Bodies are sealed to the session's uid, which travels: checkpoints and keyframes go as they
+are, each opened on the way, so that damage is told now. Leases stay behind.
+
+A copy is of one moment although writers go on: that of the first look at the session's line, its names and the calls
+that are pending or parked. Later checkpoints are left out. Earlier ones change only by a deletion, which shows: the
+difference between the last sequence and the number of checkpoints grows. The session is then copied again.
+
+The uid travels with every copy. A session that is copied twice into one store has it twice there, and so have its
+checkpoint ids: they name a checkpoint within a session, whose name is then needed too.
+"""
 
 from __future__ import annotations
 
-import tempfile
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
-from backstay.backend import Backend
-from backstay.upkeep.exporting import export_to
-from backstay.upkeep.importing import import_from
+import msgspec
+
+from backstay.delta import Record
+from backstay.errors import BackstayError, ConflictError, CorruptionError, NotFoundError
+from backstay.port import (
+    EVERY,
+    Ask,
+    Backend,
+    Batch,
+    BlobsAbsentError,
+    CallRow,
+    CheckpointRow,
+    JournalKey,
+    Key,
+    KeyframeRow,
+    Kind,
+    LaneRow,
+    More,
+    Row,
+    SessionRow,
+    TagRow,
+    Unreadable,
+    View,
+)
+from backstay.port.lease import here
+from backstay.port.rows import key_of
+from backstay.rules import refusals
+from backstay.rules.deletion import add_rows, arrive, show, show_ask
+from backstay.rules.runs import claim_for
+from backstay.sealing import MAX_BLOB_BYTES, open_blob, open_delta, open_keyframe, spilled, unspill
+from backstay.store.fields import read_fields
+from backstay.upkeep.deletion import empty
+
+PORTION_BYTES = 4 * 1024 * 1024
+
+_TRIES = 5  # of one session, before its deletions win
+_LOOKS = 100  # at a session whose parked calls change with every look
+_LEASE_US = 300_000_000
+_FIRST_ROWS = 16
+_PAGE_ROWS = 200
+_ROW_BYTES = 256  # what a row weighs beside its bodies
+_BLOBS_AT_ONCE = 4  # 16 MiB each at most
+_RECENT = 4096
+_TELL_EVERY = 32
+_CARRIED = 100_000
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """A session as it was when it was looked at. Of a session that nobody writes to, only the line is looked at."""
+
+    line: SessionRow
+    names: tuple[LaneRow | TagRow, ...] | None = None
+    journals: Mapping[JournalKey, tuple[CallRow | Unreadable, ...]] = {}
+
+
+class Link(msgspec.Struct, frozen=True, gc=False):
+    """What is known of a checkpoint by those that rest on it."""
+
+    id: str
+    digest: bytes
+    state_digest: bytes
+
+
+class Inspector(Protocol):
+    """Looks at what is copied, row by row in the order of the copy, and raises what speaks against it."""
+
+    def name(self, row: LaneRow | TagRow) -> None:
+        """A branch or a tag."""
+
+    def checkpoint(
+        self, row: CheckpointRow, parent: Link | None, delta: Record | None, keyframe: Record | None
+    ) -> None:
+        """A checkpoint; the calls that it took come next."""
+
+    def call(self, row: CallRow) -> None:
+        """A call of the journal that `journal_ends` will name."""
+
+    def journal_ends(self, at: JournalKey, count: int) -> None:
+        """All calls of a journal have come."""
+
+    def names_journals(self) -> None:
+        """No more checkpoints come: the journals that follow belong to branches."""
+
+    def finish(self) -> None:
+        """All of it has come."""
+
+    def limit_bytes(self, row: CheckpointRow) -> int:
+        """How long a record of this checkpoint may be."""
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """A copy that is complete and that nobody sees yet."""
+
+    target: Backend
+    hidden: str
+    row: SessionRow
+    last_run: int
+
+    def show(self, name: str, **changes: Any) -> SessionRow:
+        """Give it its name; the row it has then. AlreadyExistsError if the name is taken."""
+        wanted = msgspec.structs.replace(self.row, id=name, **changes)
+        written: list[Row] = []
+        rule = show(wanted, last_run=self.last_run)
+
+        def decide(view: View) -> Batch | More:
+            batch = rule(view)
+            if isinstance(batch, Batch):
+                written[:] = batch.puts
+            return batch
+
+        self.target.write(show_ask(wanted, hidden=self.hidden), decide)
+        if written and isinstance(written[0], SessionRow):
+            return written[0]
+        return self.target.read(Ask(name)).session or wanted  # an earlier try went through
+
+    def discard(self) -> None:
+        """It is not wanted after all."""
+        empty(self.target, self.hidden)
 
 
 def copy_session(backend: Backend, session: str, name: str) -> None:
-    """Copy a session as of one moment, with its branches, tags and journal."""
-    with tempfile.TemporaryFile() as file:
-        export_to(backend, file, session)
-        file.flush()
-        import_from(backend, file, name)
+    """Copy a session within its store under another name, with its branches, tags and journal."""
+    arrival = bring(backend, backend, session)
+    if arrival is None:
+        raise refusals.no_session(session)[1]
+    try:
+        arrival.show(name)
+    except BaseException:
+        with contextlib.suppress(BackstayError):
+            arrival.discard()
+        raise
+
+
+def bring(
+    source: Backend, target: Backend, session: str, *, tell: Callable[[int], None] | None = None
+) -> Arrival | None:
+    """Copy a session that others may write to, as of one moment; None if there is none. `tell`: how many came."""
+    for _ in range(_TRIES):
+        moment = _look(source, session)
+        if moment is None:
+            return None
+        copy = Copy(source, Portions(target), moment, tell=tell)
+        try:
+            arrival = copy.run()
+        except (ConflictError, CorruptionError, NotFoundError):
+            if not _is_torn(source, moment.line):
+                raise  # nobody has deleted what could not be read: it is damage
+            continue
+        if not _is_torn(source, moment.line):
+            return arrival
+        arrival.discard()
+    message = f"session {session!r}: checkpoints were deleted while it was copied, {_TRIES} times"
+    raise ConflictError(message, hint="try again when nobody prunes")
+
+
+def _look(source: Backend, session: str) -> Moment | None:
+    asked: frozenset[JournalKey] = frozenset()
+    for _ in range(_LOOKS):
+        view = source.read(Ask(session, names=EVERY, pending=EVERY, journals=tuple(sorted(asked))))
+        if view.session is None:
+            return None
+        lanes = view.lanes.values()
+        parked = {(lane.run, lane.undo_journal) for lane in lanes if lane.undo_calls and lane.undo_journal is not None}
+        if parked <= asked:
+            journals = {at: tuple(view.journals.get(at, ())) for at in parked}
+            journals |= {(lane.run, lane.journal): tuple(view.pending.get(lane.name, ())) for lane in lanes if lane.run}
+            return Moment(view.session, (*lanes, *view.tags.values()), journals)
+        asked = frozenset(parked)
+    raise refusals.changed(session, "its branches do not rest")[1]
+
+
+def _is_torn(source: Backend, line: SessionRow) -> bool:
+    """True if checkpoints of a session were deleted since its line was read, or all of it was."""
+    now = source.read(Ask(line.id)).session
+    if now is None or now.uid != line.uid:
+        return True
+    return now.sequence - now.checkpoints != line.sequence - line.checkpoints
+
+
+class Copy:
+    """One session on its way. With an inspector nobody writes to the source, and the names are read in pages too."""
+
+    def __init__(
+        self,
+        source: Backend,
+        portions: Portions,
+        moment: Moment,
+        *,
+        inspector: Inspector | None = None,
+        tell: Callable[[int], None] | None = None,
+    ) -> None:
+        self._source = source
+        self._line = moment.line
+        self._moment = moment
+        self._out = portions
+        self._blobs = Blobs(source)
+        self._inspector = inspector
+        self._tell = tell
+        self._recent: dict[int, Link] = {}
+        self._lanes = self._tags = self._checkpoints = self._logical_bytes = self._last_run = 0
+
+    def run(self) -> Arrival:
+        """Copy it to where it can be shown; what was copied is removed again if that fails."""
+        self._out.begin(self._line)
+        try:
+            self._copy()
+            self._out.flush()
+        except BaseException:
+            with contextlib.suppress(BackstayError):
+                self._out.discard()
+            raise
+        row = msgspec.structs.replace(
+            self._line,
+            checkpoints=self._checkpoints,
+            lanes=self._lanes,
+            tags=self._tags,
+            logical_bytes=self._logical_bytes,
+        )
+        return self._out.arrival(row, self._last_run)
+
+    def _copy(self) -> None:
+        waiting: list[tuple[JournalKey, int | None]] = []
+        for name in self._names():
+            waiting += self._name(name)
+        for row in self._rows(Kind.CHECKPOINT):
+            if not isinstance(row, CheckpointRow) or row.sequence > self._line.sequence:
+                break
+            self._checkpoint(row)
+        if (self._checkpoints, self._lanes, self._tags) != (self._line.checkpoints, self._line.lanes, self._line.tags):
+            raise self._damaged("it counts other checkpoints or names than it has")
+        if self._tell is not None and self._checkpoints % _TELL_EVERY:
+            self._tell(self._checkpoints)
+        if self._inspector is not None:
+            self._inspector.names_journals()
+        for at, count in waiting:
+            self._journal(at, count)
+        if self._inspector is not None:
+            self._inspector.finish()
+
+    # names
+
+    def _names(self) -> Iterator[LaneRow | TagRow]:
+        if self._moment.names is not None:
+            yield from self._moment.names
+            return
+        for row in self._rows(Kind.NAME):
+            if isinstance(row, LaneRow | TagRow):
+                yield row
+
+    def _name(self, row: LaneRow | TagRow) -> list[tuple[JournalKey, int | None]]:
+        """The row goes; the journals that hang on it are for later: how many calls each has, if that is known."""
+        if self._inspector is not None:
+            self._inspector.name(row)
+        if isinstance(row, TagRow):
+            self._tags += 1
+            self._out.put(row, _ROW_BYTES)
+            return []
+        self._lanes += 1
+        self._last_run = max(self._last_run, row.run)
+        self._out.put(row, _ROW_BYTES + len(row.input or b""))
+        found: list[tuple[JournalKey, int | None]] = [((row.run, row.journal), None)] if row.run else []
+        if row.undo_calls and row.undo_journal is not None:
+            found.append(((row.run, row.undo_journal), row.undo_calls))
+        return found
+
+    # checkpoints
+
+    def _checkpoint(self, row: CheckpointRow) -> None:
+        read_fields(row)  # its digest
+        parent = None if row.parent is None else self._link(row.parent)
+        delta = self._delta(row, parent)
+        keyframe = self._keyframe(row)
+        if delta is None and keyframe is None:
+            raise self._damaged(f"checkpoint {row.id[:12]} has neither a delta nor a keyframe")
+        opened = None if keyframe is None else keyframe[1]
+        if self._inspector is not None:
+            self._inspector.checkpoint(row, parent, delta, opened)
+        refs = () if delta is None else (*delta.refs, *spilled(row.delta))
+        self._send(msgspec.structs.replace(row, refs=refs), len(row.delta) + len(row.fields))
+        if keyframe is not None and opened is not None:
+            data = keyframe[0].data
+            self._send(KeyframeRow(row.sequence, data, (*opened.refs, *spilled(data))), len(data))
+        if row.took is not None:
+            self._last_run = max(self._last_run, row.took.run)
+            self._journal((row.took.run, row.took.journal), row.took.count)
+        self._remember(row)
+        self._checkpoints += 1
+        self._logical_bytes += row.size_bytes
+        if self._tell is not None and self._checkpoints % _TELL_EVERY == 0:
+            self._tell(self._checkpoints)
+
+    def _delta(self, row: CheckpointRow, parent: Link | None) -> Record | None:
+        if not row.delta:
+            return None
+        if parent is None:
+            raise self._damaged(f"checkpoint {row.id[:12]} is a delta on nothing")
+        data = self._whole(row, row.delta)
+        base, uid = parent.state_digest, self._line.uid
+        return open_delta(data, uid=uid, tail=row.tail, base=base, state=row.state_digest, limit=self._limit(row))
+
+    def _keyframe(self, row: CheckpointRow) -> tuple[KeyframeRow, Record] | None:
+        if not row.keyframe:
+            return None
+        page = self._source.scan(self._line.id, Kind.KEYFRAME, after=row.sequence - 1, limit=1)
+        if not page or not isinstance(page[0], KeyframeRow) or page[0].sequence != row.sequence:
+            raise self._damaged(f"the keyframe of checkpoint {row.id[:12]} is missing")
+        data = self._whole(row, page[0].data)
+        uid = self._line.uid
+        return page[0], open_keyframe(data, uid=uid, tail=row.tail, state=row.state_digest, limit=self._limit(row))
+
+    def _whole(self, row: CheckpointRow, data: bytes) -> bytes:
+        """A record's bytes, from the blobs that it was cut into if need be."""
+        parts, limit = spilled(data), self._limit(row)
+        if limit is not None and MAX_BLOB_BYTES * (len(parts) - 1) > limit:
+            raise self._damaged(f"checkpoint {row.id[:12]}: a record is longer than its state allows")
+        return unspill(data, self._blobs.packed(parts) if parts else {})
+
+    def _limit(self, row: CheckpointRow) -> int | None:
+        return None if self._inspector is None else self._inspector.limit_bytes(row)
+
+    def _link(self, sequence: int) -> Link:
+        found = self._recent.get(sequence)
+        if found is None:
+            row = self._source.read(Ask(self._line.id, sequences=(sequence,))).checkpoints.get(sequence)
+            if not isinstance(row, CheckpointRow):
+                raise self._damaged(f"checkpoint #{sequence}, which others rest on, is missing")
+            found = Link(row.id, row.digest, row.state_digest)
+        return found
+
+    def _remember(self, row: CheckpointRow) -> None:
+        self._recent[row.sequence] = Link(row.id, row.digest, row.state_digest)
+        if len(self._recent) > _RECENT:
+            del self._recent[next(iter(self._recent))]
+
+    def _send(self, row: CheckpointRow | KeyframeRow, weight: int) -> None:
+        """A row, with those of its blobs ahead of it that are not there yet."""
+        if row.refs:
+            self._out.carry(row.refs, self._blobs)
+        self._out.put(row, _ROW_BYTES + weight)
+
+    # calls
+
+    def _journal(self, at: JournalKey, count: int | None) -> None:
+        came = 0
+        for call in self._calls(at, count):
+            if isinstance(call, Unreadable):
+                raise self._damaged(f"a call is damaged: {call.why}")
+            if call.n != came:
+                raise self._damaged("a journaled call is missing")
+            if self._inspector is not None:
+                self._inspector.call(call)
+            self._out.put(call, _ROW_BYTES + len(call.args or b"") + len(call.result or b""))
+            came += 1
+        if count is not None and came != count:
+            raise self._damaged(f"{count} calls belong together, and {came} are there")
+        if self._inspector is not None:
+            self._inspector.journal_ends(at, came)
+
+    def _calls(self, at: JournalKey, count: int | None) -> Iterator[CallRow | Unreadable]:
+        if at in self._moment.journals:
+            yield from self._moment.journals[at]
+            return
+        first = _FIRST_ROWS if count is None else max(1, min(_FIRST_ROWS, count))
+        for row in self._rows(Kind.CALL, after=(*at, -1), first=first):
+            if _key(row)[:2] != at:  # type: ignore[index]
+                return
+            yield row  # type: ignore[misc]
+
+    # pages
+
+    def _rows(self, kind: Kind, after: Key | None = None, first: int = _FIRST_ROWS) -> Iterator[Row | Unreadable]:
+        """All rows of a kind, in pages that weigh about a portion; what cannot be read is an error, calls excepted."""
+        limit = first
+        while page := self._source.scan(self._line.id, kind, after=after, limit=limit):
+            for row in page:
+                if isinstance(row, Unreadable) and kind is not Kind.CALL:
+                    raise self._damaged(row.why)
+                yield row
+            after = _key(page[-1])
+            weight = sum([_weight(row) for row in page])
+            limit = max(1, min(_PAGE_ROWS, 4 * limit, len(page) * PORTION_BYTES // weight))
+
+    def _damaged(self, what: str) -> CorruptionError:
+        return CorruptionError(f"session {self._line.id!r}: {what}", hint="run verify to see what is intact")
+
+
+def _key(row: Row | Unreadable) -> Key:
+    return row.key if isinstance(row, Unreadable) else key_of(row)
+
+
+def _weight(row: Row | Unreadable) -> int:
+    if isinstance(row, CheckpointRow):
+        return _ROW_BYTES + len(row.delta) + len(row.fields)
+    if isinstance(row, CallRow):
+        return _ROW_BYTES + len(row.args or b"") + len(row.result or b"")
+    return _ROW_BYTES + (len(row.input or b"") if isinstance(row, LaneRow) else 0)
+
+
+class Blobs:
+    """The blobs of a source."""
+
+    def __init__(self, source: Backend) -> None:
+        self._source = source
+
+    def packed(self, digests: Collection[bytes]) -> Mapping[bytes, bytes]:
+        """Blobs as they are kept; CorruptionError if one is missing. They are verified by whoever opens them."""
+        found = self._source.blobs(digests)
+        for digest in digests:
+            if digest not in found:
+                raise CorruptionError(f"blob {digest.hex()[:12]} is missing", hint="run verify to see what is intact")
+        return found
+
+    def one_by_one(self, digests: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """Blobs as they are kept, verified, few at a time."""
+        wanted = list(digests)
+        for at in range(0, len(wanted), _BLOBS_AT_ONCE):
+            for digest, data in self.packed(wanted[at : at + _BLOBS_AT_ONCE]).items():
+                open_blob(data, digest)
+                yield digest, data
+
+
+class Portions:
+    """Rows and blobs on their way into a hidden session, some megabytes at a time."""
+
+    def __init__(self, target: Backend) -> None:
+        self._target = target
+        self._hidden = secrets.token_hex(16)
+        self._ask = Ask(self._hidden, hidden=True)
+        self._session = ""
+        self._rows: list[Row] = []
+        self._blobs: dict[bytes, bytes] = {}
+        self._weight = 0
+        self._carried: set[bytes] = set()
+        self._source: Blobs | None = None
+        self._renew_at = 0.0
+
+    def begin(self, line: SessionRow) -> None:
+        """The session's line, hidden, with a claim on it, lest somebody take it for what a kill has left."""
+        self._session = line.id
+        claim = claim_for(self._clock(), here(), _LEASE_US)
+        self._target.write(self._ask, arrive(msgspec.structs.replace(line, id=self._hidden, hidden=True, claim=claim)))
+
+    def put(self, row: Row, weight: int) -> None:
+        """A row, behind the blobs that it refers to."""
+        self._rows.append(row)
+        self._weight += weight
+        if self._weight >= PORTION_BYTES:
+            self.flush()
+
+    def carry(self, digests: Iterable[bytes], source: Blobs) -> None:
+        """Blobs that the next row refers to."""
+        self._source = source
+        fresh = [digest for digest in dict.fromkeys(digests) if digest not in self._carried]
+        if not fresh:
+            return
+        for digest, data in source.one_by_one(self._target.absent(fresh)):
+            self._blobs[digest] = data
+            self._weight += len(data)
+            if self._weight >= PORTION_BYTES:
+                self._target.put_blobs(self._blobs)  # ahead of their row, which would make a batch too large
+                self._blobs = {}
+                self.flush()
+        if len(self._carried) > _CARRIED:
+            self._carried.clear()
+        self._carried.update(fresh)
+
+    def flush(self) -> None:
+        """Write what has come together."""
+        rows, blobs = self._rows, self._blobs
+        if not rows:
+            return
+        if time.monotonic() > self._renew_at:
+            view = self._clock()
+            if view.session is not None:
+                rows.append(msgspec.structs.replace(view.session, claim=claim_for(view, here(), _LEASE_US)))
+        for left in reversed(range(_TRIES)):
+            try:
+                self._target.write(self._ask, add_rows(self._session, rows, blobs))
+                break
+            except BlobsAbsentError as error:  # thought to be there, and deleted since
+                if not left or self._source is None:
+                    raise
+                for digest, data in self._source.one_by_one(error.digests):
+                    self._target.put_blobs({digest: data})
+        self._rows, self._blobs, self._weight = [], {}, 0
+
+    def _clock(self) -> View:
+        self._renew_at = time.monotonic() + _LEASE_US / 2e6
+        return self._target.read(self._ask)
+
+    def arrival(self, row: SessionRow, last_run: int) -> Arrival:
+        """What there is to show."""
+        return Arrival(self._target, self._hidden, row, last_run)
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        empty(self._target, self._hidden)

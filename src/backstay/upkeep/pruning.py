@@ -1,30 +1,36 @@
-"""Pruning: which checkpoints go (retention says), what those that stay must stand on then, and the space given back.
+"""Pruning: which checkpoints go (retention says), in portions, and the space given back.
 
-A checkpoint that stays but stood on one that goes gets a delta from its nearest ancestor that stays, or a whole copy
-where there is none or that is as short. All of one session goes in one transaction: at any moment a reader sees the
-session before or after. A commit that comes in between is safe: heads never go, and a plan that no longer fits (a
-branch or tag was set on a checkpoint meanwhile) is made again. A session on which somebody works, or could go on with
-a run, is not over.
+What stays can be read at every moment (see deletion). A commit that comes in between is safe: heads never go, and a
+plan that no longer fits (a branch or a tag was set on a checkpoint meanwhile) is made again. A session on which
+somebody works, or could go on with a run, is not over.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
-from backstay.backend import Backend, Deletion, Rewrite, Row, SessionRow
-from backstay.delta import advance, know, rebuild, whole
-from backstay.errors import ConflictError, CorruptionError, InvalidInputError, LeaseHeldError, NotFoundError
-from backstay.model import CheckpointId, PruneReport, SessionId, StateDict, Status
+from backstay.errors import (
+    BackstayError,
+    ConflictError,
+    CorruptionError,
+    InvalidInputError,
+    LeaseHeldError,
+    NotFoundError,
+)
+from backstay.model import CheckpointId, PruneReport, SessionId, Status
+from backstay.port import EVERY, Ask, Backend, CheckpointRow, Kind, LaneRow, SessionQuery, View
 from backstay.retention import Point, Retention, is_over, to_drop
+from backstay.rules import branches, refusals
+from backstay.rules.runs import pending_of
 from backstay.store.fields import read_fields
-from backstay.store.reading import read_chain
+from backstay.store.refs import readable
+from backstay.upkeep.deletion import delete_session, delete_some
+from backstay.upkeep.pages import pages, weigh
 from backstay.upkeep.progress import Progress
 
 _TRIES = 20
 _PAGE_ROWS = 1000
-_SESSIONS_PAGE = 1000
-_DELTA_WORTH = 0.5  # of a whole copy: above that the whole copy is taken, which leans on nothing
 _FINISHED = frozenset({Status.COMPLETED.value, Status.FAILED.value, Status.HALTED.value})
 
 
@@ -36,199 +42,207 @@ def prune(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> PruneReport:
-    """Forget what a retention allows; with `dry_run`, only say what."""
+    """Forget what a retention allows; with `dry_run`, only say what, and what its rows and keyframes weigh."""
     if not isinstance(retention, Retention):
         message = f"prune takes a Retention, not {type(retention).__name__}"
         raise InvalidInputError(message, hint="Retention(keep_last=50, keep_days=30)")
-    if session is not None and backend.find_session(session) is None:
-        message = f"there is no session {session!r}"
-        raise NotFoundError(message, hint="store.sessions() lists those there are")
-    now_us = time.time_ns() // 1000
-    before = backend.sizes()
+    if session is not None and backend.read(Ask(session)).session is None:
+        raise refusals.no_session(session)[1]
+    before = backend.sizes().stored_bytes
     sessions = [session] if session is not None else _all_sessions(backend)
-    dropped: dict[SessionId, tuple[CheckpointId, ...]] = {}
-    ended: list[SessionId] = []
+    pruning = _Pruning(backend, retention, dry_run=dry_run)
     for number, id_ in enumerate(sessions):
         if progress is not None:
             progress(number, len(sessions))
         try:
-            if _end(backend, id_, retention, now_us, dry_run=dry_run):
-                ended.append(SessionId(id_))
-                continue
-            gone = _prune_session(backend, id_, retention, now_us, dry_run=dry_run)
+            pruning.prune(id_)
         except NotFoundError:
             continue  # somebody deleted it meanwhile
-        if gone:
-            dropped[SessionId(id_)] = tuple([CheckpointId(gone_id) for gone_id in gone])
-    if not dry_run and dropped:
-        backend.compact()
-    freed = 0 if dry_run else before.stored_bytes - backend.sizes().stored_bytes
-    return PruneReport(checkpoints=dropped, sessions=tuple(ended), freed_bytes=max(0, freed), dry_run=dry_run)
+    if not dry_run and (pruning.dropped or pruning.ended):
+        backend.tend()
+    freed = pruning.weight if dry_run else before - backend.sizes().stored_bytes
+    return PruneReport(
+        checkpoints=pruning.dropped, sessions=tuple(pruning.ended), freed_bytes=max(0, freed), dry_run=dry_run
+    )
 
 
 def _all_sessions(backend: Backend) -> list[str]:
     found: list[str] = []
     before: int | None = None
-    while True:
-        page = backend.sessions(before=before, limit=_SESSIONS_PAGE, status=None, agent=None)
+    while page := backend.sessions(SessionQuery(before=before, limit=_PAGE_ROWS)):
         found += [row.id for row in page]
-        if len(page) < _SESSIONS_PAGE:
-            return found
         before = page[-1].touched
+    return found
 
 
-def _end(backend: Backend, session: str, retention: Retention, now_us: int, *, dry_run: bool) -> bool:
-    """Delete a whole session if it is over; True if it was."""
-    for _ in range(_TRIES):
-        line = backend.find_session(session)
-        if line is None or not _is_over(backend, line, retention, now_us):
-            return False
-        if dry_run:
+class _Plan:
+    """A session as a retention sees it: first its checkpoints, then its names.
+
+    In this order, because what is committed in between is then behind one of the heads, from which it is looked for;
+    and what comes later is no candidate.
+    """
+
+    def __init__(self, backend: Backend, session: str) -> None:
+        self._points: dict[int, Point] = {}
+        self._session = session
+        self.ids: dict[int, str] = {}
+        self.weights: dict[int, int] = {}
+        for page in pages(backend, session, Kind.CHECKPOINT):
+            for row in page:
+                self._add(readable(session, row))  # type: ignore[arg-type]
+        view = backend.read(Ask(session, names=EVERY))
+        self._heads = {lane.head.sequence for lane in view.lanes.values() if lane.head is not None}
+        self._pinned = {tag.sequence for tag in view.tags.values()}
+        self._pinned |= {lane.undo for lane in view.lanes.values() if lane.undo is not None}
+        for head in self._heads:
+            at: int | None = head
+            while at is not None and at not in self._points:
+                line = backend.ancestors(session, at, limit=_PAGE_ROWS)
+                for found in line:
+                    self._add(readable(session, found))
+                at = line[-1].parent if line else None
+
+    def _add(self, row: CheckpointRow) -> None:
+        fields = read_fields(row)
+        self._points[row.sequence] = Point(row.sequence, row.parent, fields.at_us, fields.label is not None)
+        self.ids[row.sequence] = row.id
+        self.weights[row.sequence] = weigh(row)
+
+    def gone(self, retention: Retention, now_us: int) -> list[int]:
+        """What goes, oldest first."""
+        points = sorted(self._points.values(), key=lambda point: point.sequence)
+        return to_drop(points, self._heads, self._pinned, retention, now_us=now_us)
+
+
+class _Pruning:
+    """One prune of some sessions, and what it came to."""
+
+    def __init__(self, backend: Backend, retention: Retention, *, dry_run: bool) -> None:
+        self._backend = backend
+        self._retention = retention
+        self._dry_run = dry_run
+        self._now_us = time.time_ns() // 1000
+        self.dropped: dict[SessionId, tuple[CheckpointId, ...]] = {}
+        self.ended: list[SessionId] = []
+        self.weight = 0
+
+    def prune(self, session: str) -> None:
+        """The whole of it, if it is over; or what may go of it."""
+        if self._end(session):
+            self.ended.append(SessionId(session))
+            return
+        gone = self._thin(session) if self._retention.thins else []
+        if gone:
+            self.dropped[SessionId(session)] = tuple([CheckpointId(id_) for id_ in gone])
+
+    def _end(self, session: str) -> bool:
+        """Delete a whole session if it is over; True if it was."""
+        for _ in range(_TRIES if self._retention.finished_days is not None else 0):
+            try:
+                view = self._backend.read(Ask(session, names=EVERY, heads=True, pending=EVERY))
+            except CorruptionError:
+                return False  # whether somebody could go on there cannot be told
+            if view.session is None or not self._is_over(view):
+                return False
+            if self._dry_run:
+                rows = [row for page in pages(self._backend, session, Kind.CHECKPOINT) for row in page]
+                self.weight += sum([weigh(row) for row in rows]) + sum(self._keyframes(session).values())
+                return True
+            try:
+                delete_session(self._backend, session, touched=view.session.touched)
+            except ConflictError:
+                continue  # somebody wrote to it since it was looked at
+            except LeaseHeldError:
+                return False  # somebody has begun to work on it again
             return True
-        try:
-            backend.delete_session(session, touched=line.touched)
-        except ConflictError:
-            continue  # somebody wrote to it since it was looked at
-        except LeaseHeldError:
-            return False  # somebody has begun to work on it again
-        return True
-    return False
-
-
-def _is_over(backend: Backend, line: SessionRow, retention: Retention, now_us: int) -> bool:
-    if retention.finished_days is None or line.totals.status not in _FINISHED:
         return False
-    names = backend.names(line.id)
-    statuses = [read_fields(_row(backend, line.id, branch.head_id)).status for branch in names.branches]
-    if len(statuses) == 1:
-        # Then the line speaks of this branch, and knows more than its head: a run may have been given up since.
-        statuses = [line.totals.status]
-    return not _has_work_left(backend, line.id) and is_over(
-        finished=all(status in _FINISHED for status in statuses),
-        tagged=bool(names.tags),
-        at_us=line.totals.at_us,
-        retention=retention,
-        now_us=now_us,
-    )
 
-
-def _has_work_left(backend: Backend, session: str) -> bool:
-    """True if a run is alive, or the next one would go on where one stopped; so, too, if that cannot be told."""
-    try:
-        return any(
-            [
-                row.entered or row.unfinished or bool(backend.pending(session, row.branch).calls)
-                for row in backend.runs(session)
-            ]
+    def _is_over(self, view: View) -> bool:
+        line, lanes = view.session, view.lanes.values()
+        if line is None or line.status not in _FINISHED:
+            return False
+        working = [lane.entered or lane.unfinished or pending_of(view.pending.get(lane.name, ())) for lane in lanes]
+        return not any(working) and is_over(
+            finished=all([_status(view, lane) in _FINISHED for lane in lanes]),
+            tagged=bool(view.tags),
+            at_us=line.updated_us,
+            retention=self._retention,
+            now_us=self._now_us,
         )
-    except CorruptionError:
-        return True
+
+    def _thin(self, session: str) -> list[str]:
+        """Delete what may go of a session; the ids of what went."""
+        went: dict[int, str] = {}
+        planned: dict[int, str] = {}
+        for _ in range(_TRIES):
+            plan = _Plan(self._backend, session)
+            went |= {at: id_ for at, id_ in planned.items() if at not in plan.ids}
+            gone = plan.gone(self._retention, self._now_us)
+            planned = {at: plan.ids[at] for at in gone}
+            if self._dry_run:
+                keyframes = self._keyframes(session) if gone else {}
+                self.weight += sum([plan.weights[at] + keyframes.get(at, 0) for at in gone])
+                return list(planned.values())
+            try:
+                if gone:
+                    delete_some(self._backend, session, gone, spare_names=True)
+            except (ConflictError, InvalidInputError, NotFoundError):
+                continue  # the session changed under the plan
+            return [id_ for _, id_ in sorted((went | planned).items())]
+        raise refusals.changed(session, "it keeps changing; it was not pruned to its end")[1]
+
+    def _keyframes(self, session: str) -> dict[int, int]:
+        """What the keyframes of a session weigh."""
+        found = [row for page in pages(self._backend, session, Kind.KEYFRAME) for row in page]
+        return {row.sequence: weigh(row) for row in found}  # type: ignore[union-attr]
 
 
-def _prune_session(backend: Backend, session: str, retention: Retention, now_us: int, *, dry_run: bool) -> list[str]:
-    for _ in range(_TRIES):
-        # Ids before names: what is committed in between is behind one of the heads, what comes later is no candidate.
-        ids = backend.ids(session)
-        names = backend.names(session)
-        rows = _rows(backend, session, ids, [branch.head_id for branch in names.branches])
-        points = []
-        for row in rows.values():
-            fields = read_fields(row)
-            points.append(Point(row.id, row.link_id, fields.at_us, fields.label is not None))
-        pinned = {tag.id for tag in names.tags} | {b.undo_id for b in names.branches if b.undo_id is not None}
-        heads = [branch.head_id for branch in names.branches]
-        gone = to_drop(points, heads, pinned, retention, now_us=now_us)
-        if dry_run or not gone:
-            return gone
-        try:
-            rewrites = _rewrites(backend, session, rows, set(gone))
-            backend.delete_checkpoints(Deletion(session, tuple(gone), rewrites, spare_names=True))
-        except (ConflictError, InvalidInputError, NotFoundError):
-            continue  # the session changed under the plan
-        return gone
-    message = f"session {session!r} keeps changing; it was not pruned"
-    raise ConflictError(message, hint="try again")
+def _status(view: View, lane: LaneRow) -> str:
+    """The status of a branch. One that was forked and not written to since has that of its head."""
+    row = None if lane.head is None else view.checkpoints.get(lane.head.sequence)
+    if lane.status in _FINISHED or not isinstance(row, CheckpointRow):
+        return lane.status
+    return read_fields(row).status
 
 
-def drop(backend: Backend, session: str, choose: Callable[[Mapping[str, Row]], Collection[str]]) -> list[str]:
-    """Remove the checkpoints that `choose` names, given all of a session's, in one transaction; those that stay, stay.
+def drop(backend: Backend, session: str, choose: Callable[[Mapping[str, CheckpointRow]], Collection[str]]) -> list[str]:
+    """Remove the checkpoints that `choose` names, given all of a session's by their ids; those that stay, stay.
 
     A branch that stands on one of them moves back to what is left of its line, or goes with it. If all go, so does the
     session.
     """
+    refused: BackstayError = refusals.changed(session, "it keeps changing; nothing was removed")[1]
     for _ in range(_TRIES):
-        line = backend.find_session(session)
+        line = backend.read(Ask(session)).session
         if line is None:
             return []
-        names = backend.names(session)
-        rows = _rows(backend, session, backend.ids(session), [branch.head_id for branch in names.branches])
+        found = [row for page in pages(backend, session, Kind.CHECKPOINT) for row in page]
+        rows = {row.id: row for row in [readable(session, row) for row in found]}  # type: ignore[arg-type]
         gone = [id_ for id_ in choose(rows) if id_ in rows]
         if not gone:
             return []
         try:
             if len(gone) == len(rows):
-                backend.delete_session(session, touched=line.touched)
+                delete_session(backend, session, touched=line.touched)
             else:
-                for branch in names.branches:
-                    if _anchor(rows, branch.head_id, set(gone)) is None:
-                        backend.delete_branch(session, branch=branch.name)
-                rewrites = _rewrites(backend, session, rows, set(gone))
-                backend.delete_checkpoints(Deletion(session, tuple(gone), rewrites))
-        except (ConflictError, InvalidInputError, NotFoundError):
-            continue  # the session changed under the plan
-        return gone
-    message = f"session {session!r} keeps changing; nothing was removed"
-    raise ConflictError(message, hint="try again")
-
-
-def _rows(backend: Backend, session: str, ids: Iterable[str], heads: Iterable[str]) -> dict[str, Row]:
-    """All checkpoints of a session by their ids, oldest first: line by line, then those on no line."""
-    found: dict[str, Row] = {}
-    for head in heads:
-        next_id: str | None = head
-        while next_id is not None and next_id not in found:
-            page = backend.line(session, next_id, limit=_PAGE_ROWS)
-            found.update({row.id: row for row in page})
-            next_id = page[-1].link_id
-    for id_ in ids:
-        if id_ not in found:
-            found[id_] = _row(backend, session, id_)
-    return dict(sorted(found.items(), key=lambda item: item[1].sequence))
-
-
-def _row(backend: Backend, session: str, id_: str) -> Row:
-    row = backend.find_row(session, id_)
-    if row is None:
-        message = f"there is no checkpoint {id_!r}"
-        raise NotFoundError(message)
-    return row
-
-
-def _rewrites(backend: Backend, session: str, rows: Mapping[str, Row], gone: Collection[str]) -> tuple[Rewrite, ...]:
-    rewrites = []
-    for row in rows.values():
-        if row.id in gone or row.link_id is None or row.link_id not in gone:
+                _drop_some(
+                    backend, session, {row.sequence: row.parent for row in rows.values()}, [rows[id_] for id_ in gone]
+                )
+        except (ConflictError, InvalidInputError, NotFoundError) as error:
+            refused = error  # the session may have changed under the plan
             continue
-        anchor = _anchor(rows, row.link_id, gone)
-        state = _state(backend, session, row.id)
-        copy, blobs = whole(state)
-        rewrite = Rewrite(row.id, copy, blobs)
-        if anchor is not None:
-            known = know(_state(backend, session, anchor))
-            delta, pieces, _ = advance(known, state)
-            if delta.size_bytes < _DELTA_WORTH * copy.size_bytes:
-                rewrite = Rewrite(row.id, None, pieces, delta, known.digest)
-        rewrites.append(rewrite)
-    return tuple(rewrites)
+        return gone
+    raise refused
 
 
-def _anchor(rows: Mapping[str, Row], id_: str | None, gone: Collection[str]) -> str | None:
-    """A checkpoint, or the nearest ancestor that stays."""
-    while id_ is not None and id_ in gone:
-        id_ = rows[id_].link_id
-    return id_
-
-
-def _state(backend: Backend, session: str, id_: str) -> StateDict:
-    chain, pieces = read_chain(backend, session, id_)
-    return rebuild(chain.records, pieces).state
+def _drop_some(
+    backend: Backend, session: str, parents: Mapping[int, int | None], gone: Collection[CheckpointRow]
+) -> None:
+    going = {row.sequence for row in gone}
+    for lane in backend.read(Ask(session, names=EVERY)).lanes.values():
+        at = None if lane.head is None else lane.head.sequence
+        while at is not None and at in going:
+            at = parents[at]
+        if at is None and lane.head is not None:
+            backend.write(branches.name_ask(session, lane.name), branches.delete_branch(session, lane.name))
+    delete_some(backend, session, going)

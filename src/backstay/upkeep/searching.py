@@ -6,30 +6,30 @@ where a patch might have completed it. A message that is found is told once, at 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
 import msgspec
 
-from backstay.backend import Backend, Kept, Row
-from backstay.delta import Record, rebuild
-from backstay.delta.record import PATCH, PIECE_BYTES
-from backstay.errors import CorruptionError, NotFoundError
-from backstay.store.reading import read_chain
+from backstay.delta import Record
+from backstay.delta.record import PATCH, PIECE_BYTES, decode_ops
+from backstay.errors import CorruptionError
+from backstay.port import Backend, CheckpointRow, Kind
+from backstay.sealing import open_blob, peek, spilled
+from backstay.store.reading import Loaded, load
+from backstay.upkeep.pages import Keyframes, pages
 from backstay.upkeep.progress import Progress
 
-_PAGE_ROWS = 200
-_PAGE_BYTES = 8 * 1024 * 1024
 _KNOWN_BLOBS = 100_000
 _IDS = ("id", "tool_call_id", "call_id", "tool_use_id")  # of messages: nobody said them
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class Match(msgspec.Struct, frozen=True, kw_only=True):
     """A place where a text stands. `row` is the first checkpoint that has it there, `text` the string it stands in."""
 
     session: str
-    row: Row
+    row: CheckpointRow
     path: tuple[Any, ...]
     role: str | None
     tool: str | None
@@ -45,15 +45,15 @@ def search(
     role: str | None = None,
     tool: str | None = None,
     progress: Progress | None = None,
-) -> Iterator[Found]:
+) -> Iterator[Match]:
     """Where a text was first said in a session, oldest first; upper and lower case are the same.
 
     With a role or a tool, only messages of that role, or calls of that tool and their results.
     """
     hunt = _Hunt(backend, session, text.casefold())
     seen: set[tuple[Any, ...]] = set()
-    for kept in hunt.candidates(progress):
-        state = hunt.state(kept.row)
+    for row in hunt.candidates(progress):
+        state = hunt.state(row)
         names: dict[str, str] | None = None
         for path, item, string in _strings(state):
             at = string.casefold().find(hunt.text)
@@ -69,7 +69,7 @@ def search(
             if mark not in seen:
                 seen.add(mark)
                 name = used[0] if used else None
-                yield Found(session=session, row=kept.row, path=path, role=who, tool=name, text=string, at=at)
+                yield Match(session=session, row=row, path=path, role=who, tool=name, text=string, at=at)
 
 
 class _Hunt:
@@ -82,50 +82,45 @@ class _Hunt:
         self._raw = text.encode("utf-8", "surrogatepass")
         self._blobs: dict[bytes, bool] = {}
 
-    def candidates(self, progress: Progress | None) -> Iterator[Kept]:
-        after, limit, done = 0, 16, 0
-        while True:
-            page = self._backend.history(self._session, after=after, limit=limit)
-            for kept in page:
-                if self._may_hold(kept.delta) if kept.delta is not None else self._may_hold(kept.whole):
-                    yield kept
+    def candidates(self, progress: Progress | None) -> Iterator[CheckpointRow]:
+        """The checkpoints whose states are worth a look; a row that cannot be read is passed over."""
+        keyframes, done = Keyframes(self._backend, self._session), 0
+        for page in pages(self._backend, self._session, Kind.CHECKPOINT):
+            for row in page:
+                if isinstance(row, CheckpointRow) and self._may_hold(row.delta or keyframes.find(row.sequence) or b""):
+                    yield row
             done += len(page)
             if progress is not None:
                 progress(done, None)
-            if len(page) < limit:
-                return
-            after = page[-1].row.sequence
-            weight = sum([_weight(kept.delta) + _weight(kept.whole) for kept in page]) // len(page) + 1
-            limit = max(1, min(4 * limit, _PAGE_ROWS, _PAGE_BYTES // weight))
 
-    def state(self, row: Row) -> Mapping[str, Any]:
+    def state(self, row: CheckpointRow) -> Mapping[str, Any]:
         """The state there; what cannot be read is salvaged, because somebody is looking for something."""
         try:
-            chain, pieces = read_chain(self._backend, self._session, row.id)
-            return rebuild(chain.records, pieces).state
-        except NotFoundError:
-            return {}  # deleted since
+            found = load(self._backend, self._session, row.sequence)
         except CorruptionError:
-            chain, pieces = read_chain(self._backend, self._session, row.id, salvage=True)
-            return rebuild(chain.records, pieces, salvage=True).state
+            found = load(self._backend, self._session, row.sequence, salvage=True)
+        return found.state if isinstance(found, Loaded) else {}  # deleted since
 
-    def _may_hold(self, record: Record | None) -> bool:
+    def _may_hold(self, data: bytes) -> bool:
+        record = None if spilled(data) else peek(data[1:])
         if record is None:
-            return False
-        if self._is_in(record.body) or any([self._blob(ref) for ref in record.refs]):
-            return True
-        # A patch brings only the middle of a string: what it completes cannot be seen in its bytes.
-        return any([op[0] == PATCH for op in msgspec.msgpack.decode(record.ops)]) if record.ops else False
+            return bool(data)  # cut into blobs, or damaged: the state says
+        return self._is_in(record.body) or self._in_blobs(record.refs) or _patches(record)
 
-    def _blob(self, ref: bytes) -> bool:
-        known = self._blobs.get(ref)
-        if known is None:
-            found = self._backend.blobs([ref], salvage=True).get(ref, b"")
-            # A value of several pieces may have the text where two of them meet.
-            known = len(found) >= PIECE_BYTES or self._is_in(found)
-            if len(self._blobs) < _KNOWN_BLOBS:
-                self._blobs[ref] = known
-        return known
+    def _in_blobs(self, refs: Sequence[bytes]) -> bool:
+        unknown = [ref for ref in refs if ref not in self._blobs]
+        found = {ref: self._may_complete(packed, ref) for ref, packed in self._backend.blobs(unknown).items()}
+        if len(self._blobs) < _KNOWN_BLOBS:
+            self._blobs.update(found)
+        return any([found.get(ref, False) or self._blobs.get(ref, False) for ref in refs])
+
+    def _may_complete(self, packed: bytes, ref: bytes) -> bool:
+        try:
+            content = open_blob(packed, ref)
+        except CorruptionError:
+            return False
+        # A value of several pieces may have the text where two of them meet.
+        return len(content) >= PIECE_BYTES or self._is_in(content)
 
     def _is_in(self, data: bytes) -> bool:
         if self._raw.isascii():
@@ -135,6 +130,11 @@ class _Hunt:
 
     def _folded(self, data: bytes) -> bool:
         return self.text in data.decode("utf-8", "ignore").casefold()
+
+
+def _patches(record: Record) -> bool:
+    """True if a patch brings the middle of a string: what it completes cannot be seen in its bytes."""
+    return any([op[0] == PATCH for op in decode_ops(record.ops)]) if record.ops else False
 
 
 def _strings(state: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, ...], Any, str]]:
@@ -203,7 +203,3 @@ def _calls_in(message: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
             yield block.get("id"), block.get("name")
     if message.get("type") == "function_call":
         yield message.get("call_id"), message.get("name")
-
-
-def _weight(record: Record | None) -> int:
-    return 0 if record is None else record.size_bytes

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from backstay.errors import ClosedError
 from backstay.model import Problem
@@ -83,6 +83,7 @@ class MemoryBackend:
             raise BlobsAbsentError(absent)
         for digest in refs & batch.blobs.keys():
             self._blobs.setdefault(digest, batch.blobs[digest])
+        released: list[bytes] = []  # only once all is put: a row may let go of what the next one refers to
         for row in sorted(batch.puts, key=lambda row: not isinstance(row, SessionRow)):
             if isinstance(row, SessionRow):
                 tables = self._tables.pop(place, None) or Tables(row)
@@ -90,19 +91,16 @@ class MemoryBackend:
                 self._tables[place] = tables
                 self._last = max(self._last, row.touched)
             if tables is not None:
-                self._put(tables, row)
+                at = kind_of(row), key_of(row)
+                released += tables.refs.get(at, ())
+                tables.put(row)
+                self._uses.update(tables.refs.get(at, ()))
         for kind, key in batch.drops:
-            self._drop(place, kind, key)
+            released += self._drop(place, kind, key)
+        self._release(released)
         if not batch.lazy:
             self._changes += 1
             self._news.notify_all()
-
-    def _put(self, tables: Tables, row: Row) -> None:
-        place = kind_of(row), key_of(row)
-        before = tables.refs.get(place, ())
-        tables.put(row)
-        self._uses.update(tables.refs.get(place, ()))
-        self._release(before)
 
     def _release(self, refs: Iterable[bytes]) -> None:
         for ref in refs:
@@ -111,17 +109,17 @@ class MemoryBackend:
                 del self._uses[ref]
                 self._blobs.pop(ref, None)
 
-    def _drop(self, place: tuple[bool, str], kind: Kind, key: Key) -> None:
+    def _drop(self, place: tuple[bool, str], kind: Kind, key: Key) -> list[bytes]:
+        """Forget rows. The blobs that they referred to."""
         tables = self._tables.get(place)
         if tables is None:
-            return
+            return []
         if kind is Kind.SESSION:
             del self._tables[place]
-            gone = [ref for refs in tables.refs.values() for ref in refs]
-        else:
-            gone = list(tables.refs.get((kind, key), ()))
-            tables.drop(kind, key)
-        self._release(gone)
+            return [ref for refs in tables.refs.values() for ref in refs]
+        gone = tables.refs.get((kind, key), ())
+        tables.drop(kind, key)
+        return list(gone)
 
     def state(self, session: str, ref: str | int, *, salvage: bool = False, without: Collection[int] = ()) -> Records:
         with self._lock():

@@ -18,6 +18,8 @@ A revision that is expected is NULL for a row that must not be there, and 0 wher
 
 from backstay.port import Kind
 
+FORMAT = 2
+
 # Plans are kept by the server's sessions and outlive the small tables they were made for: none may rest on a table
 # being small.
 _PLANS = "SET enable_seqscan = off"
@@ -44,7 +46,7 @@ DECLARE
   v_lost boolean := false;
 BEGIN
   SELECT ARRAY['i'::bytea || int8send({_NOW}) || int8send(read_features) || int8send(write_features)] INTO v
-  FROM {{schema}}.meta;
+  FROM {{schema}}.meta WHERE format = {FORMAT};
   IF p_beside IS NOT NULL THEN
     v := v || ARRAY(SELECT 'b'::bytea || {_SESSION} FROM {{schema}}.sessions WHERE NOT hidden AND id = p_beside);
   END IF;
@@ -88,7 +90,8 @@ BEGIN
       WHERE sid = v_sid AND id = ANY(p_ids)
       UNION SELECT 'f'::bytea || int8send(sequence) || id FROM {{schema}}.foreign_ids
       WHERE sid = v_sid AND id >= p_low AND id < p_high);
-    p_sequences := p_sequences || ARRAY(SELECT sequence FROM {{schema}}.foreign_ids WHERE sid = v_sid AND id = ANY(p_ids));
+    p_sequences := p_sequences || ARRAY(
+      SELECT sequence FROM {{schema}}.foreign_ids WHERE sid = v_sid AND id = ANY(p_ids));
   END IF;
   IF p_sequences IS NOT NULL THEN
     v_size := cardinality(v);
@@ -101,8 +104,7 @@ BEGIN
       FROM {{schema}}.checkpoints WHERE sid = v_sid AND parent = ANY(p_children));
   END IF;
   IF v_lost THEN
-    v := v || (SELECT 't'::bytea || int8send(count(run)) || int8send(count(*) - count(run))
-      || int8send((SELECT count(*) FROM {{schema}}.checkpoints WHERE sid = v_sid AND p_sequences IS NOT NULL))
+    v := v || (SELECT 't'::bytea || int8send(count(*)) || int8send((SELECT count(*) FROM {{schema}}.checkpoints WHERE sid = v_sid AND p_sequences IS NOT NULL))
       FROM {{schema}}.names WHERE sid = v_sid);
   END IF;
   RETURN v;
@@ -110,7 +112,7 @@ END
 """
 
 # Durability, the session and everything else that was looked at.
-_COMPARE = """
+_COMPARE = f"""
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'a write needs READ COMMITTED' USING ERRCODE = 'BS003';
   ELSIF p_relaxed THEN
@@ -118,38 +120,41 @@ _COMPARE = """
   ELSIF current_setting('synchronous_commit') = 'off' THEN
     PERFORM set_config('synchronous_commit', 'on', true);
   END IF;
+  EXIT fits WHEN (SELECT (read_features & ~p_read) | (write_features & ~p_write) FROM {{schema}}.meta
+    WHERE format = {FORMAT}) <> 0;
   IF p_body IS NULL THEN
-    SELECT sid, revision INTO v_sid, v_revision FROM {schema}.sessions
-    WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND {known} FOR NO KEY UPDATE;
+    SELECT sid, revision INTO v_sid, v_revision FROM {{schema}}.sessions
+    WHERE hidden = p_hidden AND id = p_id AND sid = p_sid FOR NO KEY UPDATE;
     EXIT fits WHEN NOT FOUND OR v_revision <> coalesce(nullif(p_expect, 0), v_revision);
   ELSIF p_expect IS NULL THEN
-    v_touched := nextval('{schema_text}.touches');
-    INSERT INTO {schema}.sessions(
+    v_touched := nextval('{{schema_text}}.touches');
+    INSERT INTO {{schema}}.sessions(
       hidden, id, uid, touched, revision, checkpoints, logical, status, agent, body)
-    SELECT p_put_hidden, p_put_id, p_uid, v_touched, p_revision, p_checkpoints, p_logical, p_status, p_agent, p_body
-    WHERE {known} ON CONFLICT (hidden, id) DO NOTHING RETURNING sid INTO v_sid;
+    VALUES (p_put_hidden, p_put_id, p_uid, v_touched, p_revision, p_checkpoints, p_logical, p_status, p_agent, p_body)
+    ON CONFLICT (hidden, id) DO NOTHING RETURNING sid INTO v_sid;
     EXIT fits WHEN NOT FOUND;
     v_changed := true;
   ELSE
-    UPDATE {schema}.sessions SET hidden = p_put_hidden, id = p_put_id, uid = p_uid, revision = p_revision,
-      touched = nextval('{schema_text}.touches'), checkpoints = p_checkpoints, logical = p_logical,
+    UPDATE {{schema}}.sessions SET hidden = p_put_hidden, id = p_put_id, uid = p_uid, revision = p_revision,
+      touched = nextval('{{schema_text}}.touches'), checkpoints = p_checkpoints, logical = p_logical,
       status = p_status, agent = p_agent, body = p_body
-    WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND revision = p_expect AND {known}
+    WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND revision = p_expect
     RETURNING sid, touched INTO v_sid, v_touched;
     EXIT fits WHEN NOT FOUND;
     v_changed := true;
   END IF;
   IF p_beside IS NOT NULL THEN
-    v_revision := (SELECT revision FROM {schema}.sessions WHERE NOT hidden AND id = p_beside AND sid <> v_sid);
+    v_revision := (SELECT revision FROM {{schema}}.sessions WHERE NOT hidden AND id = p_beside AND sid <> v_sid);
     EXIT fits WHEN v_revision IS DISTINCT FROM p_beside_expect;
   END IF;
   FOR i IN 1 .. coalesce(cardinality(p_j_runs), 0) LOOP
-    EXIT fits WHEN p_j_counts[i] <> coalesce((SELECT max(n) + 1 FROM {schema}.calls
+    EXIT fits WHEN p_j_counts[i] <> coalesce((SELECT max(n) + 1 FROM {{schema}}.calls
       WHERE sid = v_sid AND run = p_j_runs[i] AND journal = p_j_journals[i]), 0);
   END LOOP;
-  EXIT fits WHEN p_absent IS NOT NULL AND EXISTS (
-    SELECT 1 FROM {schema}.foreign_ids WHERE sid = v_sid AND id = ANY(p_absent));
-""".replace("{known}", "(SELECT (read_features & ~p_read) | (write_features & ~p_write) FROM {schema}.meta) = 0")
+  IF p_absent IS NOT NULL THEN
+    EXIT fits WHEN EXISTS (SELECT 1 FROM {{schema}}.foreign_ids WHERE sid = v_sid AND id = ANY(p_absent));
+  END IF;
+"""
 
 # A row that was looked at and is to be put is compared by the statement that changes it.
 _PUT = """
@@ -318,7 +323,8 @@ BEGIN
 END
 """
 
-# From a checkpoint along its parents to a keyframe, and the blobs they need; 8 stands for a row that is missing.
+# From a checkpoint along its parents to a keyframe, and the blobs they need. 5 and 6 say how many rows there are where
+# what was asked for is not there, 7 stands for a row that is missing.
 STATE = f"""
 CREATE FUNCTION {{schema}}.state_2(p_id bytea, p_name bytea, p_sequence bigint, p_without bigint[])
 RETURNS TABLE(o_kind integer, o_number bigint, o_parent bigint, o_body bytea)
@@ -339,8 +345,14 @@ BEGIN
     SELECT 1, sequence, body INTO o_kind, v_next, o_body FROM {{schema}}.names WHERE sid = v_sid AND name = p_name;
     IF FOUND THEN
       o_number := v_next;
-      RETURN NEXT;
+    ELSE
+      SELECT 5, count(*) INTO o_kind, o_number FROM {{schema}}.names WHERE sid = v_sid;
     END IF;
+    RETURN NEXT;
+  ELSIF NOT EXISTS (SELECT 1 FROM {{schema}}.checkpoints WHERE sid = v_sid AND sequence = p_sequence) THEN
+    SELECT 6, count(*) INTO o_kind, o_number FROM {{schema}}.checkpoints WHERE sid = v_sid;
+    RETURN NEXT;
+    RETURN;
   END IF;
   o_kind := 2;
   WHILE v_next IS NOT NULL AND v_keyframe IS NULL LOOP
@@ -350,9 +362,9 @@ BEGIN
       AND k.sequence <> ALL(coalesce(p_without, '{{}}'))
     WHERE c.sid = v_sid AND c.sequence = v_next;
     IF NOT FOUND THEN
-      o_kind := 8;
-      RETURN NEXT;
-      RETURN;
+      SELECT body INTO v_keyframe FROM {{schema}}.keyframes
+      WHERE sid = v_sid AND sequence = v_next AND sequence <> ALL(coalesce(p_without, '{{}}'));
+      o_kind := 7;
     END IF;
     RETURN NEXT;
     v_numbers := v_numbers || v_next;

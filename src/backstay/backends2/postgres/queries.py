@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from backstay.backends2.postgres.pool import Wire
-from backstay.backends2.postgres.protocol import (
-    BYTES,
-    INT,
-    INT_LIST,
-    pack_int,
-    pack_ints,
-    rows_of,
-    text_bytes,
-)
-from backstay.backends2.postgres.views import name_columns, name_of, session_of
+from backstay.backends2.postgres.protocol import BYTES, INT, INT_LIST, pack_int, pack_ints, rows_of, text_bytes
+from backstay.backends2.postgres.views import count_checkpoints, count_names, name_columns, name_of, session_of
 from backstay.errors import CorruptionError
 from backstay.port import (
     CheckpointRow,
@@ -34,24 +26,27 @@ from backstay.port import (
     Unreadable,
     live_lanes,
 )
-from backstay.port.row_codec import open_call, open_checkpoint, open_name
+from backstay.port.row_codec import open_call, open_checkpoint, open_name, open_session
 
 _STATE = "SELECT * FROM {schema}.state_2(%s, %s, %s, %s)"
 _STATE_TYPES = (BYTES, BYTES, INT, INT_LIST)
-_SESSION, _NAME, _ROW, _KEYFRAME, _BLOB = range(5)
+_SESSION, _NAME, _ROW, _KEYFRAME, _BLOB, _NO_NAME, _NO_ROW, _LOST = range(8)
 _DIGEST_BYTES = 32
 
 # A child comes after its parent: so a loop in damaged rows ends.
 _ANCESTORS = """
 WITH RECURSIVE line AS (
-  SELECT c.sid, s.uid, c.sequence, c.parent, c.body, 1::bigint AS place
+  SELECT c.sid, c.sequence, c.parent, c.body, 1::bigint AS place
   FROM {schema}.sessions s JOIN {schema}.checkpoints c ON c.sid = s.sid
   WHERE NOT s.hidden AND s.id = %s AND c.sequence = %s
   UNION ALL
-  SELECT c.sid, l.uid, c.sequence, c.parent, c.body, l.place + 1
+  SELECT c.sid, c.sequence, c.parent, c.body, l.place + 1
   FROM line l JOIN {schema}.checkpoints c ON c.sid = l.sid AND c.sequence = l.parent AND c.sequence < l.sequence
   WHERE l.place < %s)
-SELECT uid, sequence, parent, body FROM line ORDER BY place
+SELECT place, sequence, parent, body FROM line UNION ALL
+SELECT 0, s.touched, CASE WHEN NOT EXISTS (SELECT 1 FROM line)
+  THEN (SELECT count(*) FROM {schema}.checkpoints c WHERE c.sid = s.sid) END, s.body
+FROM {schema}.sessions s WHERE NOT s.hidden AND s.id = %s ORDER BY place
 """
 _COLUMNS = {
     Kind.NAME: ("names", "name, marks, run, journal, sequence, body", ("name",)),
@@ -86,7 +81,6 @@ _BYTES_AT_ONCE = 16 * 1024 * 1024
 
 def state(wire: Wire, session: str, ref: str | int, without: Collection[int], *, salvage: bool) -> Records:
     """See the port."""
-    by_name = isinstance(ref, str)
     sent = [
         text_bytes(session),
         text_bytes(ref) if isinstance(ref, str) else None,
@@ -107,8 +101,10 @@ def state(wire: Wire, session: str, ref: str | int, without: Collection[int], *,
             name = open_name(body, uid=line.uid, name=str(ref))
             if name_columns(name)[-1] != number:
                 raise CorruptionError(f"the row of {ref!r} does not agree with its index", hint="run verify")
-        elif kind == _ROW:
-            row = open_checkpoint(body, uid=line.uid, sequence=number, parent=parent)
+        elif kind in (_ROW, _LOST):
+            row: CheckpointRow | Unreadable = Unreadable(number, f"checkpoint #{number} is missing")
+            if kind == _ROW:
+                row = open_checkpoint(body, uid=line.uid, sequence=number, parent=parent)
             if isinstance(row, Unreadable) and not salvage:
                 raise CorruptionError(f"session {session!r}: {row.why}", hint="run verify")
             rows.append(row)
@@ -116,16 +112,23 @@ def state(wire: Wire, session: str, ref: str | int, without: Collection[int], *,
             keyframe = body
         elif kind == _BLOB:
             blobs[body[:_DIGEST_BYTES]] = body[_DIGEST_BYTES:]
-        elif rows or by_name:
-            raise CorruptionError(f"session {session!r}: checkpoint #{number} is missing", hint="run verify")
+        elif kind == _NO_NAME:
+            count_names(line, number)
+        else:
+            count_checkpoints(line, number)
     return Records(line, name if isinstance(name, LaneRow) else None, tuple(rows[::-1]), keyframe, blobs)
 
 
 def ancestors(wire: Wire, session: str, sequence: int, limit: int) -> list[CheckpointRow | Unreadable]:
     """See the port."""
-    found: list[CheckpointRow | Unreadable] = []
-    for uid, at, parent, body in wire.rows(_ANCESTORS, text_bytes(session), sequence, limit):
-        found.append(open_checkpoint(body, uid=uid, sequence=at, parent=parent))
+    id_ = text_bytes(session)
+    first, *rows = wire.rows(_ANCESTORS, id_, sequence, limit, id_) or [None]
+    if first is None:
+        return []
+    line = session_of(first[3], session, first[1])
+    if not rows:
+        count_checkpoints(line, first[2])
+    found = [open_checkpoint(body, uid=line.uid, sequence=at, parent=parent) for _, at, parent, body in rows]
     if found and len(found) < limit and (lost := found[-1].parent) is not None:
         found.append(Unreadable(lost, f"checkpoint #{lost} is missing"))
     return found
@@ -138,19 +141,24 @@ def scan(
     if kind not in _COLUMNS:
         return []
     table, columns, key = _COLUMNS[kind]
-    names = ", ".join([f"t.{column}" for column in key])
+    names = ", ".join([f"r.{column}" for column in key])
     bounds: list[Any] = []
     where = ""
     for bound, sign in ((after, ">"), (before, "<")):
         if bound is not None:
             where += f" AND ({names}) {sign} ({', '.join(['%s'] * len(key))})"
             bounds += bound if isinstance(bound, tuple) else [text_bytes(bound) if isinstance(bound, str) else bound]
-    order = ", ".join([f"t.{column}{' DESC' if before is not None else ''}" for column in key])
+    order = ", ".join([f"{column}{' DESC' if before is not None else ''}" for column in key])
     statement = (
-        f"SELECT s.uid, {', '.join([f't.{column}' for column in columns.split(', ')])} FROM {{schema}}.sessions s "
-        f"JOIN {{schema}}.{table} t ON t.sid = s.sid WHERE s.hidden = %s AND s.id = %s{where} ORDER BY {order} LIMIT %s"
+        f"SELECT s.body, t.* FROM {{schema}}.sessions s LEFT JOIN LATERAL (SELECT {columns} FROM {{schema}}.{table} r "
+        f"WHERE r.sid = s.sid{where} ORDER BY {order} LIMIT %s) t ON true WHERE s.hidden = %s AND s.id = %s "
+        f"ORDER BY {order}"
     )
-    return [_row(kind, *row) for row in wire.rows(statement, hidden, text_bytes(session), *bounds, limit)]
+    rows = wire.rows(statement, *bounds, limit, hidden, text_bytes(session))
+    if not rows:
+        return []
+    uid = open_session(rows[0][0], id_=session, hidden=hidden).uid
+    return [_row(kind, uid, *row) for _, *row in rows if row[-1] is not None]
 
 
 def _row(kind: Kind, uid: bytes, *columns: Any) -> Row | Unreadable:
@@ -167,7 +175,8 @@ def _row(kind: Kind, uid: bytes, *columns: Any) -> Row | Unreadable:
 
 def sessions(wire: Wire, query: SessionQuery) -> list[SessionRow]:
     """See the port."""
-    where, values = ["s.hidden = %s"], [query.hidden]
+    where: list[str] = ["s.hidden = %s"]
+    values: list[Any] = [query.hidden]
     for condition, given in (
         ("s.era <= %s >> 15 AND s.touched < %s", None if query.before is None else (query.before, query.before)),
         ("s.status = %s", None if query.status is None else (text_bytes(query.status),)),

@@ -23,12 +23,11 @@ from hashlib import sha256
 import psycopg
 from psycopg import sql
 
-from backstay.backends2.postgres.functions import FUNCTIONS
+from backstay.backends2.postgres.functions import FORMAT, FUNCTIONS
 from backstay.backends2.postgres.pool import Place, Wire
 from backstay.errors import FormatError, InvalidInputError, UnsupportedError
 from backstay.port import Features, refuse_unknown
 
-FORMAT = 2
 BLOCK = 64  # of numbers
 
 _MAX_NAME_BYTES = 63
@@ -81,7 +80,10 @@ _LOOK = """
 SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = ANY(%s) ORDER BY c.relname
 """
-_SERVER = "SELECT version(), current_setting('server_version_num')::int, EXISTS(SELECT 1 FROM pg_proc WHERE proname = %s)"
+_SERVER = (
+    "SELECT version(), current_setting('server_version_num')::int, "
+    "EXISTS(SELECT 1 FROM pg_language WHERE lanname = 'plpgsql')"
+)
 _HAS_SCHEMA = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
 _FEATURES = "SELECT format, read_features, write_features FROM {schema}.meta"
 _LOCK = "SELECT pg_advisory_xact_lock(%s)"
@@ -122,8 +124,8 @@ def prepare(wire: Wire) -> None:
 
 
 def _refuse_others(wire: Wire) -> None:
-    """UnsupportedError for servers that only speak like PostgreSQL: they have no functions, locks or sequences as here."""
-    found = wire.connection.execute(_SERVER, ("plpgsql_call_handler",)).fetchone()
+    """UnsupportedError for servers that only speak like PostgreSQL: functions, locks and sequences are others there."""
+    found = wire.connection.execute(_SERVER).fetchone()
     name, version, speaks = found or ("", 0, False)
     if "PostgreSQL" not in name or "CockroachDB" in name or not speaks:
         message = "this server speaks like PostgreSQL and is none: it cannot keep a store"

@@ -91,7 +91,8 @@ def look_values(ask: Ask, uid: bytes | None) -> list[Sent]:
     """What the server is asked. Where the ids of a session with this `uid` lead, only we can tell."""
     pending = ask.names if ask.pending is None else ask.pending
     keys: list[tuple[int, int, int | None]] = [*ask.calls, *[(*at, None) for at in ask.journals]]
-    sequences = [*ask.sequences, *([] if uid is None else _sequences(ask.ids, uid))]
+    located = [] if uid is None else [sequence_of(id_, uid) for id_ in ask.ids]
+    sequences = [*ask.sequences, *[at for at in located if at is not None]]
     low = text_bytes(ask.prefix) if ask.prefix else None
     return [
         pack_bool(ask.hidden),
@@ -99,7 +100,7 @@ def look_values(ask: Ask, uid: bytes | None) -> list[Sent]:
         pack_texts(all_text_bytes(ask.names or ())),
         pack_bool(ask.names is None),
         pack_ints(list(dict.fromkeys(sequences))),
-        pack_texts(all_text_bytes(ask.ids)),
+        pack_texts(all_text_bytes(ask.ids)) if ask.ids else None,
         low,
         None if low is None else low + b"\xff",
         pack_ints(ask.children_of),
@@ -110,10 +111,6 @@ def look_values(ask: Ask, uid: bytes | None) -> list[Sent]:
         pack_ints([key[2] for key in keys]),
         None if ask.beside is None else text_bytes(ask.beside),
     ]
-
-
-def _sequences(ids: Iterable[str], uid: bytes) -> list[int]:
-    return [at for at in (sequence_of(id_, uid) for id_ in ids) if at is not None]
 
 
 Named = tuple[LaneRow | TagRow | None, int | None]  # with its revision
@@ -146,6 +143,10 @@ class Known:
     def uid(self) -> bytes | None:
         """The session's uid."""
         return None if self.session is None else self.session.uid
+
+    def has_name(self, name: str) -> bool:
+        """True if a branch or tag of this name is known to be there."""
+        return self.names.get(name, (None,))[0] is not None
 
     def heard(self, now_us: int, fresh: int) -> None:
         """Set the clock by the server's."""
@@ -181,7 +182,9 @@ class Known:
             if journal is None:
                 return None
             view.journals = {**view.journals, at: journal}
-        counted = {name: self.counts.get((lanes[name].run, lanes[name].journal)) for name in ask.counted if name in lanes}
+        counted = {
+            name: self.counts.get((lanes[name].run, lanes[name].journal)) for name in ask.counted if name in lanes
+        }
         if None in counted.values() or not all([at in self.calls for at in ask.calls]):
             return None
         view.counts = {name: count or 0 for name, count in counted.items()}
@@ -191,15 +194,14 @@ class Known:
         return view
 
     def _covers(self, ask: Ask) -> bool:
-        read = self.read
-        guessed = self.uid is not None and not _sequences(ask.ids, self.uid)
+        read, uid = self.read, self.uid
         return (
             (self.every or (ask.names is not None and all([name in self.names for name in ask.names])))
-            and set(ask.sequences) <= set(read.sequences)
-            and (guessed or set(ask.ids) <= set(read.ids))
-            and set(ask.children_of) <= set(read.children_of)
-            and (not ask.prefix or ask.prefix == read.prefix)
-            and (ask.beside is None or ask.beside == read.beside)
+            and all([at in read.sequences for at in ask.sequences])
+            and all([id_ in read.ids or (uid is not None and sequence_of(id_, uid) is None) for id_ in ask.ids])
+            and all([at in read.children_of for at in ask.children_of])
+            and ask.prefix in ("", read.prefix)
+            and ask.beside in (None, read.beside)
         )
 
     def _journal(self, at: JournalKey) -> list[CallRow | Unreadable] | None:
@@ -315,10 +317,12 @@ def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> Known:
         elif kind == b"f":
             known.foreign[bytes(rest[8:]).decode("utf-8", "surrogatepass")] = _ONE.unpack_from(rest)[0]
         else:
-            totals = _THREE.unpack_from(rest)
+            totals = _TWO.unpack_from(rest)
     _complete(known, ask)
     if known.session is not None and totals is not None:
-        _compare(known.session, totals, names=not ask.sequences and not ask.ids)
+        count_names(known.session, totals[0])
+        if ask.sequences or ask.ids:
+            count_checkpoints(known.session, totals[1])
     return known
 
 
@@ -337,11 +341,17 @@ def _complete(known: Known, ask: Ask) -> None:
             known.calls.setdefault((*journal, n), (None, None))
 
 
-def _compare(session: SessionRow, totals: tuple[int, ...], *, names: bool) -> None:
-    """CorruptionError if rows are missing: something that was asked for is not there."""
-    lanes, tags, checkpoints = totals
-    if (lanes, tags) != (session.lanes, session.tags) or not (names or checkpoints == session.checkpoints):
-        message = f"session {session.id!r} counts other rows than it has"
+def count_names(line: SessionRow, here: int) -> None:
+    """CorruptionError if names are missing; a hidden session is being filled or emptied, and not counted."""
+    if not line.hidden and here != line.lanes + line.tags:
+        message = f"session {line.id!r}: {line.lanes + line.tags} branches and tags are counted and {here} here"
+        raise CorruptionError(message, hint="run verify")
+
+
+def count_checkpoints(line: SessionRow, here: int) -> None:
+    """The same for checkpoints."""
+    if not line.hidden and here != line.checkpoints:
+        message = f"session {line.id!r}: {line.checkpoints} checkpoints are counted and {here} here"
         raise CorruptionError(message, hint="run verify")
 
 

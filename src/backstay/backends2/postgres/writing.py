@@ -40,8 +40,8 @@ _MARGIN = 1 << 26  # numbers that may be given while the sequence is moved
 _LOCK = "SELECT 1::bigint FROM {schema}.sessions WHERE hidden = %s AND id = %s FOR NO KEY UPDATE"
 # One after another, and far: a sequence that is moved must not go back behind a number that was just given.
 _MOVE = (
-    "SELECT setval('{schema_text}.touches', greatest(pg_sequence_last_value('{schema_text}.touches'), %s::bigint) + %s) "
-    "FROM (SELECT 1 FROM {schema}.meta FOR UPDATE) alone"
+    "SELECT setval('{schema_text}.touches', greatest(pg_sequence_last_value('{schema_text}.touches'), %s::bigint) "
+    "+ %s::bigint) FROM (SELECT 1 FROM {schema}.meta FOR UPDATE) alone"
 )
 
 
@@ -332,7 +332,7 @@ def _decide(jobs: list[Job], known: Known) -> _Decision:
             job.look_wider(batch.ask)
             decision.stale = True
         elif batch.puts or batch.drops:
-            decision.shipment.add(ask, view, batch, known)
+            decision.shipment.add(ask, view, batch)
             decision.decided.append((job, view, batch))
             if decision.shipment.full:
                 decision.stale |= job is not jobs[-1]

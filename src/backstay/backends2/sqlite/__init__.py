@@ -176,7 +176,10 @@ class SqliteBackend:
         return self._read(listing.sizes)
 
     def check(self) -> Iterator[Problem]:
-        yield from self._read(upkeep.check)
+        self._refuse_child()
+        with translated("checking the store"), self._readers.borrow() as connection:
+            problems = upkeep.check(connection)
+        yield from problems
 
     def tend(self, *, repair: bool = False) -> Sequence[str]:
         done = self._write(upkeep.repair) if repair else []

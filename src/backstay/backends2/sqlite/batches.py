@@ -10,8 +10,8 @@ from typing import Any
 
 import apsw
 
-from backstay.backends2.sqlite import schema
-from backstay.backends2.sqlite.connections import Connection
+from backstay.backends2.sqlite import journals, schema
+from backstay.backends2.sqlite.connections import Connection, is_damage
 from backstay.backends2.sqlite.schema import Entry, child_entries, key_of, line_entries, name_entries, sequence_in
 from backstay.backends2.sqlite.views import Line, find_checkpoint, look
 from backstay.errors import CorruptionError, UnsupportedError
@@ -36,9 +36,10 @@ from backstay.port import (
 from backstay.port.row_codec import is_foreign, pack
 from backstay.port.rows import kind_of, marks_of
 
+_NEWEST_ERA = "SELECT max(value) FROM lookup WHERE what = ?"
 _NEWEST_TOUCHED = (
     "SELECT max(r.marks) FROM lookup l CROSS JOIN rows r ON r.sid = l.sid AND r.kind = 0 "
-    "WHERE l.what = ?1 AND l.value = (SELECT max(value) FROM lookup WHERE what = ?1)"
+    "WHERE l.what = ?1 AND l.value = ?2"
 )
 _LAST_SID = "SELECT max(sid) FROM rows"
 _PUT_ROW = "REPLACE INTO rows(sid, kind, name, marks, body) VALUES(?, ?, ?, ?, ?)"
@@ -56,10 +57,6 @@ _NEW_KEYFRAME = "INSERT INTO keyframes(key, body) VALUES(?, ?)"
 _PUT_KEYFRAME = "REPLACE INTO keyframes(key, body) VALUES(?, ?)"
 _DROP_KEYFRAME = "DELETE FROM keyframes WHERE key = ?"
 _KEYS = "SELECT key FROM {} WHERE key BETWEEN ? AND ?"
-_PUT_CALL = "REPLACE INTO calls(sid, run, journal, n, body) VALUES(?, ?, ?, ?, ?)"
-_DROP_CALLS = "DELETE FROM calls WHERE sid = ?"
-_DROP_JOURNAL = f"{_DROP_CALLS} AND run = ? AND journal = ?"
-_DROP_CALL = f"{_DROP_JOURNAL} AND n = ?"
 _HAS_BLOB = "SELECT 1 FROM blobs WHERE digest = ?"
 _PUT_BLOB = "INSERT OR IGNORE INTO blobs(digest, data) VALUES(?, ?)"
 _DROP_BLOB = "DELETE FROM blobs WHERE digest = ?1 AND NOT EXISTS(SELECT 1 FROM refs WHERE digest = ?1)"
@@ -68,6 +65,10 @@ _DROP_REFS = "DELETE FROM refs WHERE sid = ? AND kind = ? AND number = ?"
 _ALL_REFS = "SELECT digest FROM refs WHERE sid = ?"
 _DROP_ALL_REFS = "DELETE FROM refs WHERE sid = ?"
 _PUT_REF = "INSERT OR IGNORE INTO refs(sid, kind, number, digest) VALUES(?, ?, ?, ?)"
+
+
+_REFERRING = (CheckpointRow, KeyframeRow)
+_NAMED = (LaneRow, TagRow)
 
 
 class Writer:
@@ -93,7 +94,7 @@ class Writer:
             batch = decide(view)
             assert isinstance(batch, Batch)  # noqa: S101 - a rule looks again once
         if batch.puts or batch.drops:
-            work = _Work(connection, line, view)
+            work = _Work(connection, line)
             work.apply(batch)
             self._last = max(self._last, work.touched)
             if work.sinks:
@@ -106,26 +107,44 @@ def last_touched(connection: Connection, *, writing: bool = False) -> int:
     """The largest `touched` that was ever put; FormatError if the store uses what this version does not know."""
     if connection.moved():
         meta = schema.meta(connection, writing=writing)
-        newest: Any = connection.execute(_NEWEST_TOUCHED, (schema.ERA,)).fetchall()[0][0]
-        connection.settle(max(newest or 0, meta.get(schema.TOUCHED_FLOOR, 0)))
+        connection.settle(max(_newest_touched(connection, writing=writing), meta.get(schema.TOUCHED_FLOOR, 0)))
     return connection.last_touched
+
+
+def _newest_touched(connection: Connection, *, writing: bool) -> int:
+    """That of the newest session; more than that where its line is in a damaged page, which must not stop others."""
+    era: Any = None
+    try:
+        era = connection.execute(_NEWEST_ERA, (schema.ERA,)).fetchall()[0][0]
+        newest: Any = connection.execute(_NEWEST_TOUCHED, (schema.ERA, era)).fetchall()[0][0]
+        return newest or 0
+    except apsw.Error as error:
+        if not is_damage(error) or (writing and era is None):
+            raise
+    return 0 if era is None else (era + 1 << schema.ERA_BITS) - 1
 
 
 class _Work:
     """One batch on its way into the tables of one session."""
 
-    def __init__(self, connection: Connection, line: Line | None, view: View) -> None:
+    def __init__(self, connection: Connection, line: Line | None) -> None:
         self._connection = connection
         self._execute = connection.execute
         self._sid = 0 if line is None else line.sid
         self._row = None if line is None else line.row
-        self._view = view
         self._released: set[bytes] = set()
         self.touched = 0
         self.sinks = False  # the largest `touched` may now be smaller than it was
 
     def apply(self, batch: Batch) -> None:
-        refs = {ref for row in batch.puts if isinstance(row, CheckpointRow | KeyframeRow) for ref in row.refs or ()}
+        """Write it, all or nothing: the caller takes back what an error left half done."""
+        try:
+            self._apply(batch)
+        except OverflowError as error:
+            raise CorruptionError("a row has a number that no store can hold") from error
+
+    def _apply(self, batch: Batch) -> None:
+        refs = {ref for row in batch.puts if isinstance(row, _REFERRING) for ref in row.refs or ()}
         if refs:
             self._put_blobs(refs, batch)
         for row in batch.puts:
@@ -164,10 +183,10 @@ class _Work:
         self._row = row
 
     def _put(self, row: Row, uid: bytes) -> None:
-        if isinstance(row, LaneRow | TagRow):
-            self._put_name(row, uid)
-        elif isinstance(row, CheckpointRow):
+        if isinstance(row, CheckpointRow):
             self._put_checkpoint(row, uid)
+        elif isinstance(row, _NAMED):
+            self._put_name(row, uid)
         elif isinstance(row, KeyframeRow):
             columns = key_of(self._sid, _checked(row.sequence)), row.data
             new = self._insert(_NEW_KEYFRAME, columns)
@@ -176,18 +195,15 @@ class _Work:
             self._refer(row, new=new)
         elif isinstance(row, CallRow):
             make_on_demand(self._connection, "calls")
-            self._execute(_PUT_CALL, (self._sid, *row.at, pack(row, uid)))
+            journals.put(self._connection, self._sid, uid, row)
 
     def _put_name(self, row: LaneRow | TagRow, uid: bytes) -> None:
         marks = marks_of(row) if isinstance(row, LaneRow) else 0
-        known = self._view.lanes.get(row.name)
-        before: Any = None if known is None else (marks_of(known),)
-        if before is None:
-            before = self._execute(_NAME, (self._sid, row.name)).fetchone()
+        before: Any = self._execute(_NAME, (self._sid, row.name)).fetchone()
         self._execute(_PUT_ROW, (self._sid, Kind.NAME, row.name, marks, pack(row, uid)))
         if before != (marks,):
-            old = (schema.MARKS, before[0], self._sid, row.name) if before is not None and before[0] else None
-            self._lead(set() if old is None else {old}, name_entries(row, self._sid))
+            old = {(schema.MARKS, before[0], self._sid, row.name)} if before is not None and before[0] else set()
+            self._lead(old, name_entries(row, self._sid))
 
     def _put_checkpoint(self, row: CheckpointRow, uid: bytes) -> None:
         columns = key_of(self._sid, _checked(row.sequence)), row.parent, pack(row, uid)
@@ -257,8 +273,7 @@ class _Work:
                 self._execute(_DROP_ENTRY, (schema.MARKS, marks[0], self._sid, key))
             self._execute(_DROP_ROW, (self._sid, Kind.NAME, key))
         elif kind is Kind.CALL and isinstance(key, tuple):
-            if self._connection.has("calls"):
-                self._execute(_DROP_JOURNAL if len(key) == 2 else _DROP_CALL, (self._sid, *key))  # noqa: PLR2004
+            journals.drop(self._connection, self._sid, key)
         elif kind is Kind.CHECKPOINT and isinstance(key, int):
             self._lead(self._entries_at(key), set())
             self._execute(_DROP_CHECKPOINT, (key_of(self._sid, _checked(key)),))
@@ -278,8 +293,7 @@ class _Work:
         names: Any = self._execute(_NAMES, (self._sid,)).fetchall()
         for (name,) in names:
             self._drop(Kind.NAME, name)
-        if self._connection.has("calls"):
-            self._execute(_DROP_CALLS, (self._sid,))
+        journals.drop_all(self._connection, self._sid)
         if self._connection.has("refs"):  # of rows that were lost
             left: Any = self._execute(_ALL_REFS, (self._sid,)).fetchall()
             self._released.update([digest for (digest,) in left])

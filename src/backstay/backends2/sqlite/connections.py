@@ -20,7 +20,15 @@ from urllib.parse import quote
 
 import apsw
 
-from backstay.errors import BackstayError, ClosedError, CorruptionError, FormatError, UnavailableError, UnsupportedError
+from backstay.errors import (
+    BackstayError,
+    ClosedError,
+    CorruptionError,
+    FormatError,
+    InvalidInputError,
+    UnavailableError,
+    UnsupportedError,
+)
 
 BUSY_S = 15.0
 FORK_PATIENCE_S = 5.0
@@ -28,6 +36,7 @@ FORK_PATIENCE_S = 5.0
 _RESERVED_BYTES = 8  # what the checksum VFS keeps at the end of each page
 _CHECKSUM_VFS = "cksmvfs"
 _IDLE_READERS = 8
+_MAX_LENGTH_BYTES = 48 * 1024 * 1024  # of a row from outside: a delta and fields, or a blob, of 16 MiB each, and room
 _VERSION = "PRAGMA data_version"
 _HAS = "SELECT 1 FROM sqlite_schema WHERE name = ?"
 _DAMAGED_CODES = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
@@ -93,6 +102,7 @@ def connect_export(path: Path) -> Connection:
     """A connection to a file that nobody changes: nothing is locked, written or made beside it."""
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOFOLLOW
     connection = Connection(f"file:{quote(str(path))}?immutable=1", flags=flags, vfs=_load_checksums())
+    connection.limit(apsw.SQLITE_LIMIT_LENGTH, _MAX_LENGTH_BYTES)
     _distrust(connection)
     return connection
 
@@ -193,6 +203,8 @@ def translated(doing: str) -> Iterator[None]:
         raise translate(error, doing) from error
     except UnicodeDecodeError as error:  # text in a row that is not text
         raise CorruptionError(f"{doing}: a row of the store is damaged", hint="run verify") from error
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise InvalidInputError(f"{doing}: no store can hold such a text or number") from error
 
 
 # readers

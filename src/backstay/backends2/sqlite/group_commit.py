@@ -77,7 +77,7 @@ class GroupCommit:
         self._tail = Tail(path) if durability == "full" else None
         self._wal_pages = 0
         self._frames = 0  # in the log after the last COMMIT, 0 if that wrote nothing
-        self._wal_grown = durability not in ("full", "relaxed")
+        self._wal_grown = self._logless = durability not in ("full", "relaxed")
         self._mutex = threading.Lock()
         self._queue: list[_Ticket[Any]] = []
         self._batch: list[_Ticket[Any]] = []  # what the leader has taken from the queue
@@ -263,6 +263,8 @@ class GroupCommit:
         connection, done = self.connection, []
         shared = len(batch) > 1
         for ticket in batch:
+            if ticket.gone:  # better not at all than behind the back of whoever was interrupted
+                continue
             if shared:
                 connection.execute("SAVEPOINT job")
             try:
@@ -298,6 +300,7 @@ class GroupCommit:
                     raise
 
     def _run_alone(self, ticket: _Ticket[Any]) -> None:
+        self._wal_grown = self._logless  # it may cut the log
         try:
             ticket.value = ticket.job(self.connection)
             ticket.resolved = True

@@ -8,6 +8,7 @@ from typing import Any
 
 import apsw
 
+from backstay.backends2.sqlite import journals
 from backstay.backends2.sqlite.connections import Connection, is_damage
 from backstay.backends2.sqlite.schema import key_of, sequence_in
 from backstay.backends2.sqlite.views import (
@@ -22,8 +23,9 @@ from backstay.backends2.sqlite.views import (
 from backstay.errors import CorruptionError
 from backstay.ids import MAX_SEQUENCE
 from backstay.port import CheckpointRow, Key, KeyframeRow, Kind, LaneRow, Records, Row, TagRow, Unreadable
-from backstay.port.row_codec import open_call, open_name
+from backstay.port.row_codec import open_name
 
+_PAGE_BYTES = 16 * 1024 * 1024
 _DOWN = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC"
 _KEYFRAME = "SELECT body FROM keyframes WHERE key = ?"
 _REFS = "SELECT number, digest FROM refs WHERE sid = ? AND kind = ? AND number BETWEEN ? AND ?"
@@ -31,9 +33,7 @@ _BLOB = "SELECT digest, data FROM blobs WHERE digest = ?"
 _CHECKPOINTS = "SELECT key, parent, body FROM checkpoints WHERE key > ?1 AND key < ?2 ORDER BY key {} LIMIT ?3"
 _KEYFRAMES = "SELECT key, body FROM keyframes WHERE key > ?1 AND key < ?2 ORDER BY key {} LIMIT ?3"
 _NAMES = "SELECT name, body FROM rows WHERE sid = ?1 AND kind = 1 AND {} ORDER BY name {} LIMIT ?4"
-_CALLS = "SELECT run, journal, n, body FROM calls WHERE sid = ?1 AND {0} ORDER BY run {1}, journal {1}, n {1} LIMIT ?8"
 _NAME_RANGE = "(?2 IS NULL OR name > ?2) AND (?3 IS NULL OR name < ?3)"
-_CALL_RANGE = "(?2 IS NULL OR (run, journal, n) > (?2, ?3, ?4)) AND (?5 IS NULL OR (run, journal, n) < (?5, ?6, ?7))"
 
 
 def walk(connection: Connection, line: Line, sequence: int, *, expected: bool) -> Iterator[CheckpointRow | Unreadable]:
@@ -43,7 +43,7 @@ def walk(connection: Connection, line: Line, sequence: int, *, expected: bool) -
     `expected`: something leads to the first; otherwise it may be absent, and then nothing comes.
     """
     at: int | None = sequence
-    while at is not None and at > 0:
+    while at is not None and 0 < at <= MAX_SEQUENCE:
         here = at
         try:
             rows: Any = connection.execute(_DOWN, (key_of(line.sid, 0), key_of(line.sid, at)))
@@ -70,7 +70,7 @@ def walk(connection: Connection, line: Line, sequence: int, *, expected: bool) -
 def ancestors(connection: Connection, session: str, sequence: int, limit: int) -> Sequence[CheckpointRow | Unreadable]:
     """A checkpoint and its ancestors."""
     line = find_line(connection, session)
-    if line is None or limit <= 0 or sequence > MAX_SEQUENCE:
+    if line is None or limit <= 0:
         return []
     found = list(itertools.islice(walk(connection, line, sequence, expected=False), limit))
     if not found:
@@ -144,59 +144,66 @@ def blobs(connection: Connection, digests: Iterable[bytes]) -> dict[bytes, bytes
     """Blobs as they are kept; what is not here is left out."""
     if not connection.has("blobs"):
         return {}
-    found: dict[Any, Any] = dict(connection.executemany(_BLOB, [(digest,) for digest in digests]))
-    return found
+    rows: Any = connection.executemany(_BLOB, [(digest,) for digest in digests])
+    return {digest: open_body(data) for digest, data in rows}
 
 
 # pages
 
 
-def scan(
-    connection: Connection, line: Line, kind: Kind, *, after: Key | None, before: Key | None, limit: int
-) -> list[Row | Unreadable]:
-    """A page of rows of one kind. Where it reaches the end, the whole is counted: absence is verified."""
-    order = "ASC" if before is None else "DESC"
-    found: list[Row | Unreadable]
-    if kind is Kind.NAME:
-        rows: Any = connection.execute(_NAMES.format(_NAME_RANGE, order), (line.sid, after, before, limit)).fetchall()
-        found = [open_name(open_body(body), uid=line.row.uid, name=name) for name, body in rows]
-        if len(found) < limit:
-            refuse_miscounted_names(connection, line)
-        return found
-    if kind is Kind.CALL:
-        if not connection.has("calls"):
-            return []
-        nowhere = (None, None, None)
-        bounds = (*_call_key(after or nowhere), *_call_key(before or nowhere))
-        rows = connection.execute(_CALLS.format(_CALL_RANGE, order), (line.sid, *bounds, limit)).fetchall()
-        return [open_call(open_body(body), uid=line.row.uid, at=(run, at, n)) for run, at, n, body in rows]
-    if kind not in (Kind.CHECKPOINT, Kind.KEYFRAME):
-        return []
-    first = after if isinstance(after, int) else 0
-    last = before if isinstance(before, int) else MAX_SEQUENCE + 1
-    bounds = (key_of(line.sid, max(first, 0)), (line.sid << 32) + min(last, MAX_SEQUENCE + 1), limit)
-    if kind is Kind.KEYFRAME:
-        rows = connection.execute(_KEYFRAMES.format(order), bounds).fetchall()
-        return [KeyframeRow(sequence_in(key), open_body(body)) for key, body in rows]
-    found = _checkpoints(connection, line, order, bounds)
-    if len(found) < limit:
-        refuse_miscount(connection, line)
+def _some(cursor: Any) -> list[Any]:
+    """Rows up to a weight that can be held: those of a file from outside may each be as long as they please."""
+    found: list[Any] = []
+    weight = 0
+    for row in cursor:
+        found.append(row)
+        weight += len(row[-1]) if type(row[-1]) is bytes else 0
+        if weight > _PAGE_BYTES:
+            cursor.close()
+            break
     return found
 
 
-def _call_key(key: Any) -> tuple[Any, ...]:
-    return tuple(key)
+def scan(
+    connection: Connection, line: Line, kind: Kind, *, after: Key | None, before: Key | None, limit: int
+) -> list[Row | Unreadable]:
+    """A page of rows of one kind, as far as they are there."""
+    order = "ASC" if before is None else "DESC"
+    if kind is Kind.NAME:
+        rows: Any = connection.execute(_NAMES.format(_NAME_RANGE, order), (line.sid, after, before, limit))
+        return [_named(line, name, body) for name, body in _some(rows)]
+    if kind is Kind.CALL:
+        ends: Any = {"after": after, "before": before}
+        return [*journals.page(connection, line.sid, line.row.uid, **ends, limit=limit)]
+    if kind not in (Kind.CHECKPOINT, Kind.KEYFRAME):
+        return []
+    first = min(max(after, 0), MAX_SEQUENCE) if isinstance(after, int) else 0
+    last = min(max(before, 0), MAX_SEQUENCE + 1) if isinstance(before, int) else MAX_SEQUENCE + 1
+    bounds = (key_of(line.sid, first), key_of(line.sid, 0) + last, limit)
+    if kind is Kind.KEYFRAME:
+        rows = connection.execute(_KEYFRAMES.format(order), bounds)
+        return [KeyframeRow(sequence_in(key), open_body(body)) for key, body in _some(rows)]
+    return _checkpoints(connection, line, order, bounds)
+
+
+def _named(line: Line, name: Any, body: Any) -> Row | Unreadable:
+    try:
+        return open_name(open_body(body), uid=line.row.uid, name=name)
+    except CorruptionError as error:
+        return Unreadable(name, str(error.args[0]))
 
 
 def _checkpoints(connection: Connection, line: Line, order: str, bounds: tuple[int, int, int]) -> list[Any]:
     try:
-        rows: Any = connection.execute(_CHECKPOINTS.format(order), bounds).fetchall()
+        rows: Any = _some(connection.execute(_CHECKPOINTS.format(order), bounds))
+        if len(rows) < bounds[2]:
+            refuse_miscount(connection, line)
         return [open_found(line, sequence_in(key), parent, body) for key, parent, body in rows]
     except apsw.Error as error:
         if not is_damage(error):
             raise
     # A page is damaged: what lies in others can be had one by one.
-    numbers = range(sequence_in(bounds[0]) + 1, min(bounds[1] - (line.sid << 32), line.row.sequence + 1))
+    numbers = range(sequence_in(bounds[0]) + 1, min(bounds[1] - key_of(line.sid, 0), line.row.sequence + 1))
     found = []
     for sequence in numbers if order == "ASC" else reversed(numbers):
         row = find_checkpoint(connection, line, sequence)

@@ -8,7 +8,7 @@ from typing import Any
 
 from backstay.backends2.sqlite import schema
 from backstay.backends2.sqlite.connections import Connection
-from backstay.backends2.sqlite.views import beyond, open_body
+from backstay.backends2.sqlite.views import beyond, open_body, refuse_lost_index
 from backstay.errors import CorruptionError
 from backstay.port import FoundLane, LaneQuery, LaneRow, SessionQuery, SessionRow, Sizes, live_lanes
 from backstay.port.lease import clock_us
@@ -33,7 +33,7 @@ _SIZE = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
 def sessions(connection: Connection, query: SessionQuery) -> list[SessionRow]:
     """A page of sessions, the one touched last first."""
     found: list[SessionRow] = []
-    for group in _groups(connection, query):
+    for group in _groups(connection, query) if query.limit > 0 else ():
         for touched, id_, body in sorted(group, reverse=True):
             if query.before is not None and touched >= query.before:
                 continue
@@ -42,12 +42,14 @@ def sessions(connection: Connection, query: SessionQuery) -> list[SessionRow]:
                 found.append(row)
                 if len(found) >= query.limit:
                     return found
+    if not found:
+        refuse_lost_index(connection)
     return found
 
 
 def _groups(connection: Connection, query: SessionQuery) -> Iterator[list[tuple[int, str, bytes]]]:
     """Lines in groups, each newer than the next; within a group the caller sorts."""
-    if query.uid_start is None and query.foreign is None and not query.prefix:
+    if query.uid_start is None and query.foreign is None and not query.prefix and not query.hidden:
         era: int | None = None
         group: list[tuple[int, str, bytes]] = []
         newest = _NEWEST_ERA if query.before is None else (query.before >> schema.ERA_BITS) + 1
@@ -111,6 +113,8 @@ def lanes(connection: Connection, query: LaneQuery) -> list[FoundLane]:
     lines: dict[int, SessionRow] = {}
     found: list[FoundLane] = []
     rows: Any = connection.execute(_MARKED, (schema.MARKS, query.marks)).fetchall()
+    if not rows:
+        refuse_lost_index(connection)
     for marks, sid, name, body in rows:
         if sid not in lines:
             line: Any = connection.execute(_LINE, (sid,)).fetchone()

@@ -11,6 +11,7 @@ entries change seldom: so a small store has one page of them, and most commits w
     MARKS    the marks of a branch            its   name     only where there are any
     FOREIGN  a checkpoint id not of our making its  sequence
     CHILD    sid and parent                   its   sequence only where the parent is not the sequence before
+    JOURNAL  sid, run and journal             its   a number of the calls under it
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from backstay.port import Features, LaneRow, SessionRow, TagRow, refuse_unknown
 from backstay.port.rows import marks_of
 
 APPLICATION_ID = 0x4261636B  # "Back"
-SHOWN, HIDDEN, UID, ERA, MARKS, FOREIGN, CHILD = range(7)
+SHOWN, HIDDEN, UID, ERA, MARKS, FOREIGN, CHILD, JOURNAL = range(8)
 UID_START_BYTES = 4
 ERA_BITS = 8
 SEQUENCE_BITS = 32
@@ -48,8 +49,8 @@ _REQUIRED = {
 ON_DEMAND = {
     "calls": {
         "calls": (
-            "CREATE TABLE calls(sid INTEGER NOT NULL, run INTEGER NOT NULL, journal INTEGER NOT NULL, "
-            "n INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY(sid, run, journal, n)) WITHOUT ROWID"
+            "CREATE TABLE calls(key INTEGER PRIMARY KEY, sid INTEGER NOT NULL, run INTEGER NOT NULL, "
+            "journal INTEGER NOT NULL, body BLOB NOT NULL)"
         ),
     },
     "blobs": {

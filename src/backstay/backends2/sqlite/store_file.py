@@ -28,6 +28,7 @@ except ImportError:  # Windows
 
 _HEADER_BYTES = 100
 _APPLICATION_ID_AT = slice(68, 72)  # of the header
+_LOGGED_AT, _UNLOGGED = slice(18, 20), b"\1\1"  # of the header, too: how it is written to
 _BESIDE = ("-wal", "-shm", "-journal", "-tail")
 _A_STORE = "give the path of a store or of a new file"
 
@@ -44,7 +45,10 @@ def refuse_unsafe_sqlite(version_text: str) -> None:
 
 def whereabouts(path: Path) -> Path:
     """A path through whose folders no link leads, so that SQLite may refuse every link."""
-    return path.parent.resolve() / path.name
+    try:
+        return path.parent.resolve() / path.name
+    except (OSError, RuntimeError) as error:
+        raise InvalidInputError(f"{path} leads nowhere", hint="a link in it leads in a circle") from error
 
 
 def prepare(path: Path, *, durability: str) -> Connection:
@@ -68,6 +72,17 @@ def prepare(path: Path, *, durability: str) -> Connection:
             connection.close()
             raise
     return connection
+
+
+def is_export(path: Path) -> bool:
+    """True if a file is of ours and has no log: a store always has one, an export never. Its header alone is read."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return False
+        header = _header(path)
+    except (OSError, ValueError, apsw.Error):
+        return False
+    return header[_APPLICATION_ID_AT] == schema.APPLICATION_ID.to_bytes(4, "big") and header[_LOGGED_AT] == _UNLOGGED
 
 
 def open_export(path: Path) -> Connection:
@@ -103,8 +118,6 @@ def finish_export(connection: Connection, path: Path) -> None:
     with translated(f"finishing {path}"):
         connection.pragma("synchronous", "extra")  # the one sync of the file takes all that was written before along
         connection.execute(schema.PUT_META, (schema.EXPORT, 1))
-        with _locked(path.parent):
-            pass
 
 
 def _inspect(path: Path, *, writing: bool = True) -> bool:
@@ -136,15 +149,19 @@ def _peek(path: Path) -> None:
     # the locks of every other connection of this process, and because an ordinary connection would leave -wal and -shm
     # beside a stranger's database.
     with translated(f"opening {path}"):
-        file = apsw.VFSFile("", str(path.absolute()), [apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_MAIN_DB, 0])
-        try:
-            header = file.xRead(_HEADER_BYTES, 0)
-        finally:
-            file.xClose()
+        header = _header(path)
     if not header.startswith(b"SQLite format 3\0"):
         raise FormatError(f"{path} is not a Backstay store", hint=_A_STORE)
     if header[_APPLICATION_ID_AT] != schema.APPLICATION_ID.to_bytes(4, "big"):
         raise FormatError(f"{path} is a SQLite database, but not a Backstay store", hint=_A_STORE)
+
+
+def _header(path: Path) -> bytes:
+    file = apsw.VFSFile("", str(path.absolute()), [apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_MAIN_DB, 0])
+    try:
+        return file.xRead(_HEADER_BYTES, 0)
+    finally:
+        file.xClose()
 
 
 def _make(path: Path) -> None:

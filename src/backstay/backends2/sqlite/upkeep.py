@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import apsw
 
-from backstay.backends2.sqlite import schema
+from backstay.backends2.sqlite import journals, schema
 from backstay.backends2.sqlite.connections import BUSY_S, Connection, is_damage
 from backstay.backends2.sqlite.listing import open_line
 from backstay.backends2.sqlite.schema import Entry, child_entries, line_entries, name_entries, sequence_in
-from backstay.backends2.sqlite.views import Line, open_body, open_found
+from backstay.backends2.sqlite.views import open_body
 from backstay.errors import CorruptionError
 from backstay.model import Problem
-from backstay.port import CheckpointRow, SessionRow, TagRow
-from backstay.port.row_codec import is_foreign, open_name
+from backstay.port import SessionRow
+from backstay.port.row_codec import foreign_id, open_name
 
 _LINES = "SELECT sid, name, marks, body FROM rows WHERE kind = 0 ORDER BY sid"
 _NAMES = "SELECT name, body FROM rows WHERE sid = ? AND kind = 1"
@@ -100,7 +98,7 @@ def repair(connection: Connection) -> list[str]:
         connection.execute(f"DELETE {sql}")
         if connection.changes():
             done.append(f"{connection.changes()} {what} of nothing, which nobody could read, were removed")
-    true, found = _true_entries(connection), _entries(connection)
+    true, found = _index(connection)
     for entry in found - true:
         connection.execute(_DROP_ENTRY, entry)
     for entry in true - found:
@@ -112,50 +110,53 @@ def repair(connection: Connection) -> list[str]:
     return done
 
 
-def _entries(connection: Connection) -> set[Entry]:
-    rows: Any = connection.execute(_ENTRIES)
-    return set(rows)
+def _index(connection: Connection) -> tuple[set[Entry], set[Entry]]:
+    """The index as the rows themselves say it, and as it is.
 
-
-def _true_entries(connection: Connection) -> set[Entry]:
-    """The whole index as the rows themselves say it; what cannot be read leads nowhere."""
-    entries: set[Entry] = set()
-    for sid, session in _sessions(connection):
-        if not isinstance(session, SessionRow):
-            continue
-        entries |= line_entries(session, sid)
-        names: Any = connection.execute(_NAMES, (sid,)).fetchall()
-        for name, body in names:
-            with contextlib.suppress(CorruptionError):
-                entries |= name_entries(open_name(open_body(body), uid=session.uid, name=name), sid)
-        rows: Any = connection.execute(_CHECKPOINTS, (sid,))
-        for key, parent, body in rows:
-            row = open_found(Line(sid, session), sequence_in(key), parent, body)
-            entries |= child_entries(sequence_in(key), row.parent, sid)
-            if isinstance(row, CheckpointRow) and is_foreign(row, session.uid):
-                entries.add((schema.FOREIGN, row.id, sid, row.sequence))
-    return entries
-
-
-def _sessions(connection: Connection) -> Iterator[tuple[int, SessionRow | CorruptionError]]:
-    rows: Any = connection.execute(_LINES).fetchall()
-    for sid, *columns in rows:
+    Without what leads to a line or a name that cannot be read: it is lost, and must not seem never to have been.
+    """
+    true: set[Entry] = journals.entries(connection)
+    unknown: set[tuple[int, Any]] = set()
+    lines: Any = connection.execute(_LINES).fetchall()
+    for sid, *columns in lines:
         try:
-            yield sid, open_line(*columns)
-        except CorruptionError as error:
-            yield sid, error
+            _add_entries(connection, sid, open_line(*columns), true, unknown)
+        except CorruptionError:
+            unknown.add((sid, None))
+    found: Any = connection.execute(_ENTRIES)
+    return true, {entry for entry in found if not unknown & {(entry[2], None), (entry[2], entry[3])}}
+
+
+def _add_entries(
+    connection: Connection, sid: int, session: SessionRow, entries: set[Entry], unknown: set[tuple[int, Any]]
+) -> None:
+    entries |= line_entries(session, sid)
+    names: Any = connection.execute(_NAMES, (sid,)).fetchall()
+    for name, body in names:
+        try:
+            entries |= name_entries(open_name(open_body(body), uid=session.uid, name=name), sid)
+        except CorruptionError:
+            unknown.add((sid, name))
+    rows: Any = connection.execute(_CHECKPOINTS, (sid,))
+    for key, parent, body in rows:
+        sequence = sequence_in(key)
+        if parent != sequence - 1 and isinstance(parent, int | None):
+            entries |= child_entries(sequence, parent, sid)
+        foreign = foreign_id(body) if type(body) is bytes else None
+        if foreign is not None:
+            entries.add((schema.FOREIGN, foreign, sid, sequence))
 
 
 def check(connection: Connection) -> list[Problem]:
-    """Every page read with its checksum, the index compared with its rows, nothing lost or left without an owner."""
+    """Every page read with its checksum, the index compared with its rows, nothing left without an owner."""
     problems: list[Problem] = []
     try:
         for (text,) in connection.execute("PRAGMA integrity_check(100)"):
             if text != "ok":
                 problems.append(Problem(what=f"SQLite: {text}", remedy="copy what is intact with export"))
-        _check_counts(connection, problems)
         _check_owners(connection, problems)
-        wrong = len(_true_entries(connection) ^ _entries(connection))
+        true, found = _index(connection)
+        wrong = len(true ^ found)
         if wrong:
             what = f"{wrong} entries of the index do not agree with its rows"
             problems.append(Problem(what=what, cost="rows may not be found", remedy="verify(repair=True)"))
@@ -164,28 +165,6 @@ def check(connection: Connection) -> list[Problem]:
             raise
         problems.append(Problem(what="pages cannot be read", remedy="copy what is intact with export"))
     return problems
-
-
-def _check_counts(connection: Connection, problems: list[Problem]) -> None:
-    for sid, session in _sessions(connection):
-        if isinstance(session, CorruptionError):
-            problems.append(Problem(what=str(session.args[0]), remedy="restore it from an export"))
-            continue
-        names: Any = connection.execute(_NAMES, (sid,)).fetchall()
-        counts: Counter[str] = Counter()
-        for name, body in names:
-            try:
-                row = open_name(open_body(body), uid=session.uid, name=name)
-                counts["tags" if isinstance(row, TagRow) else "branches"] += 1
-            except CorruptionError as error:
-                problems.append(Problem(what=str(error.args[0]), session_id=_id(session)))
-        rows: Any = connection.execute(f"SELECT count(*) FROM ({_CHECKPOINTS})", (sid,)).fetchall()
-        counts["checkpoints"] = rows[0][0]
-        wanted = {"branches": session.lanes, "tags": session.tags, "checkpoints": session.checkpoints}
-        for what, count in wanted.items():
-            if counts[what] != count and not session.hidden:
-                text = f"has {counts[what]} {what} and counts {count}"
-                problems.append(Problem(what=text, session_id=_id(session), remedy="verify(repair=True)"))
 
 
 def _check_owners(connection: Connection, problems: list[Problem]) -> None:
@@ -197,7 +176,3 @@ def _check_owners(connection: Connection, problems: list[Problem]) -> None:
         count: Any = connection.execute(f"SELECT count(*) {sql}").fetchall()[0][0]
         if count:
             problems.append(Problem(what=f"{count} {what}", cost=cost, remedy="verify(repair=True)"))
-
-
-def _id(session: SessionRow) -> Any:
-    return session.id

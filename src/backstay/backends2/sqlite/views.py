@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import apsw
 
-from backstay.backends2.sqlite import schema
+from backstay.backends2.sqlite import journals, schema
 from backstay.backends2.sqlite.connections import Connection, is_damage
 from backstay.backends2.sqlite.schema import key_of
 from backstay.errors import CorruptionError
 from backstay.ids import MAX_SEQUENCE, sequence_of
-from backstay.port import (
-    Ask,
-    CallKey,
-    CallRow,
-    CheckpointRow,
-    JournalKey,
-    LaneRow,
-    SessionRow,
-    TagRow,
-    Unreadable,
-    View,
-    live_lanes,
-    numbered,
-)
+from backstay.port import Ask, CheckpointRow, JournalKey, LaneRow, SessionRow, TagRow, Unreadable, View, live_lanes
 from backstay.port.lease import clock_us
-from backstay.port.row_codec import open_call, open_checkpoint, open_name, open_session
+from backstay.port.row_codec import open_checkpoint, open_name, open_session
 from backstay.port.rows import marks_of
 
 # A session's line and one of its names in one go: what most writes look at.
@@ -37,10 +24,12 @@ _LINE = (
     "LEFT JOIN rows r ON r.sid = l.sid AND r.kind = 0 AND r.name = ?2 "
     "LEFT JOIN rows n ON n.sid = l.sid AND n.kind = 1 AND n.name = ?3 WHERE l.what = ?1 AND l.value = ?2"
 )
-_NEWEST = (
-    "SELECT EXISTS(SELECT 1 FROM lookup WHERE what IN (?1, ?2) AND value = name) FROM rows "
-    "WHERE kind = 0 AND sid = (SELECT max(sid) FROM rows)"
+_LAST_ROW = "SELECT sid, kind, name, body FROM rows ORDER BY sid DESC, kind DESC, name DESC LIMIT 1"
+_LEADS = (
+    "SELECT EXISTS(SELECT 1 FROM rows r CROSS JOIN lookup l ON l.what IN (?2, ?3) AND l.value = r.name AND l.sid = ?1 "
+    "WHERE r.sid = ?1 AND r.kind = 0)"
 )
+_ANY_ENTRY = "SELECT EXISTS(SELECT 1 FROM lookup)"
 _NAME = "SELECT marks, body FROM rows WHERE sid = ? AND kind = 1 AND name = ?"
 _NAMES = "SELECT name, marks, body FROM rows WHERE sid = ? AND kind = 1 ORDER BY name"
 _COUNT_NAMES = "SELECT count(*) FROM rows WHERE sid = ? AND kind = 1"
@@ -49,9 +38,6 @@ _CHECKPOINT = "SELECT parent, body FROM checkpoints WHERE key = ?"
 _PARENT = "SELECT parent FROM checkpoints WHERE key = ?"
 _BY_VALUE = "SELECT at FROM lookup WHERE what = ? AND value = ? AND sid = ? ORDER BY at"
 _BY_START = "SELECT value, at FROM lookup WHERE what = ? AND value >= ? AND value < ? AND sid = ?"
-_CALLS = "SELECT n, body FROM calls WHERE sid = ? AND run = ? AND journal = ? ORDER BY n"
-_LAST_CALL = "SELECT max(n) FROM calls WHERE sid = ? AND run = ? AND journal = ?"
-_CALL = "SELECT body FROM calls WHERE sid = ? AND run = ? AND journal = ? AND n = ?"
 
 
 class Line(NamedTuple):
@@ -72,27 +58,32 @@ def look(connection: Connection, ask: Ask, *, fresh: int) -> tuple[Line | None, 
     line = find_line(connection, ask.session, hidden=ask.hidden, name=first)
     if line is None:
         return None, view
-    sid, view.session = line.sid, line.row
+    sid, uid, view.session = line.sid, line.row.uid, line.row
     names = _names(connection, line, ask.names)
     lanes = {name: row for name, row in names.items() if isinstance(row, LaneRow)}
     view.lanes = lanes
     view.tags = {name: row for name, row in names.items() if isinstance(row, TagRow)}
     view.live = live_lanes(lanes.values(), now_us=view.now_us, wall_us=view.wall_us)
-    if ask.sequences or ask.ids or ask.prefix or ask.heads:
-        _checkpoints(connection, line, ask, view)
+    wanted = [*ask.sequences, *(_heads(view) if ask.heads else ())]
+    if wanted or ask.ids or ask.prefix:
+        _checkpoints(connection, line, ask, view, wanted)
     if ask.children_of:
-        view.children = {sequence: _children(connection, sid, sequence) for sequence in ask.children_of}
+        view.children = _children(connection, line, ask.children_of)
     if ask.pending is None or ask.pending:
         asked = lanes if ask.pending is None else [name for name in ask.pending if name in lanes]
-        view.pending = {name: _journal(connection, line, _pending_at(lanes[name])) for name in asked}
+        view.pending = {name: journals.calls_under(connection, sid, uid, _journal_of(lanes[name])) for name in asked}
     if ask.counted:
         counted = [name for name in ask.counted if name in lanes]
-        view.counts = {name: _count_calls(connection, sid, _pending_at(lanes[name])) for name in counted}
+        view.counts = {name: journals.count_under(connection, sid, _journal_of(lanes[name])) for name in counted}
     if ask.calls:
-        view.calls = _calls(connection, line, ask.calls)
+        view.calls = journals.single_calls(connection, sid, uid, ask.calls)
     if ask.journals:
-        view.journals = {at: _journal(connection, line, at) for at in ask.journals}
+        view.journals = {at: journals.calls_under(connection, sid, uid, at) for at in ask.journals}
     return line, view
+
+
+def _journal_of(lane: LaneRow) -> JournalKey:
+    return lane.run, lane.journal
 
 
 def find_line(connection: Connection, id_: str, *, hidden: bool = False, name: str | None = None) -> Line | None:
@@ -100,10 +91,7 @@ def find_line(connection: Connection, id_: str, *, hidden: bool = False, name: s
     what = schema.HIDDEN if hidden else schema.SHOWN
     found: Any = connection.execute(_LINE, (what, id_, name)).fetchone()
     if found is None:
-        # Where the whole index was lost with its pages, every session would seem not to exist.
-        newest = connection.execute(_NEWEST, (schema.SHOWN, schema.HIDDEN)).fetchone()
-        if newest == (0,):
-            raise CorruptionError("the index of sessions is damaged", hint="run verify(repair=True)")
+        refuse_lost_index(connection)
         return None
     sid, touched, body, marks, named = found
     if body is None:
@@ -112,6 +100,19 @@ def find_line(connection: Connection, id_: str, *, hidden: bool = False, name: s
     if row.touched != touched:
         raise CorruptionError(f"the line of session {id_!r} does not agree with its index", hint="run verify")
     return Line(sid, row, None if named is None or name is None else _open_name(row, name, marks, named))
+
+
+def refuse_lost_index(connection: Connection) -> None:
+    """CorruptionError if all sessions seem absent because the pages that lead to them were lost, or exchanged."""
+    last: Any = connection.execute(_LAST_ROW).fetchone()
+    if last is None:
+        known = connection.execute(_ANY_ENTRY).fetchall() == [(0,)]
+    else:
+        shapes = [type(column) for column in last]
+        known = shapes == [int, int, str, bytes]
+        known &= connection.execute(_LEADS, (last[0], schema.SHOWN, schema.HIDDEN)).fetchall() == [(1,)]
+    if not known:
+        raise CorruptionError("the index of sessions is damaged", hint="run verify(repair=True)")
 
 
 def open_body(value: Any) -> bytes:
@@ -202,11 +203,17 @@ def refuse_miscount(connection: Connection, line: Line) -> None:
         raise CorruptionError(message, hint="run verify to see what is intact")
 
 
-def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View) -> None:
+def _heads(view: View) -> list[int]:
+    """The checkpoints that the names in a view lead to."""
+    heads = [lane.head.sequence for lane in view.lanes.values() if lane.head is not None]
+    return heads + [tag.sequence for tag in view.tags.values()]
+
+
+def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View, wanted: Iterable[int]) -> None:
     found: dict[int, CheckpointRow | Unreadable] = {}
     foreign: dict[str, int] = {}
     missing = False
-    for sequence in [*ask.sequences, *(_heads(view) if ask.heads else ())]:
+    for sequence in wanted:
         row = find_checkpoint(connection, line, sequence)
         if row is not None:
             found[sequence] = row
@@ -230,12 +237,6 @@ def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View) -> No
     view.checkpoints, view.foreign = found, foreign
 
 
-def _heads(view: View) -> list[int]:
-    """What the names of a view lead to."""
-    heads = [lane.head.sequence for lane in view.lanes.values() if lane.head is not None]
-    return [*heads, *[tag.sequence for tag in view.tags.values()]]
-
-
 def _foreign(connection: Connection, line: Line, id_: str, sequence: int) -> CheckpointRow | Unreadable:
     row = find_checkpoint(connection, line, sequence)
     if row is None or (isinstance(row, CheckpointRow) and row.id != id_):
@@ -243,40 +244,18 @@ def _foreign(connection: Connection, line: Line, id_: str, sequence: int) -> Che
     return row
 
 
-def _children(connection: Connection, sid: int, sequence: int) -> list[int]:
+def _children(connection: Connection, line: Line, parents: Iterable[int]) -> dict[int, list[int]]:
     """Those in the index, and the next one: where it rests on this one, it is not in the index."""
-    rows: Any = connection.execute(_BY_VALUE, (schema.CHILD, key_of(sid, sequence), sid)).fetchall()
-    following = connection.execute(_PARENT, (key_of(sid, sequence + 1),)).fetchone()
-    return [*([sequence + 1] if following == (sequence,) else []), *[at for (at,) in rows]]
-
-
-# calls
-
-
-def _pending_at(lane: LaneRow) -> JournalKey:
-    return lane.run, lane.journal
-
-
-def _journal(connection: Connection, line: Line, at: JournalKey) -> list[CallRow | Unreadable]:
-    if not at[0] or not connection.has("calls"):
-        return []
-    rows: Any = connection.execute(_CALLS, (line.sid, *at)).fetchall()
-    return numbered([open_call(open_body(body), uid=line.row.uid, at=(*at, n)) for n, body in rows], *at)
-
-
-def _count_calls(connection: Connection, sid: int, at: JournalKey) -> int:
-    if not at[0] or not connection.has("calls"):
-        return 0
-    last: Any = connection.execute(_LAST_CALL, (sid, *at)).fetchall()[0][0]
-    return 0 if last is None else last + 1
-
-
-def _calls(connection: Connection, line: Line, asked: Iterable[CallKey]) -> Mapping[CallKey, CallRow | Unreadable]:
-    if not connection.has("calls"):
-        return {}
-    found: dict[CallKey, CallRow | Unreadable] = {}
-    for at in asked:
-        row: Any = connection.execute(_CALL, (line.sid, *at)).fetchone()
-        if row is not None:
-            found[at] = open_call(open_body(row[0]), uid=line.row.uid, at=at)
+    found: dict[int, list[int]] = {}
+    missing = False
+    for parent in parents:
+        if not 0 < parent < MAX_SEQUENCE:
+            found[parent] = []
+            continue
+        rows: Any = connection.execute(_BY_VALUE, (schema.CHILD, key_of(line.sid, parent), line.sid)).fetchall()
+        following = connection.execute(_PARENT, (key_of(line.sid, parent + 1),)).fetchone()
+        found[parent] = [*([parent + 1] if following == (parent,) else []), *[at for (at,) in rows]]
+        missing |= following is None and parent < line.row.sequence
+    if missing:
+        refuse_miscount(connection, line)
     return found

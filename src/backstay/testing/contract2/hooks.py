@@ -50,6 +50,10 @@ class Hooks:
         """How often the backend has asked for its bytes to be made durable so far; None if that cannot be counted."""
         return None
 
+    def lose_answer(self, backend: Backend) -> bool:  # noqa: ARG002
+        """Let the next write reach the store, and its answer not reach the backend; False if that cannot happen."""
+        return False
+
     @pytest.fixture
     def backend(self) -> Iterator[Backend]:
         """A fresh backend; it and what was opened of it are closed when the test is done."""

@@ -7,7 +7,7 @@ import secrets
 import pytest
 
 from backstay.delta import LARGE_BYTES
-from backstay.port import Ask, Backend, Batch, BlobsAbsentError, KeyframeRow, Kind, View
+from backstay.port import Ask, Backend, Batch, BlobsAbsentError, KeyframeRow, Kind, Row, View
 from backstay.sealing import MAX_ROW_BYTES
 from backstay.testing.author2 import SESSION, Author, check_states, delete, read_back
 from backstay.testing.contract2.handmade import blob, checkpoint, drop, line, put
@@ -72,9 +72,22 @@ class BlobContract(Hooks):
 
         backend.write(Ask(SESSION, sequences=(1, 2)), swap)
         assert kept(backend) == {A[0]}
+        for first, second in ((0, 1), (1, 0)):  # from a delta to a keyframe and back, whichever row comes first
+            for refs in (((), (A[0],)), ((A[0],), ())):
+                rows: list[Row] = [checkpoint(2, refs=refs[0]), KeyframeRow(2, b"data", refs[1])]
+                put(backend, rows[first], rows[second])
+                assert kept(backend) == {A[0]}
+        drop(backend, (Kind.KEYFRAME, 2))
         put(backend, checkpoint(2, refs=(A[0], A[0])))
         drop(backend, (Kind.CHECKPOINT, 2))
         assert kept(backend) == set()
+
+    @pytest.mark.parametrize("first", [True, False])
+    def test_w7_a_blob_may_move_from_one_row_of_a_batch_to_another(self, backend: Backend, *, first: bool) -> None:
+        put(backend, checkpoint(1, refs=(A[0],)), blobs=dict([A]))
+        rows = checkpoint(1, refs=()), KeyframeRow(1, b"data", (A[0],))
+        put(backend, *(rows if first else rows[::-1]))
+        assert kept(backend) == {A[0]}
 
     def test_w7_a_blob_put_ahead_is_there_until_it_is_swept(self, backend: Backend) -> None:
         backend.put_blobs(dict([A, B]))

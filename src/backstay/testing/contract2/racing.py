@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backstay.errors import AlreadyExistsError, ConflictError
+from backstay.errors import AlreadyExistsError, ConflictError, CorruptionError, NotFoundError
 from backstay.port import (
     EVERY,
     Ask,
@@ -29,8 +31,18 @@ from backstay.port import (
 )
 from backstay.port.rows import ENTERED
 from backstay.rules.refusals import Lease
-from backstay.testing.author2 import SESSION, Author, Runner, call_row, check_states, fork, open_records, read_back
-from backstay.testing.contract2.handmade import UID, blob, checkpoint, line, put, together
+from backstay.testing.author2 import (
+    SESSION,
+    Author,
+    Runner,
+    call_row,
+    check_states,
+    delete,
+    fork,
+    open_records,
+    read_back,
+)
+from backstay.testing.contract2.handmade import PATIENCE_S, UID, blob, checkpoint, line, put, together
 from backstay.testing.contract2.hooks import Hooks
 
 THREADS = 6
@@ -255,6 +267,43 @@ class RacingContract(Hooks):
             won for (won,) in reversed(wins)
         ]
 
+    def test_w2_processes_that_count_lose_nothing(self, backend: Backend) -> None:
+        code = self.opening_code(backend)
+        if code is None:
+            pytest.skip("no other process can open this backend")
+        code += (
+            "\nfrom backstay.port import Batch\nfrom backstay.testing.contract2.racing import COUNTERS"
+            "\nask, bump, _ = COUNTERS['a branch']"
+            "\nfor _ in range(25):\n    backend.write(ask, lambda view: Batch(bump(view)))"
+        )
+        fill(backend)
+        running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]  # noqa: S603 - our own code
+        ask, bump, total = COUNTERS["a branch"]
+        for _ in range(25):
+            backend.write(ask, lambda view: Batch(bump(view)))
+        assert [child.wait(PATIENCE_S) for child in running] == [0, 0]
+        assert total(backend.read(ask)) == 75
+
+    def test_w2_deleting_checkpoints_while_others_commit_loses_no_state(self, backend: Backend) -> None:
+        author = Author(backend, keyframe_every=30)
+        author.grow(12)
+        other = self.other(backend)
+        gone: list[int] = []
+
+        def act(me: int) -> None:
+            if me == 0:
+                author.grow(12)
+                return
+            for sequence in range(1 + me, 12, 2):
+                for left in reversed(range(1_000)):  # another may have deleted a neighbour since this was planned
+                    with contextlib.suppress(*[ConflictError, CorruptionError, NotFoundError] if left else []):
+                        delete(other if me % 2 else backend, SESSION, sequence)
+                        gone.append(sequence)
+                        break
+
+        together(act, 3)
+        check_states(backend, SESSION, {at: state for at, state in author.states.items() if at not in gone})
+
     # W8
 
     def test_w8_calls_journaled_at_once_in_one_run_are_all_there(self, backend: Backend) -> None:
@@ -315,6 +364,8 @@ class RacingContract(Hooks):
         def write(me: int) -> None:
             opening, session = openings[me % 2], f"session {me}"
             for number in range(ROUNDS):
+                if me == 0:
+                    opening.tend()
                 digest, data = blob(number)
                 put(opening, checkpoint(1, refs=(digest,)), session=session, blobs={digest: data})
                 if number < ROUNDS - 1:

@@ -99,6 +99,7 @@ class ReadingContract(Hooks):
         assert not backend.scan(SESSION, Kind.CHECKPOINT, before=2, limit=9)
         assert not backend.scan("nobody", Kind.CHECKPOINT, limit=9)
         assert not backend.scan(SESSION, Kind.CHECKPOINT, limit=9, hidden=True)
+        assert not backend.scan(SESSION, Kind.MESSAGE, limit=9)
 
     # ancestors and children
 
@@ -346,6 +347,7 @@ def pages(backend: Backend, kind: Kind, limit: int, *, down: bool = False) -> li
         if not page:
             return found
         found += [bare(row) for row in page]
+        assert len(found) < 1_000, "the pages have no end"
         at = key(page[-1])
 
 

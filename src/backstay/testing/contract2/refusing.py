@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from backstay.errors import BackstayError
+from backstay.ids import MAX_SEQUENCE
 from backstay.port import Ask, Backend, Batch, Decide, LaneRow, Row, SessionRow, TagRow, View, decided
 from backstay.port.lease import Claim, clock_us, here
 from backstay.port.rows import DONE
@@ -48,6 +49,7 @@ WORDS = {
     R.CHANGED: r"\(try again\)",
     R.TAGGED: "is tagged",
     R.LAST_OF_BRANCH: "no other checkpoint to go back to",
+    R.FULL: "no numbers left",
 }
 LEASE_US = 3_600_000_000
 UNTIL_US = 4_102_444_800_000_000  # said in words, and the same wherever it is said
@@ -134,6 +136,12 @@ def abandon(_reasons: Reasons) -> tuple[Ask, Decide]:
     return runs.abandon_ask(SESSION, "main"), runs.abandon(SESSION, "main", reason="r", at_us=NOW_US, nonce="n")
 
 
+def arrive(reasons: Reasons) -> tuple[Ask, Decide]:
+    """An import begins."""
+    ask, _ = show(reasons)
+    return ask, deletion.arrive(line(bytes(16).hex(), uid=bytes(16), hidden=True))
+
+
 def show(reasons: Reasons) -> tuple[Ask, Decide]:
     """An import ends."""
     row = line("shown" if R.SESSION_EXISTS not in reasons else SESSION, uid=bytes(16))
@@ -141,7 +149,7 @@ def show(reasons: Reasons) -> tuple[Ask, Decide]:
 
 
 INTENTIONS: dict[str, tuple[tuple[Reason, ...], Intention]] = {
-    "commit": ((R.NAME_TAKEN, R.HELD, R.DAMAGED, R.IN_DOUBT, R.ID_TAKEN, R.MOVED), committing),
+    "commit": ((R.NAME_TAKEN, R.HELD, R.DAMAGED, R.IN_DOUBT, R.ID_TAKEN, R.MOVED, R.FULL), committing),
     "boundary": ((R.FENCED, R.ID_TAKEN, R.MOVED), lambda reasons: committing(reasons, lease=lease(reasons))),
     "fork": ((R.NO_SESSION, R.NO_CHECKPOINT, R.NAME_TAKEN), naming(branches.fork)),
     "tag": ((R.NO_SESSION, R.NO_CHECKPOINT, R.NAME_TAKEN), naming(branches.tag)),
@@ -172,6 +180,7 @@ INTENTIONS: dict[str, tuple[tuple[Reason, ...], Intention]] = {
     "journal another": ((R.FENCED,), journal_another),
     "settle": ((R.NO_SESSION, R.CALL_MOVED), settle),
     "abandon": ((R.NO_SESSION, R.NO_BRANCH, R.HELD), abandon),
+    "arrive": ((R.SESSION_EXISTS, R.CHANGED), arrive),
     "show": ((R.SESSION_EXISTS, R.CHANGED), show),
 }
 
@@ -220,10 +229,10 @@ def fits(what: str, reasons: tuple[Reason, ...]) -> bool:
 
 def stage(what: str, reasons: Reasons) -> list[tuple[SessionRow, list[Row]]]:
     """The sessions in which these reasons hold: lines and rows."""
-    if what == "show":
+    if what in ("arrive", "show"):
         hidden = line(bytes(16).hex(), uid=bytes(16), hidden=True)
         taken = [(line(), list[Row]())] if R.SESSION_EXISTS in reasons else []
-        return [*taken, *([] if R.CHANGED in reasons else [(hidden, list[Row]())])]
+        return [*taken, (hidden, [])] if (R.CHANGED in reasons) == (what == "arrive") else taken
     if R.NO_SESSION in reasons:
         return []
     checkpoints = [checkpoint(1), checkpoint(2, 1), checkpoint(3, 2), checkpoint(5, id_="a foreign id")]
@@ -245,7 +254,8 @@ def stage(what: str, reasons: Reasons) -> list[tuple[SessionRow, list[Row]]]:
     if what == "delete_checkpoints" and R.CHANGED in reasons:
         checkpoints.append(checkpoint(6, 3))
     tags = sum([isinstance(row, TagRow) for row in names])
-    session = line(sequence=9, touched=5, checkpoints=len(checkpoints), lanes=len(names) - tags, tags=tags)
+    last = MAX_SEQUENCE if R.FULL in reasons else 9
+    session = line(sequence=last, touched=5, checkpoints=len(checkpoints), lanes=len(names) - tags, tags=tags)
     return [(session, [*names, *checkpoints, *calls])]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -11,10 +13,11 @@ from backstay.errors import ConflictError, CorruptionError, FencedError, InDoubt
 from backstay.port import Ask, Backend, CallRow, Kind, LaneQuery, LaneRow
 from backstay.port.rows import ABANDONED, DONE, ENTERED, SKIPPED
 from backstay.rules import branches, runs
-from backstay.testing.author2 import NOW_US, SESSION, Author, Runner, check_states, delete, entering, read_back
+from backstay.testing.author2 import NOW_US, SESSION, Author, Runner, check_states, delete, entering, read_back, tag
 from backstay.testing.contract2.handmade import drop
 from backstay.testing.contract2.hooks import Hooks
 
+T = TypeVar("T")
 PENDING = Ask(SESSION, names=("main",), pending=("main",), counted=("main",))
 
 
@@ -186,3 +189,31 @@ class RunningContract(Hooks):
         assert session.checkpoints == 3
         with pytest.raises(ConflictError, match="my own id"):
             author.commit({"turn": "another"}, id_="my own id")
+
+    def test_a_write_whose_answer_was_lost_counts_once(self, backend: Backend) -> None:
+        author = Author(backend)
+
+        def lost(act: Callable[[], T]) -> T:
+            if not self.lose_answer(backend):
+                pytest.skip("no answer of this backend can be lost")
+            return act()
+
+        first = lost(lambda: author.commit({"turn": 0}))
+        second = lost(lambda: author.commit({"turn": 1}))
+        lost(lambda: tag(backend, SESSION, first, "a tag"))
+        lost(lambda: author.fork(first, "other"))
+        run = lost(lambda: Runner(backend))
+        calls = [lost(run.start), lost(run.start)]
+        lost(lambda: run.finish(calls[0]))
+        lost(run.renew)
+        assert lost(run.boundary).sequence == 3
+        lost(lambda: run.leave(status="failed"))
+        assert lost(lambda: delete(backend, SESSION, second.sequence)) == 1
+        lost(lambda: backend.write(branches.name_ask(SESSION, "a tag"), branches.untag(SESSION, "a tag")))
+        lost(lambda: backend.write(branches.name_ask(SESSION, "other"), branches.delete_branch(SESSION, "other")))
+        view = backend.read(Ask(SESSION, names=None))
+        assert view.session is not None
+        assert (view.session.sequence, view.session.checkpoints, set(view.lanes)) == (3, 2, {"main"})
+        assert (view.session.lanes, view.session.tags, run.lease.token) == (1, 0, 1)
+        assert [call.n for call in calls] == [0, 1]
+        check_states(backend, SESSION, {1: {"turn": 0}, 3: run.author.states[3]})

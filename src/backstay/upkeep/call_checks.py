@@ -1,0 +1,200 @@
+"""Journaled calls looked at: whether each can be read and means something, and whether it is where it belongs.
+
+A call that is damaged costs no state; but one that is pending keeps every run from its branch, because to make it again
+might be to do it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from backstay.codec import decode, encode_canonical
+from backstay.errors import CorruptionError, InvalidInputError, UnavailableError
+from backstay.model import Problem, SessionId, StateDict
+from backstay.names import check_name
+from backstay.port import Ask, Backend, CallRow, CheckpointRow, JournalKey, Kind, LaneRow, Unreadable
+from backstay.port.rows import ABANDONED, DONE, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
+from backstay.run.result_places import at_place
+from backstay.sealing import MAX_ROW_BYTES, open_value
+from backstay.store.fields import to_call
+from backstay.upkeep.pages import pages, weigh
+
+UNREADABLE = (CorruptionError, InvalidInputError, UnavailableError)
+
+_STATUSES = frozenset({STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED})
+_KINDS = frozenset({"tool", "llm"})
+_MAX_TIMES = 2**31
+_MAX_DIGEST_BYTES = 32
+_MEANINGLESS = (ValueError, TypeError, ArithmeticError)
+
+
+def check_call(call: CallRow) -> None:
+    """CorruptionError or InvalidInputError if no run could have written this."""
+    check_name(call.id, "a call id")
+    check_name(call.name, "the name of a call")
+    if call.parent is not None:
+        check_name(call.parent, "a call id")
+    if call.status not in _STATUSES or call.kind not in _KINDS:
+        raise CorruptionError(f"it is a call of kind {call.kind[:20]!r}, {call.status[:20]!r}")
+    if not 0 <= call.nth < _MAX_TIMES or not 0 < len(call.args_digest) <= _MAX_DIGEST_BYTES:
+        raise CorruptionError("its numbers cannot be")
+    if weigh(call) + sum([len(text) for text in (call.key, *(call.error or ())) if text]) > MAX_ROW_BYTES:
+        raise CorruptionError("it is larger than a call may be")
+    if call.result is not None and call.place is not None:
+        raise CorruptionError("it has two results")
+    for data in (call.args, call.result):
+        check_value(data)
+    try:
+        to_call(call)
+    except _MEANINGLESS as error:
+        raise CorruptionError(f"it means nothing: {error}") from error
+
+
+def check_value(data: bytes | None) -> None:
+    """CorruptionError or InvalidInputError if these bytes are not a packed value that could be stored."""
+    if data is not None:
+        encode_canonical(decode(open_value(data)))
+
+
+def said(error: Exception) -> str:
+    """What an error says, without its hint."""
+    return str(error.args[0]) if error.args else str(error)
+
+
+class _Journal:
+    """The calls under one journal, summed up."""
+
+    __slots__ = ("count", "places", "why")
+
+    def __init__(self, calls: Iterable[CallRow | Unreadable] = ()) -> None:
+        self.count = 0
+        self.why: str | None = None  # the first thing that is wrong with one of them
+        self.places: list[bytes] = []
+        for call in calls:
+            self.add(call)
+
+    def add(self, call: CallRow | Unreadable) -> None:
+        at = call.at if isinstance(call, CallRow) else call.key
+        n = at[2] if isinstance(at, tuple) else 0
+        if n != self.count:
+            self.why = self.why or "a journaled call is missing"
+        self.count = n + 1
+        if isinstance(call, Unreadable):
+            self.why = self.why or call.why
+            return
+        try:
+            check_call(call)
+        except UNREADABLE as error:
+            self.why = self.why or said(error)
+        if call.place is not None:
+            self.places.append(call.place)
+
+    def misfit(self, count: int, state: StateDict | None = None) -> str | None:
+        """Why these are not the calls that there must be: so many, with results that stand in the state."""
+        if self.why is not None or self.count != count:
+            return self.why or f"there must be {count} calls, and there are {self.count}"
+        try:
+            for place in self.places if state is not None else ():
+                at_place(state or {}, place)
+        except CorruptionError as error:
+            return said(error)
+        return None
+
+
+class CallCheck:
+    """The journal of one session, read once; what seems wrong is read again before it is told."""
+
+    def __init__(self, backend: Backend, session: str) -> None:
+        self._backend = backend
+        self._session = session
+        self._journals: dict[JournalKey, _Journal] = {}
+        self.problems: list[Problem] = []
+
+    def read(self) -> None:
+        """Read all calls."""
+        try:
+            for page in pages(self._backend, self._session, Kind.CALL):
+                for call in page:
+                    at = call.at if isinstance(call, CallRow) else call.key  # type: ignore[union-attr]
+                    if isinstance(at, tuple):
+                        self._journals.setdefault(at[:2], _Journal()).add(call)  # type: ignore[arg-type]
+        except UNREADABLE as error:
+            cost = "of those behind it, only what is pending or was taken in was checked"
+            self._tell(f"its journal cannot be read to its end: {said(error)}", cost, "run verify again")
+
+    def runs_at(self, journal: int) -> list[int]:
+        """The runs that have calls under this number and that no checkpoint or branch has asked for so far."""
+        return [run for run, number in self._journals if number == journal]
+
+    def taken(self, row: CheckpointRow, state: StateDict | None) -> None:
+        """The calls that a checkpoint took in; against its state, if that can be read."""
+        took = row.took
+        if took is None:
+            return
+        at = took.run, took.journal
+        journal = self._journals.pop(at, None)
+        if journal is not None and journal.misfit(took.count, state) is None:
+            return
+        try:
+            view = self._backend.read(Ask(self._session, sequences=(row.sequence,), journals=(at,)))
+            if row.sequence not in view.checkpoints:
+                return  # deleted since it was listed
+            why = _Journal(view.journals.get(at, ())).misfit(took.count, state)
+        except UNREADABLE as error:
+            why = said(error)
+        if why is not None:
+            what = f"checkpoint {row.id[:12]}: a call that it took in cannot be read: {why}"
+            cost = "its state is not touched by this; session.calls() of it is an error, and so is an export"
+            self._tell(what, cost, "nothing, or session.delete() of that checkpoint: the work goes on without it")
+
+    def pending(self, lane: LaneRow) -> None:
+        """What is pending on a branch, and what a restore parked."""
+        if not lane.run:
+            return
+        journal = self._journals.pop((lane.run, lane.journal), None)
+        parked = None if lane.undo_journal is None else self._journals.pop((lane.run, lane.undo_journal), None)
+        try:
+            check_value(lane.input)
+            if (journal is None or journal.why is None) and _parked_misfit(lane, parked) is None:
+                return
+            self._look_again(lane.name)
+        except UNREADABLE as error:
+            self._tell_pending(lane.name, said(error))
+
+    def _look_again(self, name: str) -> None:
+        lane = self._backend.read(Ask(self._session, names=(name,))).lanes.get(name)
+        journals = () if lane is None or lane.undo_journal is None else ((lane.run, lane.undo_journal),)
+        view = self._backend.read(Ask(self._session, names=(name,), pending=(name,), journals=journals))
+        lane = view.lanes.get(name)
+        if lane is None:
+            return
+        why = _Journal(view.pending.get(name, ())).why
+        if why is not None:
+            self._tell_pending(name, why)
+        parked = None if lane.undo_journal is None else view.journals.get((lane.run, lane.undo_journal))
+        why = None if parked is None else _parked_misfit(lane, _Journal(parked))
+        if why is not None:
+            cost = "an undo cannot take it up again, and an export is an error"
+            remedy = "session.delete() of the checkpoint it was made on, or of the branch"
+            self._tell(f"branch {name!r}: a call that a restore parked cannot be read: {why}", cost, remedy)
+
+    def rest(self) -> None:
+        """What no checkpoint took in and no branch waits for."""
+        damaged = [journal.why for journal in self._journals.values() if journal.why is not None]
+        if damaged and not self.problems:
+            what = f"a call that no checkpoint took in cannot be read: {damaged[0]}"
+            remedy = "session.delete() of the checkpoint it was made on, or of the branch"
+            self._tell(what, "an export is an error", remedy)
+
+    def _tell_pending(self, branch: str, why: str) -> None:
+        what = f"branch {branch!r}: what is pending cannot be read: {why}"
+        cost = "no run can go on there, lest a call be made twice; checkpoints are not touched by this"
+        self._tell(what, cost, f"find out what was done, then session.abandon({branch!r}, reason=…)")
+
+    def _tell(self, what: str, cost: str, remedy: str) -> None:
+        self.problems.append(Problem(what=what, session_id=SessionId(self._session), cost=cost, remedy=remedy))
+
+
+def _parked_misfit(lane: LaneRow, parked: _Journal | None) -> str | None:
+    count = 0 if lane.undo_journal is None else lane.undo_calls
+    return (parked or _Journal()).misfit(count)
