@@ -38,7 +38,7 @@ from backstay.port.row_codec import is_foreign
 from backstay.port.rows import ABANDONED, Head, Took
 from backstay.rules.deletion import MAX_RUN
 from backstay.run.result_places import at_place
-from backstay.sealing import MAX_ROW_BYTES, open_delta, open_keyframe, spilled, unspill
+from backstay.sealing import MAX_ROW_BYTES, open_blob, open_delta, open_keyframe, spilled, unspill
 from backstay.store.fields import check_step, check_text, check_usage, to_checkpoint, to_info
 from backstay.upkeep.call_checks import check_call, check_value
 from backstay.upkeep.copying import Link
@@ -278,7 +278,7 @@ class Validator:
                 if took is None or took.left is not None:
                     raise CorruptionError("it stands in a state, and no checkpoint took it in")
                 at_place(state, row.place)
-            if took is None and row.token > self._tokens.get(row.run, 0):
+            if row.token < 0 or (took is None and row.token > self._tokens.get(row.run, 0)):
                 raise CorruptionError("it is of a run that is yet to come")
             slot = None if row.status == ABANDONED else (row.parent, row.name, row.key, row.nth)
             self._group.append(_Family(row.id, row.parent, slot))

@@ -23,7 +23,7 @@ from backstay.sealing import open_delta, open_keyframe, spilled, unspill
 from backstay.store.fields import read_fields
 from backstay.store.reading import Loaded, load
 from backstay.upkeep.call_checks import UNREADABLE, CallCheck, said
-from backstay.upkeep.deletion import leftovers, sweep
+from backstay.upkeep.deletion import sweep
 from backstay.upkeep.name_checks import Listed, NameCheck, read_names, targets
 from backstay.upkeep.pages import Keyframes, pages, row_key
 from backstay.upkeep.progress import Progress
@@ -78,10 +78,6 @@ def _lines(backend: Backend, problems: list[Problem]) -> list[SessionRow]:
         problems += backend.check()
     except UNREADABLE as error:
         problems.append(Problem(what=said(error), cost="what lies below the sessions was not checked to its end"))
-    count = len(leftovers(backend))
-    if count:
-        what = f"{count} half-deleted or half-imported session{'s' if count > 1 else ''}"
-        problems.append(Problem(what=what, cost="space only", remedy="verify(repair=True)"))
     found: list[SessionRow] = []
     before: int | None = None
     limit = _SESSIONS_PAGE
