@@ -179,7 +179,7 @@ class FilesBackend:
     def check(self) -> Iterator[Problem]:
         self._refuse_use()
         with translated("checking the store"):
-            yield from upkeep.check(self._folder, self._blobs)
+            yield from upkeep.check(self._folder)
 
     def tend(self, *, repair: bool = False) -> Sequence[str]:
         self._refuse_use()

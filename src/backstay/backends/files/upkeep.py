@@ -29,12 +29,11 @@ def stored_bytes(folder: Folder) -> int:
 # looking
 
 
-def check(folder: Folder, blobs: Blobs) -> Iterator[Problem]:
-    """Every line of every journal and every blob that a row needs, read again; one journal at a time."""
+def check(folder: Folder) -> Iterator[Problem]:
+    """Every line of every journal, read again; one journal at a time."""
     if folder.count() is None:
         remedy = "the next write makes it again; no number is given twice"
         yield Problem(what="the store's counter is damaged", remedy=remedy)
-    whole: dict[bytes, bool] = {}
     for name in folder.journals():
         try:
             journal = Journal.open(folder, name, locked=False)
@@ -45,21 +44,16 @@ def check(folder: Folder, blobs: Blobs) -> Iterator[Problem]:
             continue
         if journal is not None:
             try:
-                yield from _check(journal, blobs, whole)
+                yield from _check(journal)
             finally:
                 journal.close()
 
 
-def _check(journal: Journal, blobs: Blobs, whole: dict[bytes, bool]) -> Iterator[Problem]:
+def _check(journal: Journal) -> Iterator[Problem]:
     rows = journal.rows
     found = list(rows.damage)
     if journal.damaged_header and not journal.is_empty:
         found.append("the first line of its journal is damaged")
-    for digest in [] if rows.session.hidden else rows.uses:
-        if digest not in whole:
-            whole[digest] = blobs.is_whole(digest)
-        if not whole[digest]:
-            found.append(f"blob {digest.hex()[:12]} is damaged or missing")
     session = SessionId(str(rows.session_put.key)) if rows.session_put is not None else None
     for what in found:
         where = "" if session is not None else f"{journal.name}{JOURNAL}: "
