@@ -36,7 +36,7 @@ from backstay.formats.importer import adopt
 from backstay.formats.model import FoundSession, Reading, Trouble
 from backstay.formats.source import Source
 from backstay.formats.target import Target
-from backstay.model import MAX_NAME_CHARS, SessionId
+from backstay.model import MAX_NAME_CHARS, SessionId, counted
 from backstay.names import check_name
 from backstay.port import Ask
 from backstay.upkeep.copying import Arrival
@@ -73,11 +73,14 @@ class FormatReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """The count, then a line for each thing to know."""
-        lines = [f"{len(self.sessions)} sessions with {self.checkpoints} checkpoints imported from {self.system}"]
+        what = f"{counted(len(self.sessions), 'session')} with {counted(self.checkpoints, 'checkpoint')}"
+        lines = [f"{what} imported from {self.system}"]
         if self.in_doubt:
-            lines.append(f"{self.in_doubt} calls are in doubt: nobody knows whether they happened")
+            lines.append(f"{counted(self.in_doubt, 'call')} in doubt: it is not known whether they happened")
         lines += [f"{old!r} is now {new!r}" for old, new in self.renamed.items()]
-        lines += [f"{name!r} was here already and got {count} checkpoints" for name, count in self.extended.items()]
+        lines += [
+            f"{name!r} was here already and got {counted(count, 'checkpoint')}" for name, count in self.extended.items()
+        ]
         lines += [f"{name!r} was here already and is as it was" for name in self.skipped]
         lines += [f"not taken: {problem}" for problem in self.problems]
         return "\n".join([*lines, *[f"note: {note}" for note in self.notes]])
@@ -93,7 +96,7 @@ class WriteReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """The count, then a line for each thing to know."""
-        head = f"{self.session!r} written for {self.system}: {len(self.files)} files"
+        head = f"{self.session!r} written for {self.system}: {counted(len(self.files), 'file')}"
         return "\n".join([head, *[f"note: {note}" for note in self.notes]])
 
 
