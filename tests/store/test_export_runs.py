@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import backstay
 from backstay import CorruptionError, FormatError, InDoubtError, Store
-from backstay.backends2.sqlite.connections import connect
+from backstay.backends.sqlite.connections import connect
 from backstay.codec import encode_stored
 from backstay.model import MAX_DEPTH
 from backstay.port import CallRow, CheckpointRow

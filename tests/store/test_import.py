@@ -20,10 +20,10 @@ from backstay import (
     Session,
     Store,
 )
-from backstay.backends2.memory import MemoryBackend
+from backstay.backends.memory import MemoryBackend
 from backstay.model import StateDict
 from backstay.port import Ask, Decide, Kind, SessionQuery, View
-from backstay.testing.author2 import next_turn
+from backstay.testing.author import next_turn
 from backstay.testing.exact import exactly_equal
 from backstay.testing.growth import CHANGES, Change, apply
 from tests.store.children import start

@@ -21,8 +21,8 @@ from backstay import (
     Store,
     UnavailableError,
 )
-from backstay.backends2.sqlite import SqliteBackend
-from backstay.backends2.sqlite.connections import connect
+from backstay.backends.sqlite import SqliteBackend
+from backstay.backends.sqlite.connections import connect
 from backstay.codec import encode_stored
 from backstay.delta import Record, whole
 from backstay.digest import state_digest

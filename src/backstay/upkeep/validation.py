@@ -9,7 +9,6 @@ last of a few lines, and some bytes for each name and each boundary of a run.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
@@ -43,6 +42,7 @@ from backstay.sealing import MAX_ROW_BYTES, open_blob, open_delta, open_keyframe
 from backstay.store.fields import check_step, check_text, check_usage, to_checkpoint, to_info
 from backstay.upkeep.call_checks import check_call, check_value
 from backstay.upkeep.copying import Link
+from backstay.upkeep.states import Pieces, Tips
 
 _MEANINGLESS = (ValueError, TypeError, ArithmeticError)
 
@@ -69,8 +69,8 @@ class Validator:
     def __init__(self, source: Backend, line: SessionRow) -> None:
         self._source = source
         self._line = line
-        self._pieces = _Pieces(source)
-        self._tips = _Tips()
+        self._pieces = Pieces(source, size_bytes=_PIECES_BYTES)
+        self._tips = Tips(count=_TIPS, size_bytes=_TIPS_BYTES)
         self._wanted: dict[int, list[tuple[str, Head | None]]] = {}  # by sequence: the names that lead there
         self._tokens: dict[int, int] = {}  # by run: that of its branch
         self._taken: set[JournalKey] = set()
@@ -214,19 +214,19 @@ class Validator:
             _compare(state, row.state_digest)
         if keyframe is not None:
             state = None  # one state at a time: they may be large
-            state = stand_on(keyframe, self._pieces.of(keyframe.refs, self.limit_bytes(row)))
+            state = stand_on(keyframe, self._pieces.of(keyframe.refs, limit=self.limit_bytes(row)))
             _compare(state, row.state_digest)
         if state is None:
             raise CorruptionError("it has neither a delta nor a keyframe")
         if state.size_bytes > MAX_STATE_BYTES:
             raise CorruptionError("its state is larger than a state may be")
-        self._tips.put(row.sequence, state)
+        self._tips.put(row.sequence, state, state.size_bytes)
         return state.state
 
     def _follow(self, state: Replay, delta: Record, row: CheckpointRow) -> None:
         if len(delta.ops) > _TIMES_STATE * (state.size_bytes + row.size_bytes) + _SLACK_BYTES:
             raise CorruptionError("it changes more than there is")
-        state.follow(delta, self._pieces.of(delta.refs, self.limit_bytes(row)))
+        state.follow(delta, self._pieces.of(delta.refs, limit=self.limit_bytes(row)))
 
     def _state_at(self, sequence: int) -> Replay:
         """A state that was let go, rebuilt: one record at a time, because each was looked at and the sum was not."""
@@ -248,7 +248,7 @@ class Validator:
             base, row = row.state_digest, self._row(at)
             data = unspill(row.delta, self._source.blobs(spilled(row.delta)))
             delta = open_delta(data, uid=self._line.uid, tail=row.tail, base=base, state=row.state_digest)
-            state.follow(delta, self._pieces.of(delta.refs, self.limit_bytes(row)))
+            state.follow(delta, self._pieces.of(delta.refs, limit=self.limit_bytes(row)))
         return state
 
     def _row(self, sequence: int) -> CheckpointRow:
@@ -265,7 +265,7 @@ class Validator:
         keyframe = open_keyframe(
             data, uid=self._line.uid, tail=row.tail, state=row.state_digest, limit=self.limit_bytes(row)
         )
-        return stand_on(keyframe, self._pieces.of(keyframe.refs, self.limit_bytes(row)))
+        return stand_on(keyframe, self._pieces.of(keyframe.refs, limit=self.limit_bytes(row)))
 
     # calls
 
@@ -336,59 +336,3 @@ def _check_family(group: Collection[_Family]) -> None:
             at = parents[at]
         if at in path:
             raise CorruptionError(f"call {id_[:24]!r} was made inside itself")
-
-
-class _Tips:
-    """The states at the ends of the lines that were followed last."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[int, tuple[Replay, int]] = OrderedDict()
-        self._bytes = 0
-
-    def take(self, sequence: int) -> Replay | None:
-        kept = self._kept.pop(sequence, None)
-        if kept is None:
-            return None
-        self._bytes -= kept[1]
-        return kept[0]
-
-    def put(self, sequence: int, state: Replay) -> None:
-        size = state.size_bytes
-        self._kept[sequence] = state, size
-        self._bytes += size
-        while len(self._kept) > _TIPS or (self._bytes > _TIPS_BYTES and len(self._kept) > 1):
-            self.take(next(iter(self._kept)))
-
-
-class _Pieces:
-    """Large values, opened and verified; the last ones stay at hand."""
-
-    def __init__(self, source: Backend) -> None:
-        self._source = source
-        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
-        self._bytes = 0
-
-    def of(self, refs: Collection[bytes], limit: int) -> dict[bytes, bytes]:
-        """Those of a record; CorruptionError if they are missing, damaged, or longer than `limit` together."""
-        found: dict[bytes, bytes] = {}
-        total = 0
-        for ref in refs:
-            content = self._kept.get(ref)
-            if content is None:
-                content = self._open(ref)
-            found[ref] = content
-            total += len(content)
-            if total > limit:
-                raise CorruptionError("its large values are longer than its state")
-        return found
-
-    def _open(self, ref: bytes) -> bytes:
-        packed = self._source.blobs((ref,)).get(ref)
-        if packed is None:
-            raise CorruptionError(f"blob {ref.hex()[:12]} is missing")
-        content = open_blob(packed, ref)
-        self._kept[ref] = content
-        self._bytes += len(content)
-        while self._bytes > _PIECES_BYTES and len(self._kept) > 1:
-            self._bytes -= len(self._kept.popitem(last=False)[1])
-        return content
