@@ -89,7 +89,7 @@ class UnsupportedError(BackstayError):
 
 
 class UnavailableError(BackstayError):
-    """The storage did not answer: busy, full, or gone. Nothing was recorded."""
+    """The storage did not answer: busy, full, or gone. Nothing was recorded, unless the message says "not known"."""
 
     code = "unavailable"
 

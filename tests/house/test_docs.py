@@ -2,10 +2,12 @@
 
 A fenced block whose first word is `python` is run, all blocks of one page in order as one program, in an
 empty folder. ` ```python no-run ` marks one that is only to be read, ` ```python needs-langgraph ` one that is skipped
-where that is not installed.
+where that is not installed. ` ```python no-run file=agent.py ` is a file that the reader saves, and
+` ```console followed ` what the reader then types: both are done in order, and what is printed is compared.
 """
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -153,6 +155,37 @@ def test_what_a_page_shows_works_by_paste(page: Path, tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.returncode == 0, f"{name_of(page)}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_reader_who_follows_a_page_at_the_shell_sees_what_it_says(page: Path, tmp_path: Path) -> None:
+    followed = [block for block in blocks(page.read_text("utf-8")) if "followed" in block[0] or "file=" in block[0]]
+    shims, folder = tmp_path / "bin", tmp_path / "empty"
+    for name, arguments in {"python": "", "backstay": "-m backstay"}.items() if followed else ():
+        shims.mkdir(exist_ok=True)
+        (shims / name).write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n', "utf-8")
+        (shims / name).chmod(0o700)
+        folder.mkdir(exist_ok=True)
+    env = {**os.environ, "PATH": f"{shims}:{os.environ['PATH']}", "COLUMNS": "80"}
+    env.pop("BACKSTAY_URL", None)
+    for info, start, body in followed:
+        if "file=" in info:
+            (folder / info.partition("file=")[2].split()[0]).write_text(body + "\n", "utf-8")
+            continue
+        pieces = re.split(r"^\$ (.*)\n", body + "\n", flags=re.MULTILINE)[1:]
+        for command, said in zip(pieces[::2], pieces[1::2], strict=True):
+            done = subprocess.run(
+                ["/bin/sh", "-c", command], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=60
+            )
+            assert alike(done.stdout + done.stderr) == alike(said), f"{name_of(page)}:{start} {command}"
+
+
+def alike(text: str) -> str:
+    """What a command printed without what differs from time to time: ids, ages, sizes, and what the shell adds."""
+    text = re.sub(r"\b[0-9a-f]{8,32}\b", "ID", text)
+    text = re.sub(r"\b(now|\d+s)\b", "now", text)
+    text = re.sub(r"[\d.]+ kB|[\d.]+x", "SIZE", text)
+    return "\n".join([" ".join(line.split()) for line in text.splitlines() if not line.endswith("Killed")]).strip()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
