@@ -185,11 +185,13 @@ class Writer:
         self._pool.refuse_child()
         place = ask.hidden, ask.session
         with self._mutex:
-            line = self._lines.setdefault(place, Line(self._serve))
-            self._lines.move_to_end(place)
-            for other in list(self._lines)[: max(0, len(self._lines) - _LINES)]:
-                if self._lines[other].idle:
+            line = self._lines.get(place)
+            if line is None:
+                line = self._lines[place] = Line(self._serve)
+                idle = [other for other, each in self._lines.items() if each.idle and each is not line]
+                for other in idle[: max(0, len(self._lines) - _LINES)]:
                     del self._lines[other]
+            self._lines.move_to_end(place)
         return line.run(Job(ask, decide))
 
     def uid_of(self, ask: Ask) -> bytes | None:
