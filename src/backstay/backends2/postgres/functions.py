@@ -128,6 +128,7 @@ _COMPARE = f"""
     WHERE format = {FORMAT}) <> 0;
   IF p_touched IS NOT NULL THEN
     v_touched := nextval('{{schema_text}}.touches');
+    EXIT fits WHEN v_touched <> p_exact;
     IF p_touched - v_touched > {FAR} THEN
       PERFORM 1 FROM {{schema}}.meta WHERE format = {FORMAT} FOR UPDATE;
       PERFORM setval('{{schema_text}}.touches', p_touched - 1) WHERE {_LAST} < p_touched - {FAR};
@@ -135,7 +136,6 @@ _COMPARE = f"""
     WHILE v_touched < p_touched LOOP
       v_touched := nextval('{{schema_text}}.touches');
     END LOOP;
-    EXIT fits WHEN p_exact AND v_touched <> p_touched;
   END IF;
   IF p_body IS NULL THEN
     SELECT sid, revision INTO v_sid, v_revision FROM {{schema}}.sessions
@@ -300,7 +300,7 @@ CREATE FUNCTION {{schema}}.write_2({_LOOK},
   p_relaxed boolean, p_read bigint, p_write bigint, p_revision bigint, p_sid bigint, p_expect bigint,
   p_beside_expect bigint, p_absent bytea[], p_bump boolean, p_wakes boolean,
   p_put_hidden boolean, p_put_id bytea, p_uid bytea, p_checkpoints bigint, p_logical bigint, p_status bytea,
-  p_agent bytea, p_body bytea, p_touched bigint, p_exact boolean,
+  p_agent bytea, p_body bytea, p_touched bigint, p_exact bigint,
   p_j_runs bigint[], p_j_journals bigint[], p_j_counts bigint[],
   p_n_names bytea[], p_n_expects bigint[], p_n_marks bigint[], p_n_runs bigint[], p_n_journals bigint[],
   p_n_sequences bigint[], p_n_bodies bytea[],

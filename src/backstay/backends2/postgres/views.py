@@ -135,6 +135,7 @@ class Known:
         self.beside: SessionRow | None = None
         self.beside_revision: int | None = None
         self.last = 0  # of the numbers that were given
+        self.reserved = False  # the next one is for this view alone
         self.losses = 0
         self._ahead_us = 0
         self._held_bytes = 0  # by calls that were put, roughly
@@ -278,7 +279,7 @@ class Known:
         if len(self.counts) > _MOST_NAMES:
             self.counts = {}
         self.checkpoints, self.foreign, self.children = {}, {}, {}
-        self.read, self.pristine = Ask(self.read.session), False
+        self.read, self.pristine, self.reserved = Ask(self.read.session), False, False
         return self
 
 
