@@ -68,8 +68,8 @@ def _sqlite_path(url: str, rest: str) -> Path:
 
 
 def _sqlite(path: Path, durability: str) -> Backend:
-    from backstay.backends2.sqlite import SqliteBackend
-    from backstay.backends2.sqlite.store_file import is_export
+    from backstay.backends.sqlite import SqliteBackend
+    from backstay.backends.sqlite.store_file import is_export
 
     if is_export(_usable(path)):
         return SqliteBackend.open_export(path)
@@ -80,7 +80,7 @@ def _is_export(path: str) -> bool:
     """True for a file that `store.export` wrote, whatever it is called; it is opened to be read."""
     if "\0" in path or not Path(path).is_file():
         return False
-    from backstay.backends2.sqlite.store_file import is_export
+    from backstay.backends.sqlite.store_file import is_export
 
     return is_export(Path(path))
 
@@ -96,7 +96,7 @@ def _folder_path(url: str, rest: str) -> Path:
 
 
 def _files(path: Path, durability: str) -> Backend:
-    from backstay.backends2.files import FilesBackend
+    from backstay.backends.files import FilesBackend
 
     return FilesBackend(_usable(path), durability=durability)
 
@@ -110,7 +110,7 @@ def _postgres(url: str, durability: str) -> Backend:
         message = "this is not the URL of a PostgreSQL database, or it names several schemas"
         raise InvalidInputError(message, hint="use 'postgresql://user@host/database?schema=name'")
     try:
-        from backstay.backends2.postgres import PostgresBackend
+        from backstay.backends.postgres import PostgresBackend
     except ImportError as error:
         message = "PostgreSQL needs the driver psycopg, which is not installed"
         raise UnsupportedError(message, hint="pip install 'backstay[postgres]'") from error
@@ -131,7 +131,7 @@ def _usable(path: Path) -> Path:
 
 
 def _memory() -> Backend:
-    from backstay.backends2.memory import MemoryBackend
+    from backstay.backends.memory import MemoryBackend
 
     return MemoryBackend()
 
@@ -156,7 +156,7 @@ def place(url: str | os.PathLike[str] | None = None) -> Path | None:
 
 def file_system(folder: Path) -> tuple[str | None, bool]:
     """The type of the file system that holds a folder (None if unknown), and whether other machines serve it."""
-    from backstay.backends2.sqlite import mounts
+    from backstay.backends.sqlite import mounts
 
     kind = mounts.filesystem_of(folder)
     return kind, mounts.is_network(kind)

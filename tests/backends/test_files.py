@@ -1,585 +1,958 @@
-"""The files backend keeps the contract, on a disk."""
+"""The files backend: what its folder survives, and what it costs."""
 
-import base64
+from __future__ import annotations
+
 import errno
-import json
 import os
 import random
-import re
+import resource
 import shutil
-from collections.abc import Iterator, Mapping
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-import backstay
-from backstay.backend import Backend, Kept, Moved
 from backstay.backends.files import FilesBackend
 from backstay.backends.files.disk import Disk
-from backstay.delta import refs_of
-from backstay.errors import (
-    AlreadyExistsError,
-    BackstayError,
-    ConflictError,
-    CorruptionError,
-    FormatError,
-    InvalidInputError,
-    UnavailableError,
-)
-from backstay.model import StateDict
-from backstay.testing import BackendContract
-from backstay.testing.author import Author, check_states, delete, read_back, read_row
-from backstay.testing.contract import What
-from backstay.testing.exact import exactly_equal
-from tests.store.children import finish, start
-
-
-class TestFiles(BackendContract):
-    @pytest.fixture(autouse=True)
-    def _folder(self, tmp_path: Path) -> None:
-        self.paths = (tmp_path / f"store-{number}" for number in range(1_000))
-
-    def make(self) -> Backend:
-        return FilesBackend(next(self.paths))
-
-    def reopen(self, backend: Backend) -> Backend:
-        backend.close()
-        return self.beside(backend)
-
-    def beside(self, backend: Backend) -> Backend:
-        return FilesBackend(path_of(backend))
-
-    def damage(self, backend: Backend, session: str, id_: str, what: What, *, at: float = 0.5) -> bool:
-        return damage(path_of(backend), session, id_, what, at=at)
-
-    def opening_code(self, backend: Backend) -> str:
-        return (
-            "from pathlib import Path\n"
-            "from backstay.backends.files import FilesBackend\n"
-            f"backend = FilesBackend(Path({str(path_of(backend))!r}))"
-        )
-
-    def raw_text(self, backend: Backend) -> bytes:
-        text = b"".join([path.read_bytes() for path in path_of(backend).rglob("*") if path.is_file()])
-        # What is kept as base64 is looked into as well.
-        return text + b"".join([base64.b64decode(found) for found in re.findall(rb'"fields":"([^"]*)"', text)])
-
-
-def path_of(backend: Backend) -> Path:
-    assert isinstance(backend, FilesBackend)
-    return backend.path
-
-
-def journal_path(store: Path, session: str) -> Path:
-    """The journal of a session, found by what is written in it."""
-    for path in (store / "sessions").iterdir():
-        with path.open("rb") as file:
-            if json.loads(file.read().splitlines()[1])["id"] == session:
-                return path
-    raise LookupError(session)
-
-
-def damage(store: Path, session: str, id_: str, what: What, *, at: float) -> bool:
-    """Flip a bit in a checkpoint's line, in its record's line, in a blob; or cut all its lines out."""
-    path = journal_path(store, session)
-    lines = path.read_bytes().splitlines(keepends=True)
-    mine = [n for n, line in enumerate(lines) if line.strip() and about(line).get("id") == id_]
-    if what in ("call", "call's row"):
-        return damage_call(path, lines, id_, what, at=at)
-    if what == "row":
-        path.write_bytes(b"".join([line for n, line in enumerate(lines) if n not in mine]))
-        return True
-    if what == "blob":
-        digest = next(ref for n in mine for ref in json.loads(lines[n]).get("refs", []))
-        blob = store / "blobs" / digest[:2] / digest
-        blob.write_bytes(flipped(blob.read_bytes(), at))
-        return True
-    kind, member = ("checkpoint", b'"fields":"') if what == "fields" else (what, b'"ops":')
-    for n in mine:
-        if json.loads(lines[n])["what"] == kind:
-            begin = lines[n].index(member) + (len(member) if what == "fields" else 0)
-            stop = lines[n].index(b'"', begin) if what == "fields" else len(lines[n]) - 1
-            lines[n] = lines[n][:begin] + flipped(lines[n][begin:stop], at) + lines[n][stop:]
-            with path.open("r+b") as file:
-                file.write(b"".join(lines))
-            return True
-    return False
-
-
-def damage_call(path: Path, lines: list[bytes], id_: str, what: What, *, at: float) -> bool:
-    """Flip a bit in the last line that has a call's words, or cut all its lines out."""
-    mine = [n for n, line in enumerate(lines) if line.strip() and about(line, "call").get("id") == id_]
-    if what == "call":
-        last = max(n for n in mine if json.loads(lines[n])["what"] == "call")
-        lines[last] = flipped(lines[last][:-1], at) + b"\n"
-    else:
-        lines = [line for n, line in enumerate(lines) if n not in mine]
-    path.write_bytes(b"".join(lines))
-    return True
-
-
-def about(line: bytes, member: str = "about") -> dict[str, object]:
-    try:
-        found = json.loads(line).get(member)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def flipped(data: bytes, at: float) -> bytes:
-    changed = bytearray(data)
-    changed[int(at * len(changed))] ^= 1
-    return bytes(changed)
-
-
-# the files as a person finds them
-
-
-def write_sessions(store: Path) -> dict[str, dict[str, StateDict]]:
-    """Three small sessions with known states, in a store that is closed."""
-    states: dict[str, dict[str, StateDict]] = {}
-    with closing(FilesBackend(store, durability="relaxed")) as backend:
-        for session in ("one", "two", "three"):
-            author = Author(backend, session, whole_every=4, roll_every=0)
-            author.grow(6)
-            backend.fork(session, id_=author.rows[1].id, branch="other")
-            backend.tag(session, id_=author.rows[2].id, name="good")
-            states[session] = author.states
-    return states
-
-
-def read_sessions(store: Path, states: dict[str, dict[str, StateDict]]) -> set[str]:
-    """Read everything in every way; true values and errors of ours are allowed. The sessions with an error."""
-    troubled: set[str] = set()
-    try:
-        backend = FilesBackend(store, durability="relaxed")
-    except BackstayError:
-        return set(states)
-    with closing(backend):
-        for session, known in states.items():
-            try:
-                assert set(backend.ids(session)) == set(known)
-                head = backend.find_branch(session, "main")
-                assert head is not None
-                assert head.head_id == list(known)[-1]
-                line = backend.line(session, head.head_id, limit=99)
-                assert [read_row(row).id for row in line] == list(known)[::-1]
-                names = backend.names(session)
-                assert [branch.name for branch in names.branches] == ["main", "other"]
-                assert [(tag.name, tag.id) for tag in names.tags] == [("good", list(known)[2])]
-                found = backend.find_session(session)
-                assert found is not None
-                assert (found.checkpoints, found.branches) == (6, 2)
-            except CorruptionError:
-                troubled.add(session)
-            for id_, state in known.items():
-                try:
-                    assert exactly_equal(read_back(backend, session, id_), state)
-                except CorruptionError:
-                    troubled.add(session)
-        try:
-            page = backend.sessions(before=None, limit=9, status=None, agent=None)
-            assert [row.id for row in page] == ["three", "two", "one"]
-        except CorruptionError:
-            assert list(backend.check())
-        if troubled:
-            assert list(backend.check())
-    return troubled
-
-
-def problems(store: Path) -> int:
-    with closing(FilesBackend(store)) as backend:
-        return len(list(backend.check()))
-
-
-def files_of(store: Path) -> list[Path]:
-    return sorted(path for path in store.rglob("*") if path.is_file() and path.name != "lock")
-
-
-def test_a_flipped_bit_anywhere_is_never_a_wrong_value_or_a_missing_session(tmp_path: Path) -> None:
-    states = write_sessions(tmp_path / "store")
-    chance = random.Random(7)
-    files = files_of(tmp_path / "store")
-    noticed = 0
-    for _ in range(80):
-        path = chance.choice(files)
-        true = path.read_bytes()
-        damaged = bytearray(true)
-        damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
-        path.write_bytes(damaged)
-        troubled = read_sessions(tmp_path / "store", states)
-        noticed += bool(troubled)
-        # A journal is one session's; a picture may be everybody's.
-        assert len(troubled) <= 1 or path.parent.name != "sessions"
-        path.write_bytes(true)
-    assert noticed > 30
-
-
-def test_a_journal_cut_off_anywhere_after_the_store_was_closed_is_damage(tmp_path: Path) -> None:
-    states = write_sessions(tmp_path / "store")
-    path = journal_path(tmp_path / "store", "two")
-    true = path.read_bytes()
-    chance = random.Random(11)
-    for length in {0, 1, 100, len(true) - 2, *[chance.randrange(len(true)) for _ in range(20)]}:
-        path.write_bytes(true[:length])
-        assert read_sessions(tmp_path / "store", states) <= {"two"}, length
-        assert problems(tmp_path / "store"), length
-        path.write_bytes(true)
-    path.write_bytes(true[:-1])  # all of it is there but the last newline
-    assert read_sessions(tmp_path / "store", states) == set()
-
-
-@pytest.mark.parametrize("filler", [b"\0", b" "])
-def test_a_stretch_of_a_journal_that_was_wiped_is_damage(tmp_path: Path, filler: bytes) -> None:
-    states = write_sessions(tmp_path / "store")
-    path = journal_path(tmp_path / "store", "two")
-    true = path.read_bytes()
-    for at in range(0, len(true), 512):
-        size = min(1024, len(true) - at)
-        path.write_bytes(true[:at] + filler * size + true[at + size :])
-        assert read_sessions(tmp_path / "store", states) <= {"two"}, at
-        assert problems(tmp_path / "store"), at
-    path.write_bytes(true)
-    assert read_sessions(tmp_path / "store", states) == set()
-
-
-@pytest.mark.parametrize("room", [b"", b" " * 700, b"\0" * 700])
-def test_a_last_line_that_never_came_to_its_end_is_dropped_and_costs_nothing(tmp_path: Path, room: bytes) -> None:
-    backend = FilesBackend(tmp_path / "store")
-    author = Author(backend)
-    author.grow(3)
-    path = journal_path(tmp_path / "store", "a session")
-    before = path.read_bytes().rstrip(b" ")
-    author.grow(1)
-    line = path.read_bytes().rstrip(b" ")[len(before) :]
-    copy = tmp_path / "copy"
-    last = author.rows[-1].id
-    for cut in [1, 2, 19, len(line) // 3, len(line) // 2, line.index(b"\n") + 1, len(line) - 3]:
-        shutil.copytree(tmp_path / "store", copy)
-        (copy / "sessions" / path.name).write_bytes(before + line[:cut] + room)
-        with closing(FilesBackend(copy)) as again:
-            assert not list(again.check())
-            check_states(again, "a session", {id_: state for id_, state in author.states.items() if id_ != last})
-            writer = Author(again).stand_on_head()
-            writer.grow(2)
-            check_states(again, "a session", {**writer.states, **without(author.states, last)})
-            assert not list(again.check())
-        shutil.rmtree(copy)
-    backend.close()
-
-
-def without(states: dict[str, StateDict], id_: str) -> dict[str, StateDict]:
-    return {known: state for known, state in states.items() if known != id_}
-
-
-def test_a_sector_of_the_last_line_that_never_arrived_drops_the_line_whole(tmp_path: Path) -> None:
-    author = Author(FilesBackend(tmp_path / "store"), whole_every=99)
-    author.commit({"text": "x" * 900})
-    author.commit({"text": "y" * 900})
-    path = journal_path(tmp_path / "store", "a session")
-    before = len(path.read_bytes().rstrip(b" "))
-    row = author.commit({"text": "z" * 2_000})
-    after = path.read_bytes()
-    sector = (before // 512 + 2) * 512
-    assert sector + 512 < len(after.rstrip(b" "))
-    for old in (b" ", b"\0"):
-        path.write_bytes(after[:sector] + old * 512 + after[sector + 512 :])
-        with closing(FilesBackend(tmp_path / "store")) as again:
-            assert not list(again.check())
-            check_states(again, "a session", without(author.states, row.id))
-
-
-def test_a_person_can_read_a_journal_line_by_line(tmp_path: Path) -> None:
-    with backstay.open(f"file:{tmp_path / 'store'}") as store:
-        session = store.session("ticket-42", agent="support")
-        session.commit({"messages": [{"role": "user", "content": "where is order 7?"}]}, label="begun")
-        session.commit({"messages": [{"role": "user", "content": "where is order 7?"}, {"role": "assistant"}]})
-    text = journal_path(tmp_path / "store", "ticket-42").read_text("utf-8")
-    lines = [json.loads(line) for line in text.splitlines()]
-    assert [line.get("what") for line in lines] == [
-        *(None, "session", "session", "whole", "checkpoint", "delta", "checkpoint")
-    ]
-    assert lines[4]["shown"]["label"] == "begun"
-    assert lines[4]["shown"]["created"].startswith("20")
-    assert lines[5]["values"] == [{"role": "assistant"}]
-    assert "\0" not in text
-    assert not text.endswith(" \n")
-
-
-def test_what_json_cannot_hold_comes_back_to_the_last_bit(tmp_path: Path) -> None:
-    author = Author(FilesBackend(tmp_path / "store"))
-    odd: list[Any] = [
-        *(None, True, 1, 1.0, -0.0, 2**64 - 1, 2**70, -(2**63), float("inf"), float("nan"), 1e-320, "\0", "\ud800"),
-        *(b"", b"\xff", (1, [2]), {1: "a"}, {"$": 1}, {"$bytes": "x"}, {"$ext": [1, ""]}, {"$dict": []}, {1, 2}),
-        *("é ć Δ Ж \U0001f980", " " * 2_000, "x" * 9_000, b"y" * 9_000, {"deep": [{"$": [b"z", float("-inf")]}]}),
-    ]
-    for number in range(len(odd)):
-        author.commit({"odd": odd[: number + 1], "last": odd[number]})
-    check_states(author.backend, "a session", author.states)
-    author.backend.close()
-    with closing(FilesBackend(tmp_path / "store")) as again:
-        check_states(again, "a session", author.states)
-
-
-def test_nobody_else_can_look_into_a_store(tmp_path: Path) -> None:
-    write_sessions(tmp_path / "store")
-    for path in (tmp_path / "store", *(tmp_path / "store").rglob("*")):
-        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
-
-
-def test_nothing_is_made_outside_the_folder_whatever_a_session_is_called(tmp_path: Path) -> None:
-    inside = tmp_path / "here"
-    inside.mkdir()
-    with closing(FilesBackend(inside / "store")) as backend:
-        for name in ("../../x", "/etc/x", "a/b", "..", "CON", "x" * 256):
-            Author(backend, name).grow(1)
-    assert [path.name for path in tmp_path.iterdir()] == ["here"]
-    assert [path.name for path in inside.iterdir()] == ["store"]
-    names = [path.name for path in (inside / "store" / "sessions").iterdir()]
-    assert all(re.fullmatch(r"[0-9a-f]{64}\.jsonl", name) for name in names)
-
-
-def test_a_folder_that_is_not_a_store_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "diary.txt").write_text("mine")
-    with pytest.raises(FormatError):
-        FilesBackend(tmp_path / "notes")
-    assert [path.name for path in (tmp_path / "notes").iterdir()] == ["diary.txt"]
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(FormatError):
-        FilesBackend(tmp_path / "file")
-    with pytest.raises(InvalidInputError):
-        FilesBackend(tmp_path / "nowhere" / "store")
-
-
-def test_a_store_whose_first_words_are_no_text_is_refused(tmp_path: Path) -> None:
-    write_sessions(tmp_path / "store")
-    meta = tmp_path / "store" / "backstay.json"
-    meta.write_bytes(meta.read_bytes().replace(b"files", b"f\xe9les"))
-    with pytest.raises(FormatError):
-        FilesBackend(tmp_path / "store")
-
-
-@pytest.mark.parametrize("asked", [b'"min_reader":', b'"min_writer":'])
-def test_a_store_of_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path, asked: bytes) -> None:
-    states = write_sessions(tmp_path / "store")
-    meta = tmp_path / "store" / "backstay.json"
-    true = meta.read_bytes()
-    opened = FilesBackend(tmp_path / "store")
-    meta.write_bytes(true.replace(asked + b"1", asked + b"2"))
-    before = [path.read_bytes() for path in files_of(tmp_path / "store")]
-    with pytest.raises(FormatError):
-        FilesBackend(tmp_path / "store")
-    with pytest.raises(FormatError):
-        Author(opened, "one").stand_on_head().grow(1)
-    assert [path.read_bytes() for path in files_of(tmp_path / "store")] == before
-    meta.write_bytes(true)
-    opened.close()
-    assert read_sessions(tmp_path / "store", states) == set()
-
-
-@pytest.mark.parametrize("url", ["file:", "file://", "file://host/x", "file:x?y", "file:x#y", "file:///a%00b"])
-def test_a_url_that_names_no_folder_is_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidInputError):
-        backstay.open(url)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_url_may_be_relative_or_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for url in ("file:one two", f"file://{tmp_path}/one%20two", f"file:{tmp_path}/one two"):
-        with backstay.open(url) as store:
-            store.session("s").commit({"from": url})
-    with backstay.open("file:one two") as store:
-        assert len(list(store.session("s").log())) == 3
-
-
-# others at the same files
-
-
-# The first of them begins the shared session: a commit that has loaded nothing goes on top of whatever is there.
-WRITER = """
-import sys, time, backstay
-with backstay.open("file:" + sys.argv[1]) as store:
-    for number in range(int(sys.argv[3])):
-        while True:
-            session = store.session("shared")
-            try:
-                begins = sys.argv[2] == "a" and not session.head()
-                state = {"done": []} if begins else session.load()
-                state["done"].append([sys.argv[2], number])
-                session.commit(state)
-                break
-            except (backstay.ConflictError, backstay.NotFoundError):
-                time.sleep(0.001)
-        store.session("of " + sys.argv[2]).commit({"number": number, "picture": b"p" * 6000})
-print("done")
-"""
-
-
-def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    children = [start(WRITER, tmp_path / "store", name, 15) for name in "abc"]
-    for child in children:
-        assert finish(child) == ["done"]
-    with backstay.open(f"file:{tmp_path / 'store'}") as store:
-        done = store.session("shared").load()["done"]
-        assert sorted(done) == [[name, number] for name in "abc" for number in range(15)]
-        assert {info.id: info.checkpoints for info in store.sessions()} == {
-            "shared": 45,
-            "of a": 15,
-            "of b": 15,
-            "of c": 15,
-        }
-        assert store.verify().ok
-
-
-def test_a_journal_written_anew_by_another_is_noticed(tmp_path: Path) -> None:
-    with closing(FilesBackend(tmp_path / "s")) as ours, closing(FilesBackend(tmp_path / "s")) as theirs:
-        author = Author(ours)
-        author.grow(6)
-        assert len(theirs.ids("a session")) == 6
-        delete(theirs, "a session", author.rows[2].id)
-        states = without(author.states, author.rows[2].id)
-        check_states(ours, "a session", states)
-        author.stand_on_head()
-        author.grow(1)
-        check_states(theirs, "a session", {**states, author.rows[-1].id: author.state})
-        theirs.delete_session("a session")
-        assert ours.find_session("a session") is None
-        with pytest.raises(ConflictError):
-            author.grow(1)
-
-
-# errors of the disk
-
-
-class Failing(Disk):
-    """Fails the n-th change of a kind, or all from it on."""
+from backstay.errors import BackstayError, ClosedError, ConflictError, CorruptionError, FormatError, UnavailableError
+from backstay.port import Ask, Batch, BlobsAbsentError, CheckpointRow, Kind, LaneQuery, SessionQuery, Unreadable, View
+from backstay.port.rows import ENTERED, key_of
+from backstay.rules import branches, deletion, runs
+from backstay.rules import commit as commits
+from tests.backends.writing import call, chain, commit, enter, head_of, is_whole, names, prepared, uid_of
+
+SECTOR = 512
+ROOT = Path(__file__).parents[2]
+
+
+class Counting(Disk):
+    """Counts what is done to the disk, and fails where it is told to."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rules: dict[str, tuple[int, int]] = {}
-        self.seen: dict[str, int] = {}
-
-    def fail(self, operation: str, error: int, *, after: int = 0) -> None:
-        self.rules[operation] = (self.seen.get(operation, 0) + after + 1, error)
+        self.done: list[str] = []
+        self.fail: dict[str, int] = {}
 
     def before(self, operation: str, size: int) -> int:
-        self.seen[operation] = self.seen.get(operation, 0) + 1
-        number, error = self.rules.get(operation, (2**62, 0))
-        if self.seen[operation] >= number:
-            raise OSError(error, os.strerror(error))
+        if operation in self.fail:
+            raise OSError(self.fail[operation], "as told")
+        self.done.append(operation)
         return size
 
 
-@pytest.mark.parametrize("operation", ["write", "sync", "create", "rename", "sync_folder"])
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("lasting", [False, True])
-def test_a_disk_that_fails_loses_nothing_and_can_be_written_to_again(
-    tmp_path: Path, operation: str, error: int, lasting: bool
-) -> None:
-    disk = Failing()
-    with closing(FilesBackend(tmp_path / "store", disk=disk)) as backend:
-        author = Author(backend)
-        author.grow(4)
-        state = {**author.state, "picture": bytes(range(256)) * 20}
-        for after in range(4):
-            disk.fail(operation, error, after=after)
-            if lasting:
-                disk.rules["truncate"] = (0, error)
-            draft = author.draft(state)
-            failed = False
-            try:
-                backend.commit(draft)
-            except UnavailableError:
-                failed = True
-                check_states(backend, "a session", author.states)
-            disk.rules.clear()
-            if failed:
-                author.write(author.draft(state), state)
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[FilesBackend]:
+    with closing(FilesBackend(path)) as backend:
+        yield backend
+
+
+def journals(path: Path) -> list[Path]:
+    return sorted((path / "sessions").iterdir())
+
+
+def journal_of(path: Path, session: str) -> Path:
+    (found,) = [one for one in journals(path) if f'"key":"{session}"'.encode() in one.read_bytes()]
+    return found
+
+
+# reading with the eyes
+
+
+def test_a_journal_is_json_lines_that_say_kind_and_key(path: Path, store: FilesBackend) -> None:
+    rows = chain(store, "s", 3)
+    store.close()
+    lines = journals(path)[0].read_bytes().splitlines()
+    found = [msgspec.json.decode(line) for line in lines]
+    assert found[0]["backstay"] == "journal"
+    put = [row for row in found[2]["rows"] if row["kind"] == "checkpoint"]
+    assert (put[0]["key"], put[0]["id"]) == (2, rows[1].id)
+    assert [line["n"] for line in found[1:]] == [1, 2, 3]
+    assert found[3]["prev"] == found[2]["sum"]
+
+
+def test_everything_made_is_private(path: Path, store: FilesBackend) -> None:
+    commit(store, "s", {"a": os.urandom(100_000)}, None)
+    for found in [path, *path.rglob("*")]:
+        assert found.stat().st_mode & 0o077 == 0, found
+
+
+def test_no_name_becomes_a_path(path: Path, store: FilesBackend) -> None:
+    odd = ["../../etc/passwd", "/abs", "a\nb", "x" * 500, ".", "é\u202e", "C:\\x"]
+    for session in odd:
+        commit(store, session, {"a": 1}, None, branch="../up")
+    assert {row.id for row in store.sessions(SessionQuery())} == set(odd)
+    assert all(len(found.name) == 38 for found in journals(path))
+    assert sorted(path.parent.iterdir()) == [path]
+
+
+# one writer, many processes
+
+CHILD = """
+import os, sys
+from pathlib import Path
+from backstay.backends.files import FilesBackend
+from backstay.errors import ConflictError
+from backstay.rules import branches, runs, deletion
+from backstay.port import Ask
+from tests.backends.writing import *
+backend = FilesBackend(Path(sys.argv[1]))
+"""
+
+
+def child(path: Path, code: str, *arguments: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD + textwrap.dedent(code), str(path), *arguments],
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    )
+
+
+RACE = """
+won = []
+while len(won) < 60:
+    head = head_of(backend.read(Ask("s", names=("main",))))
+    try:
+        won.append(commit(backend, "s", {"by": sys.argv[2], "n": len(won)}, head).id)
+    except ConflictError:
+        pass
+print(*won)
+backend.close()
+"""
+
+
+def test_of_processes_that_race_none_loses_a_turn(path: Path, store: FilesBackend) -> None:
+    found = [child(path, RACE, str(number)) for number in range(3)]
+    won = [one.communicate(timeout=120)[0].split() for one in found]
+    assert [len(ids) for ids in won] == [60, 60, 60]
+    line = store.ancestors("s", 180, limit=1000)
+    assert [row.sequence for row in line if isinstance(row, CheckpointRow)] == list(range(180, 0, -1))
+    assert {row.id for row in line if isinstance(row, CheckpointRow)} == {id_ for ids in won for id_ in ids}
+    assert list(store.check()) == []
+
+
+KILLED = """
+session = sys.argv[2]
+head = head_of(backend.read(Ask(session, names=("main",))))
+lease = None
+for number in range(10_000):
+    row = commit(backend, session, {"n": number, "text": "y" * (number * 97 % 6000), "b": os.urandom(40_000)
+                                    if number % 7 == 0 else b""}, head)
+    head = row.id
+    print(row.sequence, row.id, flush=True)
+    if number % 5 == 4:
+        backend.write(branches.naming_ask(session, f"t{row.sequence}", row.sequence),
+                      branches.tag(session, f"t{row.sequence}", sequence=row.sequence, id_=row.id))
+        print("tag", f"t{row.sequence}", flush=True)
+"""
+
+
+def test_what_was_acknowledged_survives_kill_9_again_and_again(path: Path) -> None:
+    chosen = random.Random(7)
+    acknowledged: list[tuple[int, str]] = []
+    tags: list[str] = []
+    for _ in range(8):
+        running = child(path, KILLED, "s")
+        assert running.stdout is not None
+        wanted = chosen.randrange(3, 40)
+        for line in running.stdout:
+            if line.startswith("tag"):
+                tags.append(line.split()[1])
             else:
-                author.rows.append(backend.commit(draft))
-                author.states[draft.id] = state
-                author.stand_on(draft.id)
-            author.grow(1)
-            check_states(backend, "a session", author.states)
-            state = {**author.state, "picture": bytes([after]) * 5_000}
-        with closing(FilesBackend(tmp_path / "store")) as again:
-            check_states(again, "a session", author.states)
-            assert not list(again.check())
+                sequence, id_ = line.split()
+                acknowledged.append((int(sequence), id_))
+                wanted -= 1
+            if not wanted:
+                time.sleep(chosen.random() * 0.004)
+                running.send_signal(signal.SIGKILL)
+                break
+        rest = running.communicate()[0].splitlines()
+        for line in rest:
+            if line.startswith("tag"):
+                tags.append(line.split()[1])
+            elif len(line.split()) == 2 and len(line.split()[1]) == 32:
+                acknowledged.append((int(line.split()[0]), line.split()[1]))
+        with closing(FilesBackend(path)) as backend:
+            assert [p.what for p in backend.check()] == []
+            view = backend.read(Ask("s", names=None, sequences=tuple(at for at, _ in acknowledged)))
+            assert {at: row.id for at, row in view.checkpoints.items() if isinstance(row, CheckpointRow)} == dict(
+                acknowledged
+            )
+            assert set(tags) <= set(view.tags)
+            head = view.lanes["main"].head
+            assert head is not None
+            assert head.sequence in (acknowledged[-1][0], acknowledged[-1][0] + 1)
+            assert is_whole(backend, "s", head.sequence)
+            assert backend.sessions(SessionQuery())[0].sequence == head.sequence
 
 
-# moving
+def test_a_reader_in_another_process_never_sees_half(path: Path, store: FilesBackend) -> None:
+    commit(store, "s", {"n": -1}, None)
+    running = child(path, KILLED, "s")
+    assert running.stdout is not None
+    seen = 0
+    try:
+        for _ in range(60):
+            said = int(running.stdout.readline().split()[0]) if seen < 40 else 0
+            view = store.read(names("s"))
+            assert view.session is not None
+            assert view.session.sequence >= said or not said
+            head = view.lanes["main"].head
+            assert head is not None
+            assert is_whole(store, "s", head.sequence)
+            assert len(store.scan("s", Kind.CHECKPOINT, limit=100_000)) >= view.session.checkpoints
+            seen += 1
+            if said and b"tag" in str(said).encode():
+                break
+    except ValueError:  # a line about a tag
+        pass
+    finally:
+        running.kill()
+        running.communicate()
+    assert seen
 
 
-@pytest.mark.parametrize("size", [1, 7, 100])
-def test_a_session_moves_from_store_to_store_as_it_was(tmp_path: Path, size: int) -> None:
-    with closing(FilesBackend(tmp_path / "from")) as source, closing(FilesBackend(tmp_path / "to")) as target:
-        author = Author(source, whole_every=9)
-        author.grow(20)
-        source.tag("a session", id_=author.rows[3].id, name="good")
-        states = {**author.states, **author.fork(author.rows[5].id, "other").states}
-        delete(source, "a session", author.rows[7].id)
-        states = without(states, author.rows[7].id)
-        Author(target, "neighbour").grow(2)
-        move(source, target, size)
-        check_states(target, "a session", states)
-        assert target.names("a session") == source.names("a session")
-        for id_ in states:
-            assert target.find_row("a session", id_) == source.find_row("a session", id_)
-        ours, theirs = source.find_session("a session"), target.find_session("a session")
-        assert ours is not None
-        assert theirs is not None
-        assert (ours.totals, ours.branches, ours.checkpoints) == (theirs.totals, theirs.branches, theirs.checkpoints)
-        with pytest.raises(AlreadyExistsError):
-            move(source, target, size)
-        assert Author(target).stand_on_head().grow(1)[0].sequence == 21
-        assert not list(target.check())
+# torn ends and lost sectors
 
 
-def move(source: Backend, target: Backend, size: int, *, fail_at: int = -1) -> None:
-    line = source.find_session("a session")
-    assert line is not None
+def test_a_torn_end_was_never_acknowledged_and_is_passed_over(path: Path, store: FilesBackend) -> None:
+    rows = chain(store, "s", 3)
+    store.close()
+    (found,) = journals(path)
+    data = found.read_bytes()
+    for torn in (b'{"n":4,"first":4,"prev":"', b'{"n":4', b"\0" * 700 + b"x\n", b"garbage\n"):
+        found.write_bytes(data + torn)
+        with closing(FilesBackend(path)) as backend:
+            assert [p.what for p in backend.check()] == []
+            assert head_of(backend.read(names("s"))) == rows[-1].id
+            assert commit(backend, "s", {"after": 1}, rows[-1].id).sequence == 4
+        with closing(FilesBackend(path)) as backend:
+            assert len(backend.scan("s", Kind.CHECKPOINT, limit=10)) == 4
+        shutil.copy(found, found.with_suffix(".bak"))
+        found.with_suffix(".bak").unlink()
+        note = next((path / "notes").iterdir())
+        note.unlink()
+        found.write_bytes(data)
 
-    def history() -> Iterator[tuple[Kept, Mapping[bytes, bytes]]]:
-        after = 0
-        while page := source.history("a session", after=after, limit=size):
-            for kept in page:
-                if kept.row.sequence == fail_at:
-                    message = "the file ends here"
-                    raise CorruptionError(message)
-                yield kept, source.blobs(refs_of([record for record in (kept.delta, kept.whole) if record is not None]))
-            after = page[-1].row.sequence
 
-    target.adopt(Moved(line, source.names("a session"), line.checkpoints and 20), history())
+def acknowledged_or_corrupt(backend: FilesBackend, rows: list[CheckpointRow], tags: dict[str, int]) -> int:
+    """Every acknowledged thing is there, or it is a CorruptionError: never a wrong or a shorter answer."""
+    errors = 0
+    try:
+        view = backend.read(Ask("s", names=None))
+        assert view.session is not None
+        assert view.session.sequence == rows[-1].sequence
+        assert head_of(view) == rows[-1].id
+        assert {name: tag.sequence for name, tag in view.tags.items()} == tags
+    except CorruptionError:
+        errors += 1
+    for row in rows:
+        try:
+            view = backend.read(Ask("s", sequences=(row.sequence,)))
+            found = view.checkpoints[row.sequence]
+            assert isinstance(found, Unreadable) or found == msgspec.structs.replace(row, refs=found.refs)
+            errors += isinstance(found, Unreadable)
+            view = backend.read(Ask("s", ids=(row.id,)))
+            found = view.checkpoints[row.sequence]
+            assert is_whole(backend, "s", row.sequence)
+        except CorruptionError:
+            errors += 1
+    try:
+        page = backend.scan("s", Kind.CHECKPOINT, limit=1000)
+        keys = [found.key if isinstance(found, Unreadable) else key_of(found) for found in page]
+        assert set(keys) >= {row.sequence for row in rows}
+    except CorruptionError:
+        errors += 1
+    try:
+        pending = backend.read(Ask("s", names=("work",), pending=("work",))).pending["work"]
+        bad = [one for one in pending if isinstance(one, Unreadable)]
+        assert bad or len(pending) == 3
+        errors += bool(bad)
+    except CorruptionError:
+        errors += 1
+    listed = backend.sessions(SessionQuery())
+    assert {row.id for row in listed} == {"s", "other"}
+    assert backend.sizes().sessions == 2
+    assert [lane.session.id for lane in backend.lanes(LaneQuery(ENTERED))] in ([], ["s"])
+    assert is_whole(backend, "other", 1)
+    assert commit(backend, "other", {"more": 1}, head_of(backend.read(names("other")))).sequence > 1
+    return errors
 
 
-def test_a_session_that_does_not_arrive_whole_leaves_nothing_behind(tmp_path: Path) -> None:
-    with closing(FilesBackend(tmp_path / "from")) as source, closing(FilesBackend(tmp_path / "to")) as target:
-        Author(source).grow(20)
+def rich(store: FilesBackend) -> tuple[list[CheckpointRow], dict[str, int]]:
+    """A session with branches, tags, a run with pending calls, and one beside it."""
+    commit(store, "other", {"a": 1}, None)
+    rows = chain(store, "s", 4)
+    fork = branches.fork("s", "work", sequence=3, id_=rows[2].id)
+    store.write(branches.naming_ask("s", "work", 3), fork)
+    lease = enter(store, "s", "work")
+    for name in ("one", "two", "three"):
+        call(store, lease, name)
+    store.write(branches.naming_ask("s", "tag", 2), branches.tag("s", "tag", sequence=2, id_=rows[1].id))
+    for number in range(3):
+        rows.append(commit(store, "s", {"late": number}, rows[-1].id))
+    return rows, {"tag": 2}
+
+
+@pytest.mark.parametrize("shift", [0, 256])
+def test_a_lost_sector_is_an_error_that_names_its_session_and_never_a_wrong_answer(path: Path, shift: int) -> None:
+    with closing(FilesBackend(path)) as backend:
+        rows, tags = rich(backend)
+    found = journal_of(path, "s")
+    data = found.read_bytes()
+    other = journal_of(path, "other")
+    kept = other.read_bytes()
+    notes = {note: note.read_bytes() for note in (path / "notes").iterdir()}
+    for at in range(-shift, len(data), SECTOR):
+        start, stop = max(at, 0), min(at + SECTOR, len(data))
+        found.write_bytes(data[:start] + bytes(stop - start) + data[stop:])
+        other.write_bytes(kept)
+        for note, text in notes.items():
+            note.write_bytes(text)
+        with closing(FilesBackend(path)) as backend:
+            problems = list(backend.check())
+            errors = acknowledged_or_corrupt(backend, rows, tags)
+            assert problems, at
+            assert {problem.session_id for problem in problems} == {"s"}
+            assert errors or "first line" in problems[0].what
+
+
+def test_a_flipped_bit_anywhere_is_noticed(path: Path) -> None:
+    with closing(FilesBackend(path)) as backend:
+        rows, tags = rich(backend)
+    found = journal_of(path, "s")
+    data = found.read_bytes()
+    notes = {note: note.read_bytes() for note in (path / "notes").iterdir()}
+    chosen = random.Random(3)
+    for _ in range(60):
+        at = chosen.randrange(len(data))
+        found.write_bytes(data[:at] + bytes([data[at] ^ 1 << chosen.randrange(8)]) + data[at + 1 :])
+        for note, text in notes.items():
+            note.write_bytes(text)
+        with closing(FilesBackend(path)) as backend:
+            assert list(backend.check())
+            acknowledged_or_corrupt(backend, rows, tags)
+
+
+def test_repair_makes_a_damaged_session_usable_and_says_what_is_lost(path: Path) -> None:
+    with closing(FilesBackend(path)) as backend:
+        rows, _ = rich(backend)
+    found = journal_of(path, "s")
+    data = found.read_bytes()
+    at = data.index(rows[5].id.encode())
+    found.write_bytes(data[:at] + bytes(100) + data[at + 100 :])
+    with closing(FilesBackend(path)) as backend:
         with pytest.raises(CorruptionError):
-            move(source, target, 5, fail_at=13)
-        assert target.find_session("a session") is None
-        left = [path.name for path in files_of(tmp_path / "to")]
-        assert set(left) <= {"backstay.json", "counter"}
+            backend.read(names("s"))
+        done = backend.tend(repair=True)
+        assert any("checkpoint #6 is lost" in line for line in done), done
+        assert list(backend.check()) == []
+        view = backend.read(names("s"))
+        assert head_of(view) == rows[-1].id
+        assert commit(backend, "s", {"on": 1}, rows[-1].id).sequence == rows[-1].sequence + 1
+    with closing(FilesBackend(path)) as backend:
+        assert list(backend.check()) == []
 
 
-def test_repair_settles_names_after_lost_lines_and_keeps_every_readable_checkpoint(tmp_path: Path) -> None:
-    with closing(FilesBackend(tmp_path / "store")) as backend:
-        author = Author(backend, whole_every=3)
-        author.grow(10)
-        backend.fork("a session", id_=author.rows[1].id, branch="other")
-        damage(tmp_path / "store", "a session", author.rows[-1].id, "row", at=0)
+def test_a_journal_that_is_gone_or_older_than_its_note_is_damage(path: Path) -> None:
+    with closing(FilesBackend(path)) as backend:
+        rows = chain(backend, "s", 3)
+    (found,) = journals(path)
+    early = found.read_bytes()
+    with closing(FilesBackend(path)) as backend:
+        commit(backend, "s", {"more": 1}, rows[-1].id)
+    found.write_bytes(early)
+    with closing(FilesBackend(path)) as backend:
+        with pytest.raises(CorruptionError, match="'s'"):
+            backend.read(names("s"))
+        assert list(backend.check())
+    found.unlink()
+    with closing(FilesBackend(path)) as backend:
+        with pytest.raises(CorruptionError, match="'s'"):
+            backend.read(names("s"))
         with pytest.raises(CorruptionError):
-            backend.ids("a session")
-        assert backend.repair()
-        states = without(author.states, author.rows[-1].id)
-        check_states(backend, "a session", states)
-        assert not list(backend.check())
-        assert not backend.repair()
-        again = Author(backend).stand_on_head()
-        again.grow(1)
-        check_states(backend, "a session", {**states, **again.states})
+            commit(backend, "s", {"anew": 1}, None)
+        assert [row.id for row in backend.sessions(SessionQuery())] == ["s"]
+        assert list(backend.check())
+        assert backend.tend(repair=True)
+        assert commit(backend, "s", {"anew": 1}, None).sequence == 1
+
+
+def test_a_lost_counter_gives_no_number_twice(path: Path) -> None:
+    with closing(FilesBackend(path)) as backend:
+        rows = chain(backend, "s", 3)
+        touched = backend.sessions(SessionQuery())[0].touched
+    counter = path / "counter"
+    counter.write_bytes(bytes(len(counter.read_bytes())))
+    with closing(FilesBackend(path)) as backend:
+        assert any("counter" in problem.what for problem in backend.check())
+        commit(backend, "s", {"more": 1}, rows[-1].id)
+        assert backend.sessions(SessionQuery())[0].touched > touched
+        assert list(backend.check()) == []
+
+
+# hostile folders
+
+
+def test_links_fifos_and_foreign_files_are_neither_followed_nor_removed(path: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"precious")
+    with closing(FilesBackend(path)) as backend:
+        rows = chain(backend, "s", 2)
+        commit(backend, "linked", {"a": 1}, None)
+    linked = journal_of(path, "linked")
+    linked.unlink()
+    linked.symlink_to(outside)
+    os.mkfifo(path / "sessions" / ("0" * 32 + ".jsonl"))
+    os.mkfifo(path / "notes" / ("1" * 32))
+    foreign = [path / "sessions" / "notes.txt", path / "tmp" / "mine", path / "blobs" / "readme", path / "keep.me"]
+    for one in foreign:
+        one.write_bytes(b"mine")
+    (path / "blobs" / "ab").symlink_to(tmp_path)
+    with closing(FilesBackend(path)) as backend:
+        assert head_of(backend.read(names("s"))) == rows[-1].id
+        listed = [row.id for row in backend.sessions(SessionQuery())]
+        assert "s" in listed
+        assert len(listed) >= 2
+        with pytest.raises(CorruptionError):
+            backend.read(names("linked"))
+        with pytest.raises(CorruptionError):
+            commit(backend, "linked", {"b": 1}, None)
+        assert list(backend.check())
+        backend.tend(repair=True)
+        backend.sizes()
+        assert commit(backend, "s", {"more": 1}, rows[-1].id).sequence == 3
+    assert outside.read_bytes() == b"precious"
+    assert all(one.read_bytes() == b"mine" for one in foreign)
+    assert linked.is_symlink()
+
+
+def test_no_store_is_made_among_files_that_are_not_ours(tmp_path: Path) -> None:
+    for made in ("file", "tmp/file", "sessions/x"):
+        folder = tmp_path / made.replace("/", "-")
+        (folder / made).parent.mkdir(parents=True)
+        (folder / made).write_bytes(b"mine")
+        before = sorted(folder.rglob("*"))
+        with pytest.raises(FormatError):
+            FilesBackend(folder)
+        assert sorted(folder.rglob("*")) == before
+    link = tmp_path / "linked"
+    link.mkdir()
+    (link / "sessions").symlink_to(tmp_path)
+    with pytest.raises(FormatError):
+        FilesBackend(link)
+
+
+def test_one_who_only_reads_writes_and_deletes_nothing(path: Path) -> None:
+    with closing(FilesBackend(path)) as backend:
+        chain(backend, "s", 3)
+    (journals(path)[0]).write_bytes(journals(path)[0].read_bytes() + b"torn")
+    (path / "tmp" / "0123456789abcdef").write_bytes(b"left")
+    before = {one: (one.stat().st_mtime_ns, one.stat().st_size) for one in path.rglob("*")}
+    disk = Counting()
+    with closing(FilesBackend(path, disk=disk)) as backend:
+        backend.read(names("s"))
+        backend.sessions(SessionQuery())
+        backend.sizes()
+        backend.lanes(LaneQuery(ENTERED))
+        backend.scan("s", Kind.CHECKPOINT, limit=10)
+        assert list(backend.check()) == []
+        assert is_whole(backend, "s", 3)
+    assert disk.done == []
+    assert {one: (one.stat().st_mtime_ns, one.stat().st_size) for one in path.rglob("*")} == before
+
+
+def test_a_newer_store_is_refused_untouched(path: Path, store: FilesBackend) -> None:
+    commit(store, "s", {"a": 1}, None)
+    meta = path / "backstay.json"
+    text = meta.read_bytes()
+    meta.write_bytes(text.replace(b'"read":0', b'"read":1'))
+    with pytest.raises(FormatError):
+        FilesBackend(path)
+    with pytest.raises(FormatError):
+        store.read(names("s"))
+    meta.write_bytes(text.replace(b'"write":0', b'"write":1'))
+    assert store.read(names("s")).session is not None
+    with pytest.raises(FormatError):
+        commit(store, "t", {"a": 1}, None)
+
+
+# failures of the disk
+
+
+def test_after_a_failed_sync_nobody_is_told_that_nothing_was_recorded(path: Path) -> None:
+    disk = Counting()
+    with closing(FilesBackend(path, disk=disk)) as backend:
+        rows = chain(backend, "s", 2)
+        disk.fail = {"sync": errno.EIO}
+        with pytest.raises(UnavailableError, match="not known whether it was recorded"):
+            commit(backend, "s", {"lost": 1}, rows[-1].id)
+        disk.fail = {}
+        assert head_of(backend.read(names("s"))) == rows[-1].id
+        assert commit(backend, "s", {"again": 1}, rows[-1].id).sequence == 3
+    with closing(FilesBackend(path)) as backend:
+        assert list(backend.check()) == []
+        assert len(backend.scan("s", Kind.CHECKPOINT, limit=10)) == 3
+
+
+@pytest.mark.parametrize("operation", ["write", "create", "rename", "sync_folder"])
+def test_a_full_disk_costs_the_write_that_met_it_alone(path: Path, operation: str) -> None:
+    disk = Counting()
+    with closing(FilesBackend(path, disk=disk)) as backend:
+        rows = chain(backend, "s", 2)
+        disk.fail = {operation: errno.ENOSPC}
+        with pytest.raises(BackstayError):
+            commit(backend, "new", {"b": os.urandom(50_000)}, None)
+        disk.fail = {}
+        assert backend.read(names("new")).session is None
+        assert commit(backend, "new", {"b": os.urandom(50_000)}, None).sequence == 1
+        assert commit(backend, "s", {"more": 1}, rows[-1].id).sequence == 3
+        assert list(backend.check()) == []
+
+
+class _Raising:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __call__(self, view: View) -> Batch:
+        raise self.error
+
+
+def test_a_rule_that_raises_writes_nothing_and_its_error_is_its_own(path: Path) -> None:
+    disk = Counting()
+    with closing(FilesBackend(path, disk=disk)) as backend:
+        rows = chain(backend, "s", 2)
+        disk.done.clear()
+        with pytest.raises(ZeroDivisionError):
+            backend.write(Ask("s"), _Raising(ZeroDivisionError()))
+        with pytest.raises(KeyboardInterrupt):
+            backend.write(Ask("s"), _Raising(KeyboardInterrupt()))
+        assert "sync" not in disk.done
+        assert commit(backend, "s", {"more": 1}, rows[-1].id).sequence == 3
+
+
+@pytest.mark.parametrize("number", range(0, 40, 3))
+def test_an_interrupt_anywhere_leaves_the_store_whole(path: Path, number: int) -> None:
+    class Interrupting(Counting):
+        left = -1
+
+        def before(self, operation: str, size: int) -> int:
+            if self.left == 0:
+                self.left = -1
+                raise KeyboardInterrupt
+            self.left -= 1
+            return super().before(operation, size)
+
+    disk = Interrupting()
+    with closing(FilesBackend(path, disk=disk)) as backend:
+        rows = chain(backend, "s", 2)
+        disk.left = number
+        try:
+            rows.append(commit(backend, "s", {"b": os.urandom(40_000)}, rows[-1].id))
+            commit(backend, "new", {"b": 2}, None)
+        except KeyboardInterrupt:
+            pass
+        disk.left = -1
+        head = head_of(backend.read(names("s")))
+        assert list(backend.check()) == []
+        assert commit(backend, "s", {"more": 1}, head).sequence in (3, 4)
+        new = head_of(backend.read(names("new")))
+        commit(backend, "new", {"b": 3}, new)
+    with closing(FilesBackend(path)) as backend:
+        assert list(backend.check()) == []
+        assert is_whole(backend, "s", 3)
+
+
+# group commit
+
+
+def test_sixteen_threads_share_syncs_and_none_fails_because_of_another(path: Path) -> None:
+    class Slow(Counting):
+        def sync(self, file: int) -> None:
+            super().sync(file)
+            time.sleep(0.003)
+
+    disk = Slow()
+    errors: list[BaseException] = []
+
+    def work(branch: str) -> None:
+        try:
+            head: str | None = None
+            for number in range(12):
+                head = commit(backend, "s", {"n": number}, head, branch=branch).id
+        except BaseException as error:  # noqa: BLE001 - for the thread that started this one
+            errors.append(error)
+
+    with closing(FilesBackend(path, disk=disk)) as backend:
+        commit(backend, "s", {"n": 0}, None)
+        disk.done.clear()
+        threads = [threading.Thread(target=work, args=(f"b{number}",)) for number in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert disk.done.count("sync") < 16 * 12 / 3
+        view = backend.read(names("s"))
+        assert view.session is not None
+        assert view.session.checkpoints == 16 * 12 + 1
+    with closing(FilesBackend(path)) as backend:
+        assert list(backend.check()) == []
+
+
+def test_a_refused_write_does_not_hurt_those_it_shares_a_sync_with(path: Path, store: FilesBackend) -> None:
+    first = commit(store, "s", {"n": 0}, None)
+    outcome: list[object] = []
+
+    def work(number: int) -> None:
+        try:
+            outcome.append(commit(store, "s", {"n": number}, first.id).sequence)
+        except ConflictError:
+            outcome.append("conflict")
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(str, outcome)) == ["2", *["conflict"] * 15]
+
+
+# rewriting
+
+
+REWRITTEN = """
+lease = enter(backend, "s")
+for number in range(100_000):
+    backend.write(runs.lease_ask(lease), lambda view: Batch(tuple(view.lanes.values())))
+    print(number, flush=True)
+"""
+
+
+def test_a_kill_while_a_journal_is_rewritten_loses_nothing(path: Path) -> None:
+    with closing(FilesBackend(path)) as backend:
+        rows = chain(backend, "s", 20)
+    chosen = random.Random(5)
+    for _ in range(5):
+        running = child(
+            path,
+            "from backstay.port import Batch\n"
+            + REWRITTEN.replace('enter(backend, "s")', 'enter(backend, "s", lease_us=1000)'),
+        )
+        assert running.stdout is not None
+        for _ in range(chosen.randrange(200, 900)):
+            if not running.stdout.readline():
+                break
+        running.kill()
+        running.communicate()
+        time.sleep(0.002)
+        with closing(FilesBackend(path)) as backend:
+            assert [p.what for p in backend.check()] == []
+            assert [row.sequence for row in backend.scan("s", Kind.CHECKPOINT, limit=100)] == list(range(1, 21))  # type: ignore[union-attr]
+            assert head_of(backend.read(names("s"))) == rows[-1].id
+    assert journals(path)[0].stat().st_size < 2_000_000
+
+
+def test_a_journal_mostly_superseded_is_rewritten_and_stays_short(path: Path, store: FilesBackend) -> None:
+    rows = chain(store, "s", 5)
+    with closing(FilesBackend(path)) as other:
+        for number in range(1500):
+            store.write(names("s"), lambda view: Batch(tuple(view.lanes.values())))
+            if number % 100 == 0:
+                assert head_of(other.read(names("s"))) == rows[-1].id
+        assert len(other.scan("s", Kind.CHECKPOINT, limit=10)) == 5
+        assert is_whole(other, "s", 5)
+    assert journals(path)[0].stat().st_size < 600_000
+    assert list(store.check()) == []
+
+
+def test_deleted_rows_are_gone_from_the_disk_after_upkeep(path: Path, store: FilesBackend) -> None:
+    rows = [commit(store, "s", {"n": 0}, None)]
+    rows.append(commit(store, "s", {"secret": "hush-hush" * 3, "big": "large-secret" * 9000}, rows[-1].id))
+    rows.append(commit(store, "s", {"n": 2}, rows[-1].id))
+    assert [found for found in (path / "blobs").rglob("*") if found.is_file()]
+    gone = deletion.Deletion("s", uid_of("s"), (2,), (deletion.Rewrite(3, 1),), anchors=(1,))
+    store.write(gone.ask, deletion.delete_checkpoints(gone))
+    assert [found for found in (path / "blobs").rglob("*") if found.is_file()] == []
+    store.tend()
+    assert rows[1].id.encode() not in journals(path)[0].read_bytes()
+    assert is_whole(store, "s", 3)
+    assert list(store.check()) == []
+
+
+# blobs
+
+
+def test_a_blob_goes_with_the_last_row_that_needs_it(path: Path, store: FilesBackend) -> None:
+    big = {"b": os.urandom(60_000)}
+    commit(store, "a", big, None)
+    commit(store, "b", big, None)
+    digests = list(prepared("a", big, None).blobs)
+    for session, left in (("a", []), ("b", digests)):
+        hidden = store.write(deletion.hide_ask(session), deletion.hide(session)).answer
+        store.write(Ask(hidden.id, hidden=True), deletion.drop_session())
+        assert list(store.absent(digests)) == left
+        assert list(store.check()) == []
+
+
+def test_a_batch_that_refers_to_an_absent_blob_writes_nothing_and_says_which(store: FilesBackend) -> None:
+    new = prepared("s", {"b": os.urandom(60_000)}, None)
+    without = msgspec.structs.replace(new, blobs={})
+    with pytest.raises(BlobsAbsentError) as caught:
+        store.write(without.ask, commits.commit(without))
+    assert caught.value.digests == set(new.blobs)
+    assert store.read(names("s")).session is None
+    store.put_blobs(new.blobs)
+    assert store.write(without.ask, commits.commit(without)).answer.sequence == 1
+    assert is_whole(store, "s", 1)
+    assert store.tend() == []
+    assert is_whole(store, "s", 1)
+
+
+def test_a_blob_put_ahead_and_never_named_is_swept(store: FilesBackend) -> None:
+    new = prepared("s", {"b": os.urandom(60_000)}, None)
+    store.put_blobs(new.blobs)
+    assert list(store.absent(new.blobs)) == []
+    store.tend()
+    assert list(store.absent(new.blobs)) == list(new.blobs)
+
+
+# leases
+
+
+def test_renewing_a_lease_syncs_nothing_and_wakes_nobody_and_others_see_it(path: Path) -> None:
+    disk = Counting()
+    with closing(FilesBackend(path, disk=disk)) as backend, closing(FilesBackend(path)) as other:
+        commit(backend, "s", {"n": 0}, None)
+        lease = enter(backend, "s")
+        before = other.read(names("s")).lanes["main"].claim
+        changes = other.changes()
+        disk.done.clear()
+        backend.write(runs.lease_ask(lease), runs.renew(lease))
+        assert "sync" not in disk.done
+        assert "sync_folder" not in disk.done
+        after = other.read(names("s"))
+        claim = after.lanes["main"].claim
+        assert claim is not None
+        assert before is not None
+        assert claim.until_us > before.until_us
+        assert after.live == {"main"}
+        assert other.changes() == changes
+
+
+# what it costs
+
+
+def test_memory_does_not_grow_with_commits(path: Path) -> None:
+    with closing(FilesBackend(path, durability="relaxed")) as backend:
+        head = chain(backend, "s", 200)[-1].id
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(3000):
+            head = commit(backend, "s", {"n": number, "text": "x" * 800}, head).id
+        grown = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+    assert grown < 3000 * 130  # the old fault was 1250 bytes a commit
+
+
+def test_many_sessions_need_few_descriptors(path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with closing(FilesBackend(path, durability="relaxed")) as backend:
+        for number in range(300):
+            commit(backend, f"s{number}", {"n": number}, None)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+        try:
+            assert list(backend.check()) == []
+            for number in range(300):
+                assert is_whole(backend, f"s{number}", 1)
+            assert len(backend.sessions(SessionQuery(limit=1000))) == 300
+            assert backend.sizes().sessions == 300
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_listing_replays_no_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from backstay.backends.files.journal import Journal
+
+    with closing(FilesBackend(path)) as backend:
+        for number in range(30):
+            chain(backend, f"s{number}", 2)
+    opened: list[Any] = []
+    real = Journal._read
+
+    def read(self: Journal, note: Any) -> None:
+        opened.append(note)
+        real(self, note)
+
+    monkeypatch.setattr(Journal, "_read", read)
+    with closing(FilesBackend(path)) as backend:
+        rows = backend.sessions(SessionQuery(limit=5))
+        assert [row.id for row in rows] == ["s29", "s28", "s27", "s26", "s25"]
+        assert opened == []
+
+
+def test_a_commit_syncs_once(path: Path) -> None:
+    disk = Counting()
+    with closing(FilesBackend(path, disk=disk)) as backend:
+        rows = chain(backend, "s", 2)
+        disk.done.clear()
+        commit(backend, "s", {"n": 9}, rows[-1].id)
+        assert disk.done.count("sync") == 1
+        assert disk.done.count("sync_folder") == 0
+
+
+def test_relaxed_syncs_what_makes_a_store_and_nothing_else(path: Path) -> None:
+    disk = Counting()
+    with closing(FilesBackend(path, durability="relaxed", disk=disk)) as backend:
+        assert "sync" in disk.done
+        assert "sync_folder" in disk.done
+        chain(backend, "s", 2)
+        disk.done.clear()
+        commit(backend, "t", {"b": os.urandom(40_000)}, None)
+        assert "sync" not in disk.done
+        assert "sync_folder" not in disk.done
+
+
+# ends
+
+
+def test_a_forked_child_may_not_use_it_and_its_parent_is_unharmed(path: Path, store: FilesBackend) -> None:
+    rows = chain(store, "s", 1)
+    pid = os.fork()
+    if not pid:
+        try:
+            store.read(names("s"))
+        except ClosedError:
+            store.close()
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert commit(store, "s", {"n": 1}, rows[-1].id).sequence == 2
+
+
+def test_a_closed_store_says_so(store: FilesBackend) -> None:
+    store.close()
+    store.close()
+    for use in (lambda: store.read(names("s")), lambda: commit(store, "s", {"a": 1}, None), store.changes, store.tend):
+        with pytest.raises(ClosedError):
+            use()
+
+
+# power loss
+
+
+def a_day(backend: FilesBackend, acknowledge: Any) -> None:
+    """A bit of everything. `acknowledge` is told what must hold from then on."""
+    held: dict[str, Any] = {}
+
+    def told(**news: Any) -> None:
+        held.update(news)
+        acknowledge(dict(held))
+
+    head: str | None = None
+    for number in range(3):
+        head = commit(backend, "s", {"n": number, "b": os.urandom(9_000) if number == 1 else b""}, head).id
+        told(head=head, count=number + 1)
+    backend.write(branches.naming_ask("s", "t", 1), branches.tag("s", "t", sequence=1, id_=row_id(backend, 1)))
+    told(tag=True)
+    lease = enter(backend, "s")
+    told(token=lease.token)
+    told(calls=[call(backend, lease, "one").id])
+    backend.write(runs.lease_ask(lease), runs.renew(lease))
+    commit(backend, "u", {"doomed": os.urandom(9_000)}, None)
+    told(other=True)
+    backend.write(deletion.hide_ask("u"), deletion.hide("u"))
+    told(other=False)
+    backend.write(Ask(uid_of("u").hex(), hidden=True), deletion.drop_session())
+    told(hidden=False)
+    told(calls=[*held["calls"], call(backend, lease, "two").id])
+    for _ in range(3):  # rewritten meanwhile
+        backend.write(names("s"), lambda view: Batch(tuple(view.lanes.values()) * 120))
+        told()
+    last = commit(backend, "s", {"last": "x" * 3000}, head, lease=lease)
+    told(head=last.id, count=4, calls=[])
+
+
+def row_id(backend: FilesBackend, sequence: int) -> str:
+    row = backend.read(Ask("s", sequences=(sequence,))).checkpoints[sequence]
+    assert isinstance(row, CheckpointRow)
+    return row.id
+
+
+def holds(backend: FilesBackend, held: dict[str, Any], ahead: dict[str, Any]) -> None:
+    """All of it, or the next step whole."""
+    assert [problem.what for problem in backend.check()] == []
+    view = backend.read(Ask("s", names=None, pending=None))
+    if view.session is None:
+        assert not held
+        return
+    lane = view.lanes["main"]
+    assert head_of(view) in (held.get("head"), ahead.get("head"))
+    assert view.session.checkpoints in (held.get("count"), ahead.get("count"))
+    for sequence in range(1, view.session.checkpoints + 1):
+        assert is_whole(backend, "s", sequence)
+    assert ("t" in view.tags) in (held.get("tag", False), ahead.get("tag", False))
+    assert lane.token in (held.get("token", 0), ahead.get("token", 0))
+    assert [one.id for one in view.pending["main"] if not isinstance(one, Unreadable)] in (
+        held.get("calls", []),
+        ahead.get("calls", []),
+    )
+    other = backend.read(names("u")).session is not None
+    assert other in (held.get("other", False), ahead.get("other", False))
+    assert other or not is_listed(backend, "u")
+    fresh = backend.read(Ask("s")).fresh
+    assert fresh > view.session.touched
+    commit(backend, "new", {"n": 1}, None)
+    commit(backend, "s", {"on": 1}, None if lane.claim else head_of(view), branch="aside" if lane.claim else "main")
+    assert [problem.what for problem in backend.check()] == []
+
+
+def is_listed(backend: FilesBackend, session: str) -> bool:
+    return session in [row.id for row in backend.sessions(SessionQuery())]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_power_cut_takes_back_nothing_that_was_acknowledged(tmp_path: Path, seed: int) -> None:
+    from tests.faults import Faults, Posix, Timeline
+
+    ring = tmp_path / "ring"
+    ring.mkdir()
+    faults = Faults(record=True)
+    told: list[dict[str, Any]] = [{}]
+
+    def acknowledge(held: dict[str, Any]) -> None:
+        told.append(held)
+        faults.mark(len(told) - 1)
+
+    with Posix(faults, ring), closing(FilesBackend(ring / "store")) as backend:
+        faults.mark(0)
+        a_day(backend, acknowledge)
+    chosen = random.Random(seed)
+    moments = 0
+    for moment in Timeline(faults.trace):
+        states = [moment.chance(chosen)]
+        if chosen.random() < 0.2:
+            states += list(moment.systematic())
+        for crash in {state for state in states if chosen.random() < 0.5}:
+            crash.put(ring)
+            at = moment.marks
+            with closing(FilesBackend(ring / "store")) as backend:
+                holds(backend, told[at], told[min(at + 1, len(told) - 1)])
+            moments += 1
+    assert moments > 60

@@ -1,4 +1,4 @@
-"""The PostgreSQL backend keeps the contract, on a real server."""
+"""The PostgreSQL backend keeps the contract."""
 
 from contextlib import closing
 from typing import Any
@@ -7,21 +7,25 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from backstay.backend import Backend
-from backstay.backends.postgres import PostgresBackend, writes
-from backstay.backends.postgres.texts import pack, pack_id
-from backstay.testing import BackendContract
-from backstay.testing.contract import What
+from backstay.backends.postgres import PostgresBackend
+from backstay.port import Backend, Key, Kind
+from backstay.testing.contract import BackendContract, Change
 from tests.backends.conftest import Fresh
 
-TABLES = ("backstay", "sessions", "names", "checkpoints", "blobs", "blob_refs", "runs", "calls")
+TABLES = {
+    Kind.NAME: ("names", ("name",)),
+    Kind.CHECKPOINT: ("checkpoints", ("sequence",)),
+    Kind.KEYFRAME: ("keyframes", ("sequence",)),
+    Kind.CALL: ("calls", ("run", "journal", "n")),
+}
 
 
 class TestPostgres(BackendContract):
+    alone = False  # a snapshot is one of all databases of a server
+
     @pytest.fixture(autouse=True)
     def _server(self, postgres_url: str, fresh_schema: Fresh) -> None:
-        self.url = postgres_url
-        self.fresh = fresh_schema
+        self.url, self.fresh = postgres_url, fresh_schema
 
     def make(self) -> Backend:
         return PostgresBackend(self.url, schema=self.fresh())
@@ -31,77 +35,62 @@ class TestPostgres(BackendContract):
         return self.beside(backend)
 
     def beside(self, backend: Backend) -> Backend:
-        return PostgresBackend(self.url, schema=schema_of(backend))
+        assert isinstance(backend, PostgresBackend)
+        return PostgresBackend(self.url, schema=backend.schema)
 
-    def damage(self, backend: Backend, session: str, id_: str, what: What, *, at: float = 0.5) -> bool:
-        with closing(connect(self.url, backend)) as connection:
-            if what in ("call", "call's row"):
-                slot = next(each.slot for each in backend.entries(session) if each.call.id == id_)
-                if what == "call's row":
-                    connection.execute("DELETE FROM calls WHERE slot = %s", (slot,))
-                    return True
-                found = connection.execute("SELECT body FROM calls WHERE slot = %s", (slot,), binary=True).fetchone()
-                assert found is not None
-                connection.execute("UPDATE calls SET body = %s WHERE slot = %s", (flipped(found[0], at), slot))
-                return True
-            found = connection.execute(
-                "SELECT c.sid, c.sequence, c.fields, c.delta, c.roll, c.whole FROM checkpoints c "
-                "JOIN sessions s ON s.sid = c.sid WHERE s.id = %s AND c.id = %s",
-                (pack(session), pack_id(id_)),
-                binary=True,
-            ).fetchone()
-            assert found is not None
-            key, kept = found[:2], dict(zip(("fields", "delta", "roll", "whole"), found[2:], strict=True))
-            if what == "row":
-                connection.execute("DELETE FROM checkpoints WHERE sid = %s AND sequence = %s", key)
-                return True
-            if what == "blob":
-                blob = connection.execute(
-                    "SELECT b.bid, b.data FROM blobs b JOIN blob_refs r ON r.bid = b.bid "
-                    "WHERE r.sid = %s AND r.sequence = %s",
-                    key,
-                    binary=True,
-                ).fetchone()
-                assert blob is not None
-                connection.execute("UPDATE blobs SET data = %s WHERE bid = %s", (flipped(blob[1], at), blob[0]))
-                return True
-            if kept[what] is None:
-                return False
-            update = sql.SQL("UPDATE checkpoints SET {} = %s WHERE sid = %s AND sequence = %s")
-            connection.execute(update.format(sql.Identifier(what)), (flipped(kept[what], at), *key))
-            return True
-
-    def opening_code(self, backend: Backend) -> str | None:
+    def opening_code(self, backend: Backend) -> str:
+        assert isinstance(backend, PostgresBackend)
         return (
-            "from backstay.backends.postgres import PostgresBackend; "
-            f"backend = PostgresBackend({self.url!r}, schema={schema_of(backend)!r})"
+            "from backstay.backends.postgres import PostgresBackend\n"
+            f"backend = PostgresBackend({self.url!r}, schema={backend.schema!r})"
         )
 
-    def raw_text(self, backend: Backend) -> bytes:
-        # What can be asked of the server. When the pages of a deleted row are overwritten is its own affair.
-        with closing(connect(self.url, backend)) as connection:
-            tables = [connection.execute(f"SELECT * FROM {table}", binary=True).fetchall() for table in TABLES]
-        values = [value for rows in tables for row in rows for value in row]
-        return b"\n".join([value if isinstance(value, bytes) else str(value).encode() for value in values])
+    def harm(self, backend: Backend, session: str, kind: Kind, key: Key, change: Change) -> bool:
+        if kind is Kind.SESSION:
+            return self._harm(backend, "sessions", {"id": session.encode()}, "body", change)
+        table, columns = TABLES[kind]
+        values = key if isinstance(key, tuple) else (key.encode() if isinstance(key, str) else key,)
+        where = dict(zip(columns, values, strict=True))
+        return self._harm(backend, table, where, "body", change, session.encode())
 
-    def shrink_rows(self, monkeypatch: pytest.MonkeyPatch) -> bool:
-        monkeypatch.setattr(writes, "MAX_ROW_BYTES", 1_000)
+    def harm_blob(self, backend: Backend, digest: bytes, change: Change) -> bool:
+        return self._harm(backend, "blobs", {"digest": digest}, "data", change)
+
+    def _harm(
+        self, backend: Backend, table: str, where: dict[str, Any], column: str, change: Change, session: bytes = b""
+    ) -> bool:
+        assert isinstance(backend, PostgresBackend)
+        with closing(psycopg.connect(self.url, autocommit=True)) as connection:
+            connection.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(backend.schema)))
+            if session:
+                found = connection.execute(
+                    "SELECT sid FROM sessions WHERE NOT hidden AND id = %s", (session,)
+                ).fetchone()
+                assert found is not None
+                where = {**where, "sid": found[0]}
+            clause = sql.SQL(" AND ").join([sql.SQL("{} = %s").format(sql.Identifier(name)) for name in where])
+            names = {"table": sql.Identifier(table), "column": sql.Identifier(column), "clause": clause}
+            values = list(where.values())
+            row = connection.execute(
+                sql.SQL("SELECT {column} FROM {table} WHERE {clause}").format(**names), values
+            ).fetchone()
+            assert row is not None
+            body = change(row[0])
+            if body is None:
+                connection.execute(sql.SQL("DELETE FROM {table} WHERE {clause}").format(**names), values)
+            else:
+                connection.execute(
+                    sql.SQL("UPDATE {table} SET {column} = %s WHERE {clause}").format(**names), [body, *values]
+                )
         return True
 
-
-def connect(url: str, backend: Backend) -> psycopg.Connection[Any]:
-    """A connection behind the backend's back."""
-    connection: psycopg.Connection[Any] = psycopg.connect(url, autocommit=True)
-    connection.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(schema_of(backend))))
-    return connection
-
-
-def schema_of(backend: Backend) -> str:
-    assert isinstance(backend, PostgresBackend)
-    return backend.schema
-
-
-def flipped(data: bytes, at: float) -> bytes:
-    changed = bytearray(data)
-    changed[int(at * len(changed))] ^= 1
-    return bytes(changed)
+    def raw_bytes(self, backend: Backend) -> bytes:
+        assert isinstance(backend, PostgresBackend)
+        with closing(psycopg.connect(self.url)) as connection:
+            connection.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(backend.schema)))
+            tables = ("sessions", "names", "checkpoints", "keyframes", "calls", "refs", "foreign_ids", "blobs")
+            rows = [
+                connection.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(table))).fetchall()
+                for table in tables
+            ]
+        return repr(rows).encode()

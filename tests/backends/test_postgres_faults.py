@@ -11,13 +11,14 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from backstay.backend import DONE, SKIPPED, Backend
-from backstay.backends.postgres import PostgresBackend, wire
+from backstay.backends.postgres import PostgresBackend, pool
 from backstay.errors import BackstayError, ConflictError, FencedError, UnavailableError
-from backstay.testing.author import Author, check_states, delete
-from backstay.testing.contract.moving import packed_up
-from backstay.testing.contract.racing import together
-from backstay.testing.runner import SESSION, Runner, new_call, pending
+from backstay.port import Ask, Backend, Kind, SessionQuery
+from backstay.port.rows import DONE, SKIPPED
+from backstay.rules import branches, deletion, runs
+from backstay.rules.commit import commit as commit_rule
+from backstay.testing.author import SESSION, Author, Runner, check_states, delete, fork, tag
+from backstay.testing.contract.handmade import together
 from tests.backends.conftest import Fresh
 from tests.backends.proxy import Moment, Proxy
 from tests.backends.server import Server
@@ -40,7 +41,11 @@ def setting(postgres_url: str, fresh_schema: Fresh) -> Iterator[Setting]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(pool, "PATIENCE_S", 0.3)
+
+
+def pending(backend: Backend, session: str = SESSION) -> list[Any]:
+    return list(backend.read(Ask(session, names=("main",), pending=("main",))).pending["main"])
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -48,12 +53,13 @@ def test_a_commit_cut_at_any_moment_is_written_once(setting: Setting, moment: Mo
     proxy, far, near = setting
     author = Author(far)
     author.grow(2)
-    for number in range(3):
-        proxy.cut(b".commit_", moment)
+    for number in range(7):  # the first ones as they are, then as statements that the server keeps
+        proxy.cut(b"write_2", moment)
         author.commit({"number": number, "picture": bytes([number]) * 6_000})
         assert proxy.cuts == number + 1
     check_states(near, SESSION, author.states)
-    assert [row.sequence for row in near.line(SESSION, author.rows[-1].id, limit=9)] == [5, 4, 3, 2, 1]
+    last = author.rows[-1].sequence
+    assert [row.parent for row in near.ancestors(SESSION, last, limit=99)] == [8, 7, 6, 5, 4, 3, 2, 1, None]
     assert not list(near.check())
 
 
@@ -61,58 +67,82 @@ def test_a_commit_cut_at_any_moment_is_written_once(setting: Setting, moment: Mo
 def test_a_journaled_call_cut_at_any_moment_is_written_once(setting: Setting, moment: Moment) -> None:
     proxy, far, near = setting
     run = Runner(far)
+    seen = []
     for number in range(3):
-        proxy.cut(b"journal_1", moment)
+        proxy.cut(b"write_2", moment)
         begun = run.start(f"call {number}")
-        proxy.cut(b"journal_1", moment)
-        run.finish(begun)
+        proxy.cut(b"write_2", moment)
+        seen.append(run.finish(begun))
     assert proxy.cuts == 6
-    assert pending(near) == run.seen
-    proxy.cut(b".commit_", moment)
-    row = run.author.write(*run.draft(ends_run=True))
-    assert len(near.calls(SESSION, row.id)) == 3
-    assert not near.runs(SESSION)[0].entered
+    assert pending(near) == seen
+    proxy.cut(b"write_2", moment)
+    row = run.boundary(ends_run=True)
+    assert row.took is not None
+    assert len(near.read(Ask(SESSION, journals=((row.took.run, row.took.journal),))).journals) == 1
+    assert row.took.count == 3
 
 
-def outcomes(far: Backend, proxy: Proxy, moment: Moment) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Each verb that is a transaction of several statements, on a store that is ready for it."""
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_writes_that_share_a_round_trip_are_all_recognised_when_it_is_cut(setting: Setting, moment: Moment) -> None:
+    proxy, far, near = setting
+    run = Runner(far)
+    proxy.delay_s = 0.05  # so that the others wait while the first is on its way
+
+    def act(me: int) -> None:
+        time.sleep(me * 0.002)
+        if me == 1:
+            time.sleep(0.02)
+            proxy.cut(b"write_2", moment, 2)
+        run.finish(run.start(f"call {me}"))
+
+    together(act, 8)
+    proxy.delay_s = 0.0
+    assert proxy.cuts
+    assert sorted([(call.n, call.status) for call in pending(near)]) == [(n, DONE) for n in range(8)]
+    assert len({call.id for call in pending(near)}) == 8
+
+
+def outcomes(far: Backend) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Every other write, on a store that is ready for it."""
     author = Author(far)
-    author.grow(6)
-    ids = [row.id for row in author.rows]
-    yield "fork", lambda: far.fork(SESSION, id_=ids[2], branch="other")
-    yield "tag", lambda: far.tag(SESSION, id_=ids[2], name="good")
-    yield "untag", lambda: far.untag(SESSION, name="good")
-    yield "delete_branch", lambda: far.delete_branch(SESSION, branch="other")
-    yield "delete_checkpoints", lambda: delete(far, SESSION, ids[1])
+    rows = author.grow(6)
+    yield "fork", lambda: fork(far, SESSION, rows[2], "other")
+    yield "tag", lambda: tag(far, SESSION, rows[2], "good")
+    yield "untag", lambda: far.write(branches.name_ask(SESSION, "good"), branches.untag(SESSION, "good"))
+    rule = branches.delete_branch(SESSION, "other")
+    yield "delete_branch", lambda: far.write(branches.name_ask(SESSION, "other"), rule)
+    yield "delete_checkpoints", lambda: delete(far, SESSION, rows[1].sequence)
     run: list[Runner] = []
     yield "enter", lambda: run.append(Runner(far, input_=b"\xa2go"))
-    assert run[0].entered.before is None
+    assert run[0].lease.token == 1
     begun = run[0].start("in flight")
+    yield "renew", run[0].renew
     yield "leave", run[0].leave
-    decided = replace(begun.call, status=SKIPPED)
-    yield "settle", lambda: far.settle(SESSION, "main", before=begun, after=decided)
+    decided = replace(begun, status=SKIPPED, nonce=b"a nonce")
+    settle = runs.settle(SESSION, "main", before=begun, after=decided)
+    yield "settle", lambda: far.write(runs.settle_ask(SESSION, "main", begun.at), settle)
     yield "abandon", lambda: given_up(far)
-    moved, arriving = packed_up(far)
-    yield "adopt", lambda: far.adopt(replace(moved, line=replace(moved.line, id="copy")), iter(arriving))
-    yield "delete_session", lambda: far.delete_session(SESSION)
+    yield "hide", lambda: far.write(deletion.hide_ask(SESSION), deletion.hide(SESSION))
+    (hidden,) = far.sessions(SessionQuery(hidden=True))
+    yield "drop_session", lambda: far.write(Ask(hidden.id, hidden=True), deletion.drop_session())
 
 
 def given_up(far: Backend) -> None:
-    assert far.abandon(SESSION, "main", reason="no use") == 1
+    rule = runs.abandon(SESSION, "main", reason="no use", at_us=1, nonce="n")
+    far.write(runs.abandon_ask(SESSION, "main"), rule)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_every_other_write_cut_at_its_commit_is_done_once(setting: Setting, moment: Moment) -> None:
+def test_every_other_write_that_is_cut_is_done_once(setting: Setting, moment: Moment) -> None:
     proxy, far, near = setting
-    for number, (verb, act) in enumerate(outcomes(far, proxy, moment), 1):
-        proxy.cut(b"COMMIT", moment)
+    for number, (verb, act) in enumerate(outcomes(far), 1):
+        proxy.cut(b"write_2", moment)
         act()
         assert proxy.cuts == number, verb
-    assert near.find_session(SESSION) is None
-    copy = near.find_session("copy")
-    assert copy is not None
-    assert copy.checkpoints == 5
+    assert near.read(Ask(SESSION)).session is None
+    assert not near.sessions(SessionQuery(hidden=True))
     assert not list(near.check())
+    assert near.sizes().sessions == 0
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -120,38 +150,39 @@ def test_what_is_refused_is_still_refused_after_a_cut(setting: Setting, moment: 
     proxy, far, near = setting
     author = Author(far)
     author.grow(2)
-    stale = Author(near).stand_on_head()
-    draft = stale.draft({"by": "another"})
+    draft = Author(near).stand_on_head().draft({"by": "another"})
     author.grow(1)
-    proxy.cut(b".commit_", moment)
+    proxy.cut(b"look_2", moment)
     with pytest.raises(ConflictError):
-        far.commit(draft)
-    old = Runner(far, "fenced", lease_us=1)
-    time.sleep(0.002)
+        far.write(draft.ask, commit_rule(draft))
+    old = Runner(far, "fenced", lease_s=0.001)
+    time.sleep(0.01)
     Runner(near, "fenced")
-    for word, act in ((b"journal_1", old.start), (b"COMMIT", old.leave)):
-        proxy.cut(word, moment)
+    for act in (old.start, old.leave):
+        proxy.cut(b"look_2", moment)
         with pytest.raises(FencedError):
             act()
+    assert proxy.cuts >= 2
     check_states(near, SESSION, author.states)
 
 
 def test_hundreds_of_cuts_lose_nothing_and_double_nothing(setting: Setting) -> None:
     proxy, far, near = setting
     chance = random.Random(11)
-    author = Author(far, whole_every=12)
+    author = Author(far, keyframe_every=12)
     run = Runner(far, "a run")
-    for _ in range(110):
-        proxy.cut(b".commit_", chance.choice(MOMENTS))
+    seen: list[Any] = []
+    for number in range(110):
+        proxy.cut(b"write_2", chance.choice(MOMENTS))
         author.grow(1)
-        proxy.cut(b"journal_1", chance.choice(MOMENTS), chance.choice([1, 1, 2]))
-        begun = run.start("tool", key=str(len(run.seen)))
+        proxy.cut(b"write_2", chance.choice(MOMENTS), chance.choice([1, 1, 2]))
+        seen.append(run.start("tool", key=str(number)))
         if chance.random() < 0.5:
-            proxy.cut(b"journal_1", chance.choice(MOMENTS))
-            run.finish(begun)
+            proxy.cut(b"write_2", chance.choice(MOMENTS))
+            seen[-1] = run.finish(seen[-1])
     assert proxy.cuts >= 250
     check_states(near, SESSION, author.states)
-    assert pending(near, session="a run") == run.seen
+    assert pending(near, "a run") == seen
     assert not list(near.check())
 
 
@@ -169,7 +200,7 @@ def test_terminated_backends_are_replaced_while_many_commit(setting: Setting, po
                     done.set()
             return
         with contextlib.closing(psycopg.connect(postgres_url, autocommit=True)) as killer:
-            while not done.wait(0.02):
+            while not done.wait(0.1):
                 killer.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE %s AND pid <> "
                     "pg_backend_pid()",
@@ -193,10 +224,22 @@ def test_a_server_that_is_away_is_unavailable_and_then_works_again(setting: Sett
     assert refused.value.retryable
     assert isinstance(refused.value.__cause__, psycopg.Error)
     with pytest.raises(UnavailableError):
-        far.find_session(SESSION)
+        far.read(Ask(SESSION))
     proxy.down = False
     author.commit({"back": "again"})
     check_states(near, SESSION, author.states)
+
+
+def test_an_answer_that_never_comes_is_not_called_a_failure(setting: Setting, impatient: None) -> None:
+    proxy, far, near = setting
+    author = Author(far)
+    author.grow(2)
+    proxy.cut(b"write_2", "after")
+    proxy.down = True  # no new connection comes through
+    with pytest.raises(UnavailableError, match="not known whether it was recorded"):
+        author.commit({"was": "recorded"})
+    proxy.down = False
+    assert len(near.scan(SESSION, Kind.CHECKPOINT, limit=9)) == 3
 
 
 def test_a_second_address_takes_over_when_the_first_is_gone(postgres_url: str, fresh_schema: Fresh) -> None:
@@ -209,7 +252,7 @@ def test_a_second_address_takes_over_when_the_first_is_gone(postgres_url: str, f
             author = Author(backend)
             author.grow(2)
             first.down = True
-            first.cut(b".commit_", "after")
+            first.cut(b"write_2", "after")
             author.grow(2)
             check_states(backend, SESSION, author.states)
 
@@ -221,15 +264,16 @@ def test_a_restart_of_the_server_is_survived_without_opening_again() -> None:
             author = Author(backend)
             author.grow(3)
             run = Runner(backend, "a run")
+            seen = []
             stopping = threading.Thread(target=server.crash)
             stopping.start()
             while stopping.is_alive():
                 author.grow(1)
-                run.call()
+                seen.append(run.call())
             stopping.join()
             author.grow(1)
             check_states(backend, SESSION, author.states)
-            assert pending(backend, session="a run") == run.seen
+            assert pending(backend, "a run") == seen
             assert not list(backend.check())
     finally:
         server.close()
@@ -244,11 +288,10 @@ def test_a_statement_that_takes_too_long_is_unavailable_and_leaves_nothing(
     postgres_url: str, fresh_schema: Fresh
 ) -> None:
     schema = fresh_schema()
+    slow = with_options(postgres_url, statement_timeout="100")
     with (
         contextlib.closing(PostgresBackend(postgres_url, schema=schema)) as near,
-        contextlib.closing(
-            PostgresBackend(with_options(postgres_url, statement_timeout="100"), schema=schema)
-        ) as backend,
+        contextlib.closing(PostgresBackend(slow, schema=schema)) as backend,
     ):
         author = Author(backend)
         author.grow(2)
@@ -271,9 +314,8 @@ def test_a_deadlock_is_tried_again(postgres_url: str, fresh_schema: Fresh) -> No
         author = Author(backend)
         author.commit({"picture": b"p" * 6_000})
         other.execute(f'SELECT 1 FROM "{schema}".blobs FOR UPDATE')
-        writing = threading.Thread(target=lambda: author.commit({"picture": b"p" * 6_000, "n": 1}, keep_whole=True))
+        writing = threading.Thread(target=lambda: author.commit({"picture": b"p" * 6_000, "n": 1}, keyframe=True))
         writing.start()
-        assert writing.is_alive()
         time.sleep(0.1)
         # Now each waits for the other. The backend is the one that is told, and steps back.
         other.execute(f'SELECT 1 FROM "{schema}".sessions FOR UPDATE')
@@ -283,17 +325,29 @@ def test_a_deadlock_is_tried_again(postgres_url: str, fresh_schema: Fresh) -> No
         assert len(author.rows) == 2
 
 
-def test_serialization_failures_are_tried_again(postgres_url: str, fresh_schema: Fresh) -> None:
-    strict = with_options(postgres_url, default_transaction_isolation="serializable")
-    with contextlib.closing(PostgresBackend(strict, schema=fresh_schema())) as backend:
-        authors = [Author(backend, f"session {me}") for me in range(4)]
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_a_server_that_is_set_to_another_isolation_keeps_the_same_promises(
+    postgres_url: str, fresh_schema: Fresh, isolation: str
+) -> None:
+    strict = with_options(postgres_url, default_transaction_isolation=isolation.replace(" ", "\\ "))
+    schema = fresh_schema()
+    with (
+        contextlib.closing(PostgresBackend(strict, schema=schema)) as one,
+        contextlib.closing(PostgresBackend(strict, schema=schema)) as two,
+    ):
+        run = Runner(one)
+        authors = [Author(backend, f"session {me}") for me, backend in enumerate((one, two))]
 
         def act(me: int) -> None:
-            authors[me].grow(15)
+            if me < 2:
+                authors[me].grow(15)
+            else:
+                run.call()
 
-        together(act, 4)
+        together(act, 6)
         for author in authors:
-            check_states(backend, author.session, author.states)
+            check_states(one, author.session, author.states)
+        assert len(pending(two)) == 4
 
 
 def test_a_server_that_only_reads_is_read_and_refuses_writes(
@@ -306,10 +360,10 @@ def test_a_server_that_only_reads_is_read_and_refuses_writes(
         standby = with_options(postgres_url, default_transaction_read_only="on")
         with contextlib.closing(PostgresBackend(standby, schema=schema)) as backend:
             check_states(backend, SESSION, author.states)
-            draft = Author(backend).stand_on_head().draft({"n": 1})
-            for act in (lambda: backend.commit(draft), lambda: backend.tag(SESSION, id_=author.rows[0].id, name="x")):
-                with pytest.raises(UnavailableError, match="only reads"):
-                    act()
+            with pytest.raises(UnavailableError, match="only reads"):
+                Author(backend).stand_on_head().commit({"n": 1})
+            with pytest.raises(UnavailableError, match="only reads"):
+                tag(backend, SESSION, author.rows[0], "x")
         check_states(near, SESSION, author.states)
 
 
@@ -329,6 +383,7 @@ def test_a_full_disk_is_unavailable_and_leaves_nothing(postgres_url: str, fresh_
         with pytest.raises(UnavailableError, match="out of room") as refused:
             author.commit({"picture": b"p" * 6_000})
         assert refused.value.retryable
+        assert "no space left" not in str(refused.value)
         other.execute(f'DROP TRIGGER full_disk ON "{schema}".checkpoints')
         author.grow(1)
         check_states(backend, SESSION, author.states)
@@ -347,27 +402,12 @@ def test_an_error_nobody_foresaw_is_one_of_ours_with_the_drivers_chained(
         other.execute(f'DROP TABLE "{schema}".calls, "{schema}".checkpoints')
         for act in (
             lambda: Author(backend, "new").grow(1),
-            lambda: backend.ids(SESSION),
+            lambda: backend.scan(SESSION, Kind.CHECKPOINT, limit=1),
+            lambda: backend.state(SESSION, "main"),
             lambda: Runner(backend).start(),
             lambda: list(backend.check()),
-            backend.compact,
+            backend.tend,
         ):
             with pytest.raises(BackstayError) as refused:
                 act()
             assert isinstance(refused.value.__cause__, psycopg.Error)
-
-
-def test_calls_begun_before_a_cut_are_not_doubled_by_the_next_run(setting: Setting) -> None:
-    proxy, far, near = setting
-    run = Runner(far)
-    proxy.cut(b"journal_1", "after")
-    slot = far.journal(run.lease, new_call("tool", token=run.lease.token), after=0)
-    call = near.entries(SESSION)[0].call
-    proxy.cut(b"journal_1", "after")
-    assert far.journal(run.lease, replace(call, status=DONE, result=b"\x01"), after=0, slot=slot) == slot
-    proxy.cut(b"COMMIT", "after")
-    run.leave()
-    proxy.cut(b"COMMIT", "after")
-    again = Runner(far)
-    assert again.lease.token == run.lease.token + 1
-    assert [each.call.status for each in again.entered.calls] == [DONE]

@@ -17,7 +17,7 @@ import backstay
 from backstay.backends.postgres import PostgresBackend
 from backstay.errors import LeaseHeldError
 from backstay.face import Store
-from backstay.testing.runner import SESSION, Runner
+from backstay.testing.author import SESSION, Runner
 from tests.backends.conftest import Fresh
 
 RECOVERER = """

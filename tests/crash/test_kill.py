@@ -20,7 +20,7 @@ print("open", flush=True)
 def work(name):
     session = store.session(name)
     head = session.head()
-    state = session.load() if head else {"messages": [], "pad": ""}
+    state = dict(session.load()) if head else {"messages": [], "pad": ""}
     number = head.sequence if head else 0
     while True:
         number += 1

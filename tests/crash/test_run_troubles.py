@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from backstay import whereabouts
 from tests.crash.ring.nursery import Nursery
 from tests.crash.ring.rooms import Place, room
 from tests.crash.runs.agent import KINDS, STRATEGIES, Outside, Told, go
@@ -108,29 +107,3 @@ def test_a_calendar_that_jumps_steals_no_lease_and_changes_no_order(
 
 def test_a_process_that_was_killed_and_not_waited_for_is_dead(nursery: Nursery, place: Place) -> None:
     assert nursery.do(die_and_stay, place) == ["paid"]
-
-
-def test_a_lease_is_believed_only_as_far_as_its_holder_can_be_known() -> None:
-    ours = whereabouts.claim(60_000_000)
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    dead = child
-    os.waitpid(child, 0)
-
-    def live(**who: object) -> bool:
-        return whereabouts.is_live(replace(ours, holder=replace(ours.holder, **who)))
-
-    assert live()
-    assert live(pid=os.getppid(), born=whereabouts._born(os.getppid()))
-    assert not live(pid=dead)
-    # A number that was given again, to another process or to this very one.
-    assert not live(pid=os.getppid(), born=whereabouts._born(os.getppid()) - 1)
-    assert not live(born=ours.holder.born - 1)
-    # Where the number means nothing here, only time counts.
-    assert live(space=1, pid=dead)
-    assert not whereabouts.is_live(replace(ours, until_us=whereabouts.clock_us() - 1))
-    # Another boot: over if it was this machine's; elsewhere the calendar counts.
-    assert not live(boot="another")
-    assert live(boot="another", host="elsewhere")
-    assert not whereabouts.is_live(None)

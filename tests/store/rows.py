@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 import backstay
-from backstay.backends2.sqlite.connections import connect
+from backstay.backends.sqlite.connections import connect
 from backstay.port import EVERY, Ask, Batch, CallRow, CheckpointRow, Key, KeyframeRow, Kind, LaneRow, Row
 from backstay.upkeep.pages import pages
-from tests.backends2.test_sqlite import place_of
+from tests.backends.test_sqlite import place_of
 
 
 def rows_of(store: backstay.Store, kind: Kind, session: str = "s") -> list[Any]:

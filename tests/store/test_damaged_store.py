@@ -12,6 +12,7 @@ import backstay
 from backstay import CorruptionError, Damaged, Session, Store
 from backstay.port import Ask, Kind
 from tests.store.rows import execute, put, rows_of, spoil
+from tests.store.travel import KINDS, open_kind
 
 
 def message(number: int) -> dict[str, str]:
@@ -27,9 +28,9 @@ def history(session: Session, steps: int) -> list[backstay.Checkpoint]:
     return made
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, path: Path) -> Iterator[Store]:
-    with backstay.open("memory://" if request.param == "memory" else path, durability="relaxed") as opened:
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with open_kind(request.param, tmp_path) as opened:
         yield opened
 
 

@@ -24,9 +24,9 @@ from backstay import (
     UnavailableError,
     UnsupportedError,
 )
-from backstay.backends2.sqlite.connections import connect
+from backstay.backends.sqlite.connections import connect
 from backstay.port import EVERY, Ask
-from backstay.testing.author2 import next_turn
+from backstay.testing.author import next_turn
 from tests.store.children import run, start
 from tests.store.travel import KINDS, about, kept, live, open_kind, run_for_long
 

@@ -13,12 +13,12 @@ import pytest
 import backstay
 from backstay import Checkpoint, InvalidInputError, NotFoundError, Retention, Session, Status, Store
 from tests.store.rows import ids_of
+from tests.store.travel import KINDS, open_kind
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=KINDS)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    url = "memory://" if request.param == "memory" else tmp_path / "store.db"
-    with backstay.open(url) as opened:
+    with open_kind(request.param, tmp_path) as opened:
         yield opened
 
 

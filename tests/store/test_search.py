@@ -11,13 +11,14 @@ from backstay import Retention, Store
 from backstay.port import Kind
 from backstay.upkeep.searching import search
 from tests.store.rows import harm, ids_of, rows_of, spoil
+from tests.store.travel import KINDS, open_kind
 
 WORDS = ("anchor", "Backstay", "cleat", "ÜBERLAUF", "davit", "é", "forestay")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, path: Path) -> Iterator[Store]:
-    with backstay.open("memory://" if request.param == "memory" else path, durability="relaxed") as opened:
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with open_kind(request.param, tmp_path) as opened:
         yield opened
 
 

@@ -20,13 +20,13 @@ from backstay.port.lease import here
 from backstay.rules import deletion
 from backstay.sealing import seal_keyframe, spill
 from tests.store.rows import execute, flipped, harm, lane_of, put, row_of, rows_of, spoil, take_away
-from tests.store.travel import crashing
+from tests.store.travel import KINDS, crashing, open_kind
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, path: Path) -> Iterator[Store]:
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """Damage that is done through the port is the same on each."""
-    with backstay.open("memory://" if request.param == "memory" else path, durability="relaxed") as opened:
+    with open_kind(request.param, tmp_path) as opened:
         yield opened
 
 

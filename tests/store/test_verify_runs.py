@@ -16,9 +16,9 @@ from tests.store.travel import KINDS, LONG_ANSWER, crashing, leave_in_doubt, ope
 NONSENSE = b"\x00\xc1"  # a packed value of no type
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, path: Path) -> Iterator[Store]:
-    with backstay.open("memory://" if request.param == "memory" else path, durability="relaxed") as opened:
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with open_kind(request.param, tmp_path) as opened:
         yield opened
 
 
@@ -198,7 +198,7 @@ def test_rows_of_no_session_are_space_and_a_repair_takes_nothing_else(path: Path
         run_for_long(store)
         before = journal_of(store), journal_of(store, "s")
     harm(path, "gone", Kind.SESSION, "gone", lambda _: None)
-    execute(path, "INSERT INTO calls(sid, run, journal, n, body) VALUES(999, 1, 0, 0, x'00')")
+    execute(path, "INSERT INTO calls(sid, run, journal, body) VALUES(999, 1, 0, x'00')")
     with backstay.open(path) as store:
         problems = store.verify().problems
         assert {"1 names", "1 checkpoints", "5 calls"} <= {problem.what for problem in problems}

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 
 import backstay
-from backstay.backends2.sqlite import SqliteBackend
+from backstay.backends.sqlite import SqliteBackend
 from backstay.delta import Record
 from backstay.digest import checkpoint_digest
 from backstay.model import SessionId, StateDict
 from backstay.port import EVERY, Ask, CallRow, CheckpointRow, KeyframeRow, Kind, LaneRow, Row, SessionRow
 from backstay.rules.deletion import add_rows, arrive, show, show_ask
 from backstay.sealing import open_delta, open_keyframe, seal_delta, seal_keyframe, spill, unspill
-from backstay.testing.author2 import next_turn
+from backstay.testing.author import next_turn
 
 KINDS = ("memory", "sqlite", "files")
 

@@ -62,7 +62,6 @@ needs_boot = pytest.mark.skipif(not OURS.boot, reason="this system does not say 
         ({"host": "elsewhere"}, True),
         ({"host": "elsewhere", "pid": DEAD}, False),
     ],
-    ids=str,
 )
 def test_a_lease_is_believed_as_far_as_its_holder_can_be_known(who: dict[str, Any], expected: bool) -> None:
     assert live(**who) is expected

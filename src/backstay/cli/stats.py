@@ -74,16 +74,12 @@ def _largest(store: Store, top: int) -> list[tuple[SessionInfo, int, int]]:
                 logical += sum([row.size_bytes for row in rows])
                 written += sum([len(row.delta) for row in rows])
                 done += len(page)
-                if len(page) < _PAGE_ROWS:
-                    break
                 bar(done, max(total, done))
             after = 0
             while page := store.backend.scan(info.id, Kind.KEYFRAME, after=after, limit=_PAGE_ROWS):
                 frames = [row for row in page if isinstance(row, KeyframeRow)]
                 after = max([after, *[row.sequence for row in frames]])
                 written += sum([len(row.data) for row in frames])
-                if len(page) < _PAGE_ROWS:
-                    break
             found.append((logical, written, -number, info))
     return [(info, logical, written) for logical, written, _, info in heapq.nlargest(top, found)]
 

@@ -120,9 +120,10 @@ class Store:
         """Delete a whole session; nothing of it is left behind."""
         self.refuse_closed()
         check_name(session_id, "a session id")
-        from backstay.upkeep.deletion import delete_session
+        from backstay.upkeep.deletion import delete_session, sweep
 
         delete_session(self.backend, session_id)
+        sweep(self.backend)
         self.backend.tend()
 
     def verify(

@@ -237,9 +237,9 @@ class Backend(Protocol):
     ) -> Sequence[Row | Unreadable]:
         """A page of a session's rows of one kind by key: upwards from behind `after`, or downwards from `before`.
 
-        Gives what is there: a row that is damaged as Unreadable, one that is missing not at all. Who needs to know
-        compares with the counts of the session's row.
-        It may be shorter than `limit` where rows are long: only an empty page is the end.
+        A row that is damaged comes as Unreadable. One that is missing does not come, or the end of the list is a
+        CorruptionError: whoever wants those that are there asks for fewer at a time. A page may be shorter than `limit`
+        where rows are long: only an empty page is the end.
         """
 
     # many sessions

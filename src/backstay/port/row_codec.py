@@ -18,6 +18,7 @@ from backstay.port.rows import (
     CallRow,
     CheckpointRow,
     KeyframeRow,
+    Kind,
     LaneRow,
     Row,
     SessionRow,
@@ -36,6 +37,7 @@ _tag = msgspec.msgpack.Decoder(TagRow).decode
 _call = msgspec.msgpack.Decoder(CallRow).decode
 
 _LANE, _TAG = b"L", b"T"
+_NAMED = (LaneRow, TagRow)  # made once: with every call a union would be made anew
 _TEXT, _RAW = b"T", b"R"
 
 
@@ -66,7 +68,7 @@ def pack(row: Row, uid: bytes) -> bytes:
     if isinstance(row, KeyframeRow):
         return row.data  # sealed by the hall, with the checkpoint's tail and state
     data = _encode(row)
-    if isinstance(row, LaneRow | TagRow):
+    if isinstance(row, _NAMED):
         data = (_LANE if isinstance(row, LaneRow) else _TAG) + data
         return seal(data, "name", uid, row.name) + data
     if isinstance(row, CallRow):
@@ -137,6 +139,17 @@ def open_checkpoint(body: bytes, *, uid: bytes, sequence: int, parent: int | Non
         header.fields,
         body[at + size :],
     )
+
+
+def open_row(kind: Kind, key: Any, body: bytes, *, uid: bytes, parent: int | None = None) -> Row | Unreadable:
+    """A row of any kind but a session's line; as the function for its kind says."""
+    if kind is Kind.NAME:
+        return open_name(body, uid=uid, name=key)
+    if kind is Kind.CALL:
+        return open_call(body, uid=uid, at=key)
+    if kind is Kind.KEYFRAME:
+        return KeyframeRow(key, body)
+    return open_checkpoint(body, uid=uid, sequence=key, parent=parent)
 
 
 def foreign_id(body: bytes) -> str | None:

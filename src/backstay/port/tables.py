@@ -115,12 +115,11 @@ class Tables:
         view.lanes = lanes
         view.tags = {name: row for name, row in names.items() if isinstance(row, TagRow)}
         view.live = live_lanes(lanes.values(), now_us=view.now_us, wall_us=view.wall_us)
-        wanted = [*ask.sequences, *self._located(ask)]
-        if ask.heads:
-            wanted += [lane.head.sequence for lane in lanes.values() if lane.head is not None]
-            wanted += [tag.sequence for tag in view.tags.values()]
+        located = list(self._located(ask))
+        heads = [named_by(row) for row in names.values()] if ask.heads else []
+        wanted = {*ask.sequences, *located, *[at for at in heads if at is not None]}
         view.checkpoints = {at: self.checkpoints[at] for at in wanted if at in self.checkpoints}
-        if len(view.checkpoints) < len(set(wanted)) or len(wanted) < len(ask.sequences) + len(ask.ids):
+        if len(view.checkpoints) < len(wanted) or len(located) < len(ask.ids):
             self._count_checkpoints()
         view.foreign = {
             id_: at for id_, at in self.foreign.items() if id_ in ask.ids or (ask.prefix and id_.startswith(ask.prefix))
@@ -166,9 +165,7 @@ class Tables:
         """The rows down to a keyframe; their blobs are the backend's to add, see `refs_of`."""
         name = self.names.get(ref) if isinstance(ref, str) else None
         lane = name if isinstance(name, LaneRow) else None
-        at = ref if isinstance(ref, int) else name.sequence if isinstance(name, TagRow) else None
-        if lane is not None and lane.head is not None:
-            at = lane.head.sequence
+        at = ref if isinstance(ref, int) else named_by(name)
         if isinstance(ref, str) and name is None:
             self._count_names()
         if at is not None and at not in self.checkpoints and name is None:
@@ -241,6 +238,13 @@ def chain(
         keyframe = None if at in without else keyframe_at(at)
         at = rows[-1].parent
     return rows[::-1], keyframe
+
+
+def named_by(name: LaneRow | TagRow | None) -> int | None:
+    """The sequence of the checkpoint that a name stands for."""
+    if isinstance(name, TagRow):
+        return name.sequence
+    return None if name is None or name.head is None else name.head.sequence
 
 
 def is_wanted(row: SessionRow, query: SessionQuery) -> bool:

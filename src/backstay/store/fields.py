@@ -35,6 +35,8 @@ from backstay.sealing import open_value
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_USAGE = Usage()
+# What Python says of values that are sealed and still cannot be: they came in a file from outside.
+_MEANINGLESS = (ValueError, TypeError, ArithmeticError)
 
 
 class Fields(
@@ -287,6 +289,13 @@ def to_checkpoint(
     """A row as people hold it; verified, unless its fields were made here a moment ago."""
     if fields is None:
         fields = read_fields(row)
+    try:
+        return _to_checkpoint(row, session, load, fields)
+    except _MEANINGLESS as error:  # an InvalidInputError too: what does not decode
+        raise CorruptionError(f"checkpoint {row.id[:12]} has fields that mean nothing") from error
+
+
+def _to_checkpoint(row: CheckpointRow, session: str, load: Callable[[], StateDict], fields: Fields) -> Checkpoint:
     metadata: dict[str, Any] = decode(fields.metadata) if fields.metadata else {}
     return Checkpoint(
         id=CheckpointId(row.id),
@@ -320,6 +329,13 @@ def to_totals(fields: Fields) -> Totals:
 
 def to_call(row: CallRow, *, status: str | None = None, result: Any = None) -> Call:
     """A journaled call as people hold it; `result` is given where it stands in the state."""
+    try:
+        return _to_call(row, status, result)
+    except _MEANINGLESS as error:
+        raise CorruptionError(f"call {row.id[:24]!r} means nothing") from error
+
+
+def _to_call(row: CallRow, status: str | None, result: Any) -> Call:
     return Call(
         id=row.id,
         name=row.name,
@@ -337,6 +353,13 @@ def to_call(row: CallRow, *, status: str | None = None, result: Any = None) -> C
 
 def to_info(row: SessionRow, *, crashed: bool = False) -> SessionInfo:
     """A session's line as people hold it."""
+    try:
+        return _to_info(row, crashed=crashed)
+    except _MEANINGLESS as error:
+        raise CorruptionError(f"the line of session {row.id[:64]!r} means nothing") from error
+
+
+def _to_info(row: SessionRow, *, crashed: bool) -> SessionInfo:
     return SessionInfo(
         id=SessionId(row.id),
         agent=row.agent,

@@ -41,7 +41,7 @@ def children_of(backend: Backend, session: str, sequence: int) -> int:
 
 def calls_taken(backend: Backend, session: str, row: CheckpointRow) -> list[CallRow]:
     """The calls that a checkpoint took in; CorruptionError if one is damaged or missing."""
-    if row.took is None:
+    if row.took is None or row.took.left is not None:  # those are calls that it left behind
         return []
     at = row.took.run, row.took.journal
     kept = backend.read(Ask(session, journals=(at,))).journals.get(at, ())

@@ -14,10 +14,10 @@ import pytest
 
 # Before the modules are imported, so that a failing assert of theirs shows its values.
 pytest.register_assert_rewrite(
-    *[f"backstay.testing.{name}" for name in ("author2", "contract2", "machine")],
+    *[f"backstay.testing.{name}" for name in ("author", "contract", "machine")],
 )
 
-from backstay.testing.contract2 import BackendContract  # noqa: E402
+from backstay.testing.contract import BackendContract  # noqa: E402
 from backstay.testing.machine import machine_for  # noqa: E402
 
 __all__ = ["BackendContract", "machine_for"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from backstay.codec import decode, encode_canonical
+from backstay.digest import DIGEST_BYTES
 from backstay.errors import CorruptionError, InvalidInputError, UnavailableError
 from backstay.model import Problem, SessionId, StateDict
 from backstay.names import check_name
@@ -16,15 +17,14 @@ from backstay.port import Ask, Backend, CallRow, CheckpointRow, JournalKey, Kind
 from backstay.port.rows import ABANDONED, DONE, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
 from backstay.run.result_places import at_place
 from backstay.sealing import MAX_ROW_BYTES, open_value
-from backstay.store.fields import to_call
-from backstay.upkeep.pages import pages, weigh
+from backstay.store.fields import check_text, to_call
+from backstay.upkeep.pages import pages
 
 UNREADABLE = (CorruptionError, InvalidInputError, UnavailableError)
 
 _STATUSES = frozenset({STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED})
 _KINDS = frozenset({"tool", "llm"})
 _MAX_TIMES = 2**31
-_MAX_DIGEST_BYTES = 32
 _MEANINGLESS = (ValueError, TypeError, ArithmeticError)
 
 
@@ -36,9 +36,12 @@ def check_call(call: CallRow) -> None:
         check_name(call.parent, "a call id")
     if call.status not in _STATUSES or call.kind not in _KINDS:
         raise CorruptionError(f"it is a call of kind {call.kind[:20]!r}, {call.status[:20]!r}")
-    if not 0 <= call.nth < _MAX_TIMES or not 0 < len(call.args_digest) <= _MAX_DIGEST_BYTES:
+    if not 0 <= call.nth < _MAX_TIMES or not 0 < len(call.args_digest) <= DIGEST_BYTES or call.token < 0:
         raise CorruptionError("its numbers cannot be")
-    if weigh(call) + sum([len(text) for text in (call.key, *(call.error or ())) if text]) > MAX_ROW_BYTES:
+    texts = [call.key, *(call.error or ())]
+    for text in texts:
+        check_text(text, "a text of a call")
+    if sum([len(text) for text in texts if text]) > MAX_ROW_BYTES or len(call.place or b"") > MAX_ROW_BYTES:
         raise CorruptionError("it is larger than a call may be")
     if call.result is not None and call.place is not None:
         raise CorruptionError("it has two results")

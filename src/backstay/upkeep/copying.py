@@ -45,13 +45,13 @@ from backstay.port import (
     View,
 )
 from backstay.port.lease import here
-from backstay.port.rows import key_of
 from backstay.rules import refusals
 from backstay.rules.deletion import add_rows, arrive, show, show_ask
 from backstay.rules.runs import claim_for
 from backstay.sealing import MAX_BLOB_BYTES, open_blob, open_delta, open_keyframe, spilled, unspill
 from backstay.store.fields import read_fields
-from backstay.upkeep.deletion import empty
+from backstay.upkeep.deletion import delete_session, empty
+from backstay.upkeep.pages import row_key, weigh
 
 PORTION_BYTES = 4 * 1024 * 1024
 
@@ -110,34 +110,36 @@ class Inspector(Protocol):
         """How long a record of this checkpoint may be."""
 
 
-class Arrival(msgspec.Struct, frozen=True):
-    """A copy that is complete and that nobody sees yet."""
+class Arrival:
+    """A copy that is complete and that nobody sees yet; `row` is what it will be, and is, once it is shown."""
 
-    target: Backend
-    hidden: str
-    row: SessionRow
-    last_run: int
+    def __init__(self, target: Backend, hidden: str, row: SessionRow, last_run: int) -> None:
+        self._target = target
+        self._hidden = hidden
+        self._last_run = last_run
+        self._shown: SessionRow | None = None
+        self.row = row
 
-    def show(self, name: str, **changes: Any) -> SessionRow:
-        """Give it its name; the row it has then. AlreadyExistsError if the name is taken."""
+    def show(self, name: str, **changes: Any) -> None:
+        """Give it its name. AlreadyExistsError if that is taken."""
         wanted = msgspec.structs.replace(self.row, id=name, **changes)
-        written: list[Row] = []
-        rule = show(wanted, last_run=self.last_run)
+        rule = show(wanted, last_run=self._last_run)
 
         def decide(view: View) -> Batch | More:
             batch = rule(view)
-            if isinstance(batch, Batch):
-                written[:] = batch.puts
+            if isinstance(batch, Batch) and batch.puts and isinstance(batch.puts[0], SessionRow):
+                self._shown = batch.puts[0]  # before it is written, lest an interrupt leave nobody who knows
             return batch
 
-        self.target.write(show_ask(wanted, hidden=self.hidden), decide)
-        if written and isinstance(written[0], SessionRow):
-            return written[0]
-        return self.target.read(Ask(name)).session or wanted  # an earlier try went through
+        self._target.write(show_ask(wanted, hidden=self._hidden), decide)
+        self.row = self._shown or wanted
 
     def discard(self) -> None:
-        """It is not wanted after all."""
-        empty(self.target, self.hidden)
+        """It is not wanted after all: removed, but for what somebody has already gone on with."""
+        empty(self._target, self._hidden)
+        if self._shown is not None:
+            with contextlib.suppress(ConflictError, NotFoundError):
+                delete_session(self._target, self._shown.id, touched=self._shown.touched)
 
 
 def copy_session(backend: Backend, session: str, name: str) -> None:
@@ -219,7 +221,7 @@ class Copy:
         self._inspector = inspector
         self._tell = tell
         self._recent: dict[int, Link] = {}
-        self._lanes = self._tags = self._checkpoints = self._logical_bytes = self._last_run = 0
+        self._lanes = self._tags = self._checkpoints = self._logical_bytes = self._last_run = self._call_count = 0
 
     def run(self) -> Arrival:
         """Copy it to where it can be shown; what was copied is removed again if that fails."""
@@ -258,6 +260,9 @@ class Copy:
             self._journal(at, count)
         if self._inspector is not None:
             self._inspector.finish()
+            # An export holds no others: if there are, what leads to them is not what it was.
+            if sum([1 for _ in self._rows(Kind.CALL)]) != self._call_count:
+                raise self._damaged("it has calls that belong to no checkpoint and no branch")
 
     # names
 
@@ -275,11 +280,11 @@ class Copy:
             self._inspector.name(row)
         if isinstance(row, TagRow):
             self._tags += 1
-            self._out.put(row, _ROW_BYTES)
+            self._out.put(row, _weight(row))
             return []
         self._lanes += 1
         self._last_run = max(self._last_run, row.run)
-        self._out.put(row, _ROW_BYTES + len(row.input or b""))
+        self._out.put(row, _weight(row))
         found: list[tuple[JournalKey, int | None]] = [((row.run, row.journal), None)] if row.run else []
         if row.undo_calls and row.undo_journal is not None:
             found.append(((row.run, row.undo_journal), row.undo_calls))
@@ -298,10 +303,10 @@ class Copy:
         if self._inspector is not None:
             self._inspector.checkpoint(row, parent, delta, opened)
         refs = () if delta is None else (*delta.refs, *spilled(row.delta))
-        self._send(msgspec.structs.replace(row, refs=refs), len(row.delta) + len(row.fields))
+        self._send(msgspec.structs.replace(row, refs=refs))
         if keyframe is not None and opened is not None:
             data = keyframe[0].data
-            self._send(KeyframeRow(row.sequence, data, (*opened.refs, *spilled(data))), len(data))
+            self._send(KeyframeRow(row.sequence, data, (*opened.refs, *spilled(data))))
         if row.took is not None:
             self._last_run = max(self._last_run, row.took.run)
             self._journal((row.took.run, row.took.journal), row.took.count)
@@ -354,11 +359,11 @@ class Copy:
         if len(self._recent) > _RECENT:
             del self._recent[next(iter(self._recent))]
 
-    def _send(self, row: CheckpointRow | KeyframeRow, weight: int) -> None:
+    def _send(self, row: CheckpointRow | KeyframeRow) -> None:
         """A row, with those of its blobs ahead of it that are not there yet."""
         if row.refs:
             self._out.carry(row.refs, self._blobs)
-        self._out.put(row, _ROW_BYTES + weight)
+        self._out.put(row, _weight(row))
 
     # calls
 
@@ -371,8 +376,9 @@ class Copy:
                 raise self._damaged("a journaled call is missing")
             if self._inspector is not None:
                 self._inspector.call(call)
-            self._out.put(call, _ROW_BYTES + len(call.args or b"") + len(call.result or b""))
+            self._out.put(call, _weight(call))
             came += 1
+        self._call_count += came
         if count is not None and came != count:
             raise self._damaged(f"{count} calls belong together, and {came} are there")
         if self._inspector is not None:
@@ -384,7 +390,7 @@ class Copy:
             return
         first = _FIRST_ROWS if count is None else max(1, min(_FIRST_ROWS, count))
         for row in self._rows(Kind.CALL, after=(*at, -1), first=first):
-            if _key(row)[:2] != at:  # type: ignore[index]
+            if row_key(row)[:2] != at:  # type: ignore[index]
                 return
             yield row  # type: ignore[misc]
 
@@ -398,7 +404,7 @@ class Copy:
                 if isinstance(row, Unreadable) and kind is not Kind.CALL:
                     raise self._damaged(row.why)
                 yield row
-            after = _key(page[-1])
+            after = row_key(page[-1])
             weight = sum([_weight(row) for row in page])
             limit = max(1, min(_PAGE_ROWS, 4 * limit, len(page) * PORTION_BYTES // weight))
 
@@ -406,16 +412,8 @@ class Copy:
         return CorruptionError(f"session {self._line.id!r}: {what}", hint="run verify to see what is intact")
 
 
-def _key(row: Row | Unreadable) -> Key:
-    return row.key if isinstance(row, Unreadable) else key_of(row)
-
-
 def _weight(row: Row | Unreadable) -> int:
-    if isinstance(row, CheckpointRow):
-        return _ROW_BYTES + len(row.delta) + len(row.fields)
-    if isinstance(row, CallRow):
-        return _ROW_BYTES + len(row.args or b"") + len(row.result or b"")
-    return _ROW_BYTES + (len(row.input or b"") if isinstance(row, LaneRow) else 0)
+    return _ROW_BYTES + weigh(row) + (len(row.input or b"") if isinstance(row, LaneRow) else 0)
 
 
 class Blobs:

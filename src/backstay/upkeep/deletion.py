@@ -3,7 +3,8 @@
 A checkpoint that stays but whose parent goes is written again, before the rule decides: as a delta from its nearest
 ancestor that stays, or as a keyframe where there is none or that is hardly longer. If somebody commits in between, the
 rule refuses and the portion is planned again. A session is hidden at once and then emptied in portions; a kill on the
-way leaves a hidden session, which `sweep` finishes.
+way leaves a hidden session, which `sweep` finishes: with the next deletion, prune, import or repair. It is no damage:
+nobody can see it.
 """
 
 from __future__ import annotations

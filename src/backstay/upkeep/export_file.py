@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from backstay.backends2.sqlite import SqliteBackend
+from backstay.backends.sqlite import SqliteBackend
 from backstay.errors import (
     AlreadyExistsError,
     BackstayError,

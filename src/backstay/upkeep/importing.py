@@ -16,7 +16,7 @@ from backstay.model import MAX_NAME_CHARS, ImportReport, SessionId
 from backstay.names import check_name
 from backstay.port import Ask, Backend, Row, SessionQuery, SessionRow
 from backstay.upkeep.copying import Arrival, Blobs, Copy, Moment, Portions
-from backstay.upkeep.deletion import delete_session, sweep
+from backstay.upkeep.deletion import sweep
 from backstay.upkeep.export_file import opened
 from backstay.upkeep.exporting import Meter
 from backstay.upkeep.progress import Progress
@@ -143,8 +143,7 @@ class _Intake:
         self._file = file
         self._naming = naming
         self._meter = meter
-        self._hidden: dict[SessionId, Arrival] = {}
-        self._shown: dict[SessionId, SessionRow] = {}
+        self._arrivals: dict[SessionId, Arrival] = {}
         self._skipped: list[SessionId] = []
 
     def bring(self, session: str) -> None:
@@ -160,43 +159,36 @@ class _Intake:
         if skipped:
             self._skipped.append(SessionId(session))
         else:
-            self._hidden[SessionId(session)] = arrival
+            self._arrivals[SessionId(session)] = arrival
 
     def show(self) -> None:
         """All of them are sound."""
-        for session, arrival in list(self._hidden.items()):
-            row = self._shown_as(session, arrival)
-            if row is None:
+        for session, arrival in list(self._arrivals.items()):
+            name: str | None = self._naming.wanted(session)
+            while name is not None:
+                try:
+                    arrival.show(name)
+                    break
+                except AlreadyExistsError:
+                    name = self._naming.next_name(session, name)
+            if name is None:
+                del self._arrivals[session]
                 self._skipped.append(session)
                 arrival.discard()
-            else:
-                self._shown[session] = row
-            del self._hidden[session]
-
-    def _shown_as(self, session: SessionId, arrival: Arrival) -> SessionRow | None:
-        name: str | None = self._naming.wanted(session)
-        while name is not None:
-            try:
-                return arrival.show(name)
-            except AlreadyExistsError:
-                name = self._naming.next_name(session, name)
-        return None
 
     def take_back(self) -> None:
         """Remove what this import took in, but for what somebody has already gone on with."""
-        for arrival in self._hidden.values():
+        for arrival in self._arrivals.values():
             with contextlib.suppress(BackstayError):
                 arrival.discard()
-        for row in self._shown.values():
-            with contextlib.suppress(BackstayError):
-                delete_session(self._backend, row.id, touched=row.touched)
 
     def report(self) -> ImportReport:
         """What came."""
+        rows = {session: arrival.row for session, arrival in self._arrivals.items()}
         return ImportReport(
-            sessions=tuple([SessionId(row.id) for row in self._shown.values()]),
-            checkpoints=sum([row.checkpoints for row in self._shown.values()]),
-            renamed={old: SessionId(row.id) for old, row in self._shown.items() if old != row.id},
+            sessions=tuple([SessionId(row.id) for row in rows.values()]),
+            checkpoints=sum([row.checkpoints for row in rows.values()]),
+            renamed={old: SessionId(row.id) for old, row in rows.items() if old != row.id},
             skipped=tuple(self._skipped),
         )
 

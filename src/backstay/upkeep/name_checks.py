@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
 
 from backstay.errors import ConflictError, CorruptionError, LeaseHeldError
 from backstay.model import Problem, SessionId
@@ -24,6 +25,7 @@ class Listed:
         self.wanted = wanted
         self.present: set[int] = set()
         self.lost: set[int] = set()
+        self.error: Exception | None = None  # why no more could be listed
         self.checkpoints = 0
         self.unreadable = 0
         self.logical_bytes = 0
@@ -49,7 +51,8 @@ def targets(row: Row | Unreadable) -> list[int]:
 
 def read_names(backend: Backend, session: str) -> tuple[SessionRow | None, list[Row | Unreadable]]:
     """A session's line and its names as of one moment; a name that cannot be read is Unreadable."""
-    line, rows = None, []
+    line: SessionRow | None = None
+    rows: list[Row | Unreadable] = []
     for _ in range(_TRIES):
         try:
             view = backend.read(Ask(session, names=EVERY))
@@ -57,7 +60,10 @@ def read_names(backend: Backend, session: str) -> tuple[SessionRow | None, list[
         except CorruptionError:
             # One of them is damaged or missing: what is there is listed, and the line says whether that was a moment.
             line = backend.read(Ask(session)).session
-            rows = [row for page in pages(backend, session, Kind.NAME) for row in page]
+            rows = []
+            with contextlib.suppress(CorruptionError):
+                for page in pages(backend, session, Kind.NAME):
+                    rows += page
             if backend.read(Ask(session)).session == line:
                 break
     return line, rows
@@ -127,6 +133,7 @@ class NameCheck:
         fewer = listed.checkpoints < line.checkpoints
         if quiet and (fewer or (listed.checkpoints != line.checkpoints and not listed.unreadable)):
             wrong.append(f"has {listed.checkpoints} checkpoints and counts {line.checkpoints}")
+            listed.error = None  # that they are missing may have been it
         if not wrong:
             return
         counts = Counts(listed.checkpoints if quiet else line.checkpoints, lanes, tags, listed.logical_bytes)
@@ -163,12 +170,18 @@ class NameCheck:
 
     def _intact(self, before: int, *, branch: str | None = None) -> Iterator[CheckpointRow]:
         """The intact checkpoints before a sequence, newest first; of one branch, or of all."""
-        while page := self._backend.scan(self._session, Kind.CHECKPOINT, before=before, limit=_PAGE_ROWS):
+        while page := self._page_before(before):
             for row in page:
                 intact = isinstance(row, CheckpointRow) and row.sequence not in self._listed.lost
                 if isinstance(row, CheckpointRow) and intact and branch in (None, read_fields(row).branch):
                     yield row
             before = int(row_key(page[-1]))  # type: ignore[arg-type]
+
+    def _page_before(self, before: int) -> Sequence[Row | Unreadable]:
+        for limit in (_PAGE_ROWS, 1):  # where rows are missing, those at the end come one by one
+            with contextlib.suppress(CorruptionError):
+                return self._backend.scan(self._session, Kind.CHECKPOINT, before=before, limit=limit)
+        return ()
 
     def _mend(self, ask: Ask, rule: Decide, what: str, *, cost: str = "", remedy: str, done: str = "") -> None:
         """Put it right, or tell it."""

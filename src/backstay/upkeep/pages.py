@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from backstay.errors import CorruptionError
 from backstay.port import Backend, CallRow, CheckpointRow, Key, KeyframeRow, Kind, Row, Unreadable
 from backstay.port.rows import key_of
 
@@ -12,14 +13,22 @@ _MAX_ROWS = 1000
 _MAX_BYTES = 8 * 1024 * 1024
 
 
-def pages(backend: Backend, session: str, kind: Kind, *, hidden: bool = False) -> Iterator[Sequence[Row | Unreadable]]:
-    """The rows of one kind in order."""
-    after: Key | None = None
+def pages(
+    backend: Backend, session: str, kind: Kind, *, after: Key | None = None, hidden: bool = False
+) -> Iterator[Sequence[Row | Unreadable]]:
+    """The rows of one kind in order. Where that is an error, all that come before it come before the error."""
     limit = _FIRST_ROWS
-    while page := backend.scan(session, kind, after=after, limit=limit, hidden=hidden):
-        yield page
-        if len(page) < limit:
+    while True:
+        try:
+            page = backend.scan(session, kind, after=after, limit=limit, hidden=hidden)
+        except CorruptionError:
+            if limit == 1:
+                raise
+            limit = max(1, limit // 8)
+            continue
+        if not page:
             return
+        yield page
         after = row_key(page[-1])
         limit = _next_limit(limit, page)
 

@@ -9,13 +9,12 @@ last of a few lines, and some bytes for each name and each boundary of a run.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import msgspec
 
-from backstay.codec import decode, encode_canonical
+from backstay.codec import encode_canonical
 from backstay.delta import Record
 from backstay.delta.replay import Replay, stand_on
 from backstay.digest import DIGEST_BYTES
@@ -36,16 +35,15 @@ from backstay.port import (
     TagRow,
 )
 from backstay.port.row_codec import is_foreign
-from backstay.port.rows import ABANDONED, DONE, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED, Head, Took
+from backstay.port.rows import ABANDONED, Head, Took
 from backstay.rules.deletion import MAX_RUN
 from backstay.run.result_places import at_place
-from backstay.sealing import MAX_ROW_BYTES, open_blob, open_delta, open_keyframe, open_value, spilled, unspill
-from backstay.store.fields import check_step, check_text, check_usage, to_call, to_checkpoint, to_info
+from backstay.sealing import MAX_ROW_BYTES, open_blob, open_delta, open_keyframe, spilled, unspill
+from backstay.store.fields import check_step, check_text, check_usage, to_checkpoint, to_info
+from backstay.upkeep.call_checks import check_call, check_value
 from backstay.upkeep.copying import Link
+from backstay.upkeep.states import Pieces, Tips
 
-_STATUSES = frozenset({STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED})
-_KINDS = frozenset({"tool", "llm"})
-_MAX_TIMES = 2**31
 _MEANINGLESS = (ValueError, TypeError, ArithmeticError)
 
 # A record holds values of its state, and little more. The slack is for what a short state costs beside that.
@@ -55,37 +53,6 @@ _TIPS = 8
 _TIPS_BYTES = 16 * 1024 * 1024
 _PIECES_BYTES = 16 * 1024 * 1024
 _ANCESTORS = 16
-
-
-def check_call(call: CallRow) -> None:
-    """CorruptionError or InvalidInputError if no run could have written this."""
-    check_name(call.id, "a call id")
-    check_name(call.name, "the name of a call")
-    if call.parent is not None:
-        check_name(call.parent, "a call id")
-    if call.status not in _STATUSES or call.kind not in _KINDS:
-        raise CorruptionError(f"it is a call of kind {call.kind[:20]!r}, {call.status[:20]!r}")
-    if not 0 <= call.nth < _MAX_TIMES or not 0 < len(call.args_digest) <= DIGEST_BYTES or call.token < 0:
-        raise CorruptionError("its numbers cannot be")
-    texts = [call.key, *(call.error or ())]
-    for text in texts:
-        check_text(text, "a text of a call")
-    if sum([len(text) for text in texts if text]) > MAX_ROW_BYTES or len(call.place or b"") > MAX_ROW_BYTES:
-        raise CorruptionError("it is larger than a call may be")
-    if call.result is not None and call.place is not None:
-        raise CorruptionError("it has two results")
-    for data in (call.args, call.result):
-        check_value(data)
-    try:
-        to_call(call)
-    except _MEANINGLESS as error:
-        raise CorruptionError(f"it means nothing: {error}") from error
-
-
-def check_value(data: bytes | None) -> None:
-    """CorruptionError or InvalidInputError if these bytes are not a value that a journal could hold."""
-    if data is not None:
-        encode_canonical(decode(open_value(data)))
 
 
 class _Family(msgspec.Struct, frozen=True, gc=False):
@@ -102,8 +69,8 @@ class Validator:
     def __init__(self, source: Backend, line: SessionRow) -> None:
         self._source = source
         self._line = line
-        self._pieces = _Pieces(source)
-        self._tips = _Tips()
+        self._pieces = Pieces(source, size_bytes=_PIECES_BYTES)
+        self._tips = Tips(count=_TIPS, size_bytes=_TIPS_BYTES)
         self._wanted: dict[int, list[tuple[str, Head | None]]] = {}  # by sequence: the names that lead there
         self._tokens: dict[int, int] = {}  # by run: that of its branch
         self._taken: set[JournalKey] = set()
@@ -247,19 +214,19 @@ class Validator:
             _compare(state, row.state_digest)
         if keyframe is not None:
             state = None  # one state at a time: they may be large
-            state = stand_on(keyframe, self._pieces.of(keyframe.refs, self.limit_bytes(row)))
+            state = stand_on(keyframe, self._pieces.of(keyframe.refs, limit=self.limit_bytes(row)))
             _compare(state, row.state_digest)
         if state is None:
             raise CorruptionError("it has neither a delta nor a keyframe")
         if state.size_bytes > MAX_STATE_BYTES:
             raise CorruptionError("its state is larger than a state may be")
-        self._tips.put(row.sequence, state)
+        self._tips.put(row.sequence, state, state.size_bytes)
         return state.state
 
     def _follow(self, state: Replay, delta: Record, row: CheckpointRow) -> None:
         if len(delta.ops) > _TIMES_STATE * (state.size_bytes + row.size_bytes) + _SLACK_BYTES:
             raise CorruptionError("it changes more than there is")
-        state.follow(delta, self._pieces.of(delta.refs, self.limit_bytes(row)))
+        state.follow(delta, self._pieces.of(delta.refs, limit=self.limit_bytes(row)))
 
     def _state_at(self, sequence: int) -> Replay:
         """A state that was let go, rebuilt: one record at a time, because each was looked at and the sum was not."""
@@ -281,7 +248,7 @@ class Validator:
             base, row = row.state_digest, self._row(at)
             data = unspill(row.delta, self._source.blobs(spilled(row.delta)))
             delta = open_delta(data, uid=self._line.uid, tail=row.tail, base=base, state=row.state_digest)
-            state.follow(delta, self._pieces.of(delta.refs, self.limit_bytes(row)))
+            state.follow(delta, self._pieces.of(delta.refs, limit=self.limit_bytes(row)))
         return state
 
     def _row(self, sequence: int) -> CheckpointRow:
@@ -298,7 +265,7 @@ class Validator:
         keyframe = open_keyframe(
             data, uid=self._line.uid, tail=row.tail, state=row.state_digest, limit=self.limit_bytes(row)
         )
-        return stand_on(keyframe, self._pieces.of(keyframe.refs, self.limit_bytes(row)))
+        return stand_on(keyframe, self._pieces.of(keyframe.refs, limit=self.limit_bytes(row)))
 
     # calls
 
@@ -311,7 +278,7 @@ class Validator:
                 if took is None or took.left is not None:
                     raise CorruptionError("it stands in a state, and no checkpoint took it in")
                 at_place(state, row.place)
-            if took is None and row.token > self._tokens.get(row.run, 0):
+            if row.token < 0 or (took is None and row.token > self._tokens.get(row.run, 0)):
                 raise CorruptionError("it is of a run that is yet to come")
             slot = None if row.status == ABANDONED else (row.parent, row.name, row.key, row.nth)
             self._group.append(_Family(row.id, row.parent, slot))
@@ -369,59 +336,3 @@ def _check_family(group: Collection[_Family]) -> None:
             at = parents[at]
         if at in path:
             raise CorruptionError(f"call {id_[:24]!r} was made inside itself")
-
-
-class _Tips:
-    """The states at the ends of the lines that were followed last."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[int, tuple[Replay, int]] = OrderedDict()
-        self._bytes = 0
-
-    def take(self, sequence: int) -> Replay | None:
-        kept = self._kept.pop(sequence, None)
-        if kept is None:
-            return None
-        self._bytes -= kept[1]
-        return kept[0]
-
-    def put(self, sequence: int, state: Replay) -> None:
-        size = state.size_bytes
-        self._kept[sequence] = state, size
-        self._bytes += size
-        while len(self._kept) > _TIPS or (self._bytes > _TIPS_BYTES and len(self._kept) > 1):
-            self.take(next(iter(self._kept)))
-
-
-class _Pieces:
-    """Large values, opened and verified; the last ones stay at hand."""
-
-    def __init__(self, source: Backend) -> None:
-        self._source = source
-        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
-        self._bytes = 0
-
-    def of(self, refs: Collection[bytes], limit: int) -> dict[bytes, bytes]:
-        """Those of a record; CorruptionError if they are missing, damaged, or longer than `limit` together."""
-        found: dict[bytes, bytes] = {}
-        total = 0
-        for ref in refs:
-            content = self._kept.get(ref)
-            if content is None:
-                content = self._open(ref)
-            found[ref] = content
-            total += len(content)
-            if total > limit:
-                raise CorruptionError("its large values are longer than its state")
-        return found
-
-    def _open(self, ref: bytes) -> bytes:
-        packed = self._source.blobs((ref,)).get(ref)
-        if packed is None:
-            raise CorruptionError(f"blob {ref.hex()[:12]} is missing")
-        content = open_blob(packed, ref)
-        self._kept[ref] = content
-        self._bytes += len(content)
-        while self._bytes > _PIECES_BYTES and len(self._kept) > 1:
-            self._bytes -= len(self._kept.popitem(last=False)[1])
-        return content

@@ -9,7 +9,6 @@ name_checks). Nothing raised by damage leaves this module.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -20,14 +19,15 @@ from backstay.ids import sequence_of
 from backstay.model import CheckpointId, Problem, SessionId, VerifyReport
 from backstay.port import Ask, Backend, CheckpointRow, Kind, SessionQuery, SessionRow, Unreadable
 from backstay.rules import refusals
-from backstay.sealing import open_blob, open_delta, open_keyframe, spilled, unspill
+from backstay.sealing import open_delta, open_keyframe, spilled, unspill
 from backstay.store.fields import read_fields
 from backstay.store.reading import Loaded, load
 from backstay.upkeep.call_checks import UNREADABLE, CallCheck, said
-from backstay.upkeep.deletion import leftovers, sweep
+from backstay.upkeep.deletion import sweep
 from backstay.upkeep.name_checks import Listed, NameCheck, read_names, targets
 from backstay.upkeep.pages import Keyframes, pages, row_key
 from backstay.upkeep.progress import Progress
+from backstay.upkeep.states import Pieces, Tips
 
 _SESSIONS_PAGE = 1000
 _TIPS = 32  # lines whose state is kept at hand
@@ -78,10 +78,6 @@ def _lines(backend: Backend, problems: list[Problem]) -> list[SessionRow]:
         problems += backend.check()
     except UNREADABLE as error:
         problems.append(Problem(what=said(error), cost="what lies below the sessions was not checked to its end"))
-    count = len(leftovers(backend))
-    if count:
-        what = f"{count} half-deleted or half-imported session{'s' if count > 1 else ''}"
-        problems.append(Problem(what=what, cost="space only", remedy="verify(repair=True)"))
     found: list[SessionRow] = []
     before: int | None = None
     limit = _SESSIONS_PAGE
@@ -100,9 +96,9 @@ def _lines(backend: Backend, problems: list[Problem]) -> list[SessionRow]:
             if before is None:
                 return found
             continue
-        found += page
-        if len(page) < limit:
+        if not page:
             return found
+        found += page
         before = page[-1].touched
 
 
@@ -147,8 +143,8 @@ class _SessionCheck:
         self._line = line
         self._session = line.id
         self._repair = repair
-        self._tips = _Tips()
-        self._pieces = _Pieces(backend)
+        self._tips = Tips(count=_TIPS, size_bytes=_TIPS_BYTES)
+        self._pieces = Pieces(backend, size_bytes=_PIECES_BYTES)
         self._keyframes = Keyframes(backend, line.id)
         self._calls = CallCheck(backend, line.id)
         self._listed = Listed(())
@@ -166,11 +162,14 @@ class _SessionCheck:
             _, names = read_names(self._backend, self._session)
             self._listed = Listed({at for row in names for at in targets(row)})
             self._calls.read()
-            for page in pages(self._backend, self._session, Kind.CHECKPOINT):
-                for row in page:
-                    if isinstance(row, CheckpointRow | Unreadable):
-                        self._check(row)
-                yield self.checked
+            try:
+                for page in pages(self._backend, self._session, Kind.CHECKPOINT):
+                    for row in page:
+                        if isinstance(row, CheckpointRow | Unreadable):
+                            self._check(row)
+                    yield self.checked
+            except UNREADABLE as error:
+                self._listed.error = error
             check = NameCheck(self._backend, self._line, self._listed, self._calls, repair=self._repair)
             self._is_there = check.run()
             self._others += check.problems
@@ -179,8 +178,10 @@ class _SessionCheck:
         except NotFoundError:
             self._is_there = False  # deleted since it was listed
         except UNREADABLE as error:
-            cost = f"{self.checked} checkpoints were checked before; the others could not be listed"
-            self._others.append(_problem(self._session, said(error), cost=cost, remedy="run verify again"))
+            self._listed.error = error
+        if self._listed.error is not None:
+            cost = f"{self.checked} checkpoints were checked before; what comes behind could not be read"
+            self._others.append(_problem(self._session, said(self._listed.error), cost=cost, remedy="run verify again"))
 
     def problems(self) -> list[Problem]:
         """What was found, one problem for each damage; nothing of a session that was deleted meanwhile."""
@@ -333,48 +334,6 @@ class _SessionCheck:
         if isinstance(row, CheckpointRow) and row.sequence == damage.before:
             return f"; intact up to {row.id[:12]}" + again
         return "; what it rests on is missing" + again
-
-
-class _Tips:
-    """The states at the ends of the lines that were followed last."""
-
-    def __init__(self) -> None:
-        self._kept: dict[int, tuple[Replay, int]] = {}  # the one used longest ago first
-        self._bytes = 0
-
-    def take(self, sequence: int) -> Replay | None:
-        found = self._kept.pop(sequence, None)
-        if found is None:
-            return None
-        self._bytes -= found[1]
-        return found[0]
-
-    def put(self, sequence: int, tip: Replay, size_bytes: int) -> None:
-        kept = self._kept
-        kept[sequence] = tip, size_bytes
-        self._bytes += size_bytes
-        while len(kept) > _TIPS or (self._bytes > _TIPS_BYTES and len(kept) > 1):
-            self.take(next(iter(kept)))
-
-
-class _Pieces:
-    """Blobs, each read and verified when it is first needed; the last ones stay at hand."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
-        self._bytes = 0
-
-    def of(self, refs: Sequence[bytes]) -> dict[bytes, bytes]:
-        found = {ref: self._kept[ref] for ref in refs if ref in self._kept}
-        missing = [ref for ref in refs if ref not in found]
-        if missing:
-            for ref, packed in self._backend.blobs(missing).items():
-                content = found[ref] = self._kept[ref] = open_blob(packed, ref)
-                self._bytes += len(content)
-            while self._bytes > _PIECES_BYTES and self._kept:
-                self._bytes -= len(self._kept.popitem(last=False)[1])
-        return found
 
 
 class _MissingError(CorruptionError):

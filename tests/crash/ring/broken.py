@@ -9,8 +9,8 @@ import apsw
 import pytest
 
 from backstay import sealing
-from backstay.backends2 import sqlite
-from backstay.backends2.sqlite import SqliteBackend, connections, store_file, wal
+from backstay.backends import sqlite
+from backstay.backends.sqlite import SqliteBackend, connections, store_file, wal
 from backstay.port import Ask, Batch, CheckpointRow, Decide, LaneRow, More, View
 from tests.crash.ring.children import work
 from tests.crash.ring.nursery import Say

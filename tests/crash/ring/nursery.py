@@ -111,9 +111,9 @@ def _live(function: Callable[..., None], arguments: tuple[object, ...], writer: 
 
 def main() -> None:
     """Bear children as they are asked for, until nobody asks."""
-    import backstay.backends2.files
-    import backstay.backends2.memory
-    import backstay.backends2.sqlite  # noqa: F401
+    import backstay.backends.files
+    import backstay.backends.memory
+    import backstay.backends.sqlite  # noqa: F401
     import tests.crash.ring.children  # noqa: F401
     from tests.crash.ring.workload import looks
 

@@ -81,7 +81,7 @@ def read_all(place: Place, truth: Look) -> Read:
     except BackstayError:
         return Read(set(), 1)
     with store:
-        refused = int(not told(lambda: [info.id for info in store.sessions()], ["three", "two", "one"]))
+        refused = int(not told(lambda: [info.id for info in store.sessions()], ["one", "three", "two"]))
         whole = set()
         for name in NAMES:
             wrong = sum(not told(read, true) for read, true in reads(store, name, truth[name]))

@@ -101,11 +101,20 @@ def pending_calls(backend: Backend, session: str, branch: str) -> list[CallRow]:
 
 def ids_of(backend: Backend, session: str) -> list[str]:
     """The ids of all checkpoints, oldest first."""
-    rows = backend.scan(session, Kind.CHECKPOINT, limit=1_000_000)
-    for row in rows:
+    return [row.id for row in rows_of(backend, session)]
+
+
+def rows_of(backend: Backend, session: str) -> list[CheckpointRow]:
+    """All checkpoints, oldest first; CorruptionError if one is damaged or missing."""
+    found: list[CheckpointRow] = []
+    for row in backend.scan(session, Kind.CHECKPOINT, limit=1_000_000):
         if not isinstance(row, CheckpointRow):
-            raise CorruptionError(row.why)  # type: ignore[union-attr]
-    return [row.id for row in rows if isinstance(row, CheckpointRow)]
+            raise CorruptionError(str(row))
+        found.append(row)
+    line = backend.read(Ask(session)).session
+    if line is not None and line.checkpoints != len(found):
+        raise CorruptionError("a checkpoint is missing")
+    return found
 
 
 def look_at_runs(backend: Backend, session: str) -> dict[str, Any]:
@@ -115,7 +124,7 @@ def look_at_runs(backend: Backend, session: str) -> dict[str, Any]:
         key=lambda lane: lane.name,
     )
     kept = backend.scan(session, Kind.CALL, limit=1_000_000)
-    rows = [row for row in backend.scan(session, Kind.CHECKPOINT, limit=1_000_000) if isinstance(row, CheckpointRow)]
+    rows = rows_of(backend, session)
     return {
         "runs": [(lane.name, lane.entered, lane.unfinished, lane.input, lane.crashes) for lane in lanes],
         "calls": sorted([_plain(call) for call in kept], key=lambda call: (call.journal, call.n, call.id)),

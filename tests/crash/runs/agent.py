@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import backstay
-import backstay.run.recovery
+import backstay.face.recovery
 from backstay import AfterLlmResponse, AfterToolCall, Always, EveryN, EverySeconds, InDoubtError, Never, Strategy
 from tests.faults import Faults, Posix, mount
 from backstay.upkeep import verifying  # noqa: F401 - loaded once, in the nursery, and not by each of its children

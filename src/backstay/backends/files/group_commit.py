@@ -1,0 +1,279 @@
+"""Writing: one thread of one process at a time leads, and does what all who wait have to do.
+
+The leader takes the store's lock, lets each rule decide on what holds then, and appends each batch as a line. Then it
+syncs each journal once for all of them. A rule that refuses costs its own write alone; a sync that fails, all those of
+its journal, and whether they were recorded is not known. A leader that is interrupted cuts off what is not synced, and
+leaves the others' writes to the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from backstay.backends.files.blobs import Blobs
+from backstay.backends.files.catalogue import Catalogue
+from backstay.backends.files.disk import translate
+from backstay.backends.files.folder import Count, Folder, place
+from backstay.backends.files.journal import Journal, new_born
+from backstay.backends.files.turns import Ticket, Turns
+from backstay.errors import ClosedError, CorruptionError, UnavailableError
+from backstay.port import Ask, Batch, BlobsAbsentError, Decide, Kind, LaneRow, Row, SessionRow, View, decided
+
+_FAR = 1 << 32  # beyond what a lost counter can have given since a session was last written to
+
+
+class _Job(NamedTuple):
+    """What a ticket is for: a write."""
+
+    ask: Ask
+    decide: Decide
+
+
+class Writer:
+    """See the module's text. `look` makes a View; it is called with the catalogue's lock held."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        blobs: Blobs,
+        catalogue: Catalogue,
+        look: Callable[[Ask], View],
+        refuse_use: Callable[[], None],
+    ) -> None:
+        self.wrote = False
+        self._folder, self._blobs, self._catalogue = folder, blobs, catalogue
+        self._look, self._refuse_use = look, refuse_use
+        self._turns = Turns(self._lead)
+        self._count = Count()
+        self._announced: set[str] = set()
+        self._renewed = False
+
+    def write(self, ask: Ask, decide: Decide) -> View:
+        """Let a rule decide, and make what it says last."""
+        view: View = self._turns.run(Ticket(_Job(ask, decide)))
+        return view
+
+    def alone(self, act: Callable[[], None]) -> None:
+        """Do something else with the store's lock held."""
+        self._turns.run(Ticket(act))
+
+    def wait(self) -> None:
+        """Return when everything under way is done."""
+        with contextlib.suppress(ClosedError):
+            self._turns.run(Ticket(lambda: None))
+
+    def _lead(self, tickets: Sequence[Ticket]) -> None:
+        writes = [ticket for ticket in tickets if isinstance(ticket.work, _Job) and not ticket.gone]
+        if writes:
+            self._try(writes, lambda: self._run(writes))
+        for ticket in tickets:
+            if not isinstance(ticket.work, _Job) and not ticket.gone:
+                self._try([ticket], ticket.work)
+
+    def _try(self, tickets: Sequence[Ticket], act: Callable[[], None]) -> None:
+        try:
+            self._refuse_use()
+            self._exclusively(act)
+            for ticket in tickets:
+                ticket.done = True
+        except OSError as error:
+            _fail(tickets, translate(error, "writing to the store"), error)
+        except Exception as error:  # noqa: BLE001 - for all who wait
+            _fail(tickets, error)
+
+    def _exclusively(self, act: Callable[[], None]) -> None:
+        catalogue = self._catalogue
+        try:
+            self._folder.lock()
+            with catalogue.lock:
+                self._folder.check_meta(writing=True)
+                count = self._folder.count()
+                catalogue.look(count)
+                self._count = catalogue.count = self._folder.first(count or self._lost_count())
+            act()
+            with catalogue.lock:
+                changes, renewals = self._count.changes + self._count.changes % 2, self._count.renewals + self._renewed
+                if (changes, renewals) != (self._count.changes, self._count.renewals):
+                    self._count = self._folder.put_count(self._count._replace(changes=changes, renewals=renewals))
+                catalogue.left(self._count)
+        except BaseException:
+            with catalogue.lock:
+                for journal in catalogue.touched.values():
+                    with contextlib.suppress(OSError):
+                        journal.undo()
+                for name in catalogue.open_names():
+                    catalogue.forget(name)
+            raise
+        finally:
+            catalogue.count, catalogue.touched = None, {}
+            self._announced, self._renewed = set(), False
+            self._folder.unlock()
+
+    def _lost_count(self) -> Count:
+        """A counter in the place of one that is damaged."""
+        last = max([found.row.touched for found in self._catalogue.summaries().values()], default=0)
+        return Count(last + _FAR, 0, time.time_ns() // 1000 * 2)
+
+    def announce(self, name: str) -> None:
+        """A session is about to be written to; processes that have it open look at its file again."""
+        self.wrote = True
+        if name not in self._announced:
+            self._count = self._catalogue.count = self._folder.announce(self._count, name)
+            self._announced.add(name)
+
+    def _run(self, tickets: Sequence[Ticket]) -> None:
+        catalogue = self._catalogue
+        journals: dict[int, list[Ticket]] = {}
+        for ticket in tickets:
+            try:
+                with catalogue.lock:
+                    ticket.value, journal = self._decide(ticket.work)
+                journals.setdefault(id(journal), []).append(ticket)
+            except OSError as error:
+                ticket.fail(translate(error, f"writing to session {ticket.work.ask.session!r}"), error)
+            except Exception as error:  # noqa: BLE001 - for whoever asked, not for whoever leads
+                ticket.fail(error)
+        for journal in list(catalogue.touched.values()):
+            self._sync(journal, journals.get(id(journal), ()))
+        for ticket in tickets:
+            ticket.done = True
+        with catalogue.lock:
+            for journal in list(catalogue.touched.values()):
+                self._free(journal)
+                if journal.is_wasteful:
+                    with contextlib.suppress(OSError, CorruptionError):
+                        self._compact(journal)
+
+    def _sync(self, journal: Journal, tickets: Sequence[Ticket]) -> None:
+        """Make a journal's new lines last, for all who wrote them."""
+        try:
+            journal.sync()
+        except OSError as error:
+            with self._catalogue.lock:
+                with contextlib.suppress(OSError):
+                    journal.undo()
+                self._catalogue.touched.pop(journal.name, None)
+                self._catalogue.forget(journal.name)
+            _fail(tickets, translate(error, "syncing a journal", unclear=True), error)
+            return
+        for ticket in tickets:
+            ticket.done = True
+        with self._catalogue.lock, contextlib.suppress(OSError, CorruptionError):
+            journal.write_note()
+
+    def _decide(self, job: _Job) -> tuple[View, Journal | None]:
+        view, batch = decided(self._look, job.ask, job.decide)
+        journal = self._catalogue.journal(place(job.ask.session, hidden=job.ask.hidden))
+        if batch.lazy and journal is not None and all([isinstance(row, LaneRow) for row in batch.puts]):
+            journal.renew_claims(batch.puts)
+            self._catalogue.touched[journal.name] = journal
+            self._renewed = True
+        elif batch.puts or batch.drops:
+            journal = self._apply(job.ask, journal, batch)
+        elif journal is not None and not journal.settled:
+            self._catalogue.touched[journal.name] = journal  # what this rule saw must be on the disk when it returns
+        return view, journal
+
+    def _apply(self, ask: Ask, journal: Journal | None, batch: Batch) -> Journal | None:
+        catalogue = self._catalogue
+        rows: list[Row] = sorted(batch.puts, key=lambda row: not isinstance(row, SessionRow))
+        session = rows[0] if rows and isinstance(rows[0], SessionRow) else None
+        if journal is None and session is None:
+            return None
+        born = new_born() if journal is None else journal.born
+        self._keep_blobs(batch, journal, born)
+        if session is not None and session.touched > self._count.last:
+            self._count = self._count._replace(last=session.touched)
+            self._announced.clear()  # announced again, with this number
+        target = place(ask.session, hidden=ask.hidden)
+        target = target if session is None else place(session.id, hidden=session.hidden)
+        self.announce(target if journal is None else journal.name)
+        if journal is None:
+            journal = Journal.create(self._folder, target, born)
+            catalogue.keep(journal)
+        catalogue.touched[journal.name] = journal
+        drops = [(kind, key) for kind, key in batch.drops if kind is not Kind.SESSION]
+        if len(drops) < len(batch.drops):
+            self._remove(journal)
+            return None
+        if target == journal.name:
+            journal.append(rows, drops)
+            return journal
+        if catalogue.journal(target) is not None:
+            raise UnavailableError("another session of this name is being imported or deleted", hint="try again")
+        catalogue.forget(target)
+        self._move(journal, target, lambda: journal.append(rows, drops, to=target))
+        return journal
+
+    def _move(self, journal: Journal, target: str, append: Callable[[], None]) -> None:
+        name, catalogue = journal.name, self._catalogue
+        self.announce(target)
+        journal.sync()
+        try:
+            append()
+            journal.move(target)
+        except BaseException as error:
+            del catalogue.touched[name]
+            catalogue.forget(name)
+            if isinstance(error, OSError):
+                raise translate(error, "renaming a journal", unclear=True) from error
+            raise
+        del catalogue.touched[name]
+        catalogue.rename(name, journal)
+        catalogue.touched[target] = journal
+
+    def _remove(self, journal: Journal) -> None:
+        del self._catalogue.touched[journal.name]
+        self._catalogue.forget(journal.name)
+        try:
+            self._folder.remove(journal.name)
+        except OSError as error:
+            raise translate(error, "removing a journal", unclear=True) from error
+        journal.rows.released.update(journal.rows.uses)
+        journal.rows.uses.clear()
+        self._free(journal)
+
+    # blobs
+
+    def _keep_blobs(self, batch: Batch, journal: Journal | None, born: bytes) -> None:
+        refs = {ref for row in batch.puts for ref in getattr(row, "refs", None) or ()}
+        absent = [ref for ref in refs if ref not in batch.blobs and not self._blobs.has(ref)]
+        if absent:
+            raise BlobsAbsentError(absent)
+        new = [ref for ref in refs if journal is None or not journal.rows.uses[ref] or not self._blobs.has(ref)]
+        self._blobs.put({ref: batch.blobs[ref] for ref in new if ref in batch.blobs}, born)
+        self._blobs.use([ref for ref in new if ref not in batch.blobs], born)
+
+    def _free(self, journal: Journal) -> None:
+        """Remove the blobs that nobody needs any more since these lines."""
+        released, journal.rows.released = journal.rows.released, set()
+        for digest in released - journal.rows.uses.keys() if not journal.rows.damage else ():
+            with contextlib.suppress(OSError):
+                users = self._blobs.users(digest)
+                if users is not None and not any([self._needs(user, digest) for user in users - {journal.born}]):
+                    self._blobs.drop(digest)
+
+    def _needs(self, user: bytes, digest: bytes) -> bool:
+        """True if a journal refers to a blob, or may."""
+        for name, found in list(self._catalogue.summaries().items()):
+            if found.born == user or (found.damaged and not found.born):
+                journal = None if found.damaged else self._catalogue.journal(name)
+                if journal is None or journal.rows.damage or digest in journal.rows.uses:
+                    return True
+        return False
+
+    def _compact(self, journal: Journal) -> None:
+        journal.rewrite()
+        self._catalogue.touched.pop(journal.name, None)
+        self._catalogue.forget(journal.name)
+        anew = self._catalogue.journal(journal.name)
+        if anew is not None:
+            anew.write_note()
+
+
+def _fail(tickets: Sequence[Ticket], error: BaseException, cause: BaseException | None = None) -> None:
+    for ticket in tickets:
+        ticket.fail(error, cause)

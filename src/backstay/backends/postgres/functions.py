@@ -1,0 +1,405 @@
+"""What runs inside the server, so that a look, a write and a load are one statement each: one round trip.
+
+Made with the schema and named by a number: a later version adds functions beside these and leaves them to the processes
+that still use them. They know keys, revisions and references, and no rule.
+
+Answers are arrays of bytes, each a letter, numbers and the rest, because a single value costs the server less than rows
+of columns: `i` the clock and the features, `s` the session, `b` the one beside it, `n` a name, `k` a call, `m` how many
+calls, `c` a checkpoint, `p` a child, `f` a foreign id, `t` how many rows there are. A write that went through says `w`.
+
+`write_2` takes the lock of the session's row before anything else: all writers of a session come one after another, so
+nobody waits for somebody who waits for him, and whatever is compared afterwards stays as it is until the end. Blobs,
+which sessions share, are locked after that, all at once and in the order of their digests. Each statement inside sees
+what was committed before it began (READ COMMITTED): a blob is locked by one statement and its references are looked for
+by the next, or a commit that had just referred to it would be missed.
+
+A revision that is expected is NULL for a row that must not be there, and 0 where any will do.
+"""
+
+from backstay.port import Kind
+
+FORMAT = 2
+FAR = 1_000_000  # a sequence is moved only so far that it cannot go back behind a number that was just given
+
+# Plans are kept by the server's sessions and outlive the small tables they were made for: none may rest on a table
+# being small.
+_PLANS = "SET enable_seqscan = off"
+
+_LAST = "coalesce(pg_sequence_last_value('{schema_text}.touches'), 0)"
+_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_LOOK = """
+  p_hidden boolean, p_id bytea, p_names bytea[], p_every boolean, p_sequences bigint[], p_ids bytea[], p_low bytea,
+  p_high bytea, p_children bigint[], p_pending bytea[], p_counted bytea[], p_runs bigint[], p_journals bigint[],
+  p_ns bigint[], p_beside bytea, p_heads boolean"""
+_LOOKED = """
+  p_hidden, p_id, p_names, p_every, p_sequences, p_ids, p_low, p_high, p_children, p_pending, p_counted, p_runs,
+  p_journals, p_ns, p_beside, p_heads"""
+_SESSION = "int8send(sid) || int8send(revision) || int8send(touched) || body"
+_CALL = "'k'::bytea || int8send(c.run) || int8send(c.journal) || int8send(c.n) || int8send(c.revision) || c.body"
+
+# STABLE: every statement inside sees the caller's one moment.
+LOOK = f"""
+CREATE FUNCTION {{schema}}.look_2({_LOOK}) RETURNS bytea[] LANGUAGE plpgsql STABLE {_PLANS} AS {{body}}
+DECLARE
+  v bytea[];
+  v_sid bigint;
+  v_row bytea;
+  v_size integer;
+  v_unnamed boolean := false;
+  v_missing boolean := false;
+BEGIN
+  SELECT ARRAY['i'::bytea || int8send({_NOW}) || int8send({_LAST}) || int8send(read_features)
+    || int8send(write_features)] INTO v
+  FROM {{schema}}.meta WHERE format = {FORMAT};
+  IF p_beside IS NOT NULL THEN
+    v := v || ARRAY(SELECT 'b'::bytea || {_SESSION} FROM {{schema}}.sessions WHERE NOT hidden AND id = p_beside);
+  END IF;
+  SELECT sid, 's'::bytea || {_SESSION} INTO v_sid, v_row
+  FROM {{schema}}.sessions WHERE hidden = p_hidden AND id = p_id;
+  IF NOT FOUND THEN
+    RETURN v;
+  END IF;
+  v := v || v_row;
+  IF p_every THEN
+    p_names := ARRAY(SELECT name FROM {{schema}}.names WHERE sid = v_sid);
+    p_pending := CASE WHEN p_pending = '{{}}' THEN p_names ELSE p_pending END;
+  END IF;
+  IF p_names IS NOT NULL THEN
+    v_size := cardinality(v);
+    v := v || ARRAY(
+      SELECT 'n'::bytea || int8send(revision) || int8send(marks) || int8send(coalesce(run, -1))
+        || int8send(coalesce(journal, -1)) || int8send(coalesce(sequence, -1)) || int8send(octet_length(name)) || name
+        || body
+      FROM {{schema}}.names WHERE sid = v_sid AND name = ANY(p_names));
+    v_unnamed := cardinality(v) - v_size < cardinality(p_names) OR p_every;
+  END IF;
+  IF p_pending IS NOT NULL THEN
+    v := v || ARRAY(SELECT {_CALL} FROM {{schema}}.names n
+      JOIN {{schema}}.calls c ON c.sid = n.sid AND c.run = n.run AND c.journal = n.journal
+      WHERE n.sid = v_sid AND n.name = ANY(p_pending));
+  END IF;
+  IF p_counted IS NOT NULL THEN
+    v := v || ARRAY(SELECT 'm'::bytea || int8send(n.run) || int8send(n.journal) || int8send(coalesce((
+        SELECT max(c.n) + 1 FROM {{schema}}.calls c
+        WHERE c.sid = n.sid AND c.run = n.run AND c.journal = n.journal), 0))
+      FROM {{schema}}.names n WHERE n.sid = v_sid AND n.name = ANY(p_counted) AND n.run IS NOT NULL);
+  END IF;
+  IF p_runs IS NOT NULL THEN
+    v := v || ARRAY(SELECT {_CALL} FROM unnest(p_runs, p_journals, p_ns) AS w(run, journal, n)
+      JOIN {{schema}}.calls c ON c.sid = v_sid AND c.run = w.run AND c.journal = w.journal
+        AND c.n BETWEEN coalesce(w.n, 0) AND coalesce(w.n, 9223372036854775807));
+  END IF;
+  IF p_ids IS NOT NULL OR p_low IS NOT NULL THEN
+    v := v || ARRAY(SELECT 'f'::bytea || int8send(sequence) || id FROM {{schema}}.foreign_ids
+      WHERE sid = v_sid AND id = ANY(p_ids)
+      UNION SELECT 'f'::bytea || int8send(sequence) || id FROM {{schema}}.foreign_ids
+      WHERE sid = v_sid AND id >= p_low AND id < p_high);
+    p_sequences := p_sequences || ARRAY(
+      SELECT sequence FROM {{schema}}.foreign_ids WHERE sid = v_sid AND id = ANY(p_ids));
+  END IF;
+  IF p_heads THEN
+    p_sequences := coalesce(p_sequences, '{{}}');
+    p_sequences := p_sequences || ARRAY(SELECT DISTINCT sequence FROM {{schema}}.names
+      WHERE sid = v_sid AND name = ANY(p_names) AND sequence IS NOT NULL AND sequence <> ALL(p_sequences));
+  END IF;
+  IF p_sequences IS NOT NULL THEN
+    v_size := cardinality(v);
+    v := v || ARRAY(SELECT 'c'::bytea || int8send(sequence) || int8send(coalesce(parent, -1)) || body
+      FROM {{schema}}.checkpoints WHERE sid = v_sid AND sequence = ANY(p_sequences));
+    v_missing := cardinality(v) - v_size < cardinality(p_sequences);
+  END IF;
+  IF p_children IS NOT NULL THEN
+    v := v || ARRAY(SELECT 'p'::bytea || int8send(parent) || int8send(sequence)
+      FROM {{schema}}.checkpoints WHERE sid = v_sid AND parent = ANY(p_children));
+  END IF;
+  IF v_unnamed OR v_missing THEN
+    v := v || ('t'::bytea
+      || int8send(CASE WHEN v_unnamed THEN (SELECT count(*) FROM {{schema}}.names WHERE sid = v_sid) ELSE -1 END)
+      || int8send(CASE WHEN v_missing THEN (SELECT count(*) FROM {{schema}}.checkpoints WHERE sid = v_sid)
+        ELSE -1 END));
+  END IF;
+  RETURN v;
+END
+"""
+
+# Durability, the session and everything else that was looked at.
+_COMPARE = f"""
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'a write needs READ COMMITTED' USING ERRCODE = 'BS003';
+  ELSIF p_relaxed THEN
+    PERFORM set_config('synchronous_commit', 'off', true);
+  ELSIF current_setting('synchronous_commit') = 'off' THEN
+    PERFORM set_config('synchronous_commit', 'on', true);
+  END IF;
+  EXIT fits WHEN (SELECT (read_features & ~p_read) | (write_features & ~p_write) FROM {{schema}}.meta
+    WHERE format = {FORMAT}) <> 0;
+  IF p_touched IS NOT NULL THEN
+    v_touched := nextval('{{schema_text}}.touches');
+    IF p_touched - v_touched > {FAR} THEN
+      PERFORM 1 FROM {{schema}}.meta WHERE format = {FORMAT} FOR UPDATE;
+      PERFORM setval('{{schema_text}}.touches', p_touched - 1) WHERE {_LAST} < p_touched - {FAR};
+    END IF;
+    WHILE v_touched < p_touched LOOP
+      v_touched := nextval('{{schema_text}}.touches');
+    END LOOP;
+    EXIT fits WHEN p_exact AND v_touched <> p_touched;
+  END IF;
+  IF p_body IS NULL THEN
+    SELECT sid, revision INTO v_sid, v_revision FROM {{schema}}.sessions
+    WHERE hidden = p_hidden AND id = p_id AND sid = p_sid FOR NO KEY UPDATE;
+    EXIT fits WHEN NOT FOUND OR v_revision <> coalesce(nullif(p_expect, 0), v_revision);
+  ELSIF p_expect IS NULL THEN
+    INSERT INTO {{schema}}.sessions(
+      hidden, id, uid, touched, revision, checkpoints, logical, status, agent, body)
+    VALUES (p_put_hidden, p_put_id, p_uid, coalesce(v_touched, 0), p_revision, p_checkpoints, p_logical, p_status,
+      p_agent, p_body)
+    ON CONFLICT (hidden, id) DO NOTHING RETURNING sid INTO v_sid;
+    EXIT fits WHEN NOT FOUND;
+    v_changed := true;
+  ELSE
+    UPDATE {{schema}}.sessions SET hidden = p_put_hidden, id = p_put_id, uid = p_uid, revision = p_revision,
+      touched = coalesce(v_touched, touched), checkpoints = p_checkpoints, logical = p_logical, status = p_status,
+      agent = p_agent, body = p_body
+    WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND revision = p_expect RETURNING sid INTO v_sid;
+    EXIT fits WHEN NOT FOUND;
+    v_changed := true;
+  END IF;
+  IF p_beside IS NOT NULL THEN
+    v_revision := (SELECT revision FROM {{schema}}.sessions WHERE NOT hidden AND id = p_beside AND sid <> v_sid);
+    EXIT fits WHEN v_revision IS DISTINCT FROM p_beside_expect;
+  END IF;
+  FOR i IN 1 .. coalesce(cardinality(p_j_runs), 0) LOOP
+    EXIT fits WHEN p_j_counts[i] <> coalesce((SELECT max(n) + 1 FROM {{schema}}.calls
+      WHERE sid = v_sid AND run = p_j_runs[i] AND journal = p_j_journals[i]), 0);
+  END LOOP;
+  IF p_absent IS NOT NULL THEN
+    EXIT fits WHEN EXISTS (SELECT 1 FROM {{schema}}.foreign_ids WHERE sid = v_sid AND id = ANY(p_absent));
+  END IF;
+"""
+
+# A row that was looked at and is to be put is compared by the statement that changes it.
+_PUT = """
+  FOR i IN 1 .. coalesce(cardinality(p_n_names), 0) LOOP
+    IF p_n_bodies[i] IS NULL THEN
+      v_revision := (SELECT revision FROM {schema}.names WHERE sid = v_sid AND name = p_n_names[i]);
+      EXIT fits WHEN v_revision IS DISTINCT FROM p_n_expects[i];
+    ELSIF p_n_expects[i] > 0 THEN
+      UPDATE {schema}.names SET revision = p_revision, marks = p_n_marks[i], run = p_n_runs[i],
+        journal = p_n_journals[i], sequence = p_n_sequences[i], body = p_n_bodies[i]
+      WHERE sid = v_sid AND name = p_n_names[i] AND revision = p_n_expects[i];
+      EXIT fits WHEN NOT FOUND;
+      v_changed := true;
+    ELSE
+      IF p_n_expects[i] = 0 THEN
+        DELETE FROM {schema}.names WHERE sid = v_sid AND name = p_n_names[i];
+      END IF;
+      INSERT INTO {schema}.names(sid, name, revision, marks, run, journal, sequence, body)
+      VALUES (v_sid, p_n_names[i], p_revision, p_n_marks[i], p_n_runs[i], p_n_journals[i], p_n_sequences[i],
+        p_n_bodies[i]);
+      v_changed := true;
+    END IF;
+  END LOOP;
+  FOR i IN 1 .. coalesce(cardinality(p_c_runs), 0) LOOP
+    IF p_c_bodies[i] IS NULL THEN
+      v_revision := (SELECT revision FROM {schema}.calls
+        WHERE sid = v_sid AND run = p_c_runs[i] AND journal = p_c_journals[i] AND n = p_c_ns[i]);
+      EXIT fits WHEN v_revision IS DISTINCT FROM p_c_expects[i];
+    ELSIF p_c_expects[i] > 0 THEN
+      UPDATE {schema}.calls SET revision = p_revision, body = p_c_bodies[i]
+      WHERE sid = v_sid AND run = p_c_runs[i] AND journal = p_c_journals[i] AND n = p_c_ns[i]
+        AND revision = p_c_expects[i];
+      EXIT fits WHEN NOT FOUND;
+      v_changed := true;
+    ELSE
+      IF p_c_expects[i] = 0 THEN
+        DELETE FROM {schema}.calls
+        WHERE sid = v_sid AND run = p_c_runs[i] AND journal = p_c_journals[i] AND n = p_c_ns[i];
+      END IF;
+      INSERT INTO {schema}.calls(sid, run, journal, n, revision, body)
+      VALUES (v_sid, p_c_runs[i], p_c_journals[i], p_c_ns[i], p_revision, p_c_bodies[i]);
+      v_changed := true;
+    END IF;
+  END LOOP;
+  IF p_bump AND p_body IS NULL THEN
+    UPDATE {schema}.sessions SET revision = p_revision WHERE sid = v_sid;
+  END IF;
+  FOR i IN 1 .. coalesce(cardinality(p_k_sequences), 0) LOOP
+    INSERT INTO {schema}.checkpoints(sid, sequence, parent, body)
+    VALUES (v_sid, p_k_sequences[i], p_k_parents[i], p_k_bodies[i])
+    ON CONFLICT (sid, sequence) DO UPDATE SET parent = excluded.parent, body = excluded.body;
+  END LOOP;
+  FOR i IN 1 .. coalesce(cardinality(p_w_sequences), 0) LOOP
+    INSERT INTO {schema}.keyframes(sid, sequence, body) VALUES (v_sid, p_w_sequences[i], p_w_bodies[i])
+    ON CONFLICT (sid, sequence) DO UPDATE SET body = excluded.body;
+  END LOOP;
+  FOR i IN 1 .. coalesce(cardinality(p_f_sequences), 0) LOOP
+    INSERT INTO {schema}.foreign_ids(sid, sequence, id) VALUES (v_sid, p_f_sequences[i], p_f_ids[i])
+    ON CONFLICT (sid, sequence) DO UPDATE SET id = excluded.id;
+  END LOOP;
+"""
+
+# References go and come; a blob that nobody refers to any more goes. Those who insert wait only for those who inserted
+# the same before, and those who lock only for those who lock, both in the order of digests: so there is no circle. A
+# blob that another removes between the insert that found it and the lock is therefore a miss: to insert it now, with
+# locks held, could close one.
+_REFER = """
+  IF p_x_session THEN
+    WITH gone AS (DELETE FROM {schema}.refs WHERE sid = v_sid RETURNING digest)
+    SELECT array_agg(DISTINCT digest) INTO v_gone FROM gone;
+  ELSIF p_r_kinds IS NOT NULL THEN
+    WITH gone AS (
+      DELETE FROM {schema}.refs r USING unnest(p_r_kinds, p_r_numbers) AS d(kind, number)
+      WHERE r.sid = v_sid AND r.kind = d.kind AND r.number = d.number RETURNING r.digest)
+    SELECT array_agg(DISTINCT digest) INTO v_gone FROM gone;
+  END IF;
+  IF p_b_digests IS NOT NULL OR v_gone IS NOT NULL THEN
+    INSERT INTO {schema}.blobs(digest, data)
+    SELECT b.digest, b.data FROM unnest(p_b_digests, p_b_contents) AS b(digest, data) WHERE b.data IS NOT NULL
+    ORDER BY b.digest ON CONFLICT (digest) DO NOTHING;
+    IF v_gone IS NULL THEN
+      v_held := ARRAY(SELECT digest FROM {schema}.blobs WHERE digest = ANY(p_b_digests) ORDER BY digest FOR KEY SHARE);
+    ELSE
+      v_held := ARRAY(
+        SELECT digest FROM {schema}.blobs WHERE digest = ANY(p_b_digests || v_gone) ORDER BY digest FOR UPDATE);
+    END IF;
+    IF NOT p_b_digests <@ v_held THEN
+      v_lost := (SELECT string_agg(encode(b.digest, 'hex'), ' ')
+        FROM unnest(p_b_digests, p_b_contents) AS b(digest, data)
+        WHERE b.data IS NULL AND b.digest <> ALL(v_held));
+      EXIT fits WHEN v_lost IS NULL;
+      RAISE EXCEPTION 'blobs are needed and not here' USING ERRCODE = 'BS001', DETAIL = v_lost;
+    END IF;
+    INSERT INTO {schema}.refs(sid, kind, number, digest)
+    SELECT v_sid, d.kind, d.number, d.digest FROM unnest(p_d_kinds, p_d_numbers, p_d_digests) AS d(kind, number, digest)
+    ON CONFLICT DO NOTHING;
+    DELETE FROM {schema}.blobs b
+    WHERE b.digest = ANY(v_gone) AND NOT EXISTS (SELECT 1 FROM {schema}.refs r WHERE r.digest = b.digest);
+  END IF;
+"""
+
+_DROP = """
+  IF p_x_session THEN
+    DELETE FROM {schema}.calls WHERE sid = v_sid;
+    DELETE FROM {schema}.names WHERE sid = v_sid;
+    DELETE FROM {schema}.keyframes WHERE sid = v_sid;
+    DELETE FROM {schema}.foreign_ids WHERE sid = v_sid;
+    DELETE FROM {schema}.checkpoints WHERE sid = v_sid;
+    DELETE FROM {schema}.sessions WHERE sid = v_sid;
+  END IF;
+  IF p_x_names IS NOT NULL THEN
+    DELETE FROM {schema}.names WHERE sid = v_sid AND name = ANY(p_x_names);
+  END IF;
+  IF p_x_runs IS NOT NULL THEN
+    DELETE FROM {schema}.calls c USING unnest(p_x_runs, p_x_journals, p_x_ns) AS d(run, journal, n)
+    WHERE c.sid = v_sid AND c.run = d.run AND c.journal = d.journal AND (d.n IS NULL OR c.n = d.n);
+  END IF;
+  IF p_x_keyframes IS NOT NULL THEN
+    DELETE FROM {schema}.keyframes WHERE sid = v_sid AND sequence = ANY(p_x_keyframes);
+  END IF;
+  IF p_x_sequences IS NOT NULL THEN
+    DELETE FROM {schema}.foreign_ids WHERE sid = v_sid AND sequence = ANY(p_x_sequences);
+    DELETE FROM {schema}.checkpoints WHERE sid = v_sid AND sequence = ANY(p_x_sequences);
+  END IF;
+"""
+
+WRITE = f"""
+CREATE FUNCTION {{schema}}.write_2({_LOOK},
+  p_relaxed boolean, p_read bigint, p_write bigint, p_revision bigint, p_sid bigint, p_expect bigint,
+  p_beside_expect bigint, p_absent bytea[], p_bump boolean, p_wakes boolean,
+  p_put_hidden boolean, p_put_id bytea, p_uid bytea, p_checkpoints bigint, p_logical bigint, p_status bytea,
+  p_agent bytea, p_body bytea, p_touched bigint, p_exact boolean,
+  p_j_runs bigint[], p_j_journals bigint[], p_j_counts bigint[],
+  p_n_names bytea[], p_n_expects bigint[], p_n_marks bigint[], p_n_runs bigint[], p_n_journals bigint[],
+  p_n_sequences bigint[], p_n_bodies bytea[],
+  p_c_runs bigint[], p_c_journals bigint[], p_c_ns bigint[], p_c_expects bigint[], p_c_bodies bytea[],
+  p_k_sequences bigint[], p_k_parents bigint[], p_k_bodies bytea[], p_w_sequences bigint[], p_w_bodies bytea[],
+  p_f_sequences bigint[], p_f_ids bytea[],
+  p_r_kinds bigint[], p_r_numbers bigint[], p_d_kinds bigint[], p_d_numbers bigint[], p_d_digests bytea[],
+  p_b_digests bytea[], p_b_contents bytea[],
+  p_x_session boolean, p_x_names bytea[], p_x_runs bigint[], p_x_journals bigint[], p_x_ns bigint[],
+  p_x_keyframes bigint[], p_x_sequences bigint[])
+RETURNS bytea[] LANGUAGE plpgsql {_PLANS} AS {{body}}
+DECLARE
+  v_sid bigint;
+  v_revision bigint;
+  v_touched bigint;
+  v_changed boolean := false;
+  v_gone bytea[];
+  v_held bytea[];
+  v_lost text;
+BEGIN
+  <<fits>>
+  BEGIN{_COMPARE}{_PUT}{_REFER}{_DROP}
+    IF p_wakes THEN
+      PERFORM pg_notify('{{channel}}', '');
+    END IF;
+    RETURN ARRAY['w'::bytea || int8send({_NOW}) || int8send({_LAST}) || int8send(v_sid)
+      || int8send(coalesce(v_touched, 0))];
+  END fits;
+  IF v_changed OR v_held IS NOT NULL THEN
+    RAISE EXCEPTION 'what a write rests on has changed' USING ERRCODE = 'BS002';
+  END IF;
+  RETURN {{schema}}.look_2({_LOOKED});
+END
+"""
+
+# From a checkpoint along its parents to a keyframe, and the blobs they need. 5 and 6 say how many rows there are where
+# what was asked for is not there, 7 stands for a row that is missing.
+STATE = f"""
+CREATE FUNCTION {{schema}}.state_2(p_id bytea, p_name bytea, p_sequence bigint, p_without bigint[])
+RETURNS TABLE(o_kind integer, o_number bigint, o_parent bigint, o_body bytea)
+LANGUAGE plpgsql STABLE {_PLANS} AS {{body}}
+DECLARE
+  v_sid bigint;
+  v_next bigint := p_sequence;
+  v_keyframe bytea;
+  v_numbers bigint[] := '{{}}';
+BEGIN
+  SELECT 0, sid, touched, body INTO o_kind, v_sid, o_number, o_body FROM {{schema}}.sessions
+  WHERE NOT hidden AND id = p_id;
+  IF NOT FOUND THEN
+    RETURN;
+  END IF;
+  RETURN NEXT;
+  IF p_name IS NOT NULL THEN
+    SELECT 1, sequence, body INTO o_kind, v_next, o_body FROM {{schema}}.names WHERE sid = v_sid AND name = p_name;
+    IF FOUND THEN
+      o_number := v_next;
+    ELSE
+      SELECT 5, count(*) INTO o_kind, o_number FROM {{schema}}.names WHERE sid = v_sid;
+    END IF;
+    RETURN NEXT;
+  ELSIF NOT EXISTS (SELECT 1 FROM {{schema}}.checkpoints WHERE sid = v_sid AND sequence = p_sequence) THEN
+    SELECT 6, count(*) INTO o_kind, o_number FROM {{schema}}.checkpoints WHERE sid = v_sid;
+    RETURN NEXT;
+    RETURN;
+  END IF;
+  o_kind := 2;
+  WHILE v_next IS NOT NULL AND v_keyframe IS NULL LOOP
+    o_number := v_next;
+    SELECT c.parent, c.body, k.body INTO o_parent, o_body, v_keyframe FROM {{schema}}.checkpoints c
+    LEFT JOIN {{schema}}.keyframes k ON k.sid = c.sid AND k.sequence = c.sequence
+      AND k.sequence <> ALL(coalesce(p_without, '{{}}'))
+    WHERE c.sid = v_sid AND c.sequence = v_next;
+    IF NOT FOUND THEN
+      SELECT body INTO v_keyframe FROM {{schema}}.keyframes
+      WHERE sid = v_sid AND sequence = v_next AND sequence <> ALL(coalesce(p_without, '{{}}'));
+      o_kind := 7;
+    END IF;
+    RETURN NEXT;
+    v_numbers := v_numbers || v_next;
+    v_next := CASE WHEN o_parent < v_next THEN o_parent END;
+  END LOOP;
+  IF v_keyframe IS NOT NULL THEN
+    o_kind := 3;
+    o_body := v_keyframe;
+    RETURN NEXT;
+  END IF;
+  RETURN QUERY SELECT 4, 0::bigint, 0::bigint, b.digest || b.data FROM {{schema}}.blobs b WHERE b.digest IN (
+    SELECT r.digest FROM unnest(v_numbers) WITH ORDINALITY AS d(number, place) JOIN {{schema}}.refs r
+    ON r.sid = v_sid AND r.number = d.number
+      AND r.kind = CASE WHEN d.place = cardinality(v_numbers) THEN {Kind.KEYFRAME:d} ELSE {Kind.CHECKPOINT:d} END);
+END
+"""
+
+FUNCTIONS = (LOOK, WRITE, STATE)

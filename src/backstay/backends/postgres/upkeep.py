@@ -1,0 +1,168 @@
+"""What keeps a store in shape: rows that belong to nothing, blobs that nobody needs, room given back.
+
+A check reads one moment. Tending works in steps of its own transactions, so that nobody waits for it long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+
+from backstay.backends.postgres.pool import Wire
+from backstay.backends.postgres.protocol import text_bytes
+from backstay.backends.postgres.views import line_columns, name_columns
+from backstay.errors import CorruptionError
+from backstay.model import Problem
+from backstay.port import CheckpointRow, Kind, SessionRow
+from backstay.port.row_codec import is_foreign, open_checkpoint, open_name, open_session
+
+_STRAY = "NOT EXISTS(SELECT 1 FROM {schema}.sessions s WHERE s.sid = t.sid)"
+_UNUSED = "NOT EXISTS(SELECT 1 FROM {schema}.refs r WHERE r.digest = t.digest)"
+_LEADS_NOWHERE = f"""NOT EXISTS(
+  SELECT 1 FROM {{schema}}.checkpoints c WHERE c.sid = t.sid AND c.sequence = t.number AND t.kind = {Kind.CHECKPOINT:d})
+AND NOT EXISTS(
+  SELECT 1 FROM {{schema}}.keyframes k WHERE k.sid = t.sid AND k.sequence = t.number AND t.kind = {Kind.KEYFRAME:d})"""
+_NO_CHECKPOINT = "NOT EXISTS(SELECT 1 FROM {schema}.checkpoints c WHERE c.sid = t.sid AND c.sequence = t.sequence)"
+# Table, what makes a row of it an orphan, and what to call it.
+_ORPHANS = (
+    *[(table, _STRAY, f"rows of no session ({table})") for table in ("names", "calls", "checkpoints")],
+    ("keyframes", _NO_CHECKPOINT, "keyframes of no checkpoint"),
+    ("foreign_ids", _NO_CHECKPOINT, "foreign ids of no checkpoint"),
+    ("refs", _LEADS_NOWHERE, "references of no row"),
+)
+_ABSENT_BLOBS = (
+    "SELECT DISTINCT s.id, t.number FROM {schema}.refs t JOIN {schema}.sessions s ON s.sid = t.sid "
+    "WHERE NOT EXISTS(SELECT 1 FROM {schema}.blobs b WHERE b.digest = t.digest) ORDER BY s.id, t.number LIMIT 1000"
+)
+_MISCOUNTED = (
+    "SELECT s.id FROM {schema}.sessions s WHERE NOT s.hidden AND "
+    "s.checkpoints <> (SELECT count(*) FROM {schema}.checkpoints c WHERE c.sid = s.sid) ORDER BY s.id"
+)
+_LINES = (
+    "SELECT sid, hidden, id, uid, checkpoints, logical, status, agent, body FROM {schema}.sessions ORDER BY hidden, id"
+)
+_NAMES = "SELECT name, marks, run, journal, sequence, body FROM {schema}.names WHERE sid = %s ORDER BY name"
+_UNNAMED = (
+    "SELECT sequence, parent, body FROM {schema}.checkpoints c WHERE sid = %s AND sequence > %s AND NOT EXISTS("
+    "SELECT 1 FROM {schema}.foreign_ids f WHERE f.sid = c.sid AND f.sequence = c.sequence) ORDER BY sequence LIMIT 200"
+)
+_MEND_LINE = (
+    "UPDATE {schema}.sessions SET uid = %s, checkpoints = %s, logical = %s, status = %s, agent = %s::bytea "
+    "WHERE sid = %s"
+)
+_MEND_NAME = (
+    "UPDATE {schema}.names SET marks = %s, run = %s::bigint, journal = %s::bigint, sequence = %s::bigint "
+    "WHERE sid = %s AND name = %s"
+)
+_MEND_ID = "INSERT INTO {schema}.foreign_ids(sid, sequence, id) VALUES (%s, %s, %s)"
+# Locked by one statement, looked at again by the next: a commit that holds one has its reference in by then.
+_UNUSED_BLOBS = (
+    f"SELECT t.digest FROM {{schema}}.blobs t WHERE t.digest > %s AND {_UNUSED} ORDER BY t.digest LIMIT 500 "
+    "FOR UPDATE SKIP LOCKED"
+)
+_DROP_BLOBS = f"DELETE FROM {{schema}}.blobs t WHERE t.digest = ANY(%s::bytea[]) AND {_UNUSED}"
+_ALONE = (
+    "LOCK TABLE {schema}.sessions, {schema}.names, {schema}.checkpoints, {schema}.keyframes, {schema}.calls, "
+    "{schema}.foreign_ids, {schema}.refs, {schema}.blobs IN SHARE ROW EXCLUSIVE MODE"
+)
+_TABLES = ("checkpoints", "keyframes", "blobs", "refs", "calls", "sessions", "names", "foreign_ids")
+
+
+def check(wire: Wire) -> list[Problem]:
+    """Nothing left without an owner, nothing referred to that is not there."""
+    problems = []
+    with wire.transaction("ISOLATION LEVEL REPEATABLE READ READ ONLY"):
+        for table, orphaned, what in (*_ORPHANS, ("blobs", _UNUSED, "blobs that no row needs")):
+            ((count,),) = wire.rows(f"SELECT count(*) FROM {{schema}}.{table} t WHERE {orphaned}")
+            if count:
+                problems.append(Problem(what=f"{count} {what}", cost="space only", remedy="verify(repair=True)"))
+        for session, number in wire.rows(_ABSENT_BLOBS):
+            what = f"session {_text(session)!r}: a blob that checkpoint #{number} needs is missing"
+            problems.append(Problem(what=what, cost="that checkpoint and those that rest on it", remedy="salvage"))
+        for (session,) in wire.rows(_MISCOUNTED):
+            problems.append(Problem(what=f"session {_text(session)!r} counts other checkpoints than it has"))
+        problems += [
+            Problem(what=what, remedy="verify(repair=True)" if fix else "") for what, fix in _disagreements(wire)
+        ]
+    return problems
+
+
+Fix = tuple[str, list[Any]]
+
+
+def _disagreements(wire: Wire) -> Iterator[tuple[str, Fix | None]]:
+    """Bodies that do not open, and index columns that say otherwise than their bodies, with what would mend them."""
+    for sid, hidden, id_, *columns, body in wire.rows(_LINES):
+        try:
+            line = open_session(body, id_=_text(id_), hidden=hidden)
+        except CorruptionError as error:
+            yield str(error.args[0]), None
+            continue
+        if columns != line_columns(line):
+            fix = _MEND_LINE, [*line_columns(line), sid]
+            yield f"the line of session {line.id!r} does not agree with its index", fix
+        yield from _wrong_names(wire, sid, line)
+        yield from _lost_ids(wire, sid, line)
+
+
+def _wrong_names(wire: Wire, sid: int, line: SessionRow) -> Iterator[tuple[str, Fix | None]]:
+    for name, *columns, body in wire.rows(_NAMES, sid):
+        try:
+            row = open_name(body, uid=line.uid, name=_text(name))
+        except CorruptionError as error:
+            yield f"session {line.id!r}: {error.args[0]}", None
+            continue
+        if columns != name_columns(row):
+            what = f"session {line.id!r}: the row of {row.name!r} does not agree with its index"
+            yield what, (_MEND_NAME, [*name_columns(row), sid, name])
+
+
+def _lost_ids(wire: Wire, sid: int, line: SessionRow) -> Iterator[tuple[str, Fix | None]]:
+    """Foreign ids that the index does not know."""
+    after = 0
+    while page := wire.rows(_UNNAMED, sid, after):
+        after = page[-1][0]
+        for sequence, parent, body in page:
+            row = open_checkpoint(body, uid=line.uid, sequence=sequence, parent=parent)
+            if isinstance(row, CheckpointRow) and is_foreign(row, line.uid):
+                what = f"session {line.id!r}: checkpoint #{sequence} is not found by its id"
+                yield what, (_MEND_ID, [sid, sequence, text_bytes(row.id)])
+
+
+def tend(wire: Wire, *, repair: bool) -> list[str]:
+    """Sweep blobs that nobody needs; with `repair`, rows that belong to nothing. Then give room back."""
+    done = []
+    if repair:
+        with wire.transaction():
+            wire.do(_ALONE)
+            for table, orphaned, what in _ORPHANS:
+                count = wire.do(f"DELETE FROM {{schema}}.{table} t WHERE {orphaned}")
+                done += [f"{count} {what} removed"] if count else []
+            for what, fix in [(what, fix) for what, fix in _disagreements(wire) if fix is not None]:
+                wire.do(fix[0], *fix[1])
+                done.append(f"{what}: mended")
+    swept = _sweep(wire)
+    done += [f"{swept} blobs that no row needs removed"] if swept else []
+    for table in _TABLES:
+        try:
+            wire.connection.execute(wire.place(f"VACUUM {{schema}}.{table}"))
+        except psycopg.errors.InsufficientPrivilege:
+            break  # the server does it in its own time
+    return done
+
+
+def _sweep(wire: Wire) -> int:
+    after, count = b"", 0
+    while True:
+        with wire.transaction():
+            found = [digest for (digest,) in wire.rows(_UNUSED_BLOBS, after)]
+            count += wire.do(_DROP_BLOBS, found) if found else 0
+        if not found:
+            return count
+        after = max(found)
+
+
+def _text(kept: bytes) -> str:
+    return kept.decode("utf-8", "surrogatepass")

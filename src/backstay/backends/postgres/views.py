@@ -1,0 +1,393 @@
+"""What is known of one session: asked of the server in one round trip, kept after a write, and seen by rules as a View.
+
+Whatever a rule was shown is a dependency of its write, which names the revisions of the rows it saw; so it does no harm
+if what is kept is old, and something may even be guessed: that a journal which was just begun is empty, or that nobody
+has used a foreign id. Only a session's own row is a dependency when a rule has looked at it and not otherwise, so that
+the calls of a run do not miss because somebody commits on another branch.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from backstay.backends.postgres.protocol import Sent, all_text_bytes, pack_bool, pack_ints, pack_texts, text_bytes
+from backstay.errors import CorruptionError
+from backstay.ids import sequence_of
+from backstay.port import (
+    Ask,
+    Batch,
+    CallKey,
+    CallRow,
+    CheckpointRow,
+    Features,
+    JournalKey,
+    Kind,
+    LaneRow,
+    SessionRow,
+    TagRow,
+    Unreadable,
+    View,
+    live_lanes,
+    numbered,
+    refuse_unknown,
+)
+from backstay.port.lease import clock_us
+from backstay.port.row_codec import is_foreign, open_call, open_checkpoint, open_name, open_session
+from backstay.port.rows import marks_of
+
+LOOK = "SELECT {schema}.look_2(" + ", ".join(["%s"] * 16) + ")"
+LOOK_TYPES = (16, 17, 1001, 16, 1016, 1001, 17, 17, 1016, 1001, 1001, 1016, 1016, 1016, 17, 16)
+
+_EMPTY_LIST = struct.pack("!iii", 0, 0, 17)
+_ONE, _TWO, _THREE, _FOUR, _SIX = [struct.Struct(f"!{count}q") for count in (1, 2, 3, 4, 6)]
+_MOST_NAMES = 256
+_MOST_CALLS = 1024
+_MOST_BYTES = 1 << 20
+
+
+class Watched(View, kw_only=True):
+    """A view that remembers whether the session's row was looked at."""
+
+    looked: bool = False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "session":
+            self.looked = True
+        return super().__getattribute__(name)
+
+
+def joined(asks: Iterable[Ask]) -> Ask:
+    """One ask for what several want to know of one session. A prefix and a session beside it are those of the first."""
+    first, *others = asks
+    for ask in others:
+        names = None if first.names is None or ask.names is None else _both(first.names, ask.names)
+        pending = None if first.pending is None or ask.pending is None else _both(first.pending, ask.pending)
+        first = msgspec.structs.replace(
+            first,
+            names=names,
+            heads=first.heads or ask.heads,
+            sequences=_both(first.sequences, ask.sequences),
+            ids=_both(first.ids, ask.ids),
+            children_of=_both(first.children_of, ask.children_of),
+            pending=pending,
+            counted=_both(first.counted, ask.counted),
+            calls=_both(first.calls, ask.calls),
+            journals=_both(first.journals, ask.journals),
+        )
+    return first
+
+
+def _both(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(one + other)) if one and other else one or other
+
+
+def look_values(ask: Ask, uid: bytes | None) -> list[Sent]:
+    """What the server is asked. Where the ids of a session with this `uid` lead, only we can tell."""
+    pending = ask.names if ask.pending is None else ask.pending
+    keys: list[tuple[int, int, int | None]] = [*ask.calls, *[(*at, None) for at in ask.journals]]
+    located = [] if uid is None else [sequence_of(id_, uid) for id_ in ask.ids]
+    sequences = [*ask.sequences, *[at for at in located if at is not None]]
+    low = text_bytes(ask.prefix) if ask.prefix else None
+    return [
+        pack_bool(ask.hidden),
+        text_bytes(ask.session),
+        pack_texts(all_text_bytes(ask.names or ())),
+        pack_bool(ask.names is None),
+        pack_ints(list(dict.fromkeys(sequences))),
+        pack_texts(all_text_bytes(ask.ids)) if ask.ids else None,
+        low,
+        None if low is None else low + b"\xff",
+        pack_ints(ask.children_of),
+        _EMPTY_LIST if pending is None else pack_texts(all_text_bytes(pending)),
+        pack_texts(all_text_bytes(ask.counted)),
+        pack_ints([key[0] for key in keys]),
+        pack_ints([key[1] for key in keys]),
+        pack_ints([key[2] for key in keys]),
+        None if ask.beside is None else text_bytes(ask.beside),
+        pack_bool(ask.heads),
+    ]
+
+
+Named = tuple[LaneRow | TagRow | None, int | None]  # with its revision
+Called = tuple[CallRow | Unreadable | None, int | None]
+_ABSENT: tuple[None, None] = (None, None)
+
+
+class Known:
+    """See the module's text. What is said of checkpoints, foreign ids and other sessions holds as it was read only."""
+
+    def __init__(self, ask: Ask) -> None:
+        self.place = ask.hidden, ask.session
+        self.read = ask  # what was asked of the server, as long as nothing was written since
+        self.pristine = True  # read within this very call, and nothing decided since
+        self.sid: int | None = None
+        self.session: SessionRow | None = None
+        self.revision: int | None = None
+        self.names: dict[str, Named] = {}
+        self.every = ask.names is None
+        self.counts: dict[JournalKey, int] = {}
+        self.calls: dict[CallKey, Called] = {}
+        self.checkpoints: dict[int, CheckpointRow | Unreadable] = {}
+        self.foreign: dict[str, int] = {}
+        self.children: dict[int, list[int]] = {}
+        self.beside: SessionRow | None = None
+        self.beside_revision: int | None = None
+        self.last = 0  # of the numbers that were given
+        self.losses = 0
+        self._ahead_us = 0
+
+    @property
+    def uid(self) -> bytes | None:
+        """The session's uid."""
+        return None if self.session is None else self.session.uid
+
+    def has_name(self, name: str) -> bool:
+        """True if a branch or tag of this name is known to be there."""
+        return self.names.get(name, _ABSENT)[0] is not None
+
+    def heard(self, now_us: int, last: int) -> None:
+        """Set the clock by the server's."""
+        self._ahead_us = now_us - clock_us()
+        self.last = last
+
+    # what a rule sees
+
+    def view(self, ask: Ask, *, again: bool = False) -> Watched | None:
+        """The answer to an ask; None if it is not known here."""
+        now_us = clock_us() + self._ahead_us
+        view = Watched(now_us=now_us, wall_us=now_us, fresh=self.last + 1, again=again)
+        if not self._covers(ask):
+            return None
+        view.beside = self.beside
+        if self.session is None:
+            return view
+        names = self.names if ask.names is None else {name: self.names.get(name, _ABSENT) for name in ask.names}
+        rows = [row for row, _ in names.values()]
+        lanes = {row.name: row for row in rows if isinstance(row, LaneRow)}
+        view.session = self.session
+        view.lanes = lanes
+        view.tags = {row.name: row for row in rows if isinstance(row, TagRow)}
+        view.live = live_lanes(lanes.values(), now_us=now_us, wall_us=now_us, server_clock=True)
+        for name in lanes if ask.pending is None else ask.pending:
+            if name in lanes:
+                journal = self._journal((lanes[name].run, lanes[name].journal))
+                if journal is None:
+                    return None
+                view.pending = {**view.pending, name: journal}
+        for at in ask.journals:
+            journal = self._journal(at)
+            if journal is None:
+                return None
+            view.journals = {**view.journals, at: journal}
+        counted = {
+            name: self.counts.get((lanes[name].run, lanes[name].journal)) for name in ask.counted if name in lanes
+        }
+        if None in counted.values() or not all([at in self.calls for at in ask.calls]):
+            return None
+        view.counts = {name: count or 0 for name, count in counted.items()}
+        view.calls = {at: row for at in ask.calls if (row := self.calls[at][0]) is not None}
+        if ask.sequences or ask.ids or ask.prefix or ask.children_of or ask.heads:
+            self._show_history(view, ask)
+        return view
+
+    def _covers(self, ask: Ask) -> bool:
+        read, uid = self.read, self.uid
+        return (
+            (self.every or (ask.names is not None and all([name in self.names for name in ask.names])))
+            and all([at in read.sequences for at in ask.sequences])
+            and all([id_ in read.ids or (uid is not None and sequence_of(id_, uid) is None) for id_ in ask.ids])
+            and all([at in read.children_of for at in ask.children_of])
+            and (read.heads or not ask.heads)
+            and ask.prefix in ("", read.prefix)
+            and ask.beside in (None, read.beside)
+        )
+
+    def _journal(self, at: JournalKey) -> list[CallRow | Unreadable] | None:
+        """All calls under a journal; None if not all are known."""
+        count = self.counts.get(at)
+        if count is None:
+            return None
+        calls = [self.calls.get((*at, n)) for n in range(count)]
+        if None in calls:
+            return None
+        return numbered([call[0] for call in calls if call is not None and call[0] is not None], *at)
+
+    def _show_history(self, view: View, ask: Ask) -> None:
+        uid = self.uid or b""
+        wanted = list(ask.sequences)
+        if ask.heads:
+            wanted += [lane.head.sequence for lane in view.lanes.values() if lane.head is not None]
+            wanted += [tag.sequence for tag in view.tags.values()]
+        for id_ in ask.ids:
+            at = self.foreign.get(id_)
+            at = sequence_of(id_, uid) if at is None else at
+            row = None if at is None else self.checkpoints.get(at)
+            if at is not None and (isinstance(row, Unreadable) or (row is not None and row.id == id_)):
+                wanted.append(at)
+        view.checkpoints = {at: self.checkpoints[at] for at in wanted if at in self.checkpoints}
+        view.foreign = {
+            id_: at for id_, at in self.foreign.items() if id_ in ask.ids or (ask.prefix and id_.startswith(ask.prefix))
+        }
+        view.children = {at: sorted(self.children.get(at, ())) for at in ask.children_of}
+
+    # what a write made of it
+
+    def apply(self, batch: Batch, revision: int) -> None:
+        """Take in what a rule decided, as it will be once it is written."""
+        for row in sorted(batch.puts, key=lambda row: not isinstance(row, SessionRow)):  # it has the uid
+            if isinstance(row, SessionRow):
+                self.session, self.revision = row, revision
+                self.last = max(self.last, row.touched)
+            elif isinstance(row, LaneRow | TagRow):
+                self.names[row.name] = row, revision
+                if isinstance(row, LaneRow):
+                    self.counts.setdefault((row.run, row.journal), 0)
+            elif isinstance(row, CallRow):
+                self.calls[row.at] = row, revision
+                if row.at[:2] in self.counts:
+                    self.counts[row.at[:2]] = max(self.counts[row.at[:2]], row.n + 1)
+            elif isinstance(row, CheckpointRow):
+                self.checkpoints[row.sequence] = row
+                if is_foreign(row, self.uid or b""):
+                    self.foreign[row.id] = row.sequence
+        for kind, key in batch.drops:
+            if kind is Kind.NAME:
+                self.names[str(key)] = _ABSENT
+            elif kind is Kind.CALL and isinstance(key, tuple):
+                self.counts.pop(key[:2], None)
+                self.calls = {at: call for at, call in self.calls.items() if at[: len(key)] != key}
+        if batch.puts or batch.drops:
+            self.read, self.pristine = Ask(self.read.session), False
+            self.beside = None
+
+    def written(self, answer: bytes) -> None:
+        """Take in what the server says of a write."""
+        now_us, last, self.sid, touched = _FOUR.unpack_from(answer, 1)
+        if touched and self.session is not None and self.session.touched != touched:
+            self.session = msgspec.structs.replace(self.session, touched=touched)
+        self.heard(now_us, last)
+
+    def trimmed(self) -> Known | None:
+        """What is worth keeping after a write."""
+        if self.session is None:
+            return None
+        if len(self.names) > _MOST_NAMES:
+            self.names, self.every = {}, False
+        held = [row for row, _ in self.calls.values() if isinstance(row, CallRow)]
+        size = sum([len(row.args or b"") + len(row.result or b"") for row in held])
+        if len(self.calls) > _MOST_CALLS or size > _MOST_BYTES:
+            self.calls = {}
+        if len(self.counts) > _MOST_NAMES:
+            self.counts = {}
+        self.checkpoints, self.foreign, self.children = {}, {}, {}
+        self.read, self.pristine = Ask(self.read.session), False
+        return self
+
+
+def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> Known:
+    """What the server's answer to an ask says; CorruptionError where a row does not open, or is missing."""
+    known = Known(ask)
+    now_us, last, *features = _FOUR.unpack_from(answer[0], 1)
+    refuse_unknown(Features(*features), writing=writing)
+    known.heard(now_us, last)
+    uid, totals = b"", None
+    for part in answer[1:]:
+        kind, rest = part[:1], memoryview(part)[1:]
+        if kind == b"s":
+            known.sid, known.revision, touched = _THREE.unpack_from(rest)
+            known.session = session_of(bytes(rest[24:]), ask.session, touched, hidden=ask.hidden)
+            uid = known.session.uid
+        elif kind == b"b" and ask.beside is not None:
+            _, known.beside_revision, touched = _THREE.unpack_from(rest)
+            known.beside = session_of(bytes(rest[24:]), ask.beside, touched)
+        elif kind == b"n":
+            revision, *columns, size = _SIX.unpack_from(rest)
+            name = bytes(rest[48 : 48 + size]).decode("utf-8", "surrogatepass")
+            known.names[name] = name_of(bytes(rest[48 + size :]), uid, name, columns), revision
+        elif kind == b"k":
+            *at, revision = _FOUR.unpack_from(rest)
+            known.calls[tuple(at)] = open_call(bytes(rest[32:]), uid=uid, at=tuple(at)), revision
+        elif kind == b"m":
+            run, journal, count = _THREE.unpack_from(rest)
+            known.counts[run, journal] = count
+        elif kind == b"c":
+            sequence, parent = _TWO.unpack_from(rest)
+            known.checkpoints[sequence] = checkpoint_of(bytes(rest[16:]), uid, sequence, parent)
+        elif kind == b"p":
+            parent, sequence = _TWO.unpack_from(rest)
+            known.children.setdefault(parent, []).append(sequence)
+        elif kind == b"f":
+            known.foreign[bytes(rest[8:]).decode("utf-8", "surrogatepass")] = _ONE.unpack_from(rest)[0]
+        else:
+            totals = _TWO.unpack_from(rest)
+    _complete(known, ask)
+    if known.session is not None and totals is not None:  # something is not there; -1: not of this kind
+        if totals[0] >= 0:
+            count_names(known.session, totals[0])
+        if totals[1] >= 0:
+            count_checkpoints(known.session, totals[1])
+    return known
+
+
+def _complete(known: Known, ask: Ask) -> None:
+    """Note what is absent, and which journals have come whole."""
+    for name in ask.names or ():
+        known.names.setdefault(name, _ABSENT)
+    for at in ask.calls:
+        known.calls.setdefault(at, _ABSENT)
+    lanes = {name: row for name, (row, _) in known.names.items() if isinstance(row, LaneRow)}
+    pending = lanes if ask.pending is None else [name for name in ask.pending if name in lanes]
+    for journal in [*ask.journals, *[(lanes[name].run, lanes[name].journal) for name in pending]]:
+        ns = [at[2] for at, (row, _) in known.calls.items() if at[:2] == journal and row is not None]
+        known.counts[journal] = max(ns, default=-1) + 1
+        for n in range(known.counts[journal]):  # a gap is seen as such
+            known.calls.setdefault((*journal, n), _ABSENT)
+
+
+def count_names(line: SessionRow, here: int) -> None:
+    """CorruptionError if names are missing; a hidden session is being filled or emptied, and not counted."""
+    if not line.hidden and here != line.lanes + line.tags:
+        message = f"session {line.id!r}: {line.lanes + line.tags} branches and tags are counted and {here} here"
+        raise CorruptionError(message, hint="run verify")
+
+
+def count_checkpoints(line: SessionRow, here: int) -> None:
+    """The same for checkpoints."""
+    if not line.hidden and here != line.checkpoints:
+        message = f"session {line.id!r}: {line.checkpoints} checkpoints are counted and {here} here"
+        raise CorruptionError(message, hint="run verify")
+
+
+def session_of(body: bytes, id_: str, touched: int, *, hidden: bool = False) -> SessionRow:
+    """A session's line with the server's own number in it; see `schema`."""
+    return msgspec.structs.replace(open_session(body, id_=id_, hidden=hidden), touched=touched)
+
+
+def line_columns(row: SessionRow) -> list[Any]:
+    """What the server knows of a session's line."""
+    agent = None if row.agent is None else text_bytes(row.agent)
+    return [row.uid, row.checkpoints, row.logical_bytes, text_bytes(row.status), agent]
+
+
+def name_columns(row: LaneRow | TagRow) -> list[int | None]:
+    """What the server knows of a name: marks, run, journal, and the sequence it leads to."""
+    if isinstance(row, TagRow):
+        return [0, None, None, row.sequence]
+    return [marks_of(row), row.run, row.journal, None if row.head is None else row.head.sequence]
+
+
+def name_of(body: bytes, uid: bytes, name: str, columns: list[int]) -> LaneRow | TagRow:
+    """A branch or tag; CorruptionError if it is damaged, or its columns say otherwise."""
+    row = open_name(body, uid=uid, name=name)
+    if [-1 if column is None else column for column in name_columns(row)] != columns:
+        raise CorruptionError(f"the row of {name!r} does not agree with its index", hint="run verify")
+    return row
+
+
+def checkpoint_of(body: bytes, uid: bytes, sequence: int, parent: int | None) -> CheckpointRow | Unreadable:
+    """A checkpoint; -1 is no parent."""
+    return open_checkpoint(body, uid=uid, sequence=sequence, parent=None if parent == -1 else parent)

@@ -1,0 +1,360 @@
+"""Writes: decided on what is known, sent in one round trip, decided again on what the server says where they missed.
+
+Writes of one process to one session wait in a line. Its leader lets one rule after another decide, each on what the
+ones before it leave, and sends all of it at once; so threads of one run do not refuse one another and share their round
+trips. Whoever comes first leads until its own write is done, and passes the lead on; a leader that is interrupted
+leaves the unfinished writes to the next.
+
+An error that a rule raises, and a decision to do nothing, count only on a view that was read within this very call and
+holds nothing that is not written yet. A write that was sent and not answered is tried again by asking for the rows it
+would have put: the rule recognises itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import psycopg
+
+from backstay.backends.postgres.faults import BLOBS_ABSENT, MISSED, NOT_READ_COMMITTED, UNIQUE, fault_of
+from backstay.backends.postgres.pool import Pool, Wire
+from backstay.backends.postgres.protocol import text_bytes, unpack_texts
+from backstay.backends.postgres.shipment import WRITE, WRITE_TYPES, Shipment
+from backstay.backends.postgres.views import LOOK, LOOK_TYPES, Known, joined, known_of, look_values
+from backstay.errors import BackstayError, UnavailableError
+from backstay.ids import is_ours
+from backstay.port import Ask, Batch, BlobsAbsentError, CallRow, CheckpointRow, Decide, More, SessionRow, View
+
+_DOING = "writing to the store"
+_PATIENT_MISSES = 2  # then the session is locked before a rule decides
+_MOST_MISSES = 50
+_LINES = 256
+_LOCK = "SELECT 1::bigint FROM {schema}.sessions WHERE hidden = %s AND id = %s FOR NO KEY UPDATE"
+
+
+class _MissedError(Exception):
+    """What a write rests on has changed, or is not there: nothing was written, and it is decided again."""
+
+
+class Job:
+    """One write in a line, and what became of it."""
+
+    __slots__ = ("_ask", "_back", "again", "awake", "decide", "error", "gone", "resolved", "tried", "view", "wider")
+
+    def __init__(self, ask: Ask, decide: Decide) -> None:
+        self._ask = ask
+        self._back: list[Batch] = []  # what earlier tries would have put
+        self.decide = decide
+        self.wider = False  # the rule has looked again
+        self.again = False  # an earlier try may have been recorded
+        self.tried: Batch | None = None  # sent, and not answered yet
+        self.view: View | None = None
+        self.error: BaseException | None = None
+        self.resolved = False
+        self.gone = False  # its thread was interrupted and waits no longer
+        self.awake: threading.Lock | None = None  # what a thread that does not lead waits for
+
+    @property
+    def ask(self) -> Ask:
+        """What its rule looks at, and what an earlier try may have left."""
+        if not self._back:
+            return self._ask
+        rows = [row for batch in self._back for row in batch.puts]
+        return msgspec.structs.replace(
+            self._ask,
+            sequences=(*self._ask.sequences, *[row.sequence for row in rows if isinstance(row, CheckpointRow)]),
+            calls=(*self._ask.calls, *[row.at for row in rows if isinstance(row, CallRow)]),
+        )
+
+    def done(self, view: View, answer: Any) -> None:
+        view.answer = answer
+        self.view, self.resolved = view, True
+
+    def fail(self, error: BaseException) -> None:
+        self.error, self.resolved = error, True
+
+    def look_wider(self, ask: Ask) -> None:
+        assert not self.wider  # noqa: S101 - a rule looks again once
+        self._ask, self.wider = ask, True
+
+    def look_back(self) -> None:
+        """From now on also at what the last try would have put, if that was never answered."""
+        if self.tried is not None:
+            self._back.append(self.tried)
+            self.tried, self.again = None, True
+
+    def wake(self) -> None:
+        # May come twice, after an interrupt: whoever is woken looks whether it was meant, and otherwise waits on.
+        if self.awake is not None and self.awake.locked():
+            self.awake.release()
+
+
+class Line:
+    """The writes of one process that wait for one session, and what is known of it."""
+
+    def __init__(self, serve: Callable[[Line, list[Job]], None]) -> None:
+        self.known: Known | None = None
+        self._serve = serve
+        self._mutex = threading.Lock()
+        self._queue: list[Job] = []
+        self._batch: list[Job] = []  # what the leader has taken from the queue
+        self._leader: Job | None = None
+
+    @property
+    def idle(self) -> bool:
+        """True if nobody waits."""
+        return self._leader is None
+
+    def run(self, job: Job) -> View:
+        """Have a job done, by this thread or by the one that leads."""
+        try:
+            self._take_part(job)
+        finally:
+            # An interrupt can strike at any instruction, in here too. Others are waiting, so leaving is tried again:
+            # each of its steps can be repeated.
+            try:
+                self._leave(job)
+            except BaseException:
+                self._leave(job)
+                raise
+        if job.error is not None:
+            raise job.error
+        assert job.view is not None  # noqa: S101 - resolved without an error
+        return job.view
+
+    def _take_part(self, job: Job) -> None:
+        with self._mutex:
+            if self._leader is not None:
+                job.awake = threading.Lock()
+                job.awake.acquire()
+            self._queue.append(job)
+            if self._leader is None:
+                self._leader = job
+        while job.awake is not None and not job.resolved and self._leader is not job:
+            job.awake.acquire()
+            with self._mutex:  # whoever passes the lead on holds it
+                pass
+        while not job.resolved:
+            with self._mutex:
+                taken, self._queue = self._queue, []
+                self._batch += taken
+            self._serve(self, [each for each in self._batch if not each.resolved])
+            for each in self._batch:
+                each.wake()
+
+    def _leave(self, job: Job) -> None:
+        """Step back, done or interrupted; the lead, if it is here, goes on to the next."""
+        if job.resolved and self._leader is not job:
+            return
+        with self._mutex:
+            job.gone = True
+            if self._leader is not job:
+                self._queue = [waiting for waiting in self._queue if waiting is not job]
+                return
+            for other in self._batch:
+                if other.resolved and other is not job:
+                    other.wake()
+            # What a leader has not finished goes back to the front of the queue.
+            taken = [other for other in self._batch if not other.resolved and other not in self._queue]
+            self._queue = [other for other in (*taken, *self._queue) if not other.gone]
+            self._batch = []
+            heir = self._queue[0] if self._queue else None
+            if heir is not None:
+                heir.wake()  # it looks whether it leads only when it gets the mutex
+            self._leader = heir
+
+
+class Writer:
+    """All lines of a store."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._lines: OrderedDict[tuple[bool, str], Line] = OrderedDict()
+        self._mutex = threading.Lock()
+        self._last = 0  # of the numbers that this process knows to be given
+        self._wrapped = False  # the server's own isolation is another: every write needs a transaction around it
+
+    def write(self, ask: Ask, decide: Decide) -> View:
+        """See the port."""
+        self._pool.refuse_child()
+        place = ask.hidden, ask.session
+        with self._mutex:
+            line = self._lines.setdefault(place, Line(self._serve))
+            self._lines.move_to_end(place)
+            for other in list(self._lines)[: max(0, len(self._lines) - _LINES)]:
+                if self._lines[other].idle:
+                    del self._lines[other]
+        return line.run(Job(ask, decide))
+
+    def uid_of(self, ask: Ask) -> bytes | None:
+        """The uid of a session as it was last seen: a hint."""
+        line = self._lines.get((ask.hidden, ask.session))
+        known = None if line is None else line.known
+        return None if known is None else known.uid
+
+    def _serve(self, line: Line, jobs: list[Job]) -> None:
+        """Resolve the first of some jobs, and as many of the others as come along."""
+        misses = 0
+        if line.known is not None:
+            line.known.pristine = False
+        while not jobs[0].resolved:
+            locked = misses >= _PATIENT_MISSES
+            try:
+                if not self._pool.run(lambda wire: self._attempt(wire, line, jobs, locked=locked), _DOING):  # noqa: B023
+                    misses += 1
+            except _MissedError:
+                misses += 1
+            except BackstayError as error:
+                if len(jobs) > 1 and not isinstance(error, UnavailableError):
+                    jobs = jobs[:1]  # a row that only one of them asked for may be damaged
+                    continue
+                for job in jobs:
+                    if not job.resolved:
+                        job.fail(_copied(error))
+            if misses > _MOST_MISSES:
+                jobs[0].fail(UnavailableError(f"{_DOING}: others were in the way", hint="try again"))
+
+    def _attempt(self, wire: Wire, line: Line, jobs: list[Job], *, locked: bool) -> bool:
+        """Let rules decide, send what they say; False if something was no longer as they had seen it."""
+        jobs = [job for job in jobs if not job.resolved]
+        known, line.known = line.known, None  # whatever happens here, nothing half true is kept
+        unsure = any([job.tried is not None for job in jobs])
+        if known is not None and (locked or unsure or known.losses != self._pool.losses):
+            known = None
+        with wire.transaction() if locked or self._wrapped else contextlib.nullcontext():
+            if locked:
+                wire.rows(_LOCK, jobs[0].ask.hidden, text_bytes(jobs[0].ask.session))
+            if known is None:
+                known = self._look(wire, jobs)
+            uid = known.uid
+            known.last = max(known.last, self._last)
+            decision = _decide(jobs, known)
+            found = self._send(wire, decision, known, uid) if decision.decided else None
+        if found is not None:
+            line.known = found
+            return False
+        for job, view, batch in decision.decided:
+            job.done(view, batch.answer)
+        if not decision.stale and not decision.shipment.ends:
+            line.known = known.trimmed()
+        return True
+
+    def _look(self, wire: Wire, jobs: list[Job]) -> Known:
+        for job in jobs:
+            job.look_back()
+        apart = [job for job in jobs if job.ask.prefix or job.ask.beside is not None]
+        chosen = jobs[:1] if jobs[0] in apart else [job for job in jobs if job not in apart]
+        ask = joined([job.ask for job in chosen])
+        losses = self._pool.losses
+        known = looked(wire, ask, uid=self.uid_of(ask), writing=True)
+        known.losses = losses
+        return known
+
+    def _send(self, wire: Wire, decision: _Decision, known: Known, uid: bytes | None) -> Known | None:
+        """None if it is written, and known to be; what is there instead, if it missed."""
+        shipment = decision.shipment
+        ask = joined(shipment.asks)
+        values = shipment.values(ask, uid, relaxed=wire.place.relaxed)
+        for job, _, batch in decision.decided:
+            job.tried = batch
+        try:
+            answer = unpack_texts(wire.call(WRITE, values, WRITE_TYPES).get_value(0, 0))
+        except psycopg.Error as error:
+            if not fault_of(error, broken=wire.connection.closed).unclear:
+                decision.undone()
+            if error.sqlstate not in (BLOBS_ABSENT, MISSED, UNIQUE, NOT_READ_COMMITTED):
+                raise
+            if error.sqlstate == BLOBS_ABSENT:
+                decision.blame(error.diag.message_detail or "")
+            self._wrapped |= error.sqlstate == NOT_READ_COMMITTED
+            raise _MissedError from error
+        if answer[0][:1] == b"w":
+            known.written(answer[0])
+            self._last = max(self._last, known.last)
+            return None
+        decision.undone()
+        found = known_of(answer, ask, writing=True)
+        found.losses = known.losses
+        return found
+
+
+class _Decision:
+    """What rules made of what is known."""
+
+    def __init__(self, known: Known) -> None:
+        self.shipment = Shipment(known)
+        self.decided: list[tuple[Job, View, Batch]] = []
+        self.stale = False  # somebody has to look again
+
+    def undone(self) -> None:
+        """Nothing was written."""
+        for job, _, _ in self.decided:
+            job.tried = None
+
+    def blame(self, detail: str) -> None:
+        """Those that refer to these blobs are told; the others are decided again."""
+        absent = {bytes.fromhex(digest) for digest in detail.split()}
+        for job, _, batch in self.decided:
+            needed = {ref for row in batch.puts for ref in getattr(row, "refs", None) or ()}
+            if needed & absent:
+                job.fail(BlobsAbsentError(needed & absent))
+
+
+def _decide(jobs: list[Job], known: Known) -> _Decision:
+    decision = _Decision(known)
+    for job in jobs:
+        ask = job.ask
+        view = known.view(ask, again=job.again)
+        if view is None:
+            decision.stale = True
+            continue
+        sure = known.pristine  # no longer once something was decided that is not yet written
+        try:
+            batch = job.decide(view)
+        except Exception as error:  # noqa: BLE001 - for whoever asked, not for whoever leads
+            if sure:
+                job.fail(error)
+            decision.stale |= not sure
+            continue
+        if isinstance(batch, More):
+            job.look_wider(batch.ask)
+            decision.stale = True
+        elif (batch.puts or batch.drops) and (known.session is not None or _begins(batch)):
+            decision.shipment.add(ask, view, batch)
+            decision.decided.append((job, view, batch))
+            if decision.shipment.full:
+                decision.stale |= job is not jobs[-1]
+                break
+        elif sure:
+            job.done(view, batch.answer)
+        else:
+            decision.stale = True
+    return decision
+
+
+def _begins(batch: Batch) -> bool:
+    return any([isinstance(row, SessionRow) for row in batch.puts])
+
+
+def looked(wire: Wire, ask: Ask, *, uid: bytes | None, writing: bool) -> Known:
+    """Ask the server; again if the ids of this session lead elsewhere than was thought."""
+    ours = any([is_ours(id_) for id_ in ask.ids])
+    while True:
+        answer = unpack_texts(wire.call(LOOK, look_values(ask, uid), LOOK_TYPES).get_value(0, 0))
+        known = known_of(answer, ask, writing=writing)
+        if not ours or known.uid in (None, uid):
+            return known
+        uid = known.uid
+
+
+def _copied(error: BackstayError) -> BackstayError:
+    """The same for another thread, which raises one of its own."""
+    made = copy.copy(error)
+    made.__cause__ = error.__cause__
+    return made

@@ -1,0 +1,335 @@
+"""From a Batch to rows: what a rule decided is written, inside the transaction of the group commit.
+
+The order: blobs, the session's line, its other rows, then what is dropped, then blobs that nothing refers to any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import apsw
+
+from backstay.backends.sqlite import journals, schema
+from backstay.backends.sqlite.connections import Connection, is_damage
+from backstay.backends.sqlite.schema import Entry, child_entries, key_of, lead, line_entries, name_entries, sequence_in
+from backstay.backends.sqlite.views import Line, find_checkpoint, look
+from backstay.errors import CorruptionError, UnsupportedError
+from backstay.ids import MAX_SEQUENCE
+from backstay.port import (
+    Ask,
+    Batch,
+    BlobsAbsentError,
+    CallRow,
+    CheckpointRow,
+    Decide,
+    Key,
+    KeyframeRow,
+    Kind,
+    LaneRow,
+    More,
+    Row,
+    SessionRow,
+    TagRow,
+    View,
+)
+from backstay.port.row_codec import is_foreign, pack
+from backstay.port.rows import kind_of, marks_of
+
+_NEWEST_ERA = "SELECT max(value) FROM lookup WHERE what = ?"
+_NEWEST_TOUCHED = (
+    "SELECT max(r.marks) FROM lookup l CROSS JOIN rows r ON r.sid = l.sid AND r.kind = 0 "
+    "WHERE l.what = ?1 AND l.value = ?2"
+)
+_LAST_SID = "SELECT max(sid) FROM rows"
+_PUT_ROW = "REPLACE INTO rows(sid, kind, name, marks, body) VALUES(?, ?, ?, ?, ?)"
+_DROP_ROW = "DELETE FROM rows WHERE sid = ? AND kind = ? AND name = ?"
+_NAME = "SELECT marks FROM rows WHERE sid = ? AND kind = 1 AND name = ?"
+_NAMES = "SELECT name FROM rows WHERE sid = ? AND kind = 1"
+_DROP_CHILDREN = "DELETE FROM lookup WHERE what = ? AND value BETWEEN ? AND ?"
+_DROP_ENTRIES_AT = "DELETE FROM lookup WHERE what = ? AND sid = ? AND at = ?"
+_NEW_CHECKPOINT = "INSERT INTO checkpoints(key, parent, body) VALUES(?, ?, ?)"
+_PUT_CHECKPOINT = "REPLACE INTO checkpoints(key, parent, body) VALUES(?, ?, ?)"
+_DROP_CHECKPOINT = "DELETE FROM checkpoints WHERE key = ?"
+_NEW_KEYFRAME = "INSERT INTO keyframes(key, body) VALUES(?, ?)"
+_PUT_KEYFRAME = "REPLACE INTO keyframes(key, body) VALUES(?, ?)"
+_DROP_KEYFRAME = "DELETE FROM keyframes WHERE key = ?"
+_KEYS = "SELECT key FROM {} WHERE key BETWEEN ? AND ?"
+_HAS_BLOB = "SELECT 1 FROM blobs WHERE digest = ?"
+_PUT_BLOB = "INSERT OR IGNORE INTO blobs(digest, data) VALUES(?, ?)"
+_DROP_BLOB = "DELETE FROM blobs WHERE digest = ?1 AND NOT EXISTS(SELECT 1 FROM refs WHERE digest = ?1)"
+_REFS = "SELECT digest FROM refs WHERE sid = ? AND kind = ? AND number = ?"
+_DROP_REFS = "DELETE FROM refs WHERE sid = ? AND kind = ? AND number = ?"
+_ALL_REFS = "SELECT digest FROM refs WHERE sid = ?"
+_DROP_ALL_REFS = "DELETE FROM refs WHERE sid = ?"
+_PUT_REF = "INSERT OR IGNORE INTO refs(sid, kind, number, digest) VALUES(?, ?, ?, ?)"
+
+
+_REFERRING = (CheckpointRow, KeyframeRow)
+_NAMED = (LaneRow, TagRow)
+
+
+class Writer:
+    """Lets rules decide and writes what they say; knows the largest `touched` that was ever put.
+
+    That number costs no page: it is kept here, and looked for among the newest sessions only when another connection
+    has written. It never goes back, whatever is rolled back: a number that is skipped harms nobody.
+    """
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def begin(self, connection: Connection) -> None:
+        """At the begin of a transaction that nobody else can write beside."""
+        self._last = max(self._last, last_touched(connection, writing=True))
+
+    def write(self, connection: Connection, ask: Ask, decide: Decide) -> View:
+        """One write, inside a transaction."""
+        line, view = look(connection, ask, fresh=self._last + 1)
+        batch = decide(view)
+        if isinstance(batch, More):
+            line, view = look(connection, batch.ask, fresh=self._last + 1)
+            batch = decide(view)
+            assert isinstance(batch, Batch)  # noqa: S101 - a rule looks again once
+        if batch.puts or batch.drops:
+            work = _Work(connection, line)
+            work.apply(batch)
+            self._last = max(self._last, work.touched)
+            if work.sinks:
+                connection.execute(schema.PUT_META, (schema.TOUCHED_FLOOR, self._last))
+        view.answer = batch.answer
+        return view
+
+
+def last_touched(connection: Connection, *, writing: bool = False) -> int:
+    """The largest `touched` that was ever put; FormatError if the store uses what this version does not know."""
+    if connection.moved():
+        meta = schema.meta(connection, writing=writing)
+        connection.settle(max(_newest_touched(connection, writing=writing), meta.get(schema.TOUCHED_FLOOR, 0)))
+    return connection.last_touched
+
+
+def _newest_touched(connection: Connection, *, writing: bool) -> int:
+    """That of the newest session; more than that where its line is in a damaged page, which must not stop others."""
+    era: Any = None
+    try:
+        era = connection.execute(_NEWEST_ERA, (schema.ERA,)).fetchall()[0][0]
+        newest: Any = connection.execute(_NEWEST_TOUCHED, (schema.ERA, era)).fetchall()[0][0]
+        return newest or 0
+    except apsw.Error as error:
+        if not is_damage(error) or (writing and era is None):
+            raise
+    return 0 if era is None else (era + 1 << schema.ERA_BITS) - 1
+
+
+class _Work:
+    """One batch on its way into the tables of one session."""
+
+    def __init__(self, connection: Connection, line: Line | None) -> None:
+        self._connection = connection
+        self._execute = connection.execute
+        self._sid = 0 if line is None else line.sid
+        self._row = None if line is None else line.row
+        self._released: set[bytes] = set()
+        self.touched = 0
+        self.sinks = False  # the largest `touched` may now be smaller than it was
+
+    def apply(self, batch: Batch) -> None:
+        """Write it, all or nothing: the caller takes back what an error left half done."""
+        try:
+            self._apply(batch)
+        except OverflowError as error:
+            raise CorruptionError("a row has a number that no store can hold") from error
+
+    def _apply(self, batch: Batch) -> None:
+        refs = {ref for row in batch.puts if isinstance(row, _REFERRING) for ref in row.refs or ()}
+        if refs:
+            self._put_blobs(refs, batch)
+        for row in batch.puts:
+            if isinstance(row, SessionRow):
+                self._put_line(row)
+        if self._row is None:
+            return
+        for row in batch.puts:
+            self._put(row, self._row.uid)
+        for kind, key in batch.drops:
+            self._drop(kind, key)
+        if self._released:
+            self._connection.executemany(_DROP_BLOB, [(digest,) for digest in self._released])
+
+    # putting
+
+    def _put_blobs(self, refs: set[bytes], batch: Batch) -> None:
+        unknown = refs - batch.blobs.keys()
+        if unknown:
+            absent = set(find_absent(self._connection, unknown))
+            if absent:
+                raise BlobsAbsentError(absent)
+        put_blobs(self._connection, {ref: batch.blobs[ref] for ref in refs - unknown})
+
+    def _put_line(self, row: SessionRow) -> None:
+        before = self._row
+        if before is None:
+            self._sid = _new_sid(self._connection)
+        elif (before.hidden, before.id) != (row.hidden, row.id):
+            self._execute(_DROP_ROW, (self._sid, Kind.SESSION, before.id))
+        self._execute(_PUT_ROW, (self._sid, Kind.SESSION, row.id, row.touched, pack(row, row.uid)))
+        self._lead(set() if before is None else line_entries(before, self._sid), line_entries(row, self._sid))
+        self.touched = max(self.touched, row.touched)
+        self.sinks |= before is not None and row.touched < before.touched
+        self._row = row
+
+    def _put(self, row: Row, uid: bytes) -> None:
+        if isinstance(row, CheckpointRow):
+            self._put_checkpoint(row, uid)
+        elif isinstance(row, _NAMED):
+            self._put_name(row, uid)
+        elif isinstance(row, KeyframeRow):
+            columns = key_of(self._sid, _checked(row.sequence)), row.data
+            new = self._insert(_NEW_KEYFRAME, columns)
+            if not new:
+                self._execute(_PUT_KEYFRAME, columns)
+            self._refer(row, new=new)
+        elif isinstance(row, CallRow):
+            make_on_demand(self._connection, "calls")
+            journals.put(self._connection, self._sid, uid, row)
+
+    def _put_name(self, row: LaneRow | TagRow, uid: bytes) -> None:
+        marks = marks_of(row) if isinstance(row, LaneRow) else 0
+        before: Any = self._execute(_NAME, (self._sid, row.name)).fetchone()
+        self._execute(_PUT_ROW, (self._sid, Kind.NAME, row.name, marks, pack(row, uid)))
+        if before != (marks,):
+            old = {(schema.MARKS, before[0], self._sid, row.name)} if before is not None and before[0] else set()
+            self._lead(old, name_entries(row, self._sid))
+
+    def _put_checkpoint(self, row: CheckpointRow, uid: bytes) -> None:
+        columns = key_of(self._sid, _checked(row.sequence)), row.parent, pack(row, uid)
+        new = self._insert(_NEW_CHECKPOINT, columns)
+        after = child_entries(row.sequence, row.parent, self._sid)
+        if is_foreign(row, uid):
+            after.add((schema.FOREIGN, row.id, self._sid, row.sequence))
+        self._lead(set() if new else self._entries_at(row.sequence), after)
+        if not new:
+            self._execute(_PUT_CHECKPOINT, columns)
+        self._refer(row, new=new)
+
+    def _insert(self, sql: str, columns: tuple[Any, ...]) -> bool:
+        """True if there was no such row. Found out by trying, because most rows are new."""
+        try:
+            self._execute(sql, columns)
+        except apsw.ConstraintError:
+            return False
+        return True
+
+    def _entries_at(self, sequence: int) -> set[Entry]:
+        """What leads to a checkpoint now."""
+        assert self._row is not None  # noqa: S101 - it has rows
+        row = find_checkpoint(self._connection, Line(self._sid, self._row), sequence)
+        if row is None:
+            return set()
+        entries = child_entries(sequence, row.parent, self._sid)
+        if not isinstance(row, CheckpointRow):  # its id cannot be read: looked for along the index
+            self._execute(_DROP_ENTRIES_AT, (schema.FOREIGN, self._sid, sequence))
+        elif is_foreign(row, self._row.uid):
+            entries.add((schema.FOREIGN, row.id, self._sid, sequence))
+        return entries
+
+    def _lead(self, before: set[Entry], after: set[Entry]) -> None:
+        if before != after:
+            lead(self._connection, drop=before - after, put=after - before)
+
+    def _refer(self, row: CheckpointRow | KeyframeRow, *, new: bool) -> None:
+        if row.refs is None:
+            return
+        kind, refs = kind_of(row), set(row.refs)
+        if not new:
+            self._release(kind, row.sequence, keep=refs)
+        for ref in refs:
+            self._execute(_PUT_REF, (self._sid, kind, row.sequence, ref))
+
+    # dropping
+
+    def _release(self, kind: Kind, number: int, keep: Iterable[bytes] = ()) -> None:
+        if self._connection.has("refs"):
+            place = self._sid, kind, number
+            rows: Any = self._execute(_REFS, place).fetchall()
+            self._released.update([digest for (digest,) in rows])
+            self._released.difference_update(keep)
+            self._execute(_DROP_REFS, place)
+
+    def _drop(self, kind: Kind, key: Key) -> None:
+        if kind is Kind.SESSION:
+            self._drop_session()
+        elif kind is Kind.NAME:
+            marks: Any = self._execute(_NAME, (self._sid, key)).fetchone()
+            if marks is not None and marks[0]:
+                self._lead({(schema.MARKS, marks[0], self._sid, key)}, set())
+            self._execute(_DROP_ROW, (self._sid, Kind.NAME, key))
+        elif kind is Kind.CALL and isinstance(key, tuple):
+            journals.drop(self._connection, self._sid, key)
+        elif kind is Kind.CHECKPOINT and isinstance(key, int):
+            self._lead(self._entries_at(key), set())
+            self._execute(_DROP_CHECKPOINT, (key_of(self._sid, _checked(key)),))
+            self._release(kind, key)
+        elif kind is Kind.KEYFRAME and isinstance(key, int):
+            self._execute(_DROP_KEYFRAME, (key_of(self._sid, _checked(key)),))
+            self._release(kind, key)
+
+    def _drop_session(self) -> None:
+        """The line, and anything that still hangs on it."""
+        assert self._row is not None  # noqa: S101 - there is a line
+        bounds = key_of(self._sid, 0), key_of(self._sid, MAX_SEQUENCE)
+        for kind, table in ((Kind.KEYFRAME, "keyframes"), (Kind.CHECKPOINT, "checkpoints")):
+            keys: Any = self._execute(_KEYS.format(table), bounds).fetchall()
+            for (key,) in keys:
+                self._drop(kind, sequence_in(key))
+        names: Any = self._execute(_NAMES, (self._sid,)).fetchall()
+        for (name,) in names:
+            self._drop(Kind.NAME, name)
+        journals.drop_all(self._connection, self._sid)
+        if self._connection.has("refs"):  # of rows that were lost
+            left: Any = self._execute(_ALL_REFS, (self._sid,)).fetchall()
+            self._released.update([digest for (digest,) in left])
+            self._execute(_DROP_ALL_REFS, (self._sid,))
+        self._execute(_DROP_CHILDREN, (schema.CHILD, *bounds))
+        self._execute(_DROP_ROW, (self._sid, Kind.SESSION, self._row.id))
+        self._lead(line_entries(self._row, self._sid), set())
+        # Counters stay above what it had, and what it said is to be nowhere in the file: see upkeep.scrub.
+        self._execute(schema.PUT_META, (schema.SID_FLOOR, self._sid))
+        self._execute(schema.PUT_META, (schema.SCRUB, 1))
+        self.sinks = True
+
+
+def _checked(sequence: int) -> int:
+    if not 0 < sequence <= MAX_SEQUENCE:
+        raise CorruptionError(f"a checkpoint cannot have the sequence {sequence}")
+    return sequence
+
+
+def _new_sid(connection: Connection) -> int:
+    last: Any = connection.execute(_LAST_SID).fetchall()[0][0]
+    sid: int = max(last or 0, schema.meta(connection).get(schema.SID_FLOOR, 0)) + 1
+    if sid > schema.MAX_SID:
+        raise UnsupportedError("this store has had as many sessions as it can number", hint="begin another store")
+    return sid
+
+
+def make_on_demand(connection: Connection, group: str) -> None:
+    """Make tables that are not there before they are first used."""
+    if not connection.has(group):
+        for sql in schema.ON_DEMAND[group].values():
+            connection.execute(sql)
+
+
+def find_absent(connection: Connection, digests: Iterable[bytes]) -> list[bytes]:
+    """Which blobs are not here."""
+    if not connection.has("blobs"):
+        return list(digests)
+    return [digest for digest in digests if connection.execute(_HAS_BLOB, (digest,)).fetchone() is None]
+
+
+def put_blobs(connection: Connection, blobs: Mapping[bytes, bytes]) -> None:
+    """Keep blobs that are not here yet."""
+    if blobs:
+        make_on_demand(connection, "blobs")
+        connection.executemany(_PUT_BLOB, list(blobs.items()))

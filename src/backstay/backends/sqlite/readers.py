@@ -1,0 +1,133 @@
+"""Connections that read, lent one at a time: each read has one of its own and sees one moment."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from backstay.backends.sqlite.connections import DATA_VERSION, Connection
+from backstay.backends.sqlite.forking import let_go
+from backstay.errors import ClosedError
+
+_IDLE_READERS = 8
+
+
+class _Seat:
+    """A reader's place inside SQLite, and the connection it has there once there is one."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self, connection: Connection | None) -> None:
+        self.connection = connection
+
+
+class Readers:
+    """Connections that read, lent one at a time. One of them, the watcher, never changes: see `watch`."""
+
+    def __init__(self, make: Callable[[], Connection]) -> None:
+        self._make = make
+        self._mutex = threading.Lock()
+        self._watching = threading.Lock()
+        self._watcher = _Seat(None)
+        self._watchers = 0
+        self._idle = [make()]  # one from the start: the first load need not wait for it
+        self._busy: set[_Seat] = set()
+        self.closed = False
+
+    @contextlib.contextmanager
+    def borrow(self) -> Iterator[Connection]:
+        """A connection inside a read transaction: one moment."""
+        with self._mutex:
+            if self.closed:
+                raise ClosedError("the store is closed", hint="open it again")
+            seat = _Seat(self._idle.pop() if self._idle else None)
+            self._busy.add(seat)
+        try:
+            if seat.connection is None:
+                seat.connection = self._make()
+            connection = seat.connection
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+        except BaseException:
+            # A statement that was cut off halfway keeps its view of the store for as long as anybody keeps the error,
+            # and who came next would be shown that old view.
+            _end(seat)
+            raise
+        finally:
+            if seat.connection is not None and not self._keep(seat.connection):
+                seat.connection.close()
+            self._busy.discard(seat)
+
+    def _keep(self, connection: Connection) -> bool:
+        if connection.in_transaction:  # interrupted between its first line and its last: nobody must inherit that
+            return False
+        with self._mutex:
+            if self.closed or len(self._idle) >= _IDLE_READERS:
+                return False
+            self._idle.append(connection)
+            return True
+
+    def watch(self) -> int:
+        """A number that is another once any other connection, of this process or not, has committed."""
+        with self._watching:
+            seat = self._watcher
+            with self._mutex:
+                if self.closed:
+                    raise ClosedError("the store is closed", hint="open it again")
+                self._busy.add(seat)
+            try:
+                if seat.connection is None:
+                    seat.connection = self._make()
+                    self._watchers += 1
+                version: Any = seat.connection.execute(DATA_VERSION).fetchall()[0][0]
+                # Each connection counts for itself: a new one must not seem to go on where another was.
+                return self._watchers << 40 | int(version)
+            except BaseException:
+                _end(seat)
+                raise
+            finally:
+                self._busy.discard(seat)
+
+    def close(self) -> None:
+        """Close what nobody uses; the rest is closed when it comes back."""
+        with self._watching, self._mutex:
+            self.closed = True
+            idle, self._idle = self._idle, []
+            _end(self._watcher)
+        for connection in idle:
+            connection.close()
+
+    # forking
+
+    def hold(self, deadline: float) -> bool:
+        """Wait until nobody reads, and let nobody begin to."""
+        while time.monotonic() < deadline:
+            self._mutex.acquire()
+            if not self._busy:
+                return True
+            self._mutex.release()
+            time.sleep(0.0005)
+        return False
+
+    def release(self) -> None:
+        """Give back what `hold` took."""
+        self._mutex.release()
+
+    def abandon(self) -> None:
+        """In a child: close what was idle, and never touch again what was in use."""
+        watcher = [] if self._watcher in self._busy else [self._watcher.connection]
+        let_go([seat.connection for seat in self._busy], held=False)
+        let_go([*self._idle, *watcher], held=True)
+
+
+def _end(seat: _Seat) -> None:
+    if seat.connection is not None:
+        seat.connection.close(force=True)
+        seat.connection = None

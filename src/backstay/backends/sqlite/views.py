@@ -1,0 +1,262 @@
+"""From an Ask to a View: what the rows of one session say, inside a transaction of the caller's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import apsw
+
+from backstay.backends.sqlite import journals, schema
+from backstay.backends.sqlite.connections import Connection, is_damage
+from backstay.backends.sqlite.schema import key_of
+from backstay.errors import CorruptionError
+from backstay.ids import MAX_SEQUENCE, sequence_of
+from backstay.port import Ask, CheckpointRow, JournalKey, LaneRow, SessionRow, TagRow, Unreadable, View, live_lanes
+from backstay.port.lease import clock_us
+from backstay.port.row_codec import open_checkpoint, open_name, open_session
+from backstay.port.rows import marks_of
+
+# A session's line and one of its names in one go: what most writes look at.
+_LINE = (
+    "SELECT l.sid, r.marks, r.body, n.marks, n.body FROM lookup l "
+    "LEFT JOIN rows r ON r.sid = l.sid AND r.kind = 0 AND r.name = ?2 "
+    "LEFT JOIN rows n ON n.sid = l.sid AND n.kind = 1 AND n.name = ?3 WHERE l.what = ?1 AND l.value = ?2"
+)
+_LAST_ROW = "SELECT sid, kind, name, body FROM rows ORDER BY sid DESC, kind DESC, name DESC LIMIT 1"
+_LEADS = (
+    "SELECT EXISTS(SELECT 1 FROM rows r CROSS JOIN lookup l ON l.what IN (?2, ?3) AND l.value = r.name AND l.sid = ?1 "
+    "WHERE r.sid = ?1 AND r.kind = 0)"
+)
+_ANY_ENTRY = "SELECT EXISTS(SELECT 1 FROM lookup)"
+_NAME = "SELECT marks, body FROM rows WHERE sid = ? AND kind = 1 AND name = ?"
+_NAMES = "SELECT name, marks, body FROM rows WHERE sid = ? AND kind = 1 ORDER BY name"
+_COUNT_NAMES = "SELECT count(DISTINCT name) FROM rows WHERE sid = ? AND kind = 1"
+# Each once: a page that stands in the place of another shows its rows twice.
+_COUNT = "SELECT count(DISTINCT key) FROM checkpoints WHERE key BETWEEN ? AND ?"
+_CHECKPOINT = "SELECT parent, body FROM checkpoints WHERE key = ?"
+_PARENT = "SELECT parent FROM checkpoints WHERE key = ?"
+_BY_VALUE = "SELECT at FROM lookup WHERE what = ? AND value = ? AND sid = ? ORDER BY at"
+_BY_START = "SELECT value, at FROM lookup WHERE what = ? AND value >= ? AND value < ? AND sid = ?"
+
+
+class Line(NamedTuple):
+    """A session's line, its inner number, and a name that was asked for along with it."""
+
+    sid: int
+    row: SessionRow
+    name: LaneRow | TagRow | None = None
+
+
+def look(connection: Connection, ask: Ask, *, fresh: int) -> tuple[Line | None, View]:
+    """What holds, as far as asked."""
+    view = View(now_us=clock_us(), wall_us=time.time_ns() // 1000, fresh=fresh)
+    if ask.beside is not None:
+        other = find_line(connection, ask.beside)
+        view.beside = None if other is None else other.row
+    first = ask.names[0] if ask.names else None
+    line = find_line(connection, ask.session, hidden=ask.hidden, name=first)
+    if line is None:
+        return None, view
+    sid, uid, view.session = line.sid, line.row.uid, line.row
+    names = _names(connection, line, ask.names)
+    lanes = {name: row for name, row in names.items() if isinstance(row, LaneRow)}
+    view.lanes = lanes
+    view.tags = {name: row for name, row in names.items() if isinstance(row, TagRow)}
+    view.live = live_lanes(lanes.values(), now_us=view.now_us, wall_us=view.wall_us)
+    wanted = [*ask.sequences, *(_heads(view) if ask.heads else ())]
+    if wanted or ask.ids or ask.prefix:
+        _checkpoints(connection, line, ask, view, wanted)
+    if ask.children_of:
+        view.children = _children(connection, line, ask.children_of)
+    if ask.pending is None or ask.pending:
+        asked = lanes if ask.pending is None else [name for name in ask.pending if name in lanes]
+        view.pending = {name: journals.calls_under(connection, sid, uid, _journal_of(lanes[name])) for name in asked}
+    if ask.counted:
+        counted = [name for name in ask.counted if name in lanes]
+        view.counts = {name: journals.count_under(connection, sid, _journal_of(lanes[name])) for name in counted}
+    if ask.calls:
+        view.calls = journals.single_calls(connection, sid, uid, ask.calls)
+    if ask.journals:
+        view.journals = {at: journals.calls_under(connection, sid, uid, at) for at in ask.journals}
+    return line, view
+
+
+def _journal_of(lane: LaneRow) -> JournalKey:
+    return lane.run, lane.journal
+
+
+def find_line(connection: Connection, id_: str, *, hidden: bool = False, name: str | None = None) -> Line | None:
+    """A session's line, with a branch or tag of it."""
+    what = schema.HIDDEN if hidden else schema.SHOWN
+    found: Any = connection.execute(_LINE, (what, id_, name)).fetchone()
+    if found is None:
+        refuse_lost_index(connection)
+        return None
+    sid, touched, body, marks, named = found
+    if body is None:
+        raise CorruptionError(f"the line of session {id_!r} is missing", hint="run verify")
+    row = open_session(open_body(body), id_=id_, hidden=hidden)
+    if row.touched != touched:
+        raise CorruptionError(f"the line of session {id_!r} does not agree with its index", hint="run verify")
+    return Line(sid, row, None if named is None or name is None else _open_name(row, name, marks, named))
+
+
+def refuse_lost_index(connection: Connection) -> None:
+    """CorruptionError if all sessions seem absent because the pages that lead to them were lost, or exchanged."""
+    last: Any = connection.execute(_LAST_ROW).fetchone()
+    if last is None:
+        known = connection.execute(_ANY_ENTRY).fetchall() == [(0,)]
+    else:
+        shapes = [type(column) for column in last]
+        known = shapes == [int, int, str, bytes]
+        known &= connection.execute(_LEADS, (last[0], schema.SHOWN, schema.HIDDEN)).fetchall() == [(1,)]
+    if not known:
+        raise CorruptionError("the index of sessions is damaged", hint="run verify(repair=True)")
+
+
+def open_body(value: Any) -> bytes:
+    """The bytes of a row's body; a column of another type is a row of another table, where pages were exchanged."""
+    if type(value) is not bytes:
+        raise CorruptionError("a row of the store is damaged", hint="run verify to see what is intact")
+    return value
+
+
+def beyond(start: str) -> str | bytes:
+    """What comes after all texts that begin like this; SQLite orders bytes after every text."""
+    stem = start.rstrip(chr(0x10FFFF))
+    if not stem:
+        return b""
+    following = ord(stem[-1]) + 1
+    return stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # noqa: PLR2004 - no half of a pair
+
+
+def _open_name(session: SessionRow, name: str, marks: Any, body: Any) -> LaneRow | TagRow:
+    row = open_name(open_body(body), uid=session.uid, name=name)
+    if marks != (marks_of(row) if isinstance(row, LaneRow) else 0):
+        raise CorruptionError(f"the row of {name!r} does not agree with its index", hint="run verify")
+    return row
+
+
+def _names(connection: Connection, line: Line, asked: tuple[str, ...] | None) -> dict[str, LaneRow | TagRow]:
+    sid, session = line.sid, line.row
+    if asked is None:
+        found: Any = connection.execute(_NAMES, (sid,)).fetchall()
+        names = {name: _open_name(session, name, marks, body) for name, marks, body in found}
+        tags = sum([isinstance(row, TagRow) for row in names.values()])
+        if not session.hidden and (len(names) - tags, tags) != (session.lanes, session.tags):
+            raise _names_missing(session)
+        return names
+    names = {}
+    for name in asked:
+        row = line.name
+        if row is None or name != row.name:
+            one: Any = connection.execute(_NAME, (sid, name)).fetchone() if name != asked[0] else None
+            row = None if one is None else _open_name(session, name, *one)
+        if row is not None:
+            names[name] = row
+    if len(names) < len(set(asked)):
+        refuse_miscounted_names(connection, line)
+    return names
+
+
+def refuse_miscounted_names(connection: Connection, line: Line) -> None:
+    """CorruptionError if a name that seems absent was not deleted, but lost."""
+    (count,) = connection.execute(_COUNT_NAMES, (line.sid,)).fetchall()[0]
+    # A hidden session comes or goes in portions: its counts are those of the whole.
+    if not line.row.hidden and count != line.row.lanes + line.row.tags:
+        raise _names_missing(line.row)
+
+
+def _names_missing(session: SessionRow) -> CorruptionError:
+    return CorruptionError(f"session {session.id!r} has other names than it counts", hint="run verify")
+
+
+# checkpoints
+
+
+def find_checkpoint(connection: Connection, line: Line, sequence: int) -> CheckpointRow | Unreadable | None:
+    """One checkpoint; None if there is none, which the caller verifies with `refuse_miscount`."""
+    if not 0 < sequence <= MAX_SEQUENCE:
+        return None
+    try:
+        found: Any = connection.execute(_CHECKPOINT, (key_of(line.sid, sequence),)).fetchone()
+    except apsw.Error as error:
+        if not is_damage(error):
+            raise
+        return Unreadable(sequence, f"checkpoint #{sequence} is in a damaged page")
+    return None if found is None else open_found(line, sequence, *found)
+
+
+def open_found(line: Line, sequence: int, parent: Any, body: Any) -> CheckpointRow | Unreadable:
+    """A checkpoint from its columns."""
+    if type(body) is not bytes or not isinstance(parent, int | None):
+        return Unreadable(sequence, f"checkpoint #{sequence} is damaged")
+    return open_checkpoint(body, uid=line.row.uid, sequence=sequence, parent=parent)
+
+
+def refuse_miscount(connection: Connection, line: Line) -> None:
+    """CorruptionError if a checkpoint that seems absent was not deleted, but lost."""
+    (count,) = connection.execute(_COUNT, (key_of(line.sid, 0), key_of(line.sid, MAX_SEQUENCE))).fetchall()[0]
+    if not line.row.hidden and count != line.row.checkpoints:
+        message = f"session {line.row.id!r} has {count} checkpoints and counts {line.row.checkpoints}"
+        raise CorruptionError(message, hint="run verify to see what is intact")
+
+
+def _heads(view: View) -> list[int]:
+    """The checkpoints that the names in a view lead to."""
+    heads = [lane.head.sequence for lane in view.lanes.values() if lane.head is not None]
+    return heads + [tag.sequence for tag in view.tags.values()]
+
+
+def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View, wanted: Iterable[int]) -> None:
+    found: dict[int, CheckpointRow | Unreadable] = {}
+    foreign: dict[str, int] = {}
+    missing = False
+    for sequence in wanted:
+        row = find_checkpoint(connection, line, sequence)
+        if row is not None:
+            found[sequence] = row
+        missing |= row is None and sequence <= line.row.sequence
+    for id_ in ask.ids:
+        sequence = sequence_of(id_, line.row.uid) or 0
+        row = find_checkpoint(connection, line, sequence)
+        if row is None or (isinstance(row, CheckpointRow) and row.id != id_):
+            entry: Any = connection.execute(_BY_VALUE, (schema.FOREIGN, id_, line.sid)).fetchone()
+            missing |= row is None and 0 < sequence <= line.row.sequence
+            if entry is None:
+                continue
+            sequence = foreign[id_] = entry[0]
+            row = _foreign(connection, line, id_, sequence)
+        found[sequence] = row
+    if ask.prefix:
+        starting: Any = connection.execute(_BY_START, (schema.FOREIGN, ask.prefix, beyond(ask.prefix), line.sid))
+        foreign |= dict(starting)
+    if missing:
+        refuse_miscount(connection, line)
+    view.checkpoints, view.foreign = found, foreign
+
+
+def _foreign(connection: Connection, line: Line, id_: str, sequence: int) -> CheckpointRow | Unreadable:
+    row = find_checkpoint(connection, line, sequence)
+    if row is None or (isinstance(row, CheckpointRow) and row.id != id_):
+        raise CorruptionError(f"session {line.row.id!r}: checkpoint {id_!r} is not where its index says", hint="verify")
+    return row
+
+
+def _children(connection: Connection, line: Line, parents: Iterable[int]) -> dict[int, list[int]]:
+    """Those in the index, and the next one: where it rests on this one, it is not in the index."""
+    found: dict[int, list[int]] = {}
+    missing = False
+    for parent in parents:
+        if not 0 < parent < MAX_SEQUENCE:
+            found[parent] = []
+            continue
+        rows: Any = connection.execute(_BY_VALUE, (schema.CHILD, key_of(line.sid, parent), line.sid)).fetchall()
+        following = connection.execute(_PARENT, (key_of(line.sid, parent + 1),)).fetchone()
+        found[parent] = [*([parent + 1] if following == (parent,) else []), *[at for (at,) in rows]]
+        missing |= following is None and parent < line.row.sequence
+    if missing:
+        refuse_miscount(connection, line)
+    return found

@@ -1,0 +1,99 @@
+"""What keeps a store in PostgreSQL in shape: what belongs to nothing goes, what an index says wrong is mended."""
+
+import contextlib
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from backstay.backends.postgres import PostgresBackend
+from backstay.errors import CorruptionError
+from backstay.port import Ask, SessionQuery
+from backstay.port.lease import here
+from backstay.testing.author import SESSION, Author, Runner, check_states, tag
+from tests.backends.conftest import Fresh
+
+HARM = {
+    "rows of no session": "INSERT INTO names VALUES (999, 1, 0, NULL, NULL, 1, 'x', 'x')",
+    "keyframes of no checkpoint": "INSERT INTO keyframes SELECT sid, 999, body FROM keyframes LIMIT 1",
+    "foreign ids of no checkpoint": "INSERT INTO foreign_ids SELECT sid, 999, 'x' FROM sessions LIMIT 1",
+    "references of no row": "INSERT INTO refs SELECT sid, 2, 999, 'x' FROM sessions LIMIT 1",
+    "blobs that no row needs": "INSERT INTO blobs VALUES ('x', 'y')",
+    "the line of session 'a session' does not agree": "UPDATE sessions SET status = 'x', checkpoints = 7",
+    "the row of 'main' does not agree": "UPDATE names SET sequence = 1, marks = 1 WHERE name = 'main'",
+    "checkpoint #4 is not found by its id": "DELETE FROM foreign_ids",
+}
+
+
+@pytest.fixture
+def author(postgres_url: str, fresh_schema: Fresh) -> Iterator[Author]:
+    with contextlib.closing(PostgresBackend(postgres_url, schema=fresh_schema())) as backend:
+        author = Author(backend)
+        author.commit({"picture": b"p" * 6_000})
+        author.grow(2)
+        author.commit({"named": True}, id_="a foreign id")
+        author.grow(1)
+        tag(backend, SESSION, author.rows[0], "good")
+        yield author
+
+
+def change(author: Author, statement: str, url: str) -> None:
+    assert isinstance(author.backend, PostgresBackend)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(author.backend.schema)))
+        connection.execute(statement.encode())
+
+
+@pytest.mark.parametrize("what", HARM)
+def test_what_is_out_of_order_is_found_and_mended(author: Author, postgres_url: str, what: str) -> None:
+    backend = author.backend
+    assert not list(backend.check())
+    change(author, HARM[what], postgres_url)
+    problems = [problem.what for problem in backend.check()]
+    assert any([what in problem for problem in problems]), problems
+    assert any([what in done for done in backend.tend(repair=True)])
+    assert not list(backend.check())
+    check_states(backend, SESSION, author.states)
+    assert len(backend.sessions(SessionQuery(foreign="a foreign id"))) == 1
+
+
+def test_an_index_that_says_otherwise_than_its_row_is_damage_until_it_is_mended(
+    author: Author, postgres_url: str
+) -> None:
+    backend = author.backend
+    change(author, "UPDATE sessions SET agent = 'x'", postgres_url)
+    with pytest.raises(CorruptionError):
+        backend.sessions(SessionQuery())
+    change(author, "UPDATE names SET journal = 99 WHERE name = 'main'", postgres_url)
+    for act in (
+        lambda: backend.read(Ask(SESSION, names=("main",))),
+        lambda: backend.read(Ask(SESSION, names=None)),
+        lambda: Runner(backend, holder=here()),
+    ):
+        with pytest.raises(CorruptionError):
+            act()
+    change(author, "UPDATE names SET sequence = 1 WHERE name = 'main'", postgres_url)
+    with pytest.raises(CorruptionError):
+        backend.state(SESSION, "main")
+    backend.tend(repair=True)
+    check_states(backend, SESSION, author.states)
+    author.grow(1)
+
+
+def test_what_is_missing_and_cannot_be_mended_is_said(author: Author, postgres_url: str) -> None:
+    change(author, "DELETE FROM blobs", postgres_url)
+    change(author, "DELETE FROM checkpoints WHERE sequence = 2", postgres_url)
+    author.backend.tend(repair=True)
+    said = " ".join([problem.what for problem in author.backend.check()])
+    assert "a blob that checkpoint #1 needs is missing" in said
+    assert "counts other checkpoints" in said
+
+
+def test_tending_sweeps_what_nobody_refers_to_and_nothing_else(author: Author) -> None:
+    backend = author.backend
+    backend.put_blobs({bytes([number]) * 32: b"x" for number in range(200)})
+    done = backend.tend()
+    assert done == ["200 blobs that no row needs removed"]
+    assert backend.tend() == []
+    check_states(backend, SESSION, author.states)
