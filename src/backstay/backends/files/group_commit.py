@@ -170,13 +170,18 @@ class Writer:
         journal = self._catalogue.journal(place(job.ask.session, hidden=job.ask.hidden))
         if batch.lazy and journal is not None and all([isinstance(row, LaneRow) for row in batch.puts]):
             journal.renew_claims(batch.puts)
-            self._catalogue.touched[journal.name] = journal
+            self._touch(journal)
             self._renewed = True
         elif batch.puts or batch.drops:
             journal = self._apply(job.ask, journal, batch)
         elif journal is not None and not journal.settled:
-            self._catalogue.touched[journal.name] = journal  # what this rule saw must be on the disk when it returns
+            self._touch(journal)  # what this rule saw must be on the disk when it returns
         return view, journal
+
+    def _touch(self, journal: Journal) -> None:
+        """A journal is to be synced; that happens without the lock under which its file may be opened anew."""
+        journal.take_file()
+        self._catalogue.touched[journal.name] = journal
 
     def _apply(self, ask: Ask, journal: Journal | None, batch: Batch) -> Journal | None:
         catalogue = self._catalogue
@@ -195,7 +200,7 @@ class Writer:
         if journal is None:
             journal = Journal.create(self._folder, target, born)
             catalogue.keep(journal)
-        catalogue.touched[journal.name] = journal
+        self._touch(journal)
         drops = [(kind, key) for kind, key in batch.drops if kind is not Kind.SESSION]
         if len(drops) < len(batch.drops):
             self._remove(journal)
