@@ -13,13 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import backstay
-from backstay import (
-    AlreadyExistsError,
-    InvalidInputError,
-    NotFoundError,
-    Session,
-    Store,
-)
+from backstay import AlreadyExistsError, InvalidInputError, NotFoundError, Session, Store
 from backstay.backends.memory import MemoryBackend
 from backstay.model import StateDict
 from backstay.port import Ask, Decide, Kind, SessionQuery, View
@@ -27,7 +21,7 @@ from backstay.testing.author import next_turn
 from backstay.testing.exact import exactly_equal
 from backstay.testing.growth import CHANGES, Change, apply
 from tests.store.children import start
-from tests.store.travel import KINDS, about, ids_of, kept, live, open_kind
+from tests.store.travel import about, ids_of, kept, live, open_kind
 
 
 @pytest.fixture
@@ -104,7 +98,8 @@ ACTS = st.one_of(
 
 def act(session: Session, what: str, first: int, second: Any) -> None:
     branches = sorted(session.branches())
-    ids = [row.id for row in session._backend.scan(session.id, Kind.CHECKPOINT, limit=10_000)]
+    found: Any = session._backend.scan(session.id, Kind.CHECKPOINT, limit=10_000)
+    ids = [row.id for row in found]
     if what == "fork" and len(branches) < 12:
         session.fork(ids[first % len(ids)], f"branch {len(ids)} {first}")
     elif what == "tag":
