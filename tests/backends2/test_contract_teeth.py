@@ -142,6 +142,7 @@ BROKEN: list[tuple[str, Callable[..., Any], str]] = [
     ("DictBackend._apply", write_before_looking_for_blobs, "w1_a_batch_whose_blob_is_absent_writes_nothing"),
     ("DictBackend.write", decide_before_the_lock, "w2_a_rule_that_counts_loses_nothing"),
     ("DictBackend.write", decide_before_the_lock, "w2_of_those_that_find_something_absent_one_puts_it"),
+    ("DictBackend.write", decide_before_the_lock, "w2_two_intentions_come_out"),
     ("DictBackend.write", refuse_on_a_kept_view, "w3_a_rule_never_refuses"),
     ("DictBackend.write", keep_to_itself, "w4_what_was_written_is_seen_by_every_other"),
     ("DictBackend.read", read_in_two_moments, "w5_a_reader_never_sees_half"),

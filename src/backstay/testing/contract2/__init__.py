@@ -9,6 +9,7 @@ from backstay.testing.contract2.damage import DamageContract
 from backstay.testing.contract2.hidden import HiddenContract
 from backstay.testing.contract2.hooks import Change, Hooks
 from backstay.testing.contract2.listing import ListingContract
+from backstay.testing.contract2.pairs import PairsContract
 from backstay.testing.contract2.racing import RacingContract
 from backstay.testing.contract2.reading import ReadingContract
 from backstay.testing.contract2.refusing import RefusingContract
@@ -19,6 +20,7 @@ from backstay.testing.contract2.writing import WritingContract
 class BackendContract(
     WritingContract,
     RacingContract,
+    PairsContract,
     ReadingContract,
     ListingContract,
     BlobContract,
