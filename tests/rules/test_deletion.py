@@ -404,7 +404,7 @@ def test_a_parent_that_went_meanwhile_is_noticed_where_a_keyframe_hides_it() -> 
     # Somebody deleted 1 since this was planned: 2 has no parent any more, and 3 must not name one that is gone.
     view = chain()
     view.checkpoints = {2: checkpoint(2, None, keyframe=True), 3: checkpoint(3, 2, keyframe=True)}
-    with pytest.raises(ConflictError, match="on another (state )?than a moment ago"):
+    with pytest.raises(ConflictError, match=r"on another (state )?than a moment ago"):
         decided(deletion(2, rewrites=(Rewrite(3, 1),)), view)
 
 
