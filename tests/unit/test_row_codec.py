@@ -254,9 +254,9 @@ def test_what_is_damaged_is_named() -> None:
     lane, call, point = EXAMPLES["branch"], EXAMPLES["call"], EXAMPLES["checkpoint"]
     with pytest.raises(CorruptionError, match="the row of 'main' is damaged, or stands in the place of another"):
         opened(lane, b"")
-    with pytest.raises(CorruptionError, match="session row"):
+    with pytest.raises(CorruptionError, match="line of session"):
         opened(EXAMPLES["session"], b"")
-    assert opened(call, b"") == Unreadable((5, 7, 2), "a call row is damaged, or stands in the place of another")
+    assert opened(call, b"") == Unreadable((5, 7, 2), "a journaled call is damaged, or stands in the place of another")
     damaged = opened(point, b"")
     assert damaged == Unreadable(7, "checkpoint #7 is damaged, or stands in the place of another", 6)
     assert opened(point, pack(point, UID), parent=5) == Unreadable(7, "checkpoint #7 does not agree with its index", 5)

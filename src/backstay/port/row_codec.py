@@ -152,13 +152,16 @@ def open_row(kind: Kind, key: Any, body: bytes, *, uid: bytes, parent: int | Non
     return open_checkpoint(body, uid=uid, sequence=key, parent=parent)
 
 
-def foreign_id(body: bytes) -> str | None:
-    """The id of a checkpoint, if it does not say where its row is; nothing is verified."""
+def foreign_id(body: bytes, *, uid: bytes, sequence: int) -> str | None:
+    """The id of a checkpoint, if it does not say where its row is; CorruptionError if its header is damaged."""
     at = SEAL_BYTES + _LENGTH_BYTES
+    data = body[at : at + int.from_bytes(body[SEAL_BYTES:at], "big")]
+    if seal(data, "checkpoint", uid, sequence) != body[:SEAL_BYTES]:
+        raise _misplaced(f"checkpoint #{sequence}")
     try:
-        return _header(body[at : at + int.from_bytes(body[SEAL_BYTES:at], "big")]).id or None
-    except msgspec.DecodeError:
-        return None
+        return _header(data).id or None
+    except msgspec.DecodeError as error:
+        raise CorruptionError(f"checkpoint #{sequence} is sealed but does not decode") from error
 
 
 def _pack_checkpoint(row: CheckpointRow, uid: bytes) -> bytes:

@@ -25,7 +25,7 @@ from backstay.rules import branches, refusals
 from backstay.rules.runs import pending_of
 from backstay.store.fields import read_fields
 from backstay.store.refs import readable
-from backstay.upkeep.deletion import delete_session, delete_some
+from backstay.upkeep.deletion import delete_session, delete_some, sweep
 from backstay.upkeep.pages import pages, weigh
 from backstay.upkeep.progress import Progress
 
@@ -58,7 +58,7 @@ def prune(
             pruning.prune(id_)
         except NotFoundError:
             continue  # somebody deleted it meanwhile
-    if not dry_run and (pruning.dropped or pruning.ended):
+    if not dry_run and (sweep(backend) or pruning.dropped or pruning.ended):
         backend.tend()
     freed = pruning.weight if dry_run else before - backend.sizes().stored_bytes
     return PruneReport(

@@ -161,13 +161,15 @@ def _some(cursor: Any) -> list[Any]:
 def scan(
     connection: Connection, line: Line, kind: Kind, *, after: Key | None, before: Key | None, limit: int
 ) -> list[Row | Unreadable]:
-    """A page of rows of one kind, as far as they are there."""
+    """A page of rows of one kind. Where it comes to an end, the whole is counted: absence is verified."""
     order = "ASC" if before is None else "DESC"
     if kind is Kind.NAME:
         # Bytes come after every text.
         bounds: Any = (line.sid, after or "", b"" if before is None else before, limit)
-        rows: Any = connection.execute(_NAMES.format(order), bounds)
-        return [_named(line, name, body) for name, body in _some(rows)]
+        rows: Any = _some(connection.execute(_NAMES.format(order), bounds))
+        if len(rows) < limit:
+            refuse_miscounted_names(connection, line)
+        return [_named(line, name, body) for name, body in rows]
     if kind is Kind.CALL:
         ends: Any = {"after": after, "before": before}
         return [*journals.page(connection, line.sid, line.row.uid, **ends, limit=limit)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,11 +13,11 @@ from backstay.backends.sqlite import journals, schema
 from backstay.backends.sqlite.connections import BUSY_S, Connection, is_damage
 from backstay.backends.sqlite.listing import open_line
 from backstay.backends.sqlite.schema import Entry, child_entries, lead, line_entries, name_entries, sequence_in
-from backstay.backends.sqlite.views import Line, open_body, open_found
+from backstay.backends.sqlite.views import Line, open_body
 from backstay.errors import CorruptionError
 from backstay.model import Problem
-from backstay.port import CheckpointRow, SessionRow, TagRow
-from backstay.port.row_codec import is_foreign, open_name
+from backstay.port import SessionRow
+from backstay.port.row_codec import foreign_id, open_name
 
 _LINES = "SELECT sid, name, marks, body FROM rows WHERE kind = 0 ORDER BY sid"
 _NAMES = "SELECT name, body FROM rows WHERE sid = ? AND kind = 1"
@@ -26,7 +25,6 @@ _CHECKPOINTS = "SELECT key, parent, body FROM checkpoints WHERE key >= ?1 << 32 
 _ENTRIES = "SELECT what, value, sid, at FROM lookup"
 _ORPHAN_BLOBS = "FROM blobs WHERE NOT EXISTS(SELECT 1 FROM refs r WHERE r.digest = blobs.digest)"
 _SWEEP = f"DELETE FROM blobs WHERE digest IN (SELECT digest {_ORPHAN_BLOBS} LIMIT ?)"
-_DANGLING = "FROM refs WHERE NOT EXISTS(SELECT 1 FROM blobs b WHERE b.digest = refs.digest)"
 _OWNERLESS = (
     "FROM refs WHERE NOT EXISTS(SELECT 1 FROM checkpoints c WHERE kind = 2 AND c.key = sid << 32 | number) "
     "AND NOT EXISTS(SELECT 1 FROM keyframes k WHERE kind = 3 AND k.key = sid << 32 | number)"
@@ -39,7 +37,6 @@ _STRAYS = (
     ("calls", "calls of no session", "FROM calls WHERE sid NOT IN (SELECT sid FROM rows WHERE kind = 0)"),
     ("refs", "references of no row", _OWNERLESS),
     ("blobs", "blobs that no row refers to", _ORPHAN_BLOBS),
-    ("refs", "blobs that rows refer to are missing", _DANGLING),
 )
 _ANYTHING_OF = (
     "SELECT EXISTS(SELECT 1 FROM rows WHERE sid = ?1) OR "
@@ -140,12 +137,15 @@ def _note_entries(connection: Connection, line: Line, true: set[Entry], doubtful
     rows: Any = connection.execute(_CHECKPOINTS, (sid,))
     for key, parent, body in rows:
         count += 1
-        row = open_found(line, sequence_in(key), parent, body)
-        true |= child_entries(sequence_in(key), row.parent, sid)
-        if not isinstance(row, CheckpointRow):
-            doubtful.add((sid, sequence_in(key)))
-        elif is_foreign(row, uid):
-            true.add((schema.FOREIGN, row.id, sid, row.sequence))
+        sequence = sequence_in(key)
+        if parent != sequence - 1:
+            true |= child_entries(sequence, parent if isinstance(parent, int) else None, sid)
+        try:
+            foreign = foreign_id(open_body(body), uid=uid, sequence=sequence)
+        except CorruptionError:
+            doubtful.add((sid, sequence))
+        else:
+            true |= set() if foreign is None else {(schema.FOREIGN, foreign, sid, sequence)}
     counted = line.row.checkpoints, line.row.lanes + line.row.tags
     return line.row.hidden or (count, len(names)) == counted
 
@@ -160,14 +160,13 @@ def _sessions(connection: Connection) -> Iterator[tuple[int, SessionRow | Corrup
 
 
 def check(connection: Connection) -> list[Problem]:
-    """Every page read with its checksum, the index compared with its rows, nothing lost or left without an owner."""
+    """Every page read with its checksum, the index compared with its rows, nothing left without an owner."""
     problems: list[Problem] = []
     try:
         faults = connection.execute("PRAGMA integrity_check(100)").fetchall()
         if faults != [("ok",)]:
             what = f"{len(faults)} faults in the structure of the file"
             problems.append(Problem(what=what, remedy="copy what is intact with export"))
-        _check_counts(connection, problems)
         for table, what, sql in _STRAYS:
             count: Any = connection.execute(f"SELECT count(*) {sql}").fetchall()[0][0] if connection.has(table) else 0
             if count:
@@ -181,29 +180,3 @@ def check(connection: Connection) -> list[Problem]:
             raise
         problems.append(Problem(what="pages cannot be read", remedy="copy what is intact with export"))
     return problems
-
-
-def _check_counts(connection: Connection, problems: list[Problem]) -> None:
-    for sid, session in _sessions(connection):
-        if isinstance(session, CorruptionError):
-            problems.append(Problem(what=str(session.args[0]), remedy="restore it from an export"))
-            continue
-        names: Any = connection.execute(_NAMES, (sid,)).fetchall()
-        counts: Counter[str] = Counter()
-        for name, body in names:
-            try:
-                row = open_name(open_body(body), uid=session.uid, name=name)
-                counts["tags" if isinstance(row, TagRow) else "branches"] += 1
-            except CorruptionError as error:
-                problems.append(Problem(what=str(error.args[0]), session_id=_id(session)))
-        rows: Any = connection.execute(f"SELECT count(*) FROM ({_CHECKPOINTS})", (sid,)).fetchall()
-        counts["checkpoints"] = rows[0][0]
-        wanted = {"branches": session.lanes, "tags": session.tags, "checkpoints": session.checkpoints}
-        for what, count in wanted.items():
-            if counts[what] != count and not session.hidden:
-                text = f"has {counts[what]} {what} and counts {count}"
-                problems.append(Problem(what=text, session_id=_id(session)))
-
-
-def _id(session: SessionRow) -> Any:
-    return session.id
