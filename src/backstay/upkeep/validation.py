@@ -38,7 +38,7 @@ from backstay.port.row_codec import is_foreign
 from backstay.port.rows import ABANDONED, Head, Took
 from backstay.rules.deletion import MAX_RUN
 from backstay.run.result_places import at_place
-from backstay.sealing import MAX_ROW_BYTES, open_blob, open_delta, open_keyframe, spilled, unspill
+from backstay.sealing import MAX_ROW_BYTES, open_delta, open_keyframe, spilled, unspill
 from backstay.store.fields import check_step, check_text, check_usage, to_checkpoint, to_info
 from backstay.upkeep.call_checks import check_call, check_value
 from backstay.upkeep.copying import Link
