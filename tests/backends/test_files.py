@@ -25,7 +25,18 @@ import pytest
 from backstay.backends.files import FilesBackend
 from backstay.backends.files.disk import Disk
 from backstay.errors import BackstayError, ClosedError, ConflictError, CorruptionError, FormatError, UnavailableError
-from backstay.port import Ask, Batch, BlobsAbsentError, CheckpointRow, Kind, LaneQuery, SessionQuery, Unreadable, View
+from backstay.port import (
+    Ask,
+    Batch,
+    BlobsAbsentError,
+    CheckpointRow,
+    KeyframeRow,
+    Kind,
+    LaneQuery,
+    SessionQuery,
+    Unreadable,
+    View,
+)
 from backstay.port.rows import ENTERED, key_of
 from backstay.rules import branches, deletion, runs
 from backstay.rules import commit as commits
@@ -407,6 +418,74 @@ def test_a_lost_counter_gives_no_number_twice(path: Path) -> None:
         assert list(backend.check()) == []
 
 
+def test_lines_of_one_torn_write_are_passed_over_together_but_not_once_they_were_acknowledged(path: Path) -> None:
+    gate = threading.Event()
+
+    class Gated(Counting):
+        def sync(self, file: int) -> None:
+            gate.wait(5)
+            super().sync(file)
+
+    with closing(FilesBackend(path, disk=Gated())) as backend:
+        gate.set()
+        first = commit(backend, "s", {"n": 0}, None)
+        gate.clear()
+        threads = [
+            threading.Thread(target=commit, args=(backend, "s", {"n": 1}, None), kwargs={"branch": f"b{number}"})
+            for number in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)
+        gate.set()
+        for thread in threads:
+            thread.join()
+    (found,) = journals(path)
+    lines = found.read_bytes().splitlines(keepends=True)
+    group = [line for line in lines[1:] if msgspec.json.decode(line)["first"] == 3]
+    assert len(group) > 2
+    whole = b"".join(lines[: lines.index(group[-1]) + 1])
+    at = whole.index(group[0]) + 40
+    found.write_bytes(whole[:at] + bytes(60) + whole[at + 60 :])
+    with closing(FilesBackend(path)) as backend, pytest.raises(CorruptionError):
+        backend.read(names("s"))
+    next((path / "notes").iterdir()).unlink()
+    with closing(FilesBackend(path)) as backend:
+        view = backend.read(names("s"))
+        assert head_of(view) == first.id
+        assert view.session is not None
+        assert view.session.checkpoints == 2
+        assert list(backend.check()) == []
+
+
+def test_a_session_is_renamed_when_its_file_is_and_not_before(path: Path) -> None:
+    disk = Counting()
+    with closing(FilesBackend(path, disk=disk)) as backend, closing(FilesBackend(path)) as other:
+        rows = chain(backend, "s", 2)
+        disk.fail = {"rename": errno.EIO}
+        with pytest.raises(UnavailableError, match="not known"):
+            backend.write(deletion.hide_ask("s"), deletion.hide("s"))
+        disk.fail = {}
+        for one in (other, backend):
+            assert head_of(one.read(names("s"))) == rows[-1].id
+            assert [row.id for row in one.sessions(SessionQuery())] == ["s"]
+            assert not one.sessions(SessionQuery(hidden=True))
+        assert commit(backend, "s", {"on": 1}, rows[-1].id).sequence == 3
+        backend.write(deletion.hide_ask("s"), deletion.hide("s"))
+        for one in (other, backend):
+            assert one.read(names("s")).session is None
+            assert len(one.sessions(SessionQuery(hidden=True))) == 1
+        assert list(backend.check()) == []
+
+
+def test_a_session_may_have_the_name_of_its_branch(path: Path, store: FilesBackend) -> None:
+    commit(store, "main", {"n": 0}, None)
+    for one in (store, FilesBackend(path)):
+        view = one.read(names("main"))
+        assert view.session is not None
+        assert view.lanes["main"].head is not None
+
+
 # hostile folders
 
 
@@ -723,6 +802,20 @@ def test_a_batch_that_refers_to_an_absent_blob_writes_nothing_and_says_which(sto
     assert is_whole(store, "s", 1)
     assert store.tend() == []
     assert is_whole(store, "s", 1)
+
+
+def test_a_row_put_twice_in_one_batch_counts_its_blobs_once(path: Path, store: FilesBackend) -> None:
+    first, second = prepared("s", {"b": os.urandom(9_000)}, None), prepared("s", {"b": os.urandom(9_000)}, None)
+    row = commit(store, "s", {"n": 0}, None)
+    frames = [KeyframeRow(row.sequence, new.keyframe, new.keyframe_refs) for new in (first, second)]
+    other = KeyframeRow(row.sequence + 1, second.keyframe, second.keyframe_refs)
+    store.write(names("s"), lambda _: Batch((other,), blobs=second.blobs))
+    store.write(names("s"), lambda _: Batch(tuple(frames), blobs=first.blobs))
+    store.write(names("s"), lambda _: Batch(drops=((Kind.KEYFRAME, row.sequence),)))
+    assert list(store.absent(second.blobs)) == []
+    with closing(FilesBackend(path)) as backend:
+        backend.write(names("s"), lambda _: Batch(drops=((Kind.KEYFRAME, row.sequence + 1),)))
+        assert set(backend.absent(second.blobs)) == set(second.blobs)
 
 
 def test_a_blob_put_ahead_and_never_named_is_swept(store: FilesBackend) -> None:

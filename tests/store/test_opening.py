@@ -22,7 +22,7 @@ from backstay import (
     UnavailableError,
     UnsupportedError,
 )
-from backstay.backends.sqlite import mounts, schema
+from backstay.backends.sqlite import file_system as mounts, schema
 from tests.crash.ring.nursery import Nursery, Say
 from tests.store.children import finish, start
 

@@ -160,22 +160,20 @@ class CallCheck:
             check_value(lane.input)
             if (journal is None or journal.why is None) and _parked_misfit(lane, parked) is None:
                 return
-            self._look_again(lane.name)
+            self._look_again(lane)
         except UNREADABLE as error:
             self._tell_pending(lane.name, said(error))
 
-    def _look_again(self, name: str) -> None:
-        lane = self._backend.read(Ask(self._session, names=(name,))).lanes.get(name)
-        journals = () if lane is None or lane.undo_journal is None else ((lane.run, lane.undo_journal),)
-        view = self._backend.read(Ask(self._session, names=(name,), pending=(name,), journals=journals))
+    def _look_again(self, before: LaneRow) -> None:
+        name, parked = before.name, () if before.undo_journal is None else ((before.run, before.undo_journal),)
+        view = self._backend.read(Ask(self._session, names=(name,), pending=(name,), journals=parked))
         lane = view.lanes.get(name)
-        if lane is None:
-            return
+        if lane is None or (lane.journal, lane.undo_journal) != (before.journal, before.undo_journal):
+            return  # somebody went on there
         why = _Journal(view.pending.get(name, ())).why
         if why is not None:
             self._tell_pending(name, why)
-        parked = None if lane.undo_journal is None else view.journals.get((lane.run, lane.undo_journal))
-        why = None if parked is None else _parked_misfit(lane, _Journal(parked))
+        why = _parked_misfit(lane, _Journal(view.journals.get(parked[0], ())) if parked else None)
         if why is not None:
             cost = "an undo cannot take it up again, and an export is an error"
             remedy = "session.delete() of the checkpoint it was made on, or of the branch"

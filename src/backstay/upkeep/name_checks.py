@@ -144,7 +144,7 @@ class NameCheck:
 
     def _nowhere(self, row: LaneRow | TagRow) -> None:
         for at in targets(row):
-            if at in self._listed.present or self._find(at) is not None:
+            if at in self._listed.present or self._find(at) is not None or not self._leads(row.name, at):
                 continue
             is_head = isinstance(row, LaneRow) and row.head is not None and row.head.sequence == at
             label = row.head.id[:12] if isinstance(row, LaneRow) and row.head is not None and is_head else f"#{at}"
@@ -155,6 +155,12 @@ class NameCheck:
             remedy = "verify(repair=True) moves it to its newest intact ancestor"
             ask = point_back_ask(self._session, row.name, nowhere=at, to=to)
             self._mend(ask, point_back(self._session, row.name, nowhere=at, to=to), what, remedy=remedy)
+
+    def _leads(self, name: str, sequence: int) -> bool:
+        """True if a name still leads there: somebody may have moved it, and then deleted what it led to."""
+        view = self._backend.read(Ask(self._session, names=(name,)))
+        row = view.lanes.get(name) or view.tags.get(name)
+        return row is not None and sequence in targets(row)
 
     def _find(self, sequence: int) -> CheckpointRow | Unreadable | None:
         page = self._backend.scan(self._session, Kind.CHECKPOINT, after=sequence - 1, limit=1)

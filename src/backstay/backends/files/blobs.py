@@ -56,11 +56,6 @@ class Blobs:
         known = {user for user, _ in users} if sound and len(contents) == size else None
         return contents, zlib.crc32(contents) == check and len(contents) == size, known
 
-    def is_whole(self, digest: bytes) -> bool:
-        """True if a blob is there as it was written."""
-        found = self._load(digest)
-        return found is not None and found[1]
-
     def users(self, digest: bytes) -> set[bytes] | None:
         """The journals that may use a blob; None if that cannot be told."""
         found = self._load(digest)

@@ -10,6 +10,7 @@ import msgspec
 from backstay.backends.files.blobs import Blobs
 from backstay.backends.files.folder import JOURNAL, NOTES, SESSIONS, Folder, is_name
 from backstay.backends.files.journal import Journal, new_born
+from backstay.backends.files.rewrite import is_wasteful, rewrite
 from backstay.errors import CorruptionError
 from backstay.model import Problem, SessionId
 from backstay.port import Kind, LaneRow, TagRow
@@ -29,12 +30,11 @@ def stored_bytes(folder: Folder) -> int:
 # looking
 
 
-def check(folder: Folder, blobs: Blobs) -> Iterator[Problem]:
-    """Every line of every journal and every blob that a row needs, read again; one journal at a time."""
+def check(folder: Folder) -> Iterator[Problem]:
+    """Every line of every journal, read again; one journal at a time."""
     if folder.count() is None:
         remedy = "the next write makes it again; no number is given twice"
         yield Problem(what="the store's counter is damaged", remedy=remedy)
-    whole: dict[bytes, bool] = {}
     for name in folder.journals():
         try:
             journal = Journal.open(folder, name, locked=False)
@@ -45,21 +45,16 @@ def check(folder: Folder, blobs: Blobs) -> Iterator[Problem]:
             continue
         if journal is not None:
             try:
-                yield from _check(journal, blobs, whole)
+                yield from _check(journal)
             finally:
                 journal.close()
 
 
-def _check(journal: Journal, blobs: Blobs, whole: dict[bytes, bool]) -> Iterator[Problem]:
+def _check(journal: Journal) -> Iterator[Problem]:
     rows = journal.rows
     found = list(rows.damage)
     if journal.damaged_header and not journal.is_empty:
         found.append("the first line of its journal is damaged")
-    for digest in [] if rows.session.hidden else rows.uses:
-        if digest not in whole:
-            whole[digest] = blobs.is_whole(digest)
-        if not whole[digest]:
-            found.append(f"blob {digest.hex()[:12]} is damaged or missing")
     session = SessionId(str(rows.session_put.key)) if rows.session_put is not None else None
     for what in found:
         where = "" if session is not None else f"{journal.name}{JOURNAL}: "
@@ -94,7 +89,7 @@ def tend(folder: Folder, blobs: Blobs, name: str, announce: Callable[[], None], 
         if journal.is_empty:
             announce()
             folder.remove(name)
-        elif damaged or rows.forgotten or journal.is_wasteful:
+        elif damaged or rows.forgotten or is_wasteful(journal):
             announce()
             return _rewrite(folder, blobs, journal, damaged=damaged)
         elif journal.has_room:
@@ -110,7 +105,7 @@ def _rewrite(folder: Folder, blobs: Blobs, journal: Journal, *, damaged: bool) -
     if not journal.born:  # it is no longer known by what its blobs know it
         journal.born = new_born()
         blobs.use([digest for digest in journal.rows.uses if blobs.has(digest)], journal.born)
-    journal.rewrite()
+    rewrite(folder, journal)
     anew = Journal.open(folder, journal.name, locked=True)
     if anew is not None:
         with contextlib.suppress(OSError, CorruptionError):
@@ -151,21 +146,13 @@ def _mend(journal: Journal) -> list[str]:
     return done + [f"{session}tag {name!r} is gone with its checkpoint" for name in gone]
 
 
-def sweep(folder: Folder, blobs: Blobs) -> list[str]:
-    """Remove blobs that no row needs, and what was written aside and left. None goes while a journal is damaged."""
-    folder.discard_old()
-    used: set[bytes] = set()
+def orphans(folder: Folder, blobs: Blobs) -> list[bytes]:
+    """Blobs that no journal needed when it was looked at; without the lock, so that others can write meanwhile."""
+    there, used = list(blobs.every()), set[bytes]()
     for name in folder.journals():
-        try:
-            journal = Journal.open(folder, name, locked=True)
-        except CorruptionError:
-            return []
-        if journal is not None:
-            journal.close()
-            if journal.rows.damage:
-                return []
-            used.update(journal.rows.uses)
-    orphans = [digest for digest in blobs.every() if digest not in used]
-    for digest in orphans:
-        blobs.drop(digest)
-    return [f"{len(orphans)} blobs that no checkpoint needs were removed"] if orphans else []
+        with contextlib.suppress(CorruptionError):
+            journal = Journal.open(folder, name, locked=False)
+            if journal is not None:
+                journal.close()
+                used.update(journal.rows.uses)
+    return [digest for digest in there if digest not in used]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import threading
@@ -395,6 +396,32 @@ class RacingContract(Hooks):
 
         together(act, 4)
         check_states(openings[1], SESSION, author.states)
+
+    @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers of that kind")
+    def test_w1_an_interrupt_anywhere_leaves_all_of_a_batch_or_nothing(self, backend: Backend) -> None:
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        fill(backend)
+        put(backend, *_same(0), last_step=0)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        told = 0
+        try:
+            for number in range(1, 120):
+                with contextlib.suppress(KeyboardInterrupt):
+                    try:
+                        signal.setitimer(signal.ITIMER_REAL, 0.000_02 * 1.05**number)  # from 21 microseconds to 6.6 ms
+                        put(backend, *_same(number), last_step=number)
+                        told = number
+                    finally:
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                assert told <= _one_moment(backend) <= number
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        together(lambda me: put(backend, TagRow(f"after {me}", 1)) and None, 2)  # type: ignore[func-returns-value]
+        assert len(backend.read(Ask(SESSION, names=EVERY)).tags) == 4
 
     def test_of_those_that_enter_at_once_one_does(self, backend: Backend) -> None:
         openings = [backend, self.other(backend)]
