@@ -420,7 +420,11 @@ class RacingContract(Hooks):
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
-        together(lambda me: put(backend, TagRow(f"after {me}", 1)) and None, 2)  # type: ignore[func-returns-value]
+
+        def after(me: int) -> None:
+            put(backend, TagRow(f"after {me}", 1))
+
+        together(after, 2)
         assert len(backend.read(Ask(SESSION, names=EVERY)).tags) == 4
 
     def test_of_those_that_enter_at_once_one_does(self, backend: Backend) -> None:
