@@ -155,10 +155,10 @@ def place(url: str | os.PathLike[str] | None = None) -> Path | None:
 
 def file_system(folder: Path) -> tuple[str | None, bool]:
     """The type of the file system that holds a folder (None if unknown), and whether other machines serve it."""
-    from backstay.backends.sqlite import mounts
+    from backstay.backends.sqlite import file_system as disks
 
-    kind = mounts.filesystem_of(folder)
-    return kind, mounts.is_network(kind)
+    kind = disks.filesystem_of(folder)
+    return kind, disks.is_network(kind)
 
 
 def _nearest_folder() -> Path | None:

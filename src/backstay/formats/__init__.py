@@ -39,7 +39,7 @@ from backstay.formats.target import Target
 from backstay.model import MAX_NAME_CHARS, SessionId, counted
 from backstay.names import check_name
 from backstay.port import Ask
-from backstay.upkeep.copying import Arrival
+from backstay.upkeep.arrival import Arrival
 from backstay.upkeep.progress import Progress
 
 _SYSTEMS: dict[str, ModuleType] = {module.NAME: module for module in (ccswarm, ares, continuum, smooth)}

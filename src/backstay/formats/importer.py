@@ -29,7 +29,8 @@ from backstay.sealing import pack_value
 from backstay.store.events import Events
 from backstay.store.fields import Fields, check_step, check_text, encode_metadata, encode_usage, to_totals
 from backstay.store.history import History
-from backstay.upkeep.copying import Arrival, bring
+from backstay.upkeep.arrival import Arrival
+from backstay.upkeep.copying import bring
 
 _TIPS = 8  # lines whose last state is kept at hand
 _LEASE_US = 30_000_000
