@@ -159,7 +159,7 @@ class Histories(RuleBasedStateMachine):
 
     def _check(self, session: Session, ref: str, name: str, id_: str) -> None:
         loaded, true = session.load(ref), self.model[name].points[id_].state
-        assert exactly_equal(dict(loaded), true), f"{ref} gives {loaded!r} instead of {true!r}"
+        assert exactly_equal(dict(loaded), dict(true)), f"{ref} gives {loaded!r} instead of {true!r}"
 
     @property
     def _history(self) -> History:
