@@ -104,7 +104,7 @@ class History:
         self.written += 1
         assert made.parent_id == parent
         assert made.sequence == self.written
-        self.points[made.id] = Point(copy.deepcopy(state), parent, parent)
+        self.points[made.id] = Point(copy.deepcopy(dict(state)), parent, parent)
         self.branches[branch] = made.id
 
     def remove(self, id_: str) -> None:
