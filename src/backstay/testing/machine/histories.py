@@ -115,6 +115,8 @@ class History:
         for name, head in self.branches.items():
             if head == id_ and gone.link is not None:
                 self.branches[name] = gone.link
+                if self.undos.get(name) == gone.link:  # the restore itself is gone: there is nothing left to undo
+                    del self.undos[name]
         self.undos = {name: target for name, target in self.undos.items() if target != id_}
         self.calls = {place: made for place, made in self.calls.items() if place[1] != id_}
         self.taken.pop(id_, None)
