@@ -46,7 +46,8 @@ DECLARE
   v_sid bigint;
   v_row bytea;
   v_size integer;
-  v_lost boolean := false;
+  v_unnamed boolean := false;
+  v_missing boolean := false;
 BEGIN
   SELECT ARRAY['i'::bytea || int8send({_NOW}) || int8send({_LAST}) || int8send(read_features)
     || int8send(write_features)] INTO v
@@ -71,7 +72,7 @@ BEGIN
         || int8send(coalesce(journal, -1)) || int8send(coalesce(sequence, -1)) || int8send(octet_length(name)) || name
         || body
       FROM {{schema}}.names WHERE sid = v_sid AND name = ANY(p_names));
-    v_lost := cardinality(v) - v_size < cardinality(p_names) OR p_every;
+    v_unnamed := cardinality(v) - v_size < cardinality(p_names) OR p_every;
   END IF;
   IF p_pending IS NOT NULL THEN
     v := v || ARRAY(SELECT {_CALL} FROM {{schema}}.names n
@@ -106,16 +107,17 @@ BEGIN
     v_size := cardinality(v);
     v := v || ARRAY(SELECT 'c'::bytea || int8send(sequence) || int8send(coalesce(parent, -1)) || body
       FROM {{schema}}.checkpoints WHERE sid = v_sid AND sequence = ANY(p_sequences));
-    v_lost := v_lost OR cardinality(v) - v_size < cardinality(p_sequences);
+    v_missing := cardinality(v) - v_size < cardinality(p_sequences);
   END IF;
   IF p_children IS NOT NULL THEN
     v := v || ARRAY(SELECT 'p'::bytea || int8send(parent) || int8send(sequence)
       FROM {{schema}}.checkpoints WHERE sid = v_sid AND parent = ANY(p_children));
   END IF;
-  IF v_lost THEN
-    v := v || (SELECT 't'::bytea || int8send(count(*)) || int8send((
-        SELECT count(*) FROM {{schema}}.checkpoints WHERE sid = v_sid AND p_sequences IS NOT NULL))
-      FROM {{schema}}.names WHERE sid = v_sid);
+  IF v_unnamed OR v_missing THEN
+    v := v || ('t'::bytea
+      || int8send(CASE WHEN v_unnamed THEN (SELECT count(*) FROM {{schema}}.names WHERE sid = v_sid) ELSE -1 END)
+      || int8send(CASE WHEN v_missing THEN (SELECT count(*) FROM {{schema}}.checkpoints WHERE sid = v_sid)
+        ELSE -1 END));
   END IF;
   RETURN v;
 END

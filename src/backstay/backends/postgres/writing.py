@@ -24,7 +24,7 @@ import psycopg
 
 from backstay.backends.postgres.faults import BLOBS_ABSENT, MISSED, NOT_READ_COMMITTED, UNIQUE, fault_of
 from backstay.backends.postgres.pool import Pool, Wire
-from backstay.backends.postgres.protocol import text_bytes, unpack_texts
+from backstay.backends.postgres.protocol import unpack_texts
 from backstay.backends.postgres.shipment import WRITE, WRITE_TYPES, Shipment
 from backstay.backends.postgres.views import HOLD, LOOK, LOOK_TYPES, Known, joined, known_of, look_values
 from backstay.errors import BackstayError, UnavailableError
