@@ -102,7 +102,7 @@ class MemoryBackend:
             self._changes += 1
             self._news.notify_all()
 
-    def _release(self, refs: Iterable[bytes]) -> None:
+    def _release(self, refs: Sequence[bytes]) -> None:
         for ref in refs:
             self._uses[ref] -= 1
             if self._uses[ref] <= 0:
