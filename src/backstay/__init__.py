@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         UnavailableError,
         UnsupportedError,
     )
+    from backstay.face import Session, Store
+    from backstay.face.recovery import recover
     from backstay.loops import LoopGuard
     from backstay.messages import repair_messages
     from backstay.model import (
@@ -59,8 +61,6 @@ if TYPE_CHECKING:
     from backstay.opening import open
     from backstay.retention import Retention
     from backstay.run import Run, RunEnded
-    from backstay.face.recovery import recover
-    from backstay.face import Session, Store
     from backstay.strategy import AfterLlmResponse, AfterToolCall, Always, Event, EveryN, EverySeconds, Never, Strategy
 
 __version__ = "0.1.0"

@@ -50,6 +50,11 @@ MAX_STATE_BYTES = 256 * 1024 * 1024
 MIN_PREFIX_CHARS = 4
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 session`, `2 sessions`: a noun whose plural only gets an s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """A status together with why: `Status.FAILED("out of memory")`."""
 
@@ -297,7 +302,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """The count, then a line per session that is not simply there."""
-        head = f"{len(self.sessions)} sessions with {self.checkpoints} checkpoints imported"
+        head = f"{counted(len(self.sessions), 'session')} with {counted(self.checkpoints, 'checkpoint')} imported"
         renamed = [f"{old!r} is now {new!r}" for old, new in self.renamed.items()]
         return "\n".join([head, *renamed, *[f"{name!r} was here already and is as it was" for name in self.skipped]])
 

@@ -46,7 +46,7 @@ def _backend(url: str | os.PathLike[str] | None, durability: str) -> Backend:
         return _files(_folder_path(url, rest), durability)
     if scheme in ("postgresql", "postgres") and colon:
         return _postgres(url, durability)
-    if "://" not in url and (url.endswith(".db") or _is_export(url)):
+    if "://" not in url and (url.endswith(".db") or is_export(url)):
         return _sqlite(Path(url), durability)
     message = f"{url!r} names no store"
     raise InvalidInputError(message, hint=_FORMS)
@@ -68,21 +68,20 @@ def _sqlite_path(url: str, rest: str) -> Path:
 
 
 def _sqlite(path: Path, durability: str) -> Backend:
-    from backstay.backends.sqlite import SqliteBackend
-    from backstay.backends.sqlite.store_file import is_export
+    from backstay.backends.sqlite import SqliteBackend, store_file
 
-    if is_export(_usable(path)):
+    if store_file.is_export(_usable(path)):
         return SqliteBackend.open_export(path)
     return SqliteBackend(path, durability=durability)
 
 
-def _is_export(path: str) -> bool:
+def is_export(path: str) -> bool:
     """True for a file that `store.export` wrote, whatever it is called; it is opened to be read."""
     if "\0" in path or not Path(path).is_file():
         return False
-    from backstay.backends.sqlite.store_file import is_export
+    from backstay.backends.sqlite import store_file
 
-    return is_export(Path(path))
+    return store_file.is_export(Path(path))
 
 
 def _folder_path(url: str, rest: str) -> Path:
@@ -151,15 +150,15 @@ def place(url: str | os.PathLike[str] | None = None) -> Path | None:
         return _sqlite_path(url, rest)
     if colon and scheme == "file":
         return _folder_path(url, rest)
-    return Path(url) if "://" not in url and (url.endswith(".db") or _is_export(url)) else None
+    return Path(url) if "://" not in url and (url.endswith(".db") or is_export(url)) else None
 
 
 def file_system(folder: Path) -> tuple[str | None, bool]:
     """The type of the file system that holds a folder (None if unknown), and whether other machines serve it."""
-    from backstay.backends.sqlite import mounts
+    from backstay.backends.sqlite import file_system as disks
 
-    kind = mounts.filesystem_of(folder)
-    return kind, mounts.is_network(kind)
+    kind = disks.filesystem_of(folder)
+    return kind, disks.is_network(kind)
 
 
 def _nearest_folder() -> Path | None:

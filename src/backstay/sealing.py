@@ -49,9 +49,7 @@ def seal_delta(record: Record, *, uid: bytes, tail: bytes, base: bytes, state: b
     return _seal(record, b"delta\0" + uid + tail + base + state, pack=False)
 
 
-def open_delta(
-    data: bytes, *, uid: bytes, tail: bytes, base: bytes, state: bytes, limit: int | None = None
-) -> Record:
+def open_delta(data: bytes, *, uid: bytes, tail: bytes, base: bytes, state: bytes, limit: int | None = None) -> Record:
     """The delta in these bytes, or a CorruptionError; `limit`: one that announces more bytes is not unpacked."""
     return _open(data, b"delta\0" + uid + tail + base + state, limit)
 

@@ -137,8 +137,7 @@ class One:
         view.journals = {at: self.journal(*at) for at in ask.journals}
 
     def journal(self, run: int, journal: int) -> list[Any]:
-        found = self.all(Kind.CALL, (run, journal))
-        return port.numbered([self.row(Kind.CALL, kept) for kept in found], run, journal)
+        return port.numbered([self.row(Kind.CALL, k) for k in self.all(Kind.CALL, (run, journal))], run, journal)
 
     def checkpoint(self, at: int) -> Any:
         return self.row(Kind.CHECKPOINT, self.kept(Kind.CHECKPOINT, at))
@@ -150,7 +149,8 @@ def key_at(row: Any) -> Any:
 
 class Disk:
     def __init__(self) -> None:
-        self.kept, self.changes, self.news = dict[bytes, bytes](), 0, threading.Condition()
+        self.kept, self.changes, self.lock = dict[bytes, bytes](), 0, threading.Lock()
+        self.news = threading.Condition(self.lock)
 
 
 class DictBackend:
@@ -175,7 +175,7 @@ class DictBackend:
 
     def write(self, ask: Ask, decide: port.Decide) -> View:
         self._now()
-        with self.disk.news:
+        with self.disk.lock:
             view, batch = port.decided(self.read, ask, decide)
             if batch.puts or batch.drops:
                 draft = Moment(dict(self.disk.kept))
@@ -268,7 +268,7 @@ class DictBackend:
         return set(digests) - self._now().blobs(digests).keys()
 
     def put_blobs(self, blobs: Mapping[bytes, bytes]) -> None:
-        with self.disk.news:
+        with self.disk.lock:
             self.disk.kept = {b"b" + ref: data for ref, data in blobs.items()} | self._now().kept
 
     def blobs(self, digests: Collection[bytes]) -> Mapping[bytes, bytes]:
@@ -280,7 +280,7 @@ class DictBackend:
 
     def wait(self, seconds: float, *, since: int) -> None:
         self._now()
-        with self.disk.news:
+        with self.disk.lock:
             self.disk.news.wait_for(lambda: self.disk.changes != since, max(0.0, min(seconds, port.LOOK_S)))
 
     def sizes(self) -> port.Sizes:
@@ -292,7 +292,7 @@ class DictBackend:
         return iter([Problem(what=f"blob {ref.hex()[:12]} is missing") for ref in self.absent(self._now().used())])
 
     def tend(self, *, repair: bool = False) -> Sequence[str]:
-        with self.disk.news:
+        with self.disk.lock:
             self.disk.kept = self._now().swept([key[1:] for key in self.disk.kept if key[:1] == b"b"])
         return []
 

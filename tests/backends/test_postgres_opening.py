@@ -10,8 +10,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from backstay.backends.postgres import PostgresBackend as FirstEdition
 from backstay.backends.postgres import PostgresBackend
+from backstay.backends.postgres import PostgresBackend as FirstEdition
 from backstay.backends.postgres import schema as layout
 from backstay.errors import FormatError, InvalidInputError, UnavailableError, UnsupportedError
 from backstay.port import Ask

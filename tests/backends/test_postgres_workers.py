@@ -156,7 +156,7 @@ def test_who_waits_is_told_when_a_lease_is_given_back(store: Store, elsewhere: P
 def test_who_waits_takes_over_within_a_second_of_a_lease_that_runs_out(
     store: Store, elsewhere: PostgresBackend
 ) -> None:
-    Runner(elsewhere, lease_us=1_000_000)
+    Runner(elsewhere, lease_s=1.0)
     expires = time.monotonic() + 1.0
     with waiting(store, 2.2) as taken:
         pass

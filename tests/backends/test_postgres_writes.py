@@ -270,10 +270,28 @@ def test_runs_that_begin_at_once_in_many_processes_have_numbers_of_their_own(pai
             numbers.append(run.lease.run)
 
     for session in range(6):
-        for row in ("other",):
-            put(pair[0], LaneRow(row), session=f"session {session}")
+        put(pair[0], LaneRow("other"), session=f"session {session}")
     together(act, 2)
     assert len(set(numbers)) == 12
+
+
+def test_a_run_begins_however_many_numbers_are_given_meanwhile(pair: Pair) -> None:
+    one, two = pair
+    for session in ("quiet", "busy"):
+        put(one, LaneRow("main"), session=session)
+    new = entering(bytes(range(16)), "quiet")
+    rule, tries = runs.enter(new), 0
+
+    def decide(view: View) -> Any:
+        nonlocal tries
+        tries += 1
+        put(two, LaneRow("main", token=tries), session="busy")
+        return rule(view)
+
+    entered = one.write(new.ask, decide).answer
+    assert tries == 3
+    assert entered.lease.run not in {line.touched for line in two.sessions(SessionQuery()) if line.id == "busy"}
+    assert [line.id for line in two.sessions(SessionQuery())] == ["quiet", "busy"]
 
 
 def test_sessions_are_listed_by_their_last_write_whoever_made_it(pair: Pair) -> None:

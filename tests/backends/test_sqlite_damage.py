@@ -14,7 +14,7 @@ import pytest
 from backstay.backends.sqlite import SqliteBackend
 from backstay.backends.sqlite.connections import connect
 from backstay.errors import BackstayError, CorruptionError
-from backstay.model import State
+from backstay.model import StateDict
 from backstay.port import Ask, CheckpointRow, Kind, LaneQuery, SessionQuery, Unreadable
 from backstay.port.rows import ENTERED
 from backstay.testing.author import Author, Runner, read_back
@@ -33,7 +33,7 @@ class Made:
     """A store with three sessions, branches, calls, blobs and foreign ids, closed; and what it must say."""
 
     def __init__(self, path: Path) -> None:
-        self.states: dict[str, dict[int, State]] = {}
+        self.states: dict[str, dict[int, StateDict]] = {}
         with closing(SqliteBackend(path)) as backend:
             for session in ("one", "two", "three"):
                 author = Author(backend, session, keyframe_every=5)
@@ -321,7 +321,7 @@ def test_damage_of_one_session_does_not_end_the_writes_of_others_in_the_same_tra
 # the log
 
 
-def logged(path: Path) -> tuple[Path, dict[int, State]]:
+def logged(path: Path) -> tuple[Path, dict[int, StateDict]]:
     """A copy of a store whose process was killed: the newest checkpoints are in the log alone."""
     backend = SqliteBackend(path)
     author = Author(backend)

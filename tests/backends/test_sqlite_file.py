@@ -24,7 +24,7 @@ from backstay.errors import (
 )
 from backstay.port import Ask, Batch, SessionQuery
 from backstay.testing.author import Author, Runner, check_states, read_back
-from backstay.testing.contract.moving import bring
+from backstay.testing.contract.hidden import bring
 from backstay.testing.exact import exactly_equal
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.faults import Faults
 from tests.crash.ring.children import inspect, work
 from tests.crash.ring.nursery import Nursery
 from tests.crash.ring.rooms import KINDS, Place, room
+from tests.faults import Faults
 
 SHARES = 4  # so that both workers have something to do
 KILLED = -9

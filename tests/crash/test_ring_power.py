@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults import Call, Crash, Faults, Timeline
 from tests.crash.ring.children import record
 from tests.crash.ring.nursery import Nursery
 from tests.crash.ring.power import Tally, crashes, survive, survive_all, survive_in_part
 from tests.crash.ring.rooms import KINDS, Place, room
 from tests.crash.ring.workload import Look, looks
+from tests.faults import Call, Crash, Faults, Timeline
 
 STATES = {"sqlite": 1_200, "files": 400}
 MANY_STATES = 20_000

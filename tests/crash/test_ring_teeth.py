@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults import Faults
 from tests.crash.ring.broken import believe_everything, ignore_notes, work_head_first
 from tests.crash.ring.children import inspect, record
 from tests.crash.ring.nursery import Nursery
@@ -13,6 +12,7 @@ from tests.crash.ring.rooms import KINDS, Place, room
 from tests.crash.ring.rot import Damage, image, leave, read_all
 from tests.crash.ring.suffering import forget_syncs
 from tests.crash.ring.workload import Look, looks
+from tests.faults import Faults
 
 KILLED = -9
 

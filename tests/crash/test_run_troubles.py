@@ -1,12 +1,10 @@
 """Interrupts, full disks, wrong clocks and many threads: a run ends as it should, and the next goes on from there."""
 
-import os
 import random
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from msgspec.structs import replace
 
 from tests.crash.ring.nursery import Nursery
 from tests.crash.ring.rooms import Place, room

@@ -331,7 +331,7 @@ def test_what_is_intact_is_given_before_the_damage_behind_it_is_reported(file: P
 
     async def story() -> None:
         async with aio.open(file) as store:
-            numbers = store._crew.pages(history)
+            numbers = store.threads.pages(history)
             seen = [await anext(numbers) for _ in range(7)]
             with pytest.raises(backstay.CorruptionError):
                 await anext(numbers)
@@ -382,7 +382,8 @@ def test_what_tracing_put_into_the_context_is_there_in_the_thread(file: Path) ->
     async def story() -> str:
         async with aio.open(file) as store:
             request.set("r-1")
-            return await store._crew.run(request.get)
+            found: str = await store.threads.run(request.get)
+            return found
 
     assert asyncio.run(story()) == "r-1"
 

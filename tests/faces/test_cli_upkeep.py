@@ -43,7 +43,7 @@ def test_a_sound_store_is_said_to_be_sound(folder: Path) -> None:
 def test_damage_is_told_by_words_and_by_the_exit_code(folder: Path) -> None:
     with backstay.open(folder / "store.db"):
         connection = apsw.Connection(str(folder / "store.db"), vfs="cksmvfs")
-        connection.execute("UPDATE checkpoints SET fields = zeroblob(10) WHERE sequence = 3")
+        connection.execute("UPDATE checkpoints SET body = zeroblob(10) WHERE key & 4294967295 = 3")
         connection.close()
     done = run(folder, "verify", "--store", "store.db")
     assert done.returncode == 4
@@ -69,6 +69,20 @@ def test_sessions_go_out_and_come_in(folder: Path) -> None:
     again = run(folder, "import", "all.backstay", "--rename", "t", "--store", "other.db")
     assert again.returncode == 1
     assert "t" in again.stderr
+
+
+def test_an_export_is_looked_into_by_every_command_that_reads(folder: Path) -> None:
+    assert run(folder, "export", "all.backstay", "--store", "store.db").returncode == 0
+    before = sorted(folder.iterdir())
+    for command in (["sessions"], ["stats"], ["verify"], ["search", "19"]):
+        told = [run(folder, *command, "--store", store) for store in ("all.backstay", "store.db")]
+        assert [one.returncode for one in told] == [0, 0], told
+    told = [run(folder, "sessions", "--json", "--store", store) for store in ("all.backstay", "store.db")]
+    assert told[0].stdout == told[1].stdout
+    refused = run(folder, "prune", "--keep-last", "5", "--store", "all.backstay")
+    assert refused.returncode != 0
+    assert "backstay import" in refused.stderr
+    assert sorted(folder.iterdir()) == before
 
 
 def test_a_bar_is_drawn_at_a_terminal_and_only_after_a_second() -> None:

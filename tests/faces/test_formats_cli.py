@@ -64,7 +64,7 @@ def test_damage_is_listed_and_refused_only_when_asked_for(run: Shell, tmp_path: 
 
 def test_a_single_file_of_another_system_is_recognised_too(run: Shell, tmp_path: Path) -> None:
     made.smooth_database(tmp_path / "c.db", made.smooth_rows([made.smooth_checkpoint(1)])).close()
-    assert "1 sessions with 1 checkpoints imported from smooth" in run("import", "c.db").stdout
+    assert "1 session with 1 checkpoint imported from smooth" in run("import", "c.db").stdout
     assert run("export", "smooth", "agent-1", "back.db").returncode == 0
     assert run("import", "smooth", "back.db", "--rename", "t").returncode == 0
     with backstay.open(tmp_path / "store.db") as store:

@@ -51,7 +51,7 @@ class FaultVFS(apsw.VFS):
             return apsw.VFSFile(self.below, name, flags)
         return _File(self, name, flags)
 
-    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: FBT001, N802 - SQLite's
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802 - SQLite's
         met(self.faults, Call("delete", Path(filename).name), lambda _: super(FaultVFS, self).xDelete(filename, False))
         if syncdir:
             met(self.faults, Call("sync_folder", "."), lambda _: None)

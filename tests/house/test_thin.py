@@ -11,8 +11,7 @@ import pytest
 
 from tests.house.tree import SRC, name_of, parsed, python_files
 
-# While the first edition's backends are still there the new ones lie beside them.
-CELLAR = "backends" if (SRC / "backends").exists() else "backends"
+CELLAR = "backends"
 CELLAR_FILES = python_files(f"src/backstay/{CELLAR}")
 THIN_FILES = [*CELLAR_FILES, *python_files("src/backstay/port")]
 RULES_FILES = python_files("src/backstay/rules")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import backstay
-from backstay.port import CallRow, Kind
 from backstay import (
     AfterLlmResponse,
     AfterToolCall,
@@ -22,6 +21,7 @@ from backstay import (
     Never,
     Strategy,
 )
+from backstay.port import CallRow, Kind
 from backstay.strategy import Moment
 from tests.run.crashes import World, cut_off, ends_by, leave_in_doubt
 

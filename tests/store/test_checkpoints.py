@@ -9,6 +9,7 @@ import pytest
 
 import backstay
 from backstay import Checkpoint, InvalidInputError, Outcome, Session, Status, Store, Usage
+from backstay.store.overview import find_row
 
 
 def test_every_field_given_to_a_commit_is_there_when_it_is_read_again(session: Session, store: Store) -> None:
@@ -90,7 +91,7 @@ def test_the_same_state_has_the_same_meaning_in_every_session(store: Store) -> N
     state = {"messages": [{"role": "user", "content": "x"}], "n": (1, 2)}
     points = [store.session(f"s{number}").commit(state) for number in range(3)]
     assert len({point.digest for point in points}) == 3
-    rows = [store.backend.find_row(f"s{number}", point.id) for number, point in enumerate(points)]
+    rows = [find_row(store.backend, f"s{number}", point.id) for number, point in enumerate(points)]
     assert len({row.state_digest for row in rows if row is not None}) == 1
 
 

@@ -63,7 +63,8 @@ def test_only_its_owner_can_read_the_file(store: Store, file: Path) -> None:
 def test_whoever_has_an_export_reads_it_as_any_store_whatever_it_is_called(
     store: Store, file: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = run_for_long(live(store) and store, "ran")
+    live(store)
+    session = run_for_long(store, "ran")
     file = file.with_name(name)
     store.export(file)
     file.chmod(0o400)
@@ -423,7 +424,12 @@ def test_what_somebody_else_is_exporting_is_not_swept_away(path: Path, file: Pat
 
 def test_what_only_looks_like_ours_is_left_alone(store: Store, session: Session, file: Path) -> None:
     session.commit({"n": 1})
-    names = [f".backstay-{'0' * 16}.part", f".backstay-{'1' * 16}.part", f".backstay-{'2' * 16}.part", ".backstay-x.part"]
+    names = [
+        f".backstay-{'0' * 16}.part",
+        f".backstay-{'1' * 16}.part",
+        f".backstay-{'2' * 16}.part",
+        ".backstay-x.part",
+    ]
     (file.parent / names[0]).write_text("a file")
     (file.parent / names[1]).symlink_to(file.parent.parent)
     (file.parent / names[2]).mkdir()

@@ -23,17 +23,7 @@ from backstay.port.rows import ABANDONED, Took
 from backstay.sealing import pack_blob
 from tests.store.test_import import is_empty
 from tests.store.test_import_hostile import nested
-from tests.store.travel import (
-    KINDS,
-    LONG_ANSWER,
-    Parts,
-    about,
-    crashing,
-    journal_of,
-    kept,
-    open_kind,
-    run_for_long,
-)
+from tests.store.travel import KINDS, LONG_ANSWER, Parts, about, crashing, journal_of, kept, open_kind, run_for_long
 
 PAIRS = [(here, there) for here in KINDS for there in KINDS]
 
@@ -206,7 +196,9 @@ def test_damage_in_a_journal_is_told_when_exporting_and_not_when_the_copy_is_nee
         run_for_long(store)
         run_for_long(store, "other")
         with contextlib.closing(connect(path, durability="full")) as connection:
-            connection.execute("UPDATE calls SET body = CAST(body || x'00' AS BLOB) WHERE rowid = (SELECT min(rowid) FROM calls)")
+            connection.execute(
+                "UPDATE calls SET body = CAST(body || x'00' AS BLOB) WHERE rowid = (SELECT min(rowid) FROM calls)"
+            )
         for session in ("ticket-42", None):
             with pytest.raises(CorruptionError):
                 store.export(file, session=session)
@@ -272,6 +264,12 @@ def again(parts: Parts, **changed: Any) -> CallRow:
     return copy
 
 
+def entangle(parts: Parts) -> None:
+    one = waiting(parts)
+    parts.set_call(one, parent=parts.calls[one + 1].id)
+    parts.set_call(one + 1, parent=parts.calls[one].id)
+
+
 HOSTILE: dict[str, Callable[[Parts], Any]] = {
     "a status nobody knows": put(taken, status="happened"),
     "a kind nobody knows": put(waiting, kind="oracle"),
@@ -290,10 +288,7 @@ HOSTILE: dict[str, Callable[[Parts], Any]] = {
         msgspec.structs.replace(parts.calls[0], n=40, id="more", name="more")
     ),
     "a call inside itself": put(waiting, parent=lambda parts: parts.calls[waiting(parts)].id),
-    "two calls inside one another": lambda parts: (
-        parts.set_call(waiting(parts), parent=parts.calls[waiting(parts) + 1].id),
-        parts.set_call(waiting(parts) + 1, parent=parts.calls[waiting(parts)].id),
-    ),
+    "two calls inside one another": entangle,
     "two calls that are the same": lambda parts: parts.calls.append(again(parts, id="another")),
     "args that do not decode": put(waiting, args=packed(b"\xc1")),
     "args of no kind": put(waiting, args=b"\x07\x01"),
@@ -369,7 +364,9 @@ def test_a_journal_that_no_run_could_have_written_does_not_get_in(
     assert is_empty(there)
 
 
-ODD = st.one_of(st.none(), st.integers(-5, 9), st.integers(-(2**63), 2**63 - 1), st.binary(max_size=40), st.text(max_size=5))
+ODD = st.one_of(
+    st.none(), st.integers(-5, 9), st.integers(-(2**63), 2**63 - 1), st.binary(max_size=40), st.text(max_size=5)
+)
 
 
 @given(where=st.integers(0, 2), row=st.integers(0, 40), at=st.integers(0, 20), odd=ODD)

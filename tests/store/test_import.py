@@ -13,19 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import backstay
-from backstay import (
-    AlreadyExistsError,
-    InvalidInputError,
-    NotFoundError,
-    Session,
-    Store,
-)
+from backstay import AlreadyExistsError, InvalidInputError, NotFoundError, Session, Store
 from backstay.backends.memory import MemoryBackend
 from backstay.model import StateDict
 from backstay.port import Ask, Decide, Kind, SessionQuery, View
 from backstay.testing.author import next_turn
 from backstay.testing.exact import exactly_equal
 from backstay.testing.growth import CHANGES, Change, apply
+from backstay.upkeep.copying import copy_session
 from tests.store.children import start
 from tests.store.travel import KINDS, about, ids_of, kept, live, open_kind
 
@@ -104,7 +99,8 @@ ACTS = st.one_of(
 
 def act(session: Session, what: str, first: int, second: Any) -> None:
     branches = sorted(session.branches())
-    ids = [row.id for row in session._backend.scan(session.id, Kind.CHECKPOINT, limit=10_000)]
+    found: Any = session._backend.scan(session.id, Kind.CHECKPOINT, limit=10_000)
+    ids = [row.id for row in found]
     if what == "fork" and len(branches) < 12:
         session.fork(ids[first % len(ids)], f"branch {len(ids)} {first}")
     elif what == "tag":
@@ -247,6 +243,24 @@ def test_a_session_that_is_here_twice_can_be_used_and_deleted_apart(store: Store
         assert exactly_equal(there.session("two").load(id_), state)
     assert there.verify().ok
     assert not there.backend.sessions(SessionQuery(hidden=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_within_a_store_costs_no_large_value_twice_and_goes_its_own_way(kind: str, tmp_path: Path) -> None:
+    with open_kind(kind, tmp_path) as store:
+        session = live(store)
+        session.commit({"picture": b"p" * 100_000}, expect=backstay.ANY)
+        before = about(store)
+        copy_session(store.backend, "ticket-42", "copy")
+        assert about(store, "copy") == before
+        with pytest.raises(AlreadyExistsError):
+            copy_session(store.backend, "ticket-42", "copy")
+        with pytest.raises(NotFoundError):
+            copy_session(store.backend, "nobody", "other")
+        assert not store.backend.sessions(SessionQuery(hidden=True))
+        store.delete("ticket-42")
+        assert store.session("copy").load() == {"picture": b"p" * 100_000}
+        assert store.verify().ok
 
 
 # others who write meanwhile

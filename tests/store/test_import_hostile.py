@@ -1,9 +1,10 @@
-"""Files that nobody exported: damaged, cut, forged, or made to fill the memory. None of them gets in, or it is harmless."""
+"""Files that nobody exported: damaged, cut, forged, or made to fill the memory. None gets in that is not harmless."""
 
 import contextlib
 import os
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,8 @@ from backstay import (
 from backstay.backends.sqlite import SqliteBackend
 from backstay.backends.sqlite.connections import connect
 from backstay.codec import encode_stored
-from backstay.delta import Record, whole
-from backstay.digest import state_digest
-from backstay.model import MAX_DEPTH, MAX_STATE_BYTES, StateDict
+from backstay.delta import Record
+from backstay.model import MAX_DEPTH
 from backstay.port import SessionQuery, TagRow
 from backstay.port.rows import Head, Took
 from backstay.sealing import pack_blob
@@ -236,16 +236,13 @@ def fields_with(part: Part, **changed: Any) -> None:
     part.change(fields=msgspec.msgpack.encode({**msgspec.msgpack.decode(part.row.fields), **changed}))
 
 
-def other_state(part: Part, state: StateDict) -> None:
-    part.keyframe, part.delta = whole(state)[0], None
-    part.change(state_digest=state_digest(state))
-
-
-def tell_of(part: Part, name: str) -> Callable[..., None]:
-    return lambda **changed: part.change(**{name: changed[name]})
-
-
 A_DELTA = Record(b"\x91\x93\x00\x90\xa1x", b"\x01")
+
+
+def twice(rows: list[Part]) -> None:
+    for part in rows[3:5]:
+        part.change(id="twice")
+
 
 HOSTILE_ROWS: dict[str, Callable[[list[Part]], Any]] = {
     "another state": lambda rows: rows[2].change(state_digest=bytes(32)),
@@ -269,7 +266,7 @@ HOSTILE_ROWS: dict[str, Callable[[list[Part]], Any]] = {
     "a parent that is here, and rests on another": lambda rows: rows[3].change(parent_id=rows[1].row.id),
     "another parent": lambda rows: rows[3].change(parent_id="x" * 300),
     "an id of another": lambda rows: rows[5].change(id=rows[4].row.id),
-    "an id twice": lambda rows: [rows[at].change(id="twice") for at in (3, 4)],
+    "an id twice": twice,
     "an empty id": lambda rows: rows[2].change(id=""),
     "an id with a NUL": lambda rows: rows[2].change(id="a\0b"),
     "an endless id": lambda rows: rows[2].change(id="x" * 10_000),
@@ -319,9 +316,14 @@ def refused(parts: Parts, file: Path, there: Store) -> None:
     with contextlib.suppress(BackstayError), backstay.open(file) as looked_at:
         for info in looked_at.sessions():
             session = looked_at.session(info.id)
-            for act in (session.load, session.branches, lambda: list(session.log()), session.calls):
+            acts: list[Callable[[], Any]] = [session.load, session.branches, session.calls, partial(_log, session)]
+            for act in acts:
                 with contextlib.suppress(BackstayError):
                     act()
+
+
+def _log(session: backstay.Session) -> list[Any]:
+    return list(session.log())
 
 
 @pytest.mark.parametrize("how", HOSTILE_ROWS)
@@ -398,17 +400,18 @@ def test_no_odd_value_in_any_column_gets_in_or_breaks_anything(parts: Parts, fil
     parts.write(file)
     good = file.read_bytes()
     with contextlib.closing(connect(file, durability="full")) as connection:
-        tables: list[Any] = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        tables: list[Any] = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
         columns = [
-            (table, row[1]) for table in tables for row in connection.execute(f"PRAGMA table_info({table})").fetchall()
+            (table, row[1])
+            for (table,) in tables
+            for row in connection.execute(f"PRAGMA table_info({table})").fetchall()
         ]
     came = 0
     for table, column in columns:
         for value in ODD_VALUES:
             file.write_bytes(good)
-            with contextlib.closing(connect(file, durability="full")) as connection:
-                with contextlib.suppress(apsw.Error):
-                    connection.execute(f"UPDATE OR IGNORE {table} SET {column} = {value}")
+            with contextlib.closing(connect(file, durability="full")) as connection, contextlib.suppress(apsw.Error):
+                connection.execute(f"UPDATE OR IGNORE {table} SET {column} = {value}")
             with backstay.open("memory://") as target:
                 try:
                     target.import_(file)
@@ -493,7 +496,6 @@ def test_states_as_large_as_may_be_are_one_at_a_time(file: Path) -> None:
             session.commit({"text": f"{turn}" * 20_000_000, "n": turn})
         store.export(file)
     assert run(BOMB, file, 900) == ["came"]
-    assert MAX_STATE_BYTES > 20_000_000
 
 
 def test_what_a_refused_file_had_brought_is_gone(parts: Parts, file: Path, tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from backstay import (
     UnavailableError,
     UnsupportedError,
 )
-from backstay.backends.sqlite import mounts, schema
+from backstay.backends.sqlite import connections, store_file
+from backstay.backends.sqlite import file_system as mounts
 from tests.crash.ring.nursery import Nursery, Say
 from tests.store.children import finish, start
 
@@ -194,7 +195,7 @@ def test_a_relaxed_store_is_the_same_store(path: Path) -> None:
 
 
 def set_meta(path: Path, **values: int) -> None:
-    schema._load_checksums()
+    connections._load_checksums()
     connection = apsw.Connection(str(path), vfs="cksmvfs")
     for key, value in values.items():
         connection.execute("UPDATE meta SET value = ? WHERE key = ?", (value, key))
@@ -289,7 +290,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "filesystem_of", lambda _folder: "nfs4")
+    monkeypatch.setattr(store_file, "filesystem_of", lambda _folder: "nfs4")
     with pytest.raises(UnsupportedError, match=r"network file system \(nfs4\)"):
         backstay.open(path)
     assert not path.exists()
@@ -341,13 +342,13 @@ def test_mounts_of_macos_are_read_too() -> None:
     "version", ["3.51.3", "3.51.3.1", "3.52.0", "3.54.1", "4.0.0", "3.50.7", "3.50.8", "3.44.6", "3.6.23"]
 )
 def test_a_sqlite_without_the_wal_reset_race_is_used(version: str) -> None:
-    schema.refuse_unsafe_sqlite(version)
+    store_file.refuse_unsafe_sqlite(version)
 
 
 @pytest.mark.parametrize("version", ["3.7.0", "3.40.1", "3.44.5", "3.45.0", "3.49.9", "3.50.6", "3.51.0", "3.51.2"])
 def test_a_sqlite_with_the_wal_reset_race_is_refused(version: str) -> None:
     with pytest.raises(UnsupportedError, match=f"{version}.*WAL-reset race"):
-        schema.refuse_unsafe_sqlite(version)
+        store_file.refuse_unsafe_sqlite(version)
 
 
 def test_a_store_opened_twice_in_one_process_is_one_store(path: Path) -> None:
@@ -433,14 +434,14 @@ def test_processes_that_make_the_same_store_at_once_all_get_it(
 
 MAKE_SLOWLY = """
 import sys, time, backstay
-from backstay.backends.sqlite import schema
+from backstay.backends.sqlite import store_file
 for name in ("_create", "_inspect", "connect"):
-    def slow(*given, _real=getattr(schema, name), **more):
+    def slow(*given, _real=getattr(store_file, name), **more):
         time.sleep(0.02)
         result = _real(*given, **more)
         time.sleep(0.02)
         return result
-    setattr(schema, name, slow)
+    setattr(store_file, name, slow)
 print("begins")
 backstay.open(sys.argv[1])
 """

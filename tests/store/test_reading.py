@@ -1,24 +1,25 @@
 """Reading while somebody deletes: what was there at either moment is given, and nothing is called damaged."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 import pytest
 
 from backstay.backends.memory import MemoryBackend
 from backstay.errors import NotFoundError
 from backstay.face import Store
+from backstay.port import Kind, Records
 
 
 class Interrupted(MemoryBackend):
-    """A backend on which something happens between the reading of a chain and that of its blobs."""
+    """A backend on which something happens between a look at a ref and the reading of its state."""
 
-    meanwhile: Callable[[], None] | None = None
+    meanwhile: Callable[[], object] | None = None
 
-    def blobs(self, digests: Collection[bytes], *, salvage: bool = False) -> Mapping[bytes, bytes]:
+    def state(self, session: str, ref: str | int, *, salvage: bool = False, without: Collection[int] = ()) -> Records:
         if self.meanwhile is not None:
             act, self.meanwhile = self.meanwhile, None
             act()
-        return super().blobs(digests, salvage=salvage)
+        return super().state(session, ref, salvage=salvage, without=without)
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_a_state_whose_ancestors_are_deleted_while_it_is_read_is_not_called_dama
     backend.meanwhile = lambda: delete_parents(store)
     state = store.session("s").load(salvage=salvage)
     assert (state["number"], state["picture"]) == (3, b"\3" * 9_000)
-    assert len(backend.ids("s")) == 1
+    assert len(backend.scan("s", Kind.CHECKPOINT, limit=9)) == 1
 
 
 def test_a_store_in_which_something_is_deleted_meanwhile_is_not_called_damaged(

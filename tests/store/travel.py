@@ -36,7 +36,7 @@ def live(store: backstay.Store, name: str = "ticket-42", turns: int = 40) -> bac
         state = next_turn(state, turn)
         session.commit(state, step=turn, label=f"turn {turn}" if turn % 7 == 0 else None, usage={"tokens_in": turn})
     session.fork(f"main~{turns // 2}", "what if")
-    other = session.load("what if")
+    other: StateDict = session.load("what if")
     for turn in range(turns // 2):
         other = next_turn(other, turn + 1000)
         session.commit(other, branch="what if", metadata={"turn": turn, "odd": (1, {2: b"\xff"})})
@@ -286,5 +286,3 @@ def journal_of(store: backstay.Store, name: str = "ticket-42") -> Any:
     taken = {row.id: row.took for row in kept(store, name)}
     calls: list[CallRow] = scanned(store, name, Kind.CALL)
     return runs, taken, sorted(calls, key=lambda call: call.at)
-
-

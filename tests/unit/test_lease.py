@@ -80,7 +80,6 @@ def test_a_lease_is_believed_as_far_as_its_holder_can_be_known(who: dict[str, An
         ({"space": OURS.space + 1, "pid": DEAD}, True),
         ({"boot": "another", "host": "elsewhere"}, True),
     ],
-    ids=str,
 )
 def test_with_a_clock_of_the_store_a_holder_is_looked_for_only_on_its_very_boot(
     who: dict[str, Any], expected: bool

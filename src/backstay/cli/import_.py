@@ -15,8 +15,6 @@ from backstay.cli.where import in_any_store
 if TYPE_CHECKING:
     from backstay.face import Store
 
-_OURS = b"backstay-export "
-
 
 @click.command("import", cls=Line, examples=["backstay import ./checkpoints"])
 @click.argument("what", nargs=-1, required=True, metavar="[SYSTEM] PATH")
@@ -59,12 +57,13 @@ def _system(name: str) -> str:
 
 def _is_foreign(path: str) -> bool:
     """True for a folder, and for a file of another system."""
+    from backstay import opening
+
     try:
         if Path(path).is_dir():
             return True
-        with Path(path).open("rb") as file:
-            if file.read(len(_OURS)) == _OURS:
-                return False
+        if opening.is_export(path):
+            return False
         backstay.formats.recognise(path)
     except (OSError, ValueError, backstay.BackstayError):
         return False

@@ -163,7 +163,7 @@ def _decide(
     elif decision == "mark_failed":
         session.resolve(made.id, failed=reason)
     else:
-        session.resolve(made.id, decision)
+        session.resolve(made.id, "retry" if decision == "retry" else "skip")
     said = {
         "result": "done, with that result",
         "mark_failed": "recorded as failed",

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from backstay.face import Store
     from backstay.model import SessionInfo, StoreStats
 
-_PAGE_ROWS = 500
-
 
 @click.command("stats", cls=Line, shape="stats", examples=["backstay stats", "backstay stats --top 1 --json"])
 @click.option(
@@ -61,25 +59,22 @@ def _largest(store: Store, top: int) -> list[tuple[SessionInfo, int, int]]:
     import heapq
 
     from backstay.port import CheckpointRow, KeyframeRow, Kind
+    from backstay.upkeep.pages import pages
 
     infos = list(store.sessions())
     found: list[tuple[int, int, int, SessionInfo]] = []
     total, done = sum(info.checkpoints for info in infos), 0
     with Bar("stats") as bar:
         for number, info in enumerate(infos):
-            logical = written = after = 0
-            while page := store.backend.scan(info.id, Kind.CHECKPOINT, after=after, limit=_PAGE_ROWS):
+            logical = written = 0
+            for page in pages(store.backend, info.id, Kind.CHECKPOINT):
                 rows = [row for row in page if isinstance(row, CheckpointRow)]
-                after = max([after, *[row.sequence for row in rows]])
                 logical += sum([row.size_bytes for row in rows])
                 written += sum([len(row.delta) for row in rows])
                 done += len(page)
                 bar(done, max(total, done))
-            after = 0
-            while page := store.backend.scan(info.id, Kind.KEYFRAME, after=after, limit=_PAGE_ROWS):
-                frames = [row for row in page if isinstance(row, KeyframeRow)]
-                after = max([after, *[row.sequence for row in frames]])
-                written += sum([len(row.data) for row in frames])
+            for page in pages(store.backend, info.id, Kind.KEYFRAME):
+                written += sum([len(row.data) for row in page if isinstance(row, KeyframeRow)])
             found.append((logical, written, -number, info))
     return [(info, logical, written) for logical, written, _, info in heapq.nlargest(top, found)]
 

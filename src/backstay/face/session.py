@@ -316,7 +316,7 @@ class Session:
         """
         check_name(branch, "a branch name")
         at: int | None = None
-        with contextlib.suppress(CorruptionError):  # the branch itself is damaged: its checkpoints say where they belong
+        with contextlib.suppress(CorruptionError):  # of a damaged branch its checkpoints say where they belong
             lane = self._backend.read(Ask(self.id, names=(branch,))).lanes.get(branch)
             if lane is None or lane.head is None:
                 return None

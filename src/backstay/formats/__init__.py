@@ -27,17 +27,19 @@ from backstay.errors import (
     InvalidInputError,
     LeaseHeldError,
 )
+from backstay.face import Store
 from backstay.formats import ares, ccswarm, continuum, smooth
-from backstay.formats.arriving import adopt
 from backstay.formats.dialect import DamagedError
-from backstay.formats.found import FoundSession, Reading, Trouble
-from backstay.formats.growing import compare, extend
-from backstay.formats.leaving import Leaving
+from backstay.formats.exporter import Exporter
+from backstay.formats.extend import compare, extend
+from backstay.formats.importer import adopt
+from backstay.formats.model import FoundSession, Reading, Trouble
 from backstay.formats.source import Source
 from backstay.formats.target import Target
+from backstay.model import MAX_NAME_CHARS, SessionId, counted
 from backstay.names import check_name
-from backstay.model import MAX_NAME_CHARS, SessionId
-from backstay.face import Store
+from backstay.port import Ask
+from backstay.upkeep.arrival import Arrival
 from backstay.upkeep.progress import Progress
 
 _SYSTEMS: dict[str, ModuleType] = {module.NAME: module for module in (ccswarm, ares, continuum, smooth)}
@@ -71,11 +73,14 @@ class FormatReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """The count, then a line for each thing to know."""
-        lines = [f"{len(self.sessions)} sessions with {self.checkpoints} checkpoints imported from {self.system}"]
+        what = f"{counted(len(self.sessions), 'session')} with {counted(self.checkpoints, 'checkpoint')}"
+        lines = [f"{what} imported from {self.system}"]
         if self.in_doubt:
-            lines.append(f"{self.in_doubt} calls are in doubt: nobody knows whether they happened")
+            lines.append(f"{counted(self.in_doubt, 'call')} in doubt: it is not known whether they happened")
         lines += [f"{old!r} is now {new!r}" for old, new in self.renamed.items()]
-        lines += [f"{name!r} was here already and got {count} checkpoints" for name, count in self.extended.items()]
+        lines += [
+            f"{name!r} was here already and got {counted(count, 'checkpoint')}" for name, count in self.extended.items()
+        ]
         lines += [f"{name!r} was here already and is as it was" for name in self.skipped]
         lines += [f"not taken: {problem}" for problem in self.problems]
         return "\n".join([*lines, *[f"note: {note}" for note in self.notes]])
@@ -91,7 +96,7 @@ class WriteReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """The count, then a line for each thing to know."""
-        head = f"{self.session!r} written for {self.system}: {len(self.files)} files"
+        head = f"{self.session!r} written for {self.system}: {counted(len(self.files), 'file')}"
         return "\n".join([head, *[f"note: {note}" for note in self.notes]])
 
 
@@ -201,7 +206,7 @@ class _Intake:
         self._progress = progress
         self._total = sum([len(found.points) for found in reading.sessions])
         self._done = 0
-        self._taken: dict[SessionId, FoundSession] = {}
+        self._taken: dict[SessionId, tuple[FoundSession, Arrival]] = {}
         self._renamed: dict[SessionId, SessionId] = {}
         self._extended: dict[SessionId, int] = {}
         self._skipped: list[SessionId] = []
@@ -214,15 +219,15 @@ class _Intake:
             for found in self._reading.sessions:
                 self._take(found, rename or found.id)
         except BaseException:
-            if self._strict:  # all or nothing, as far as it can be had: others may have gone on with one
-                for name in self._taken:
-                    self._backend.delete_session(name)
+            if self._strict:  # all or nothing, but for what somebody has gone on with
+                for _, arrival in self._taken.values():
+                    arrival.discard()
             raise
         return FormatReport(
             system=self._system,
             sessions=tuple(self._taken),
-            checkpoints=sum([len(found.points) for found in self._taken.values()]) + sum(self._extended.values()),
-            in_doubt=sum([len(found.pending) for found in self._taken.values()]),
+            checkpoints=sum([len(found.points) for found, _ in self._taken.values()]) + sum(self._extended.values()),
+            in_doubt=sum([len(found.pending) for found, _ in self._taken.values()]),
             extended=self._extended,
             skipped=tuple(self._skipped),
             renamed=self._renamed,
@@ -231,22 +236,25 @@ class _Intake:
         )
 
     def _refuse_known(self, name: str) -> None:
-        if self._backend.find_session(name) is not None:
+        if self._is_here(name):
             message = f"there is already a session {name!r}; nothing was imported"
             raise AlreadyExistsError(message, hint='on_exists="skip" leaves it, "rename" imports beside it')
 
+    def _is_here(self, name: str) -> bool:
+        return self._backend.read(Ask(name)).session is not None
+
     def _take(self, found: FoundSession, name: str) -> None:
         for candidate in _names(name):
-            if self._backend.find_session(candidate) is None:
+            if not self._is_here(candidate):
                 try:
-                    self._adopt(found, candidate)
+                    arrival = self._adopt(found, candidate)
                 except AlreadyExistsError:
                     pass  # somebody was quicker
                 except (DamagedError, InvalidInputError) as error:
                     self._refuse(found, str(error))
                     return
                 else:
-                    self._taken[SessionId(candidate)] = found
+                    self._taken[SessionId(candidate)] = found, arrival
                     if candidate != found.id:
                         self._renamed[SessionId(found.id)] = SessionId(candidate)
                     return
@@ -260,10 +268,10 @@ class _Intake:
                 self._go_on(found, candidate, missing)
                 return
 
-    def _adopt(self, found: FoundSession, name: str) -> None:
+    def _adopt(self, found: FoundSession, name: str) -> Arrival:
         begun = self._done
         try:
-            adopt(self._backend, found, name, self._tell)
+            return adopt(self._backend, found, name, self._tell)
         except BaseException:
             self._done = begun
             raise
@@ -328,14 +336,14 @@ def export(
     if module is smooth and os.fspath(path).endswith(".db") and not Path(path).is_dir():
         folder, database = Path(path).expanduser().absolute().parent, Path(path).name
     for rehearsal in (True, False):
-        leaving = Leaving(store, session, branch=branch, progress=None if rehearsal else progress)
+        exporter = Exporter(store, session, branch=branch, progress=None if rehearsal else progress)
         with Target(folder, overwrite=overwrite, rehearsal=rehearsal) as target:
             if database is None:
-                module.write(leaving, target)
+                module.write(exporter, target)
             else:
-                smooth.write_file(leaving, target, database)
+                smooth.write_file(exporter, target, database)
             written = tuple(target.written)
-    return WriteReport(system=system, session=SessionId(session), files=written, notes=tuple(leaving.notes))
+    return WriteReport(system=system, session=SessionId(session), files=written, notes=tuple(exporter.notes))
 
 
 __all__ = ["ON_EXISTS", "SYSTEMS", "FormatReport", "Trouble", "WriteReport", "export", "import_", "recognise"]

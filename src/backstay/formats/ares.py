@@ -12,8 +12,8 @@ from typing import Any
 from unicodedata import normalize
 
 from backstay.formats.dialect import AFTER_LAST_SECOND, DamagedError, Writer, parse_object
-from backstay.formats.found import MAIN, FoundSession, Given, PendingCall, Point, Reading, arrange, free_name
-from backstay.formats.leaving import Leaving, arguments_of, arguments_text, calls_in, jsonable, micros, own, text_of
+from backstay.formats.exporter import Exporter, arguments_of, arguments_text, calls_in, jsonable, micros, own, text_of
+from backstay.formats.model import MAIN, FoundSession, Given, PendingCall, Point, Reading, arrange, free_name
 from backstay.formats.source import Entry, Parts, Source, same_name
 from backstay.formats.target import Target, safe_parts
 from backstay.model import Checkpoint, StateDict, Status
@@ -194,27 +194,27 @@ def _find_pending(found: FoundSession) -> None:
 # writing
 
 
-def write(leaving: Leaving, target: Target) -> None:
+def write(exporter: Exporter, target: Target) -> None:
     """The steps of a branch, then the pointer; steps of other branches where their numbers are free."""
-    (*folder, _) = safe_parts(leaving.session, "a session called", tail=_POINTER)
-    stem = leaving.session.rpartition("/")[2]
+    (*folder, _) = safe_parts(exporter.session, "a session called", tail=_POINTER)
+    stem = exporter.session.rpartition("/")[2]
     there = [name for name in target.names(*folder) if _is_of(name, stem)]
     target.refuse(there, *folder)
-    steps = _steps(leaving)
+    steps = _steps(exporter)
     latest = ""
-    for checkpoint in leaving.line():
+    for checkpoint in exporter.line():
         step = steps[checkpoint.id]
-        latest = f"{leaving.session}_{step}.json"
-        target.write((*folder, f"{stem}_{step}.json"), _content(leaving, checkpoint, step))
+        latest = f"{exporter.session}_{step}.json"
+        target.write((*folder, f"{stem}_{step}.json"), _content(exporter, checkpoint, step))
     taken = set(steps.values())
-    for checkpoint in leaving.others():
+    for checkpoint in exporter.others():
         kept = own(checkpoint, NAME)
         recorded = kept.get("step", checkpoint.step)
         if not kept or recorded is None or recorded in taken:
-            leaving.note("ARES has no branches: only the branch asked for was written")
+            exporter.note("ARES has no branches: only the branch asked for was written")
             continue
         taken.add(recorded)
-        target.write((*folder, f"{stem}_{recorded}.json"), _content(leaving, checkpoint, recorded))
+        target.write((*folder, f"{stem}_{recorded}.json"), _content(exporter, checkpoint, recorded))
     target.settle(*folder)
     target.write((*folder, stem + _POINTER), latest.encode())
     target.settle(*folder)
@@ -226,26 +226,26 @@ def _is_of(name: str, stem: str) -> bool:
     return name.startswith(f"{stem}_") and name.endswith(".json") and name[len(stem) + 1 : -5].isdigit()
 
 
-def _steps(leaving: Leaving) -> dict[str, int]:
+def _steps(exporter: Exporter) -> dict[str, int]:
     """The steps as they were recorded where that gives each its own, otherwise counted."""
-    recorded = {one.id: own(one, NAME).get("step", one.step) for one in leaving.line()}
+    recorded = {one.id: own(one, NAME).get("step", one.step) for one in exporter.line()}
     steps = [step for step in recorded.values() if step is not None and step >= 0]
     if len(set(steps)) == len(recorded) and steps == sorted(steps):
         return {id_: step for id_, step in recorded.items() if step is not None}
-    leaving.note("the steps were counted anew: ARES keeps one checkpoint per step")
+    exporter.note("the steps were counted anew: ARES keeps one checkpoint per step")
     return {id_: number for number, id_ in enumerate(recorded)}
 
 
-def _content(leaving: Leaving, checkpoint: Checkpoint, step: int) -> bytes:
+def _content(exporter: Exporter, checkpoint: Checkpoint, step: int) -> bytes:
     kept = own(checkpoint, NAME)
     state = jsonable(checkpoint.state, NAME)
-    leaving.note_parts(state, _PARTS)
+    exporter.note_parts(state, _PARTS)
     record: dict[str, Any] = {
         "id": kept.get("id", checkpoint.id),
         "agent_name": kept.get("agent_name", checkpoint.agent or ""),
-        "session_id": leaving.session,
+        "session_id": exporter.session,
         "step": step,
-        **(state if kept else _parts(leaving, state)),
+        **(state if kept else _parts(exporter, state)),
         "timestamp": kept.get("timestamp", micros(checkpoint.created_at) // 10**6),
     }
     if "ttl_secs" in kept:
@@ -257,9 +257,9 @@ def _content(leaving: Leaving, checkpoint: Checkpoint, step: int) -> bytes:
     return Writer().compact(record) if kept.get("compact") else Writer().pretty(record)
 
 
-def _parts(leaving: Leaving, state: StateDict) -> dict[str, Any]:
+def _parts(exporter: Exporter, state: StateDict) -> dict[str, Any]:
     return {
-        "messages": _messages(leaving, state.get("messages", [])),
+        "messages": _messages(exporter, state.get("messages", [])),
         "tool_calls": _calls(state),
         "partial_results": [text_of(one) for one in _list(state.get("partial_results"))],
     }
@@ -269,12 +269,12 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _messages(leaving: Leaving, messages: Any) -> list[dict[str, Any]]:
+def _messages(exporter: Exporter, messages: Any) -> list[dict[str, Any]]:
     written: list[dict[str, Any]] = []
     for message in _list(messages):
         told = message if isinstance(message, dict) else {"role": "user", "content": message}
         if set(told) - {"role", "content"}:
-            leaving.note("ARES keeps role and content of a message; its other fields stay behind")
+            exporter.note("ARES keeps role and content of a message; its other fields stay behind")
         written.append({"role": str(told.get("role", "user")), "content": text_of(told.get("content"))})
     return written
 

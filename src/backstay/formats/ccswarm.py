@@ -12,8 +12,8 @@ from unicodedata import normalize
 
 from backstay.errors import InvalidInputError
 from backstay.formats.dialect import DamagedError, Sorted, Writer, has_plus, nanoseconds, parse_object, time_text
-from backstay.formats.found import FoundSession, Given, Point, Reading, arrange, free_name
-from backstay.formats.leaving import Leaving, jsonable, micros, own
+from backstay.formats.exporter import Exporter, jsonable, micros, own
+from backstay.formats.model import FoundSession, Given, Point, Reading, arrange, free_name
 from backstay.formats.source import Entry, Parts, Source, same_name
 from backstay.formats.target import Target, safe_parts
 from backstay.formats.values import from_state, to_state
@@ -192,20 +192,20 @@ def _read_forks(source: Source, parts: Parts, sessions: dict[str, FoundSession],
 # writing
 
 
-def write(leaving: Leaving, target: Target) -> None:
+def write(exporter: Exporter, target: Target) -> None:
     """All checkpoints of a session, whatever branch they are on, then the index."""
-    folder = (_SESSIONS, *safe_parts(leaving.session, "a session called"))
+    folder = (_SESSIONS, *safe_parts(exporter.session, "a session called"))
     target.refuse(target.names(*folder), *folder)
     index = _index_there(target)
     forks: list[dict[str, Any]] = []
-    for checkpoint in leaving.checkpoints():
-        record, writer = _record(leaving.session, checkpoint)
+    for checkpoint in exporter.checkpoints():
+        record, writer = _record(exporter.session, checkpoint)
         content = writer.pretty(record)
-        parts = (_SESSIONS, *safe_parts(f"{leaving.session}/{record['id']}", "a checkpoint called", tail=".json"))
+        parts = (_SESSIONS, *safe_parts(f"{exporter.session}/{record['id']}", "a checkpoint called", tail=".json"))
         target.write(parts, content)
         index[record["id"]] = {
             "id": record["id"],
-            "session_id": leaving.session,
+            "session_id": exporter.session,
             "label": record["label"],
             "created_at": record["created_at"],
             "path": "/".join(parts),
@@ -214,11 +214,11 @@ def write(leaving: Leaving, target: Target) -> None:
         forks += own(checkpoint, NAME).get("forks", [])
     target.settle(*folder)
     if forks:
-        _write_forks(target, leaving.session, forks)
+        _write_forks(target, exporter.session, forks)
     target.write((_INDEX,), Writer().pretty(index))
     target.settle()
-    if leaving.newest_is_elsewhere():
-        leaving.note("ccswarm goes on with the newest checkpoint, and that is not on the branch asked for")
+    if exporter.newest_is_elsewhere():
+        exporter.note("ccswarm goes on with the newest checkpoint, and that is not on the branch asked for")
 
 
 def _index_there(target: Target) -> dict[str, Any]:

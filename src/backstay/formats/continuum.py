@@ -23,8 +23,8 @@ from backstay.formats.dialect import (
     parse_object,
     time_text,
 )
-from backstay.formats.found import MAIN, FoundSession, Given, PendingCall, Point, Reading, arrange
-from backstay.formats.leaving import Leaving, arguments_of, arguments_text, jsonable, micros, own
+from backstay.formats.exporter import Exporter, arguments_of, arguments_text, jsonable, micros, own
+from backstay.formats.model import MAIN, FoundSession, Given, PendingCall, Point, Reading, arrange
 from backstay.formats.source import Entry, Parts, Source, same_name
 from backstay.formats.target import Target, safe_parts
 from backstay.formats.values import from_state, to_state
@@ -299,14 +299,14 @@ def _sdk_point(source: Source, entry: Entry, seconds: int) -> tuple[str, Point]:
 # writing
 
 
-def write(leaving: Leaving, target: Target) -> None:
+def write(exporter: Exporter, target: Target) -> None:
     """The checkpoints of a branch, the backup and the link, and what was told of the session."""
-    top = safe_parts(leaving.session, "a session called")
+    top = safe_parts(exporter.session, "a session called")
     folder = (*top, _CHECKPOINTS)
     target.refuse([name for name in target.names(*folder) if not name.startswith(".")], *folder)
     written: list[tuple[str, bytes]] = [("", b"")]
     told: dict[str, Any] = {}
-    for checkpoint in leaving.line():
+    for checkpoint in exporter.line():
         kept = own(checkpoint, NAME)
         told = kept
         id_ = kept.get("id", checkpoint.id)
@@ -314,11 +314,11 @@ def write(leaving: Leaving, target: Target) -> None:
         safe = safe_parts(name, "a checkpoint called")
         if len(safe) > 1:
             safe = safe_parts(f"cp_{_saved(kept, checkpoint)}_{checkpoint.sequence}.json", "a checkpoint called")
-        content = _content(leaving, checkpoint, kept)
+        content = _content(exporter, checkpoint, kept)
         target.write((*folder, *safe), content)
         written = [written[-1], (safe[-1], content)]
-    if len(leaving.line_ids()) != leaving.count:
-        leaving.note("Continuum has no branches: only the branch asked for was written")
+    if not exporter.is_all():
+        exporter.note("Continuum has no branches: only the branch asked for was written")
     if written[0][0]:
         target.write((*folder, _BACKUP), written[0][1])
     target.settle(*folder)
@@ -337,11 +337,11 @@ def _saved(kept: dict[str, Any], checkpoint: Checkpoint) -> str:
     return checkpoint.created_at.strftime("%Y%m%d_%H%M%S")
 
 
-def _content(leaving: Leaving, checkpoint: Checkpoint, kept: dict[str, Any]) -> bytes:
+def _content(exporter: Exporter, checkpoint: Checkpoint, kept: dict[str, Any]) -> bytes:
     state = jsonable(checkpoint.state, NAME)
     if kept.get("layout") == "sdk":
         state = {"messages": [from_state(state)[0]]}
-    leaving.note_parts(state, _PARTS)
+    exporter.note_parts(state, _PARTS)
     total = checkpoint.total_usage
     messages = state.get("messages", [])
     cost = kept.get("cost_estimate", total.cost)
@@ -356,9 +356,9 @@ def _content(leaving: Leaving, checkpoint: Checkpoint, kept: dict[str, Any]) -> 
         "iteration": min(max(step, -_MAX_ITERATION), _MAX_ITERATION - 1),
         "messages": messages if isinstance(messages, list) else [messages],
         "resume_hint": checkpoint.resume_hint,
-        "session_id": leaving.session,
+        "session_id": exporter.session,
         "tokens_used": kept.get("tokens_used", min(total.tokens_in + total.tokens_out, _MAX_TOKENS)),
-        "tool_calls_pending": _pending(leaving, checkpoint, state, kept),
+        "tool_calls_pending": _pending(exporter, checkpoint, state, kept),
         "tool_results": state.get("tool_results"),
         "trigger": checkpoint.trigger,
         **kept.get("more", {}),
@@ -369,14 +369,14 @@ def _content(leaving: Leaving, checkpoint: Checkpoint, kept: dict[str, Any]) -> 
     return writer.pretty(Sorted(record))
 
 
-def _pending(leaving: Leaving, checkpoint: Checkpoint, state: StateDict, kept: dict[str, Any]) -> list[Any]:
+def _pending(exporter: Exporter, checkpoint: Checkpoint, state: StateDict, kept: dict[str, Any]) -> list[Any]:
     """The calls without an outcome: as it was there; of what was made here, what the state and the journal say."""
     told = state.get("tool_calls_pending")
     told = told if isinstance(told, list) else []
-    if kept or (not told and checkpoint.id != leaving.head.id):
+    if kept or (not told and checkpoint.id != exporter.head.id):
         return told
-    settled = leaving.settled()
+    settled = exporter.settled()
     left = [call for call in told if not (isinstance(call, dict) and call.get("id") in settled)]
-    if left or checkpoint.id != leaving.head.id:
+    if left or checkpoint.id != exporter.head.id:
         return left
-    return [{"id": call.key, "name": call.name, "arguments": arguments_text(call.args)} for call in leaving.pending()]
+    return [{"id": call.key, "name": call.name, "arguments": arguments_text(call.args)} for call in exporter.pending()]

@@ -70,9 +70,9 @@ Found = tuple[Reason, BackstayError]
 
 
 def settle(found: list[Found]) -> None:
-    """Raise the first of the reasons that hold, if any."""
+    """Raise the first of the reasons that hold, if any. Of two alike (two tags, two branches) the words decide."""
     if found:
-        raise min(found, key=lambda reason: reason[0])[1]
+        raise min(found, key=lambda reason: (reason[0], str(reason[1])))[1]
 
 
 # what is not there

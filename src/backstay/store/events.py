@@ -28,6 +28,6 @@ class Events:
             try:
                 fn(value)
             except Exception:  # a listener's fault is not the writer's
-                import logging
+                import logging  # noqa: PLC0415 - seldom needed
 
                 logging.getLogger("backstay").exception("a listener for %r failed", event)

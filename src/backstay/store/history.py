@@ -144,7 +144,7 @@ class History:
         self,
         branch: str,
         state: StateDict,
-        given: Given,
+        given: Given | Fields,
         *,
         expect: Place,
         id_: str | None = None,
@@ -156,7 +156,10 @@ class History:
         places: Mapping[CallKey, bytes] | None = None,
         ends_run: bool = False,
     ) -> Checkpoint:
-        """Commit on the expected head; with ANY, on whatever head there is. Durable when this returns."""
+        """Commit on the expected head; with ANY, on whatever head there is. Durable when this returns.
+
+        With Fields instead of what a caller says, all of them are as given: a checkpoint that was made elsewhere.
+        """
         check_state(state)
         draft = Commit(
             self.id,
@@ -183,7 +186,9 @@ class History:
                     self._uid = None if session is None else session.uid
                 uid = self._uid if tip is None else tip.uid
                 parent = None if tip is None else tip.fields
-                fields = make_fields(given, parent, state, branch=branch, agent=self.agent)
+                fields = given
+                if not isinstance(fields, Fields):
+                    fields = make_fields(fields, parent, state, branch=branch, agent=self.agent)
                 draft = msgspec.structs.replace(draft, expect=None if tip is None else tip.head.id)
                 plan = Plan(tip, state, uid=uid, fields=fields, commit=draft, frozen=frozen)
                 try:

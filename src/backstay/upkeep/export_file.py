@@ -141,11 +141,12 @@ def _locked(folder: Path) -> int:
 
 
 def _sweep(place: Path) -> None:
-    """Remove what exports that were killed have left here."""
-    for entry in list(os.scandir(place)):
-        if _OURS.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-            with contextlib.suppress(OSError):
-                _sweep_one(place / entry.name)
+    """Remove what exports that were killed have left here, as far as that can be seen and done."""
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(place)):
+            if _OURS.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    _sweep_one(place / entry.name)
 
 
 def _sweep_one(folder: Path) -> None:

@@ -15,7 +15,8 @@ from backstay.errors import AlreadyExistsError, BackstayError, CorruptionError, 
 from backstay.model import MAX_NAME_CHARS, ImportReport, SessionId
 from backstay.names import check_name
 from backstay.port import Ask, Backend, Row, SessionQuery, SessionRow
-from backstay.upkeep.copying import Arrival, Blobs, Copy, Moment, Portions
+from backstay.upkeep.arrival import Arrival, Blobs, Portions
+from backstay.upkeep.copying import Copy, Moment
 from backstay.upkeep.deletion import sweep
 from backstay.upkeep.export_file import opened
 from backstay.upkeep.exporting import Meter

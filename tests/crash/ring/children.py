@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from backstay.backends.sqlite import group_commit, wal
-from tests.faults import Faults, Posix, mount
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
 from tests.crash.ring.workload import Day, go_on, judge, judge_bundle, looks, shorten
+from tests.faults import Faults, Posix, mount
 
 
 def shorten_log() -> None:

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import backstay
-from tests.faults import Call, Crash, Moment, Timeline
 from tests.crash.ring.rooms import Place
 from tests.crash.ring.workload import Look, go_on, judge, judge_bundle, look_at
+from tests.faults import Call, Crash, Moment, Timeline
 
 BY_CHANCE = (-1, -2, -3, -4)  # of each moment, besides its systematic states
 

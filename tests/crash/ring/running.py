@@ -37,9 +37,7 @@ class Agent:
     def enter(self, input_: bytes = b"\0\xa2go") -> None:
         """Begin, or go on with what is unfinished."""
         uid, nonce = os.urandom(16), os.urandom(8)
-        intent = runs.Enter(
-            self._session, self._branch, uid, nonce, here(), "an agent", LONG_US, NOW_US, input_
-        )
+        intent = runs.Enter(self._session, self._branch, uid, nonce, here(), "an agent", LONG_US, NOW_US, input_)
         self._backend.write(intent.ask, runs.enter(intent))
 
     def start(self, name: str) -> None:
@@ -128,9 +126,7 @@ def look_at_runs(backend: Backend, session: str) -> dict[str, Any]:
     return {
         "runs": [(lane.name, lane.entered, lane.unfinished, lane.input, lane.crashes) for lane in lanes],
         "calls": sorted([_plain(call) for call in kept], key=lambda call: (call.journal, call.n, call.id)),
-        "pending": {
-            lane.name: [_plain(call) for call in pending_calls(backend, session, lane.name)] for lane in lanes
-        },
+        "pending": {lane.name: [_plain(call) for call in pending_calls(backend, session, lane.name)] for lane in lanes},
         "taken in": [[_plain(call) for call in calls_taken(backend, session, row)] for row in rows],
     }
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from backstay.errors import UnavailableError
-from tests.faults import Faults
 from tests.crash.ring.children import beneath
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
 from tests.crash.ring.workload import Day, Look, judge, judge_bundle, look
+from tests.faults import Faults
 
 LATE_ERRORS = 1  # what could not be moved from the log is reported once more, by the next write
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import backstay
+from backstay.face import Session, Store
 from backstay.model import StateDict
 from backstay.retention import Retention
-from backstay.face import Session, Store
 from tests.crash.ring.rooms import room
 from tests.crash.ring.running import Agent, ids_of, look_at_runs
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import backstay
 import backstay.face.recovery
 from backstay import AfterLlmResponse, AfterToolCall, Always, EveryN, EverySeconds, InDoubtError, Never, Strategy
-from tests.faults import Faults, Posix, mount
 from backstay.upkeep import verifying  # noqa: F401 - loaded once, in the nursery, and not by each of its children
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
+from tests.faults import Faults, Posix, mount
 
 KINDS = ("sqlite", "files")
 STEPS = 5

@@ -15,11 +15,11 @@ from typing import Any
 
 import backstay
 from backstay import ClosedError, InDoubtError, LeaseHeldError, UnavailableError
-from tests.faults import Faults, Posix, mount
 from tests.crash.ring.nursery import Say
 from tests.crash.ring.rooms import Place
 from tests.crash.runs.agent import SESSION, STRATEGIES, Outside, examine, judge_end, live, settle
 from tests.crash.runs.stalling import Line, child
+from tests.faults import Faults, Posix, mount
 
 
 class Interrupter:

@@ -258,14 +258,14 @@ def test_one_may_write_while_one_lists_and_only_what_is_asked_for_is_read(saver:
     for step in range(30):
         config = saver.put(config, checkpoint(x=step), {**META, "step": step}, {})
     read = 0
-    chain = saver.store.backend.chain
+    state = saver.store.backend.state
 
     def counting(*args: Any, **more: Any) -> Any:
         nonlocal read
         read += 1
-        return chain(*args, **more)
+        return state(*args, **more)
 
-    saver.store.backend.chain = counting  # type: ignore[method-assign]
+    saver.store.backend.state = counting  # type: ignore[method-assign]
     seen = []
     for found in saver.list(thread(), limit=10):
         seen.append(found.metadata["step"])

@@ -18,6 +18,7 @@ from langgraph.prebuilt import ToolNode
 import backstay
 from backstay.adapters.langgraph import BackstaySaver, once
 from backstay.errors import InvalidInputError
+from backstay.port import EVERY, Ask
 from tests.faces.adapters.graphs import META, Chat, chat_graph, checkpoint, read, say, thread
 
 
@@ -103,7 +104,7 @@ def test_calls_are_sealed_where_the_serializer_encrypts() -> None:
         app = graph.compile(checkpointer=BackstaySaver(store, serde=serde))
         assert app.invoke(say("go"), thread())["messages"][-1].content == "secret 987654321"
         session = store.session("t/tools")
-        (branch,) = [run.branch for run in store.backend.runs("t/tools")]
+        (branch,) = store.backend.read(Ask("t/tools", names=EVERY)).lanes
         kept = repr(session.calls(branch, pending=True))
         assert "work" in kept
         assert "secret" not in kept

@@ -26,6 +26,7 @@ from langgraph.types import Command, interrupt
 import backstay
 from backstay.adapters.langgraph import BackstaySaver, once
 from backstay.errors import InDoubtError
+from backstay.port import EVERY, Ask
 from tests.faces.adapters.graphs import Chat, say, thread
 
 NAMES = ("one", "two", "three")
@@ -108,7 +109,7 @@ def test_after_a_kill_no_tool_that_was_done_is_called_again(tmp_path: Path) -> N
             graph.invoke(None, thread())
         assert [info.id for info in store.crashed()] == ["t/tools"]
         session = store.session("t/tools")
-        branches = [run.branch for run in store.backend.runs("t/tools")]
+        branches = list(store.backend.read(Ask("t/tools", names=EVERY)).lanes)
         (doubtful,) = [
             call for branch in branches for call in session.calls(branch, pending=True) if call.status == "in_doubt"
         ]

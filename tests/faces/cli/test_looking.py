@@ -8,6 +8,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,13 +134,13 @@ def test_a_graph_is_not_read_before_it_is_looked_at(tmp_path: Path) -> None:
         for number in range(400):
             session.commit({"n": number})
         asked = []
-        whole = store.backend.line
+        whole = store.backend.ancestors
 
-        def line(*args: object, **kwargs: object) -> object:
+        def ancestors(*args: Any, **kwargs: Any) -> Any:
             asked.append(args)
-            return whole(*args, **kwargs)  # type: ignore[arg-type]
+            return whole(*args, **kwargs)
 
-        store.backend.line = line  # type: ignore[method-assign, assignment]
+        store.backend.ancestors = ancestors  # type: ignore[method-assign]
         drawn = draw(session, [session.checkpoint("main")])
         for _ in range(20):
             next(drawn)

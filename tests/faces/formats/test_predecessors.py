@@ -116,7 +116,7 @@ def test_31_a_session_that_runs_elsewhere_is_not_taken_for_a_crashed_one(tmp_pat
 def test_33_a_listing_opens_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with backstay.open(tmp_path / "s.db") as store:
         store.session("s").commit({"big": "x" * 100_000})
-        monkeypatch.setattr(store.backend, "chain", None)
+        monkeypatch.setattr(store.backend, "state", None)
         assert [info.checkpoints for info in store.sessions()] == [1]
         assert len(list(store.session("s").log())) == 1
 

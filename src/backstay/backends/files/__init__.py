@@ -51,6 +51,7 @@ from backstay.port.rows import marks_of
 from backstay.port.tables import is_wanted
 
 _POLL_S = 0.01
+_BLOBS_AT_ONCE = 64
 T = TypeVar("T")
 
 
@@ -187,8 +188,12 @@ class FilesBackend:
         with translated("tending the store"):
             for name in self._folder.journals():  # one at a time, so that others can write in between
                 self._writer.alone(partial(self._tend, name, done, repair=repair))
-            self._writer.alone(lambda: done.extend(upkeep.sweep(self._folder, self._blobs)))
-        return done
+            self._folder.discard_old()
+            orphans = upkeep.orphans(self._folder, self._blobs)
+            for at in range(0, len(orphans), _BLOBS_AT_ONCE):
+                self._writer.alone(partial(self._writer.free, orphans[at : at + _BLOBS_AT_ONCE]))
+            gone = len(orphans) - len([digest for digest in orphans if self._blobs.has(digest)])
+        return [*done, f"{gone} {'blob' if gone == 1 else 'blobs'} that nothing needs: removed"] if gone else done
 
     def _tend(self, name: str, done: list[str], *, repair: bool) -> None:
         with self._catalogue.lock:

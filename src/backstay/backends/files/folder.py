@@ -2,7 +2,7 @@
 
     backstay.json          which format it is, and which features it uses
     lock                   held while something is written, by one process at a time
-    counter                the largest number given, one that none has reached yet, and how often something was written
+    counter                the largest number given, one that none has reached yet; how often something was written
     sessions/<name>.jsonl  one journal per session; the name is made from the session's id (see `place`)
     notes/<name>           beside each journal: how far it was acknowledged, a summary, renewed leases (see lines)
     blobs/<xx>/<digest>    large values (see blobs)

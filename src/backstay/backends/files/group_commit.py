@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from backstay.backends.files.blobs import Blobs
@@ -18,6 +18,7 @@ from backstay.backends.files.catalogue import Catalogue
 from backstay.backends.files.disk import translate
 from backstay.backends.files.folder import Count, Folder, place
 from backstay.backends.files.journal import Journal, new_born
+from backstay.backends.files.rewrite import is_wasteful, rewrite
 from backstay.backends.files.turns import Ticket, Turns
 from backstay.errors import ClosedError, CorruptionError, UnavailableError
 from backstay.port import Ask, Batch, BlobsAbsentError, Decide, Kind, LaneRow, Row, SessionRow, View, decided
@@ -142,8 +143,8 @@ class Writer:
             ticket.done = True
         with catalogue.lock:
             for journal in list(catalogue.touched.values()):
-                self._free(journal)
-                if journal.is_wasteful:
+                self._release(journal)
+                if is_wasteful(journal):
                     with contextlib.suppress(OSError, CorruptionError):
                         self._compact(journal)
 
@@ -169,13 +170,18 @@ class Writer:
         journal = self._catalogue.journal(place(job.ask.session, hidden=job.ask.hidden))
         if batch.lazy and journal is not None and all([isinstance(row, LaneRow) for row in batch.puts]):
             journal.renew_claims(batch.puts)
-            self._catalogue.touched[journal.name] = journal
+            self._touch(journal)
             self._renewed = True
         elif batch.puts or batch.drops:
             journal = self._apply(job.ask, journal, batch)
         elif journal is not None and not journal.settled:
-            self._catalogue.touched[journal.name] = journal  # what this rule saw must be on the disk when it returns
+            self._touch(journal)  # what this rule saw must be on the disk when it returns
         return view, journal
+
+    def _touch(self, journal: Journal) -> None:
+        """A journal is to be synced; that happens without the lock under which its file may be opened anew."""
+        journal.take_file()
+        self._catalogue.touched[journal.name] = journal
 
     def _apply(self, ask: Ask, journal: Journal | None, batch: Batch) -> Journal | None:
         catalogue = self._catalogue
@@ -194,7 +200,7 @@ class Writer:
         if journal is None:
             journal = Journal.create(self._folder, target, born)
             catalogue.keep(journal)
-        catalogue.touched[journal.name] = journal
+        self._touch(journal)
         drops = [(kind, key) for kind, key in batch.drops if kind is not Kind.SESSION]
         if len(drops) < len(batch.drops):
             self._remove(journal)
@@ -234,7 +240,7 @@ class Writer:
             raise translate(error, "removing a journal", unclear=True) from error
         journal.rows.released.update(journal.rows.uses)
         journal.rows.uses.clear()
-        self._free(journal)
+        self._release(journal)
 
     # blobs
 
@@ -247,14 +253,20 @@ class Writer:
         self._blobs.put({ref: batch.blobs[ref] for ref in new if ref in batch.blobs}, born)
         self._blobs.use([ref for ref in new if ref not in batch.blobs], born)
 
-    def _free(self, journal: Journal) -> None:
+    def _release(self, journal: Journal) -> None:
         """Remove the blobs that nobody needs any more since these lines."""
         released, journal.rows.released = journal.rows.released, set()
-        for digest in released - journal.rows.uses.keys() if not journal.rows.damage else ():
-            with contextlib.suppress(OSError):
+        if released and not journal.rows.damage:
+            self.free(released - journal.rows.uses.keys(), journal.born)
+
+    def free(self, digests: Iterable[bytes], besides: bytes = b"") -> None:
+        """Remove those of some blobs that no journal needs, `besides` one that is known not to; with the lock held."""
+        with self._catalogue.lock:
+            for digest in digests:
                 users = self._blobs.users(digest)
-                if users is not None and not any([self._needs(user, digest) for user in users - {journal.born}]):
-                    self._blobs.drop(digest)
+                if users is not None and not any([self._needs(user, digest) for user in users - {besides}]):
+                    with contextlib.suppress(OSError):
+                        self._blobs.drop(digest)
 
     def _needs(self, user: bytes, digest: bytes) -> bool:
         """True if a journal refers to a blob, or may."""
@@ -266,7 +278,7 @@ class Writer:
         return False
 
     def _compact(self, journal: Journal) -> None:
-        journal.rewrite()
+        rewrite(self._folder, journal)
         self._catalogue.touched.pop(journal.name, None)
         self._catalogue.forget(journal.name)
         anew = self._catalogue.journal(journal.name)

@@ -98,6 +98,8 @@ class Rows(Tables):
                 digests = _digests(put)
                 self.uses.update(digests)
                 self.released.difference_update(digests)
+        if kind is Kind.CHECKPOINT and self.foreign and put.key in self.places[kind]:
+            self.foreign = {id_: at for id_, at in self.foreign.items() if at != put.key}
         if put.foreign and put.id is not None and isinstance(put.key, int):
             self.foreign[put.id] = put.key
         self.places[kind].put(put.key, at, put.parent)

@@ -8,12 +8,10 @@ more lines were: then they are lost.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -47,8 +45,6 @@ _LINE_BYTES = 8 * 1024
 _LOOKS = 3
 _BORN_BYTES = 8
 _SECOND_LOOKS_S = (0.001, 0.01, 0.05)
-_WASTE, _WASTE_FROM = 4, 256  # a commit puts three rows, of which one stays
-_NAMES_A_LINE = 100
 
 
 class Journal:
@@ -299,6 +295,7 @@ class Journal:
         """Write a line behind the last one; `sync` makes it last. After an OSError nothing was written."""
         self.take_file()
         self._settle()
+        rows = _once(rows)
         uid = next((row.uid for row in rows if isinstance(row, SessionRow)), self.rows.session.uid)
         puts = tuple([to_put(row, uid, self._refs(row) if getattr(row, "refs", ()) is None else ()) for row in rows])
         names = tuple([(KIND_NAMES[kind], key) for kind, key in drops])
@@ -399,7 +396,7 @@ class Journal:
             "" if self._folder.durable else _boot(),
             rows.marks,
             bool(rows.foreign),
-            self.claims,
+            {name: claim for name, claim in self.claims.items() if rows.name_at.get(name) == claim[0]},
         )
         self._folder.write_note(self.name, note)
 
@@ -416,57 +413,16 @@ class Journal:
             self._disk.truncate(self._file, self.end)
             self._size = self.end
 
-    # writing anew
 
-    @property
-    def is_wasteful(self) -> bool:
-        """True if most of what is in the file has been superseded."""
-        rows = self.rows
-        there = 1 + len(rows.names) + sum([len(places) for places in rows.places.values()])
-        return not rows.damage and rows.written > _WASTE * there + _WASTE_FROM
-
-    def rewrite(self) -> None:
-        """Write the journal anew with what holds; whoever called opens it again."""
-        groups = list(self._groups())
-        aside = self._folder.aside()
-        file = self._disk.create(aside)
-        try:
-            text = seal(Header("journal", FORMAT, self.born.hex(), self.generation + 1, len(groups)))
-            self._disk.write(file, text, 0)
-            end, last = len(text), sum_of(text)
-            for number, group in enumerate(groups, 1):
-                text = seal(Line(number, number, last, None, tuple(group())))
-                self._disk.write(file, text, end)
-                end, last = end + len(text), sum_of(text)
-            self._disk.sync(file)  # whatever the durability: all that there is would be at stake
-            self._disk.rename(aside, self._path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                self._disk.unlink(aside)
-            raise
-        finally:
-            self._disk.close(file)
-        self._disk.sync_folder(self._folder.path / SESSIONS)
-
-    def _groups(self) -> Iterator[Callable[[], Iterable[Put]]]:
-        """The lines of a journal written anew: a checkpoint each, the calls of a journal each, names, the session."""
-        rows = self.rows
-        places: list[list[tuple[Kind, Key]]] = [
-            [(Kind.CHECKPOINT, at), (Kind.KEYFRAME, at)] for at in rows.places[Kind.CHECKPOINT]
-        ]
-        places += [[(Kind.CALL, key) for key in rows.places[Kind.CALL].under(at)] for at in rows.calls]
-        for keys in places:
-            if any([rows.put_at(*key) is not None for key in keys]):
-                yield partial(self._found, keys)
-        mutable: list[Row] = [*rows.names.values(), rows.session]
-        for at in range(0, len(mutable), _NAMES_A_LINE):
-            yield partial(self._packed, mutable[at : at + _NAMES_A_LINE])
-
-    def _found(self, keys: Iterable[tuple[Kind, Key]]) -> list[Put]:
-        return [put for key in keys if (put := self.rows.put_at(*key)) is not None]
-
-    def _packed(self, rows: Iterable[Row]) -> list[Put]:
-        return [to_put(row, self.rows.session.uid, ()) for row in rows]
+def _once(rows: Sequence[Row]) -> list[Row]:
+    """The last of the rows with one key; where it leaves references as they are kept, with those of the one before."""
+    found: dict[object, Row] = {}
+    for row in rows:
+        key = None if isinstance(row, SessionRow) else (kind_of(row), key_of(row))
+        before = found.get(key)
+        keeps = before is not None and getattr(row, "refs", ()) is None
+        found[key] = msgspec.structs.replace(row, refs=getattr(before, "refs", None)) if keeps else row
+    return list(found.values())
 
 
 def is_noted(folder: Folder, name: str, note: Note) -> bool:

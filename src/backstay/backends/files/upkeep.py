@@ -10,6 +10,7 @@ import msgspec
 from backstay.backends.files.blobs import Blobs
 from backstay.backends.files.folder import JOURNAL, NOTES, SESSIONS, Folder, is_name
 from backstay.backends.files.journal import Journal, new_born
+from backstay.backends.files.rewrite import is_wasteful, rewrite
 from backstay.errors import CorruptionError
 from backstay.model import Problem, SessionId
 from backstay.port import Kind, LaneRow, TagRow
@@ -88,7 +89,7 @@ def tend(folder: Folder, blobs: Blobs, name: str, announce: Callable[[], None], 
         if journal.is_empty:
             announce()
             folder.remove(name)
-        elif damaged or rows.forgotten or journal.is_wasteful:
+        elif damaged or rows.forgotten or is_wasteful(journal):
             announce()
             return _rewrite(folder, blobs, journal, damaged=damaged)
         elif journal.has_room:
@@ -104,7 +105,7 @@ def _rewrite(folder: Folder, blobs: Blobs, journal: Journal, *, damaged: bool) -
     if not journal.born:  # it is no longer known by what its blobs know it
         journal.born = new_born()
         blobs.use([digest for digest in journal.rows.uses if blobs.has(digest)], journal.born)
-    journal.rewrite()
+    rewrite(folder, journal)
     anew = Journal.open(folder, journal.name, locked=True)
     if anew is not None:
         with contextlib.suppress(OSError, CorruptionError):
@@ -145,21 +146,13 @@ def _mend(journal: Journal) -> list[str]:
     return done + [f"{session}tag {name!r} is gone with its checkpoint" for name in gone]
 
 
-def sweep(folder: Folder, blobs: Blobs) -> list[str]:
-    """Remove blobs that no row needs, and what was written aside and left. None goes while a journal is damaged."""
-    folder.discard_old()
-    used: set[bytes] = set()
+def orphans(folder: Folder, blobs: Blobs) -> list[bytes]:
+    """Blobs that no journal needed when it was looked at; without the lock, so that others can write meanwhile."""
+    there, used = list(blobs.every()), set[bytes]()
     for name in folder.journals():
-        try:
-            journal = Journal.open(folder, name, locked=True)
-        except CorruptionError:
-            return []
-        if journal is not None:
-            journal.close()
-            if journal.rows.damage:
-                return []
-            used.update(journal.rows.uses)
-    orphans = [digest for digest in blobs.every() if digest not in used]
-    for digest in orphans:
-        blobs.drop(digest)
-    return [f"{len(orphans)} blobs that no checkpoint needs were removed"] if orphans else []
+        with contextlib.suppress(CorruptionError):
+            journal = Journal.open(folder, name, locked=False)
+            if journal is not None:
+                journal.close()
+                used.update(journal.rows.uses)
+    return [digest for digest in there if digest not in used]

@@ -1,11 +1,15 @@
-"""The memory backend: rows in dicts, gone with the process. One lock; a rule decides while it is held."""
+"""The memory backend: rows in dicts, gone with the process. One lock; a rule decides while it is held.
+
+An interrupt may come between any two lines. So a batch is put in place by steps that can be taken again: those that an
+interrupt cut short are taken from the first one on, and the interrupt is raised when the batch is whole. The lock is a
+plain one because `with` cannot be interrupted between taking it and entering the block.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from backstay.errors import ClosedError
@@ -36,6 +40,9 @@ from backstay.port.lease import clock_us
 from backstay.port.rows import key_of, kind_of, marks_of
 from backstay.port.tables import Tables
 
+Place = tuple[bool, str]  # hidden, and the session's id
+User = tuple[Tables, Kind, Key]  # a row that refers to a blob
+
 
 class MemoryBackend:
     """See the module's text."""
@@ -43,12 +50,13 @@ class MemoryBackend:
     name = "memory"
 
     def __init__(self) -> None:
-        self._tables: dict[tuple[bool, str], Tables] = {}  # by hidden and id
+        self._tables: dict[Place, Tables] = {}
         self._blobs: dict[bytes, bytes] = {}
-        self._uses: Counter[bytes] = Counter()
+        self._uses: dict[bytes, set[User]] = {}
         self._last = 0
         self._changes = 0
-        self._news = threading.Condition(threading.RLock())
+        self._mutex = threading.Lock()
+        self._waiting: list[threading.Event] = []
         self._closed = False
         self._pid = os.getpid()
 
@@ -76,50 +84,58 @@ class MemoryBackend:
 
     def _apply(self, ask: Ask, batch: Batch) -> None:
         place = ask.hidden, ask.session
-        tables = self._tables.get(place)
-        refs = {ref for row in batch.puts for ref in getattr(row, "refs", None) or ()}
-        absent = refs - self._blobs.keys() - batch.blobs.keys()
+        line = next((row for row in batch.puts if isinstance(row, SessionRow)), None)
+        tables = self._tables.get(place) or (None if line is None else Tables(line))
+        if tables is None:
+            return
+        needed = {ref for row in batch.puts for ref in getattr(row, "refs", None) or ()}
+        absent = needed - self._blobs.keys() - batch.blobs.keys()
         if absent:
             raise BlobsAbsentError(absent)
-        for digest in refs & batch.blobs.keys():
-            self._blobs.setdefault(digest, batch.blobs[digest])
-        released: list[bytes] = []  # only once all is put: a row may let go of what the next one refers to
+        released = [(at, tables.refs.get(at, ())) for at in _let_go(tables, batch)]
+        changes = self._changes + (not batch.lazy)
+        interrupt: KeyboardInterrupt | None = None
+        while True:
+            try:
+                self._install(place, tables, batch, released)
+                self._changes = changes
+                break
+            except KeyboardInterrupt as error:
+                interrupt = error
+        if not batch.lazy:
+            self._wake()
+        if interrupt is not None:
+            raise interrupt
+
+    def _install(
+        self, place: Place, tables: Tables, batch: Batch, released: list[tuple[tuple[Kind, Key], tuple[bytes, ...]]]
+    ) -> None:
+        """Every step may be taken again. A blob goes last: a row may let go of what the next one refers to."""
         for row in sorted(batch.puts, key=lambda row: not isinstance(row, SessionRow)):
             if isinstance(row, SessionRow):
-                tables = self._tables.pop(place, None) or Tables(row)
+                self._tables.pop(place, None)
                 place = row.hidden, row.id
                 self._tables[place] = tables
                 self._last = max(self._last, row.touched)
-            if tables is not None:
-                at = kind_of(row), key_of(row)
-                released += tables.refs.get(at, ())
-                tables.put(row)
-                self._uses.update(tables.refs.get(at, ()))
+            tables.put(row)
         for kind, key in batch.drops:
-            released += self._drop(place, kind, key)
-        self._release(released)
-        if not batch.lazy:
-            self._changes += 1
-            self._news.notify_all()
-
-    def _release(self, refs: Sequence[bytes]) -> None:
-        for ref in refs:
-            self._uses[ref] -= 1
-            if self._uses[ref] <= 0:
-                del self._uses[ref]
+            if kind is Kind.SESSION:
+                self._tables.pop(place, None)
+            else:
+                tables.drop(kind, key)
+        for at, refs in released:
+            for ref in refs:
+                self._uses.get(ref, set()).discard((tables, *at))
+        for row in batch.puts if place in self._tables else ():
+            at = kind_of(row), key_of(row)
+            for ref in tables.refs.get(at, ()):
+                self._uses.setdefault(ref, set()).add((tables, *at))
+                if ref in batch.blobs:
+                    self._blobs.setdefault(ref, batch.blobs[ref])
+        for ref in {ref for _, refs in released for ref in refs}:
+            if not self._uses.get(ref):
+                self._uses.pop(ref, None)
                 self._blobs.pop(ref, None)
-
-    def _drop(self, place: tuple[bool, str], kind: Kind, key: Key) -> list[bytes]:
-        """Forget rows. The blobs that they referred to."""
-        tables = self._tables.get(place)
-        if tables is None:
-            return []
-        if kind is Kind.SESSION:
-            del self._tables[place]
-            return [ref for refs in tables.refs.values() for ref in refs]
-        gone = tables.refs.get((kind, key), ())
-        tables.drop(kind, key)
-        return list(gone)
 
     def state(self, session: str, ref: str | int, *, salvage: bool = False, without: Collection[int] = ()) -> Records:
         with self._lock():
@@ -191,8 +207,18 @@ class MemoryBackend:
             return self._changes
 
     def wait(self, seconds: float, *, since: int) -> None:
+        news = threading.Event()
         with self._lock():
-            self._news.wait_for(lambda: self._closed or self._changes != since, max(0.0, min(seconds, LOOK_S)))
+            if self._changes != since:
+                return
+            self._waiting.append(news)
+        news.wait(max(0.0, min(seconds, LOOK_S)))
+        with self._mutex:
+            self._waiting = [event for event in self._waiting if event is not news]
+
+    def _wake(self) -> None:
+        for event in self._waiting:
+            event.set()
 
     # upkeep
 
@@ -210,23 +236,30 @@ class MemoryBackend:
 
     def tend(self, *, repair: bool = False) -> Sequence[str]:  # noqa: ARG002 - nothing here can be out of order
         with self._lock():
-            orphans = [digest for digest in self._blobs if not self._uses[digest]]
+            orphans = [digest for digest in self._blobs if not self._uses.get(digest)]
             for digest in orphans:
                 del self._blobs[digest]
         return []
 
     def close(self) -> None:
         if self._pid == os.getpid():
-            with self._news:
+            with self._mutex:
                 self._closed = True
-                self._news.notify_all()
+                self._wake()
 
-    def _lock(self) -> threading.Condition:
+    def _lock(self) -> threading.Lock:
         if self._pid != os.getpid():
             raise ClosedError("this store was opened by the parent process", hint="open it again in this process")
         if self._closed:
             raise ClosedError("the store is closed", hint="open it again")
-        return self._news
+        return self._mutex
+
+
+def _let_go(tables: Tables, batch: Batch) -> list[tuple[Kind, Key]]:
+    """The rows whose references a batch replaces or drops."""
+    if any([kind is Kind.SESSION for kind, _ in batch.drops]):
+        return list(tables.refs)
+    return [(kind_of(row), key_of(row)) for row in batch.puts] + list(batch.drops)
 
 
 def _weight(row: Row) -> int:

@@ -30,10 +30,10 @@ _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _LOOK = """
   p_hidden boolean, p_id bytea, p_names bytea[], p_every boolean, p_sequences bigint[], p_ids bytea[], p_low bytea,
   p_high bytea, p_children bigint[], p_pending bytea[], p_counted bytea[], p_runs bigint[], p_journals bigint[],
-  p_ns bigint[], p_beside bytea, p_heads boolean"""
+  p_ns bigint[], p_beside bytea"""
 _LOOKED = """
   p_hidden, p_id, p_names, p_every, p_sequences, p_ids, p_low, p_high, p_children, p_pending, p_counted, p_runs,
-  p_journals, p_ns, p_beside, p_heads"""
+  p_journals, p_ns, p_beside"""
 _SESSION = "int8send(sid) || int8send(revision) || int8send(touched) || body"
 _CALL = "'k'::bytea || int8send(c.run) || int8send(c.journal) || int8send(c.n) || int8send(c.revision) || c.body"
 
@@ -45,8 +45,7 @@ DECLARE
   v_sid bigint;
   v_row bytea;
   v_size integer;
-  v_unnamed boolean := false;
-  v_missing boolean := false;
+  v_lost boolean := false;
 BEGIN
   SELECT ARRAY['i'::bytea || int8send({_NOW}) || int8send({_LAST}) || int8send(read_features)
     || int8send(write_features)] INTO v
@@ -71,7 +70,7 @@ BEGIN
         || int8send(coalesce(journal, -1)) || int8send(coalesce(sequence, -1)) || int8send(octet_length(name)) || name
         || body
       FROM {{schema}}.names WHERE sid = v_sid AND name = ANY(p_names));
-    v_unnamed := cardinality(v) - v_size < cardinality(p_names) OR p_every;
+    v_lost := cardinality(v) - v_size < cardinality(p_names) OR p_every;
   END IF;
   IF p_pending IS NOT NULL THEN
     v := v || ARRAY(SELECT {_CALL} FROM {{schema}}.names n
@@ -97,26 +96,20 @@ BEGIN
     p_sequences := p_sequences || ARRAY(
       SELECT sequence FROM {{schema}}.foreign_ids WHERE sid = v_sid AND id = ANY(p_ids));
   END IF;
-  IF p_heads THEN
-    p_sequences := coalesce(p_sequences, '{{}}');
-    p_sequences := p_sequences || ARRAY(SELECT DISTINCT sequence FROM {{schema}}.names
-      WHERE sid = v_sid AND name = ANY(p_names) AND sequence IS NOT NULL AND sequence <> ALL(p_sequences));
-  END IF;
   IF p_sequences IS NOT NULL THEN
     v_size := cardinality(v);
     v := v || ARRAY(SELECT 'c'::bytea || int8send(sequence) || int8send(coalesce(parent, -1)) || body
       FROM {{schema}}.checkpoints WHERE sid = v_sid AND sequence = ANY(p_sequences));
-    v_missing := cardinality(v) - v_size < cardinality(p_sequences);
+    v_lost := v_lost OR cardinality(v) - v_size < cardinality(p_sequences);
   END IF;
   IF p_children IS NOT NULL THEN
     v := v || ARRAY(SELECT 'p'::bytea || int8send(parent) || int8send(sequence)
       FROM {{schema}}.checkpoints WHERE sid = v_sid AND parent = ANY(p_children));
   END IF;
-  IF v_unnamed OR v_missing THEN
-    v := v || ('t'::bytea
-      || int8send(CASE WHEN v_unnamed THEN (SELECT count(*) FROM {{schema}}.names WHERE sid = v_sid) ELSE -1 END)
-      || int8send(CASE WHEN v_missing THEN (SELECT count(*) FROM {{schema}}.checkpoints WHERE sid = v_sid)
-        ELSE -1 END));
+  IF v_lost THEN
+    v := v || (SELECT 't'::bytea || int8send(count(*)) || int8send((
+        SELECT count(*) FROM {{schema}}.checkpoints WHERE sid = v_sid AND p_sequences IS NOT NULL))
+      FROM {{schema}}.names WHERE sid = v_sid);
   END IF;
   RETURN v;
 END
@@ -135,6 +128,7 @@ _COMPARE = f"""
     WHERE format = {FORMAT}) <> 0;
   IF p_touched IS NOT NULL THEN
     v_touched := nextval('{{schema_text}}.touches');
+    EXIT fits WHEN v_touched <> p_exact;
     IF p_touched - v_touched > {FAR} THEN
       PERFORM 1 FROM {{schema}}.meta WHERE format = {FORMAT} FOR UPDATE;
       PERFORM setval('{{schema_text}}.touches', p_touched - 1) WHERE {_LAST} < p_touched - {FAR};
@@ -142,7 +136,6 @@ _COMPARE = f"""
     WHILE v_touched < p_touched LOOP
       v_touched := nextval('{{schema_text}}.touches');
     END LOOP;
-    EXIT fits WHEN p_exact AND v_touched <> p_touched;
   END IF;
   IF p_body IS NULL THEN
     SELECT sid, revision INTO v_sid, v_revision FROM {{schema}}.sessions
@@ -307,7 +300,7 @@ CREATE FUNCTION {{schema}}.write_2({_LOOK},
   p_relaxed boolean, p_read bigint, p_write bigint, p_revision bigint, p_sid bigint, p_expect bigint,
   p_beside_expect bigint, p_absent bytea[], p_bump boolean, p_wakes boolean,
   p_put_hidden boolean, p_put_id bytea, p_uid bytea, p_checkpoints bigint, p_logical bigint, p_status bytea,
-  p_agent bytea, p_body bytea, p_touched bigint, p_exact boolean,
+  p_agent bytea, p_body bytea, p_touched bigint, p_exact bigint,
   p_j_runs bigint[], p_j_journals bigint[], p_j_counts bigint[],
   p_n_names bytea[], p_n_expects bigint[], p_n_marks bigint[], p_n_runs bigint[], p_n_journals bigint[],
   p_n_sequences bigint[], p_n_bodies bytea[],

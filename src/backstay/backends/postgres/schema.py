@@ -8,7 +8,8 @@ of these changes it.
 
 `touched` is the one column that may say otherwise than its body. A rule takes the number after the last one it knows;
 the server takes the next of its sequence, which is the same unless another process has written meanwhile, and then the
-column counts. A number that a run was given must be that very one, or the write has missed: no number is given twice.
+column counts. A number that a run was given must be that very one, or the write has missed, and takes one for itself
+alone with the lock: no number is given to two runs.
 
 Rows that every commit changes leave room in their pages, so that they can be changed in place; so no index may be on
 what every commit changes. `touched` is one of these: sessions are listed by its `era`, which is the same for some

@@ -51,7 +51,7 @@ MOST_BYTES = 4 * 1024 * 1024
 _TYPES = (
     *LOOK_TYPES,
     *(BOOL, INT, INT, INT, INT, INT, INT, BYTES_LIST, BOOL, BOOL),
-    *(BOOL, BYTES, BYTES, INT, INT, BYTES, BYTES, BYTES, INT, BOOL),
+    *(BOOL, BYTES, BYTES, INT, INT, BYTES, BYTES, BYTES, INT, INT),
     *(INT_LIST, INT_LIST, INT_LIST),
     *(BYTES_LIST, INT_LIST, INT_LIST, INT_LIST, INT_LIST, INT_LIST, BYTES_LIST),
     *(INT_LIST, INT_LIST, INT_LIST, INT_LIST, BYTES_LIST),
@@ -115,7 +115,8 @@ class Shipment:
         self._lazy &= batch.lazy
         self.asks.append(ask)
         known.apply(batch, self.revision)
-        self.full = bool(batch.drops) or self._bytes > MOST_BYTES or len(self.asks) == MOST_WRITES or self.ends
+        many = self._bytes > MOST_BYTES or len(self.asks) == MOST_WRITES
+        self.full = bool(batch.drops) or many or self.ends or known.reserved
 
     def _rest_on(self, ask: Ask, view: Watched) -> None:
         known = self._known
@@ -192,11 +193,11 @@ class Shipment:
         ]
 
     def _number_values(self, line: SessionRow | None) -> list[Sent]:
-        """The number to touch the session with, if that is another; and whether no other will do: it is a run's."""
+        """The number to touch the session with, if that is another; and the next one, if it must be that: for a run."""
         if line is None or (self._session is not None and line.touched == self._session.touched):
-            return [None, b"\0"]
-        exact = any([isinstance(row, LaneRow) and row.run > self._last for row in self._names.values()])
-        return [pack_int(line.touched), pack_bool(exact)]
+            return [None, None]
+        given = any([isinstance(row, LaneRow) and row.run > self._last for row in self._names.values()])
+        return [pack_int(line.touched), pack_int(self._last + 1) if given and not self._known.reserved else None]
 
     def _name_values(self, uid: bytes) -> list[Sent]:
         puts = self._names

@@ -137,8 +137,10 @@ class Known:
         self.beside: SessionRow | None = None
         self.beside_revision: int | None = None
         self.last = 0  # of the numbers that were given
+        self.reserved = False  # the next one is for this view alone
         self.losses = 0
         self._ahead_us = 0
+        self._held_bytes = 0  # by calls that were put, roughly
 
     @property
     def uid(self) -> bytes | None:
@@ -248,6 +250,7 @@ class Known:
                     self.counts.setdefault((row.run, row.journal), 0)
             elif isinstance(row, CallRow):
                 self.calls[row.at] = row, revision
+                self._held_bytes += len(row.args or b"") + len(row.result or b"")
                 if row.at[:2] in self.counts:
                     self.counts[row.at[:2]] = max(self.counts[row.at[:2]], row.n + 1)
             elif isinstance(row, CheckpointRow):
@@ -277,14 +280,12 @@ class Known:
             return None
         if len(self.names) > _MOST_NAMES:
             self.names, self.every = {}, False
-        held = [row for row, _ in self.calls.values() if isinstance(row, CallRow)]
-        size = sum([len(row.args or b"") + len(row.result or b"") for row in held])
-        if len(self.calls) > _MOST_CALLS or size > _MOST_BYTES:
-            self.calls = {}
+        if len(self.calls) > _MOST_CALLS or self._held_bytes > _MOST_BYTES:
+            self.calls, self._held_bytes = {}, 0
         if len(self.counts) > _MOST_NAMES:
             self.counts = {}
         self.checkpoints, self.foreign, self.children = {}, {}, {}
-        self.read, self.pristine = Ask(self.read.session), False
+        self.read, self.pristine, self.reserved = Ask(self.read.session), False, False
         return self
 
 

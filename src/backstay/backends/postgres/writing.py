@@ -35,7 +35,11 @@ _DOING = "writing to the store"
 _PATIENT_MISSES = 2  # then the session is locked before a rule decides
 _MOST_MISSES = 50
 _LINES = 256
-_LOCK = "SELECT 1::bigint FROM {schema}.sessions WHERE hidden = %s AND id = %s FOR NO KEY UPDATE"
+# With a number that nobody else is given: where many write, the next one is always another's by the time of the write.
+_LOCK = (
+    "SELECT nextval('{schema_text}.touches') FROM (SELECT 1) one LEFT JOIN LATERAL ("
+    "SELECT sid FROM {schema}.sessions WHERE hidden = %s AND id = %s FOR NO KEY UPDATE) locked ON true"
+)
 
 
 class _MissedError(Exception):
@@ -185,11 +189,13 @@ class Writer:
         self._pool.refuse_child()
         place = ask.hidden, ask.session
         with self._mutex:
-            line = self._lines.setdefault(place, Line(self._serve))
-            self._lines.move_to_end(place)
-            for other in list(self._lines)[: max(0, len(self._lines) - _LINES)]:
-                if self._lines[other].idle:
+            line = self._lines.get(place)
+            if line is None:
+                line = self._lines[place] = Line(self._serve)
+                idle = [other for other, each in self._lines.items() if each.idle and each is not line]
+                for other in idle[: max(0, len(self._lines) - _LINES)]:
                     del self._lines[other]
+            self._lines.move_to_end(place)
         return line.run(Job(ask, decide))
 
     def uid_of(self, ask: Ask) -> bytes | None:
@@ -228,12 +234,11 @@ class Writer:
         if known is not None and (locked or unsure or known.losses != self._pool.losses):
             known = None
         with wire.transaction() if locked or self._wrapped else contextlib.nullcontext():
-            if locked:
-                wire.rows(_LOCK, jobs[0].ask.hidden, text_bytes(jobs[0].ask.session))
+            number = wire.rows(_LOCK, jobs[0].ask.hidden, text_bytes(jobs[0].ask.session))[0][0] if locked else 0
             if known is None:
                 known = self._look(wire, jobs)
             uid = known.uid
-            known.last = max(known.last, self._last)
+            known.last, known.reserved = (number - 1, True) if locked else (max(known.last, self._last), False)
             decision = _decide(jobs, known)
             found = self._send(wire, decision, known, uid) if decision.decided else None
         if found is not None:

@@ -6,8 +6,8 @@ exact, wins. Times come first, then iterations, then how much was said: saves wi
 
 from __future__ import annotations
 
-from backstay.formats.found import MAIN, FoundSession, Point, Reading, arrange
-from backstay.formats.leaving import Leaving
+from backstay.formats.exporter import Exporter
+from backstay.formats.model import MAIN, FoundSession, Point, Reading, arrange
 from backstay.formats.smooth import branchable, database, files
 from backstay.formats.smooth.talk import find_pending
 from backstay.formats.source import Parts, Source
@@ -72,11 +72,11 @@ def _note_pending(found: FoundSession) -> None:
     found.pending = find_pending(head.load()["messages"])
 
 
-def write(leaving: Leaving, target: Target) -> None:
+def write(exporter: Exporter, target: Target) -> None:
     """The checkpoints of a branch, one file each."""
-    files.write(leaving, target)
+    files.write(exporter, target)
 
 
-def write_file(leaving: Leaving, target: Target, name: str) -> None:
+def write_file(exporter: Exporter, target: Target, name: str) -> None:
     """The same as a SQLite store of that name."""
-    database.write(leaving, target, name)
+    database.write(exporter, target, name)

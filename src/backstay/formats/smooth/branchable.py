@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from backstay.formats.dialect import DamagedError, nanoseconds, parse_object
-from backstay.formats.found import Given, Point, Reading, arrange
+from backstay.formats.model import Given, Point, Reading, arrange
 from backstay.formats.smooth.talk import NAME
 from backstay.formats.source import Entry, Source
 from backstay.model import StateDict

@@ -1,4 +1,4 @@
-"""smooth's SQLite store, read without leaving a trace beside it, and written anew.
+"""smooth's SQLite store, read without exporter a trace beside it, and written anew.
 
 A database is copied, log and all, to a folder of our own and read there: opening it where it is would leave a lock
 and files beside it. Only rows are read; nothing that the schema of a stranger's file could ask for is run.
@@ -15,8 +15,8 @@ import apsw
 
 from backstay.errors import UnavailableError
 from backstay.formats.dialect import AFTER_LAST_SECOND, DamagedError, Writer, has_plus, parse, parse_object
-from backstay.formats.found import Point, Reading
-from backstay.formats.leaving import Leaving, micros, own
+from backstay.formats.exporter import Exporter, micros, own
+from backstay.formats.model import Point, Reading
 from backstay.formats.smooth.talk import (
     HAS_EXPONENT,
     NAME,
@@ -153,7 +153,7 @@ def _copy(source: Source, entry: Entry, folder: Path) -> None:
 # writing
 
 
-def write(leaving: Leaving, target: Target, name: str) -> None:
+def write(exporter: Exporter, target: Target, name: str) -> None:
     """A new database with the checkpoints of a branch."""
     parts = safe_parts(name, "a database called")
     target.refuse([one for one in target.names() if one == name])
@@ -163,26 +163,26 @@ def write(leaving: Leaving, target: Target, name: str) -> None:
         try:
             connection.execute(_SCHEMA)
             with connection:
-                for checkpoint in leaving.line():
-                    connection.execute(_INSERT, _row(leaving, checkpoint))
+                for checkpoint in exporter.line():
+                    connection.execute(_INSERT, _row(exporter, checkpoint))
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         finally:
             connection.close()
         target.write(parts, path.read_bytes())
-    if len(leaving.line_ids()) != leaving.count:
-        leaving.note("smooth has no branches: only the branch asked for was written")
+    if not exporter.is_all():
+        exporter.note("smooth has no branches: only the branch asked for was written")
     target.settle()
 
 
-def _row(leaving: Leaving, checkpoint: Checkpoint) -> tuple[Any, ...]:
+def _row(exporter: Exporter, checkpoint: Checkpoint) -> tuple[Any, ...]:
     kept = own(checkpoint, NAME)
     writer = Writer(plus=kept.get("plus", True))
     return (
         kept.get("id", checkpoint.id),
-        leaving.session,
+        exporter.session,
         iteration_of(checkpoint),
-        writer.compact(conversation_of(leaving, checkpoint)),
+        writer.compact(conversation_of(exporter, checkpoint)),
         writer.compact(metadata_of(checkpoint)).decode(),
         kept.get("seconds", micros(checkpoint.created_at) // 10**6),
     )

@@ -7,8 +7,8 @@ from hashlib import sha256
 from itertools import islice
 
 from backstay.formats.dialect import DamagedError, Writer, has_plus, nanoseconds, parse, parse_object, time_text
-from backstay.formats.found import Given, Point, Reading
-from backstay.formats.leaving import Leaving, micros, own
+from backstay.formats.exporter import Exporter, micros, own
+from backstay.formats.model import Given, Point, Reading
 from backstay.formats.smooth.talk import (
     HAS_EXPONENT,
     NAME,
@@ -92,24 +92,24 @@ def _point(source: Source, entry: Entry, top: int) -> tuple[str, Point]:
     return agent, point
 
 
-def write(leaving: Leaving, target: Target) -> None:
+def write(exporter: Exporter, target: Target) -> None:
     """The checkpoints of a branch; smooth goes on with the one of the latest time."""
-    folder = safe_parts(leaving.session, "an agent called")
+    folder = safe_parts(exporter.session, "an agent called")
     target.refuse([name for name in target.names(*folder) if name.endswith(".json")], *folder)
-    for checkpoint in leaving.line():
+    for checkpoint in exporter.line():
         kept = own(checkpoint, NAME)
         id_ = kept.get("id", checkpoint.id)
         record = {
             "id": id_,
-            "agent_id": leaving.session,
-            "conversation": conversation_of(leaving, checkpoint),
+            "agent_id": exporter.session,
+            "conversation": conversation_of(exporter, checkpoint),
             "iteration": iteration_of(checkpoint),
             "metadata": metadata_of(checkpoint),
             "created_at": kept.get("created_at") or time_text(micros(checkpoint.created_at)),
             **kept.get("more", {}),
         }
-        parts = safe_parts(f"{leaving.session}/{id_}", "a checkpoint called", tail=".json")
+        parts = safe_parts(f"{exporter.session}/{id_}", "a checkpoint called", tail=".json")
         target.write(parts, Writer(plus=kept.get("plus", True)).pretty(record))
-    if len(leaving.line_ids()) != leaving.count:
-        leaving.note("smooth has no branches: only the branch asked for was written")
+    if not exporter.is_all():
+        exporter.note("smooth has no branches: only the branch asked for was written")
     target.settle(*folder)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from backstay.formats.dialect import DamagedError, Sorted, nanoseconds, time_text
-from backstay.formats.found import Given, PendingCall, Point
-from backstay.formats.leaving import Leaving, arguments_of, jsonable, made_uuid, micros, own, text_of
+from backstay.formats.exporter import Exporter, arguments_of, jsonable, made_uuid, micros, own, text_of
+from backstay.formats.model import Given, PendingCall, Point
 from backstay.model import Checkpoint, StateDict
 
 NAME = "smooth"
@@ -100,16 +100,16 @@ def find_pending(messages: list[Any]) -> list[PendingCall]:
 # writing
 
 
-def conversation_of(leaving: Leaving, checkpoint: Checkpoint) -> dict[str, Any]:
+def conversation_of(exporter: Exporter, checkpoint: Checkpoint) -> dict[str, Any]:
     """The conversation of a checkpoint as smooth writes it."""
     kept = own(checkpoint, NAME)
     state = jsonable(checkpoint.state, NAME)
-    leaving.note_parts(state, {"messages"})
+    exporter.note_parts(state, {"messages"})
     messages = state.get("messages", [])
     return {
-        "id": kept.get("conversation_id") or made_uuid(leaving.session),
+        "id": kept.get("conversation_id") or made_uuid(exporter.session),
         "messages": [
-            _message(leaving, checkpoint, at, message)
+            _message(exporter, checkpoint, at, message)
             for at, message in enumerate(messages if isinstance(messages, list) else [])
         ],
         "max_context_tokens": kept.get("max_context_tokens", MAX_CONTEXT_TOKENS),
@@ -117,7 +117,7 @@ def conversation_of(leaving: Leaving, checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _message(leaving: Leaving, checkpoint: Checkpoint, at: int, message: Any) -> dict[str, Any]:
+def _message(exporter: Exporter, checkpoint: Checkpoint, at: int, message: Any) -> dict[str, Any]:
     told = message if isinstance(message, dict) else {"role": "user", "content": message}
     if {"id", "role", "content", "timestamp"} <= set(told) and told["role"] in _ROLES:
         calls = told.get("tool_calls")
@@ -126,12 +126,12 @@ def _message(leaving: Leaving, checkpoint: Checkpoint, at: int, message: Any) ->
         return {**told, "tool_calls": [_call(call, at, number) for number, call in enumerate(calls)]}
     role = told.get("role")
     if role not in _ROLES:
-        leaving.note(f"smooth has no role {str(role)[:40]!r}; such messages were written as the user's")
+        exporter.note(f"smooth has no role {str(role)[:40]!r}; such messages were written as the user's")
     left = set(told) - {"id", "role", "content", "timestamp", *_OPTIONAL}
     for name in sorted(left):
-        leaving.note(f"the field {name!r} of a message has no place there and stays behind")
+        exporter.note(f"the field {name!r} of a message has no place there and stays behind")
     written: dict[str, Any] = {
-        "id": told["id"] if isinstance(told.get("id"), str) else made_uuid(leaving.session, str(at)),
+        "id": told["id"] if isinstance(told.get("id"), str) else made_uuid(exporter.session, str(at)),
         "role": role if role in _ROLES else "user",
         "content": text_of(told.get("content")),
     }

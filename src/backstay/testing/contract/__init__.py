@@ -9,6 +9,7 @@ from backstay.testing.contract.damage import DamageContract
 from backstay.testing.contract.hidden import HiddenContract
 from backstay.testing.contract.hooks import Change, Hooks
 from backstay.testing.contract.listing import ListingContract
+from backstay.testing.contract.pairs import PairsContract
 from backstay.testing.contract.racing import RacingContract
 from backstay.testing.contract.reading import ReadingContract
 from backstay.testing.contract.refusing import RefusingContract
@@ -19,6 +20,7 @@ from backstay.testing.contract.writing import WritingContract
 class BackendContract(
     WritingContract,
     RacingContract,
+    PairsContract,
     ReadingContract,
     ListingContract,
     BlobContract,

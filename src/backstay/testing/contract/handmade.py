@@ -135,7 +135,7 @@ def nothing(_view: View) -> Batch | More:
     return Batch()
 
 
-def together(act: Callable[[int], None], threads: int) -> None:
+def together(act: Callable[[int], object], threads: int) -> None:
     """Run in this many threads, which start at one moment; the first error of any is raised here."""
     errors: list[BaseException] = []
     gate = threading.Barrier(threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import threading
@@ -25,12 +26,10 @@ from backstay.port import (
     LaneQuery,
     LaneRow,
     Row,
-    SessionRow,
     TagRow,
     View,
 )
 from backstay.port.rows import ENTERED
-from backstay.rules.refusals import Lease
 from backstay.testing.author import SESSION, Author, Runner, call_row, check_states, delete, fork, open_records
 from backstay.testing.contract.handmade import PATIENCE_S, UID, blob, checkpoint, line, put, together
 from backstay.testing.contract.hooks import Hooks
@@ -38,139 +37,107 @@ from backstay.testing.contract.hooks import Hooks
 THREADS = 6
 ROUNDS = 8
 MANY = 16
-
-Bump = Callable[[View], tuple[Row, ...]]
-
-
-def _line(view: View, **fields: Any) -> SessionRow:
-    assert view.session is not None
-    return msgspec.structs.replace(view.session, touched=view.fresh, **fields)
-
-
-def _counted(view: View, **more: int) -> SessionRow:
-    assert view.session is not None
-    return _line(view, **{name: getattr(view.session, name) + by for name, by in more.items()})
-
-
-def _new_call(view: View, n: int) -> tuple[Row, ...]:
-    return (call_row(f"call {n}", at=(7, 1, n)), msgspec.structs.replace(view.lanes["main"], token=0))
-
-
-def _checkpoint(view: View, at: int) -> CheckpointRow:
-    row = view.checkpoints[at]
-    assert isinstance(row, CheckpointRow)
-    return row
-
-
-def _call(view: View) -> CallRow:
-    row = view.calls[7, 1, 0]
-    assert isinstance(row, CallRow)
-    return row
-
+CALL = (7, 1, 0)
 
 MAIN = Ask(SESSION, names=("main",))
 FOREIGN = "foreign-"
 
+
+def up(row: Any, **by: int) -> Any:
+    """A row with some of its numbers raised."""
+    return msgspec.structs.replace(row, **{name: getattr(row, name) + more for name, more in by.items()})
+
+
+def line_up(view: View, **by: int) -> Row:
+    """The session's line, touched, with some of its numbers raised."""
+    assert view.session is not None
+    row: Row = up(msgspec.structs.replace(view.session, touched=view.fresh), **by)
+    return row
+
+
+def new_call(view: View, n: int) -> tuple[Row, ...]:
+    """The nth call under the branch's journal, and the branch, as a run writes them."""
+    return call_row(f"call {n}", at=(7, 1, n)), view.lanes["main"]
+
+
+def new_checkpoint(view: View, sequence: int, **fields: Any) -> tuple[Row, ...]:
+    """A child of the first checkpoint."""
+    return line_up(view, sequence=1, checkpoints=1), checkpoint(sequence, 1, **fields)
+
+
+def also(ask: Ask, **more: Any) -> Ask:
+    """A wider ask."""
+    return msgspec.structs.replace(ask, **more)
+
+
 # What a rule looks at, how it counts one up, and where the sum is read. A write that was decided on another view than
 # the one that held leaves the sum too small.
-COUNTERS: dict[str, tuple[Ask, Bump, Callable[[View], int]]] = {
-    "a branch": (
-        MAIN,
-        lambda view: (msgspec.structs.replace(view.lanes["main"], token=view.lanes["main"].token + 1),),
-        lambda view: view.lanes["main"].token,
-    ),
-    "the session": (
-        Ask(SESSION),
-        lambda view: (_counted(view, logical_bytes=1),),
-        lambda view: 0 if view.session is None else view.session.logical_bytes,
-    ),
+COUNTERS: dict[str, tuple[Ask, Callable[[Any], tuple[Row, ...]], Callable[[Any], int]]] = {
+    "a branch": (MAIN, lambda v: (up(v.lanes["main"], token=1),), lambda v: v.lanes["main"].token),
+    "the session": (Ask(SESSION), lambda v: (line_up(v, logical_bytes=1),), lambda v: v.session.logical_bytes),
     "a tag": (
         Ask(SESSION, names=("tag",)),
-        lambda view: (TagRow("tag", view.tags["tag"].sequence + 1),),
-        lambda view: view.tags["tag"].sequence,
+        lambda v: (up(v.tags["tag"], sequence=1),),
+        lambda v: v.tags["tag"].sequence,
     ),
-    "a call": (
-        msgspec.structs.replace(MAIN, calls=((7, 1, 0),)),
-        lambda view: (msgspec.structs.replace(_call(view), nth=_call(view).nth + 1),),
-        lambda view: _call(view).nth,
-    ),
+    "a call": (also(MAIN, calls=(CALL,)), lambda v: (up(v.calls[CALL], nth=1),), lambda v: v.calls[CALL].nth),
     "a checkpoint": (
         Ask(SESSION, sequences=(1,)),
-        lambda view: (msgspec.structs.replace(_checkpoint(view, 1), size_bytes=_checkpoint(view, 1).size_bytes + 1),),
-        lambda view: _checkpoint(view, 1).size_bytes,
+        lambda v: (up(v.checkpoints[1], size_bytes=1),),
+        lambda v: v.checkpoints[1].size_bytes,
     ),
     "how many names": (
         Ask(SESSION, names=EVERY),
-        lambda view: (_counted(view, lanes=1), LaneRow(f"lane {len(view.lanes)}")),
-        lambda view: len(view.lanes) - 1,
+        lambda v: (line_up(v, lanes=1), LaneRow(f"lane {len(v.lanes)}")),
+        lambda v: len(v.lanes) - 1,
     ),
     "how many calls are counted": (
-        msgspec.structs.replace(MAIN, counted=("main",)),
-        lambda view: _new_call(view, view.counts["main"]),
-        lambda view: view.counts["main"] - 1,
+        also(MAIN, counted=("main",)),
+        lambda v: new_call(v, v.counts["main"]),
+        lambda v: v.counts["main"] - 1,
     ),
     "how many calls are pending": (
-        msgspec.structs.replace(MAIN, pending=("main",)),
-        lambda view: _new_call(view, len(view.pending["main"])),
-        lambda view: len(view.pending["main"]) - 1,
+        also(MAIN, pending=("main",)),
+        lambda v: new_call(v, len(v.pending["main"])),
+        lambda v: len(v.pending["main"]) - 1,
     ),
     "how many calls a journal has": (
-        msgspec.structs.replace(MAIN, journals=((7, 1),)),
-        lambda view: _new_call(view, len(view.journals[7, 1])),
-        lambda view: len(view.journals[7, 1]) - 1,
+        also(MAIN, journals=((7, 1),)),
+        lambda v: new_call(v, len(v.journals[7, 1])),
+        lambda v: len(v.journals[7, 1]) - 1,
     ),
     "how many children": (
         Ask(SESSION, children_of=(1,)),
-        lambda view: (
-            _counted(view, sequence=1, checkpoints=1),
-            checkpoint(2 + len(view.children[1]), 1),
-        ),
-        lambda view: len(view.children[1]),
+        lambda v: new_checkpoint(v, 2 + len(v.children[1])),
+        lambda v: len(v.children[1]),
     ),
     "how many foreign ids": (
         Ask(SESSION, prefix=FOREIGN),
-        lambda view: (
-            _counted(view, sequence=1, checkpoints=1),
-            checkpoint(2 + len(view.foreign), 1, id_=f"{FOREIGN}{len(view.foreign)}"),
-        ),
-        lambda view: len(view.foreign),
+        lambda v: new_checkpoint(v, 2 + len(v.foreign), id_=f"{FOREIGN}{len(v.foreign)}"),
+        lambda v: len(v.foreign),
     ),
 }
 
 # What a rule must find absent, and what it then puts.
-FIRSTS: dict[str, tuple[Ask, Callable[[View], bool], Callable[[View, int], tuple[Row, ...]]]] = {
+FIRSTS: dict[str, tuple[Ask, Callable[[Any], object], Callable[[Any, int], tuple[Row, ...]]]] = {
     "a session": (
         Ask("fresh"),
-        lambda view: view.session is None,
-        lambda view, me: (line("fresh", touched=view.fresh, last_step=me),),
+        lambda v: v.session is None,
+        lambda v, me: (line("fresh", touched=v.fresh, last_step=me),),
     ),
     "a name": (
         Ask(SESSION, names=("fresh",)),
-        lambda view: "fresh" not in view.lanes and "fresh" not in view.tags,
-        lambda view, me: (
-            (_counted(view, lanes=1), LaneRow("fresh")) if me % 2 else (_counted(view, tags=1), TagRow("fresh", 1))
-        ),
+        lambda v: not v.lanes and not v.tags,
+        lambda v, me: (line_up(v, lanes=1), LaneRow("fresh")) if me % 2 else (line_up(v, tags=1), TagRow("fresh", 1)),
     ),
-    "a checkpoint": (
-        Ask(SESSION, sequences=(9,)),
-        lambda view: 9 not in view.checkpoints,
-        lambda view, me: (_line(view, checkpoints=2, sequence=9), checkpoint(9, 1, size_bytes=me)),
-    ),
+    "a checkpoint": (Ask(SESSION, sequences=(9,)), lambda v: not v.checkpoints, lambda v, _: new_checkpoint(v, 9)),
     "a foreign id": (
         Ask(SESSION, ids=("fresh",)),
-        lambda view: "fresh" not in view.foreign and not view.checkpoints,
-        lambda view, me: (_counted(view, checkpoints=1, sequence=1), checkpoint(20 + me, 1, id_="fresh")),
+        lambda v: not v.foreign and not v.checkpoints,
+        lambda v, me: new_checkpoint(v, 20 + me, id_="fresh"),
     ),
-    "a call": (
-        msgspec.structs.replace(MAIN, calls=((7, 1, 1),)),
-        lambda view: (7, 1, 1) not in view.calls,
-        lambda view, me: (call_row(f"by {me}", at=(7, 1, 1)), view.lanes["main"]),
-    ),
-    "a child": (
-        Ask(SESSION, children_of=(1,)),
-        lambda view: not view.children[1],
-        lambda view, me: (_counted(view, checkpoints=1, sequence=1), checkpoint(20 + me, 1)),
-    ),
+    "a call": (also(MAIN, calls=((7, 1, 1),)), lambda v: not v.calls, lambda v, _: new_call(v, 1)),
+    "a child": (Ask(SESSION, children_of=(1,)), lambda v: not v.children[1], lambda v, me: new_checkpoint(v, 20 + me)),
 }
 
 
@@ -223,7 +190,8 @@ class RacingContract(Hooks):
             def decide(view: View) -> Batch:
                 if view.beside is not None:
                     raise AlreadyExistsError("another was first")
-                return Batch((_line(view, id="shown", hidden=False),))
+                assert view.session is not None
+                return Batch((msgspec.structs.replace(view.session, touched=view.fresh, id="shown", hidden=False),))
 
             with contextlib.suppress(AlreadyExistsError):
                 openings[me % 2].write(Ask(f"hidden {me}", hidden=True, beside="shown"), decide)
@@ -396,17 +364,31 @@ class RacingContract(Hooks):
         together(act, 4)
         check_states(openings[1], SESSION, author.states)
 
-    def test_of_those_that_enter_at_once_one_does(self, backend: Backend) -> None:
-        openings = [backend, self.other(backend)]
-        leases: list[Lease] = []
+    @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers of that kind")
+    def test_w1_an_interrupt_anywhere_leaves_all_of_a_batch_or_nothing(self, backend: Backend) -> None:
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
 
-        def enter(me: int) -> None:
-            with contextlib.suppress(Exception):
-                leases.append(Runner(openings[me % 2]).lease)
-
-        Author(backend).grow(1)
-        together(enter, THREADS)
-        assert len(leases) == 1
+        fill(backend)
+        put(backend, *_same(0), last_step=0)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        told = 0
+        try:
+            for number in range(1, 120):
+                with contextlib.suppress(KeyboardInterrupt):
+                    try:
+                        signal.setitimer(signal.ITIMER_REAL, 0.000_02 * 1.05**number)  # from 21 microseconds to 6.6 ms
+                        put(backend, *_same(number), last_step=number)
+                        told = number
+                    finally:
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                assert told <= _one_moment(backend) <= number
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        together(lambda me: put(backend, TagRow(f"after {me}", 1)), 2)
+        assert len(backend.read(Ask(SESSION, names=EVERY)).tags) == 4
 
 
 def fill(backend: Backend) -> None:

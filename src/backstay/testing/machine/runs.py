@@ -207,7 +207,7 @@ class Runs(Histories):
             session.resolve(found.id, failed="it did not arrive")
             made.status = "failed"
         else:
-            session.resolve(found.id, how)
+            session.resolve(found.id, "retry" if how == "retry" else "skip")
             made.status = "retry" if how == "retry" else "skipped"
 
     @precondition(lambda self: self._history.runs)

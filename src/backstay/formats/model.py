@@ -14,8 +14,8 @@ import msgspec
 
 from backstay.errors import InvalidInputError
 from backstay.formats.dialect import DamagedError
-from backstay.names import check_name
 from backstay.model import StateDict, Usage
+from backstay.names import check_name
 
 MAIN = "main"
 _INT_BITS = 63

@@ -12,21 +12,27 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from backstay.backend import IN_DOUBT, STARTED
-from backstay.codec import decode, show_path
-from backstay.errors import InvalidInputError, NotFoundError
-from backstay.formats.dialect import Writer
-from backstay.formats.found import PendingCall
-from backstay.names import check_name
-from backstay.model import Checkpoint
+from backstay.codec import show_path
+from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.face import Session, Store
+from backstay.formats.dialect import Writer
+from backstay.formats.model import PendingCall
+from backstay.model import Checkpoint, SessionId
+from backstay.names import check_name
+from backstay.port import Ask, CallRow, CheckpointRow, Kind
+from backstay.port.rows import IN_DOUBT, STARTED
+from backstay.rules import refusals
+from backstay.store.fields import read_fields
+from backstay.store.history import History
+from backstay.upkeep.pages import pages
 from backstay.upkeep.progress import Progress
 
+_PAGE_ROWS = 100
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_DEPTH = 120  # serde_json reads 128 levels, and some are around the state
 
 
-class Leaving:
+class Exporter:
     """One session and the branch that a system without branches gets."""
 
     def __init__(self, store: Store, session: str, *, branch: str, progress: Progress | None = None) -> None:
@@ -35,60 +41,75 @@ class Leaving:
         self.notes: list[str] = []
         self._session: Session = store.session(session)
         self._backend = store.backend
+        self._history = History(store.backend, store.events, SessionId(session), agent=None)
         self._progress = progress
         self._done = 0
-        line = self._backend.find_session(session)
+        line = self._backend.read(Ask(session)).session
         if line is None or not line.checkpoints:
             message = f"there is no session {session!r}" if line is None else f"session {session!r} has no checkpoints"
             raise NotFoundError(message, hint="store.sessions() lists those there are")
-        self._ids = list(self._backend.ids(session))
+        self._times = {row.sequence: read_fields(row).at_us for row in self._rows()}
         self.head = self._session.checkpoint(branch) if branch == "main" else self._branch_head(branch)
-        self.agent = line.totals.agent
-        self.count = len(self._ids)
+        self.agent = line.agent
+        self.count = len(self._times)
+
+    def _rows(self) -> Iterator[CheckpointRow]:
+        for page in pages(self._backend, self.session, Kind.CHECKPOINT):
+            for row in page:
+                if not isinstance(row, CheckpointRow):
+                    raise CorruptionError(f"session {self.session!r}: a checkpoint is damaged", hint="run verify")
+                yield row
 
     def checkpoints(self) -> Iterator[Checkpoint]:
         """Every checkpoint, oldest first."""
-        return self._each(self._ids)
+        return self._each(list(self._times))
 
     def line(self) -> Iterator[Checkpoint]:
         """Those that lead to the head of the branch, oldest first."""
-        return self._each(self.line_ids())
+        return self._each(self._line())
 
-    def line_ids(self) -> list[str]:
-        """Their ids."""
-        found: list[str] = []
-        at: str | None = self.head.id
+    def is_all(self) -> bool:
+        """True if every checkpoint leads to the head of the branch."""
+        return len(self._line()) == self.count
+
+    def _line(self) -> list[int]:
+        found: list[int] = []
+        at: int | None = self.head.sequence
         while at is not None:
-            rows = self._backend.line(self.session, at, limit=500)
-            found += [row.id for row in rows]
-            at = rows[-1].link_id
+            rows = self._backend.ancestors(self.session, at, limit=_PAGE_ROWS)
+            for row in rows:
+                if not isinstance(row, CheckpointRow):
+                    raise CorruptionError(f"session {self.session!r}: {row.why}", hint="run verify")
+                found.append(row.sequence)
+            at = rows[-1].parent if rows else None
         return found[::-1]
 
     def others(self) -> Iterator[Checkpoint]:
         """Those that do not lead there, oldest first."""
-        line = set(self.line_ids())
-        return self._each([id_ for id_ in self._ids if id_ not in line])
+        line = set(self._line())
+        return self._each([sequence for sequence in self._times if sequence not in line])
 
     def newest_is_elsewhere(self) -> bool:
         """True when some other checkpoint is younger, by its time, than the head of the branch."""
-        newest = max([self._session.checkpoint(id_).created_at for id_ in self._ids])
-        return newest > self.head.created_at
+        return max(self._times.values()) > self._times[self.head.sequence]
 
     def pending(self) -> list[PendingCall]:
         """The calls on the branch of which no outcome is known."""
-        calls = self._backend.pending(self.session, self.branch).calls
+        calls = self._session.calls(self.branch, pending=True)
         return [
-            PendingCall(
-                one.call.key or one.call.id, one.call.name, None if not one.call.args else decode(one.call.args)
-            )
-            for one in calls
-            if one.call.status in (STARTED, IN_DOUBT)
+            PendingCall(call.key or call.id, call.name, call.args)
+            for call in calls
+            if call.status in (STARTED, IN_DOUBT)
         ]
 
     def settled(self) -> set[str | None]:
         """The keys of calls that were decided here: a state may still name them as pending."""
-        calls = [one.call for one in self._backend.entries(self.session)]
-        return {call.key for call in calls if call.status not in (STARTED, IN_DOUBT)}
+        return {
+            call.key
+            for page in pages(self._backend, self.session, Kind.CALL)
+            for call in page
+            if isinstance(call, CallRow) and call.status not in (STARTED, IN_DOUBT)
+        }
 
     def note(self, what: str) -> None:
         """Something that the other system has no place for."""
@@ -108,9 +129,12 @@ class Leaving:
             raise NotFoundError(message, hint=f"it has {', '.join(self._session.branches())}")
         return found
 
-    def _each(self, ids: list[str]) -> Iterator[Checkpoint]:
-        for id_ in ids:
-            yield self._session.checkpoint(id_)
+    def _each(self, sequences: list[int]) -> Iterator[Checkpoint]:
+        for sequence in sequences:
+            row = self._backend.read(Ask(self.session, sequences=(sequence,))).checkpoints.get(sequence)
+            if not isinstance(row, CheckpointRow):
+                raise refusals.no_checkpoint(self.session, f"#{sequence}")[1]
+            yield self._history.checkpoint(row)
             self._done += 1
             if self._progress is not None:
                 self._progress(self._done, None)
