@@ -34,7 +34,11 @@ _NAME = "SELECT marks, body FROM rows WHERE sid = ? AND kind = 1 AND name = ?"
 _NAMES = "SELECT name, marks, body FROM rows WHERE sid = ? AND kind = 1 ORDER BY name"
 _COUNT_NAMES = "SELECT count(DISTINCT name) FROM rows WHERE sid = ? AND kind = 1"
 # Each once: a page that stands in the place of another shows its rows twice.
-_COUNT = "SELECT count(DISTINCT key) FROM checkpoints WHERE key BETWEEN ? AND ?"
+# Keys that do not rise are those of a page that stands in the place of another: SQLite itself takes them for distinct.
+_COUNT = (
+    "SELECT count(*) - coalesce(sum(key <= before), 0) FROM "
+    "(SELECT key, lag(key) OVER () AS before FROM checkpoints WHERE key BETWEEN ? AND ?)"
+)
 _CHECKPOINT = "SELECT parent, body FROM checkpoints WHERE key = ?"
 _PARENT = "SELECT parent FROM checkpoints WHERE key = ?"
 _BY_VALUE = "SELECT at FROM lookup WHERE what = ? AND value = ? AND sid = ? ORDER BY at"
