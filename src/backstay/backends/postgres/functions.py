@@ -30,10 +30,10 @@ _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _LOOK = """
   p_hidden boolean, p_id bytea, p_names bytea[], p_every boolean, p_sequences bigint[], p_ids bytea[], p_low bytea,
   p_high bytea, p_children bigint[], p_pending bytea[], p_counted bytea[], p_runs bigint[], p_journals bigint[],
-  p_ns bigint[], p_beside bytea"""
+  p_ns bigint[], p_beside bytea, p_heads boolean"""
 _LOOKED = """
   p_hidden, p_id, p_names, p_every, p_sequences, p_ids, p_low, p_high, p_children, p_pending, p_counted, p_runs,
-  p_journals, p_ns, p_beside"""
+  p_journals, p_ns, p_beside, p_heads"""
 _SESSION = "int8send(sid) || int8send(revision) || int8send(touched) || body"
 _CALL = "'k'::bytea || int8send(c.run) || int8send(c.journal) || int8send(c.n) || int8send(c.revision) || c.body"
 
@@ -95,6 +95,11 @@ BEGIN
       WHERE sid = v_sid AND id >= p_low AND id < p_high);
     p_sequences := p_sequences || ARRAY(
       SELECT sequence FROM {{schema}}.foreign_ids WHERE sid = v_sid AND id = ANY(p_ids));
+  END IF;
+  IF p_heads THEN
+    p_sequences := coalesce(p_sequences, '{{}}');
+    p_sequences := p_sequences || ARRAY(SELECT DISTINCT sequence FROM {{schema}}.names
+      WHERE sid = v_sid AND name = ANY(p_names) AND sequence IS NOT NULL AND sequence <> ALL(p_sequences));
   END IF;
   IF p_sequences IS NOT NULL THEN
     v_size := cardinality(v);
