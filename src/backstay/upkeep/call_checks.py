@@ -190,7 +190,7 @@ class CallCheck:
     def _tell_pending(self, branch: str, why: str) -> None:
         what = f"branch {branch!r}: what is pending cannot be read: {why}"
         cost = "no run can go on there, lest a call be made twice; checkpoints are not touched by this"
-        self._tell(what, cost, f"find out what was done, then session.abandon({branch!r}, reason=…)")
+        self._tell(what, cost, "find out what was done; then session.abandon() gives up what is pending")
 
     def _tell(self, what: str, cost: str, remedy: str) -> None:
         self.problems.append(Problem(what=what, session_id=SessionId(self._session), cost=cost, remedy=remedy))
