@@ -11,6 +11,9 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from backstay.errors import InvalidInputError
+from backstay.hints import Hint
+
+_GIVE = Hint("give keep_last=, keep_days= or finished_days=", "give --keep-last, --keep-days or --finished")
 
 _DAY_US = 86_400 * 1_000_000
 
@@ -32,7 +35,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse what would forget everything, or nothing that can be told."""
         if self.keep_last is None and self.keep_days is None and self.finished_days is None:
             message = "this retention has no rule"
-            raise InvalidInputError(message, hint="give keep_last=, keep_days= or finished_days=")
+            raise InvalidInputError(message, hint=_GIVE)
         if self.keep_last is not None and (type(self.keep_last) is not int or self.keep_last < 1):
             message = f"keep_last must be a whole number of at least 1, not {self.keep_last!r}"
             raise InvalidInputError(message)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 import backstay
-from backstay.cli.exit_codes import DAMAGED, FAILED
+from backstay.cli.exit_codes import DAMAGED, FAILED, words_of
 from backstay.cli.line import Line, json_option
 from backstay.cli.where import name_of, open_store, store_option
 
@@ -150,7 +150,7 @@ def _tried(trial: Path, *, files: bool) -> Iterator[Finding]:
             made = store.session("doctor").commit({"n": 1})
             sound = store.session("doctor").load(made) == {"n": 1} and store.verify().ok
     except backstay.BackstayError as error:
-        yield Finding("sqlite" if isinstance(error, backstay.UnsupportedError) else "writing", _BAD, str(error))
+        yield Finding("sqlite" if isinstance(error, backstay.UnsupportedError) else "writing", _BAD, words_of(error))
         return
     if not files:
         import apsw
@@ -201,10 +201,11 @@ def _store(url: str | None, place: Path | None) -> Iterator[Finding]:
             if store.backend.name == "sqlite" and place is not None and (pages := _checksums(place)).verdict != _OK:
                 yield pages
     except backstay.CorruptionError as error:
-        yield Finding("damage", _BAD, f"{error}; run `backstay verify`")
+        yield Finding("damage", _BAD, f"{error.message}; run `backstay verify`")
         return
     except (backstay.BackstayError, OSError) as error:
-        yield Finding("store", _BAD, str(error))
+        said = words_of(error) if isinstance(error, backstay.BackstayError) else str(error)
+        yield Finding("store", _BAD, said)
         return
     if crashed:
         yield Finding("crashed", _WARN, f"{many(len(crashed), 'session')}: `backstay recover`")

@@ -36,11 +36,17 @@ from backstay.formats.importer import adopt
 from backstay.formats.model import FoundSession, Reading, Trouble
 from backstay.formats.source import Source
 from backstay.formats.target import Target
+from backstay.hints import Hint
 from backstay.model import MAX_NAME_CHARS, SessionId, counted
 from backstay.names import check_name
 from backstay.port import Ask
 from backstay.upkeep.arrival import Arrival
 from backstay.upkeep.progress import Progress
+
+_TAKEN = Hint(
+    'on_exists="skip" leaves it, "rename" imports beside it',
+    "--on-exists skip leaves it, --on-exists rename imports beside it",
+)
 
 _SYSTEMS: dict[str, ModuleType] = {module.NAME: module for module in (ccswarm, ares, continuum, smooth)}
 SYSTEMS = tuple(_SYSTEMS)
@@ -178,7 +184,7 @@ def import_(
 def _check_store(store: object) -> None:
     if not isinstance(store, Store):
         message = f"a store is needed, not {type(store).__name__}"
-        raise InvalidInputError(message, hint="open it with backstay.open; of an async one, the same URL will do")
+        raise InvalidInputError(message, hint="give one that is not async: the same URL opens it")
 
 
 def _looking(progress: Progress | None) -> Callable[[int], None] | None:
@@ -238,7 +244,7 @@ class _Intake:
     def _refuse_known(self, name: str) -> None:
         if self._is_here(name):
             message = f"there is already a session {name!r}; nothing was imported"
-            raise AlreadyExistsError(message, hint='on_exists="skip" leaves it, "rename" imports beside it')
+            raise AlreadyExistsError(message, hint=_TAKEN)
 
     def _is_here(self, name: str) -> bool:
         return self._backend.read(Ask(name)).session is not None

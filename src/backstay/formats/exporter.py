@@ -17,6 +17,7 @@ from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.face import Session, Store
 from backstay.formats.dialect import Writer
 from backstay.formats.model import PendingCall
+from backstay.hints import LIST_SESSIONS
 from backstay.model import Checkpoint, SessionId
 from backstay.names import check_name
 from backstay.port import Ask, CallRow, CheckpointRow, Kind
@@ -47,7 +48,7 @@ class Exporter:
         line = self._backend.read(Ask(session)).session
         if line is None or not line.checkpoints:
             message = f"there is no session {session!r}" if line is None else f"session {session!r} has no checkpoints"
-            raise NotFoundError(message, hint="store.sessions() lists those there are")
+            raise NotFoundError(message, hint=LIST_SESSIONS)
         self._times = {row.sequence: read_fields(row).at_us for row in self._rows()}
         self.head = self._session.checkpoint(branch) if branch == "main" else self._branch_head(branch)
         self.agent = line.agent

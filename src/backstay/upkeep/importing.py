@@ -12,6 +12,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 
 from backstay.errors import AlreadyExistsError, BackstayError, CorruptionError, InvalidInputError
+from backstay.hints import Hint
 from backstay.model import MAX_NAME_CHARS, ImportReport, SessionId
 from backstay.names import check_name
 from backstay.port import Ask, Backend, Row, SessionQuery, SessionRow
@@ -22,6 +23,15 @@ from backstay.upkeep.export_file import opened
 from backstay.upkeep.exporting import Meter
 from backstay.upkeep.progress import Progress
 from backstay.upkeep.validation import Validator
+
+_TAKEN = Hint(
+    'pass on_exists="rename" or "skip", or rename={old: new}',
+    "give --on-exists rename, --on-exists skip, or --rename NAME",
+)
+_NAME_EACH = Hint(
+    "rename={'old': 'new', …} gives each a name of its own",
+    "leave --rename out; --on-exists rename keeps each beside the one that is there",
+)
 
 ON_EXISTS = ("refuse", "skip", "rename")
 
@@ -92,7 +102,7 @@ class _Naming:
         rename = self._rename
         if isinstance(rename, str) and len(sessions) != 1:
             message = f"the file holds {len(sessions)} sessions, and one name is given for all"
-            raise InvalidInputError(message, hint="rename={'old': 'new', …} names each")
+            raise InvalidInputError(message, hint=_NAME_EACH)
         unknown = set() if isinstance(rename, str) else set(rename or ()) - set(sessions)
         if unknown:
             message = f"the file holds no session {min(unknown)!r}"
@@ -104,7 +114,7 @@ class _Naming:
                 raise self.taken(wanted)
         if len(set(self._wanted.values())) != len(self._wanted):
             message = "two sessions would get the same name"
-            raise InvalidInputError(message, hint="rename={'old': 'new', …} must give each its own")
+            raise InvalidInputError(message, hint=_NAME_EACH)
 
     def wanted(self, session: str) -> str:
         """The name it gets if nobody has it."""
@@ -133,7 +143,7 @@ class _Naming:
 
     def taken(self, name: str) -> AlreadyExistsError:
         message = f"there is already a session {name!r}; nothing was imported"
-        return AlreadyExistsError(message, hint='pass on_exists="rename" or "skip", or rename={old: new}')
+        return AlreadyExistsError(message, hint=_TAKEN)
 
 
 class _Intake:

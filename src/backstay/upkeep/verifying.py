@@ -15,6 +15,7 @@ import msgspec
 
 from backstay.delta.replay import Replay, stand_on
 from backstay.errors import CorruptionError, NotFoundError
+from backstay.hints import SALVAGE
 from backstay.ids import sequence_of
 from backstay.model import CheckpointId, Problem, SessionId, VerifyReport
 from backstay.port import Ask, Backend, CheckpointRow, Kind, SessionQuery, SessionRow, Unreadable
@@ -322,8 +323,7 @@ class _SessionCheck:
             ]
             cost = f"{len(lost)} checkpoints, {first} to {last}, cannot be loaded"
         cost += self._intact_part(damage)
-        remedy = "carry on from session.newest_intact(), or load(salvage=True)"
-        return _problem(self._session, what, checkpoints=[id_ for id_ in lost if id_], cost=cost, remedy=remedy)
+        return _problem(self._session, what, checkpoints=[id_ for id_ in lost if id_], cost=cost, remedy=SALVAGE)
 
     def _intact_part(self, damage: _Damage) -> str:
         again = "" if damage.after is None else f" and again from {damage.after[:12]} on"

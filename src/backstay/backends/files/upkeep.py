@@ -12,8 +12,14 @@ from backstay.backends.files.folder import JOURNAL, NOTES, SESSIONS, Folder, is_
 from backstay.backends.files.journal import Journal, new_born
 from backstay.backends.files.rewrite import is_wasteful, rewrite
 from backstay.errors import CorruptionError
+from backstay.hints import Hint
 from backstay.model import Problem, SessionId
 from backstay.port import Kind, LaneRow, TagRow
+
+_CARRY_ON = Hint(
+    "go on from session.newest_intact(); store.verify(repair=True) repairs the journal",
+    "`backstay restore SESSION REF` goes back to an intact checkpoint; `backstay verify --repair` repairs the journal",
+)
 
 
 def stored_bytes(folder: Folder) -> int:
@@ -62,7 +68,7 @@ def _check(journal: Journal) -> Iterator[Problem]:
             what=where + what,
             session_id=session,
             cost="what was damaged cannot be read; the rest of this session and all others can",
-            remedy="carry on from the newest intact checkpoint; verify with repair mends the journal",
+            remedy=_CARRY_ON,
         )
 
 

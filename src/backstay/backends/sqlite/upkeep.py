@@ -15,6 +15,7 @@ from backstay.backends.sqlite.listing import open_line
 from backstay.backends.sqlite.schema import Entry, child_entries, lead, line_entries, name_entries, sequence_in
 from backstay.backends.sqlite.views import Line, open_body
 from backstay.errors import CorruptionError
+from backstay.hints import REPAIR
 from backstay.model import Problem
 from backstay.port import SessionRow
 from backstay.port.row_codec import foreign_id, open_name
@@ -174,7 +175,7 @@ def check(connection: Connection) -> list[Problem]:
         astray, missing = _compare(connection)
         if astray or missing:
             what = f"{len(astray | missing)} entries of the index do not agree with its rows"
-            problems.append(Problem(what=what, cost="rows may not be found", remedy="verify(repair=True)"))
+            problems.append(Problem(what=what, cost="rows may not be found", remedy=REPAIR))
     except apsw.Error as error:
         if not is_damage(error):
             raise

@@ -12,6 +12,7 @@ from backstay.backends.sqlite import journals, schema
 from backstay.backends.sqlite.connections import Connection, is_damage
 from backstay.backends.sqlite.schema import key_of
 from backstay.errors import CorruptionError
+from backstay.hints import REPAIR
 from backstay.ids import MAX_SEQUENCE, sequence_of
 from backstay.port import Ask, CheckpointRow, JournalKey, LaneRow, SessionRow, TagRow, Unreadable, View, live_lanes
 from backstay.port.lease import clock_us
@@ -113,7 +114,7 @@ def refuse_lost_index(connection: Connection) -> None:
         known = shapes == [int, int, str, bytes]
         known &= connection.execute(_LEADS, (last[0], schema.SHOWN, schema.HIDDEN)).fetchall() == [(1,)]
     if not known:
-        raise CorruptionError("the index of sessions is damaged", hint="run verify(repair=True)")
+        raise CorruptionError("the index of sessions is damaged", hint=REPAIR)
 
 
 def open_body(value: Any) -> bytes:
