@@ -54,7 +54,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         return self.keep_last is not None or self.keep_days is not None
 
 
-class Point(msgspec.Struct, frozen=True, gc=False):
+class Candidate(msgspec.Struct, frozen=True, gc=False):
     """A checkpoint as retention sees it."""
 
     sequence: int
@@ -64,7 +64,7 @@ class Point(msgspec.Struct, frozen=True, gc=False):
 
 
 def to_drop(
-    points: Sequence[Point], heads: Collection[int], pinned: Collection[int], retention: Retention, *, now_us: int
+    points: Sequence[Candidate], heads: Collection[int], pinned: Collection[int], retention: Retention, *, now_us: int
 ) -> list[int]:
     """The sequences that go, oldest first. `points` are all of a session's, oldest first; `pinned`: tags and undos."""
     if not retention.thins:
@@ -91,7 +91,7 @@ def to_drop(
     return [point.sequence for point in points if point.sequence not in kept]
 
 
-def _fork_points(points: Sequence[Point]) -> set[int]:
+def _fork_points(points: Sequence[Candidate]) -> set[int]:
     seen: set[int] = set()
     forks: set[int] = set()
     for point in points:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 import backstay
-from backstay.cli.asking import agree, yes_option
-from backstay.cli.line import Line
+from backstay.cli.command import Command
+from backstay.cli.confirm import agree, yes_option
 from backstay.cli.lookup import ref_argument, session_argument, session_of
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "delete",
-    cls=Line,
+    cls=Command,
     examples=[
         "backstay delete ticket-42 --branch what-if -y",
         "backstay delete ticket-42 main~1 -y",

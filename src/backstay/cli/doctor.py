@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 import backstay
+from backstay.cli.command import Command, json_option
 from backstay.cli.exit_codes import DAMAGED, FAILED, words_of
-from backstay.cli.line import Line, json_option
-from backstay.cli.where import name_of, open_store, store_option
+from backstay.cli.store_option import name_of, open_store, store_option
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -51,7 +51,7 @@ class Finding(NamedTuple):
     detail: str
 
 
-@click.command("doctor", cls=Line, shape="finding*", examples=["backstay doctor"])
+@click.command("doctor", cls=Command, shape="finding*", examples=["backstay doctor"])
 @json_option
 @store_option
 def command(*, url: str | None, as_json: bool) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backstay.cli.line import Line, json_option
+from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import limit_option, ref_argument, session_argument, session_of
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.graph import Drawn
@@ -25,7 +25,7 @@ _WORTH_TELLING = {"completed": "green", "failed": "red", "halted": "yellow"}
 
 @click.command(
     "log",
-    cls=Line,
+    cls=Command,
     shape="logged*",
     examples=[
         "backstay log ticket-42",
@@ -230,7 +230,7 @@ class _Teller:
             self._screen.line((beside, "blue"), indent, (cut(safe(point.reason), room), "yellow"))
 
     def _call_lines(self, drawn: Drawn) -> None:
-        from backstay.cli.talk import call_line
+        from backstay.cli.conversation import call_line
 
         beside = f"{drawn.beside} ".ljust(len(drawn.mark) + 1) if self._graph else ""
         indent = " " * 10

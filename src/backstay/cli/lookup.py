@@ -126,7 +126,7 @@ def _items(found: Iterable[tuple[str, str]]) -> list[CompletionItem]:
 @contextlib.contextmanager
 def _quiet_store(ctx: click.Context) -> Any:
     """The store that the line so far names, or None: nobody wants an error in the middle of typing."""
-    from backstay.cli.where import open_store
+    from backstay.cli.store_option import open_store
 
     try:
         import os

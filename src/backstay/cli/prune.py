@@ -8,9 +8,9 @@ import click
 
 import backstay
 from backstay.cli.bar import Bar
-from backstay.cli.line import Line, json_option
+from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import session_argument, session_id
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
     from backstay.face import Store
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "prune",
-    cls=Line,
+    cls=Command,
     shape="pruned",
     examples=["backstay prune --keep-last 2 --dry-run", "backstay prune ticket-42 --keep-last 1 --keep-days 0"],
 )

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import backstay
-from backstay.cli.line import Line, json_option
+from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import chosen, session_argument, session_of
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "recover",
-    cls=Line,
+    cls=Command,
     shape="standing*",
     examples=[
         "backstay recover",
@@ -110,8 +110,8 @@ def _crashed(store: Store, session: str | None) -> Iterator[tuple[Session, RunSt
 
 
 def _tell(screen: Screen, session: Session, standing: RunStatus, *, alone: bool) -> None:
+    from backstay.cli.conversation import arguments, call_line
     from backstay.cli.restore import quoted
-    from backstay.cli.talk import arguments, call_line
     from backstay.cli.text import age, cut, many, safe, short, wrapped
 
     where = "" if standing.branch == "main" else f"  branch {safe(standing.branch)}"

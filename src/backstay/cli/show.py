@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backstay.cli.line import Line, json_option
+from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import ref_argument, session_argument, session_of
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "show",
-    cls=Line,
+    cls=Command,
     shape="shown",
     examples=[
         "backstay show ticket-42",
@@ -131,7 +131,7 @@ def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]
 
 
 def _calls(screen: Screen, session: Session, point: Checkpoint) -> None:
-    from backstay.cli.talk import call_line
+    from backstay.cli.conversation import call_line
 
     made = session.calls(point)
     for call in made:
@@ -141,7 +141,7 @@ def _calls(screen: Screen, session: Session, point: Checkpoint) -> None:
 
 
 def _contents(screen: Screen, state: dict[str, Any], *, messages: bool, as_tree: bool, full: bool) -> None:
-    from backstay.cli.talk import conversation
+    from backstay.cli.conversation import conversation
     from backstay.cli.tree import tree
 
     spoken = state.get("messages")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backstay.cli.line import Line, json_option
-from backstay.cli.where import name_of, open_store, store_option
+from backstay.cli.command import Command, json_option
+from backstay.cli.store_option import name_of, open_store, store_option
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
-@click.command("status", cls=Line, shape="status", examples=["backstay status", "backstay status --json"])
+@click.command("status", cls=Command, shape="status", examples=["backstay status", "backstay status --json"])
 @json_option
 @store_option
 def command(*, url: str | None, as_json: bool) -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backstay.cli.bar import Bar
+from backstay.cli.command import Command, json_option
 from backstay.cli.exit_codes import DAMAGED
-from backstay.cli.line import Line, json_option
 from backstay.cli.lookup import session_argument, session_id
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
 from backstay.hints import in_shell
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from backstay.model import VerifyReport
 
 
-@click.command("verify", cls=Line, shape="verified", examples=["backstay verify", "backstay verify ticket-42 --json"])
+@click.command(
+    "verify", cls=Command, shape="verified", examples=["backstay verify", "backstay verify ticket-42 --json"]
+)
 @session_argument(required=False)
 @click.option("--repair", is_flag=True, help="First remove what is provably useless; never a readable checkpoint.")
 @json_option

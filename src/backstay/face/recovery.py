@@ -42,7 +42,7 @@ def recover(
     """
     options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
     tally = Tally()
-    watch = Watch(store, agent, wait_s)
+    watch = CrashWatch(store, agent, wait_s)
     while (found := watch.look()) is not None:
         for session_id, row in found:
             run = take_up(store, session_id, row, tally, options)
@@ -69,7 +69,7 @@ class RunOptions(NamedTuple):
     loops: LoopGuard | None
 
 
-class Watch:
+class CrashWatch:
     """Looks for crashed runs, at once and then for a while. None is given twice, unless another had it in between."""
 
     def __init__(self, store: Store, agent: str | None, wait_s: float) -> None:

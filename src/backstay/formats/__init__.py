@@ -178,7 +178,7 @@ def import_(
             raise CorruptionError(message, hint="without strict, all that is intact is imported")
         if not reading.sessions and not reading.troubles:
             reading.note(str(source.path), "there is no session here")
-        return _Intake(store, name, reading, strict=strict, on_exists=on_exists, progress=progress).run(rename)
+        return _ForeignImport(store, name, reading, strict=strict, on_exists=on_exists, progress=progress).run(rename)
 
 
 def _check_store(store: object) -> None:
@@ -198,7 +198,7 @@ def _looking(progress: Progress | None) -> Callable[[int], None] | None:
     return tell
 
 
-class _Intake:
+class _ForeignImport:
     """One import on its way: session after session."""
 
     def __init__(

@@ -15,7 +15,7 @@ from uuid import NAMESPACE_URL, uuid5
 from backstay.codec import show_path
 from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.face import Session, Store
-from backstay.formats.dialect import Writer
+from backstay.formats.dialect import JsonWriter
 from backstay.formats.model import PendingCall
 from backstay.hints import LIST_SESSIONS
 from backstay.model import Checkpoint, SessionId
@@ -208,7 +208,7 @@ def text_of(content: Any) -> str:
         plain = [text for text in texts if isinstance(text, str)]
         if len(plain) == len(texts):
             return "".join(plain)
-    return Writer().compact(content).decode()
+    return JsonWriter().compact(content).decode()
 
 
 def calls_in(messages: Any) -> list[dict[str, Any]]:
@@ -235,7 +235,7 @@ def calls_in(messages: Any) -> list[dict[str, Any]]:
 
 def arguments_text(arguments: Any) -> str:
     """Arguments as text: a text as it is, anything else as JSON."""
-    return arguments if isinstance(arguments, str) else Writer().compact(arguments).decode()
+    return arguments if isinstance(arguments, str) else JsonWriter().compact(arguments).decode()
 
 
 def arguments_of(text: str) -> Any:

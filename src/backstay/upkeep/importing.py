@@ -16,8 +16,8 @@ from backstay.hints import Hint
 from backstay.model import MAX_NAME_CHARS, ImportReport, SessionId
 from backstay.names import check_name
 from backstay.port import Ask, Backend, Row, SessionQuery, SessionRow
-from backstay.upkeep.arrival import Arrival, Blobs, Portions
-from backstay.upkeep.copying import Copy, Moment
+from backstay.upkeep.arrival import Arrival, Portions, SourceBlobs
+from backstay.upkeep.copying import Copy, SessionMoment
 from backstay.upkeep.deletion import sweep
 from backstay.upkeep.export_file import opened
 from backstay.upkeep.exporting import Meter
@@ -57,7 +57,7 @@ def import_file(
         lines = _lines(file)
         naming.settle(list(lines))
         sweep(backend)
-        intake = _Intake(backend, file, naming, Meter(progress, sum(lines.values())))
+        intake = _FileImport(backend, file, naming, Meter(progress, sum(lines.values())))
         try:
             for session in lines:
                 intake.bring(session)
@@ -146,7 +146,7 @@ class _Naming:
         return AlreadyExistsError(message, hint=_TAKEN)
 
 
-class _Intake:
+class _FileImport:
     """The sessions of a file on their way in."""
 
     def __init__(self, backend: Backend, file: Backend, naming: _Naming, meter: Meter) -> None:
@@ -165,7 +165,7 @@ class _Intake:
         skipped = self._naming.is_skipped(session)
         portions = _Nowhere(self._backend) if skipped else Portions(self._backend)
         validator = Validator(self._file, line)
-        arrival = Copy(self._file, portions, Moment(line), inspector=validator, tell=self._meter.tell).run()
+        arrival = Copy(self._file, portions, SessionMoment(line), inspector=validator, tell=self._meter.tell).run()
         self._meter.next(line.checkpoints)
         if skipped:
             self._skipped.append(SessionId(session))
@@ -213,7 +213,7 @@ class _Nowhere(Portions):
     def put(self, row: Row, weight: int) -> None:
         pass
 
-    def carry(self, digests: Iterable[bytes], source: Blobs) -> None:
+    def carry(self, digests: Iterable[bytes], source: SourceBlobs) -> None:
         for _ in source.one_by_one(digests):
             pass
 

@@ -21,7 +21,7 @@ from backstay.errors import (
 from backstay.hints import Hint
 from backstay.model import CheckpointId, PruneReport, SessionId, Status
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Kind, LaneRow, SessionQuery, View
-from backstay.retention import Point, Retention, is_over, to_drop
+from backstay.retention import Candidate, Retention, is_over, to_drop
 from backstay.rules import branches, refusals
 from backstay.rules.runs import pending_of
 from backstay.store.fields import read_fields
@@ -86,7 +86,7 @@ class _Plan:
     """
 
     def __init__(self, backend: Backend, session: str) -> None:
-        self._points: dict[int, Point] = {}
+        self._points: dict[int, Candidate] = {}
         self._session = session
         self.ids: dict[int, str] = {}
         self.weights: dict[int, int] = {}
@@ -107,7 +107,7 @@ class _Plan:
 
     def _add(self, row: CheckpointRow) -> None:
         fields = read_fields(row)
-        self._points[row.sequence] = Point(row.sequence, row.parent, fields.at_us, fields.label is not None)
+        self._points[row.sequence] = Candidate(row.sequence, row.parent, fields.at_us, fields.label is not None)
         self.ids[row.sequence] = row.id
         self.weights[row.sequence] = weigh(row)
 

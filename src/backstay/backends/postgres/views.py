@@ -117,7 +117,7 @@ Called = tuple[CallRow | Unreadable | None, int | None]
 _ABSENT: tuple[None, None] = (None, None)
 
 
-class Known:
+class KnownSession:
     """See the module's text. What is said of checkpoints, foreign ids and other sessions holds as it was read only."""
 
     def __init__(self, ask: Ask) -> None:
@@ -274,7 +274,7 @@ class Known:
             self.session = msgspec.structs.replace(self.session, touched=touched)
         self.heard(now_us, last)
 
-    def trimmed(self) -> Known | None:
+    def trimmed(self) -> KnownSession | None:
         """What is worth keeping after a write."""
         if self.session is None:
             return None
@@ -289,9 +289,9 @@ class Known:
         return self
 
 
-def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> Known:
+def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> KnownSession:
     """What the server's answer to an ask says; CorruptionError where a row does not open, or is missing."""
-    known = Known(ask)
+    known = KnownSession(ask)
     now_us, last, *features = _FOUR.unpack_from(answer[0], 1)
     refuse_unknown(Features(*features), writing=writing)
     known.heard(now_us, last)
@@ -334,7 +334,7 @@ def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> Known:
     return known
 
 
-def _complete(known: Known, ask: Ask) -> None:
+def _complete(known: KnownSession, ask: Ask) -> None:
     """Note what is absent, and which journals have come whole."""
     for name in ask.names or ():
         known.names.setdefault(name, _ABSENT)
