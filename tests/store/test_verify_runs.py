@@ -197,7 +197,7 @@ def test_what_is_left_of_a_session_that_was_lost_is_told_and_touches_no_other(pa
     harm(path, "gone", Kind.SESSION, "gone", lambda _: None)
     with backstay.open(path) as store:
         problems = store.verify().problems
-        assert {"1 names of no session", "4 calls of no session"} <= {problem.what for problem in problems}
+        assert {"names of no session: 1", "calls of no session: 4"} <= {problem.what for problem in problems}
         store.verify(repair=True)
         assert (journal_of(store), journal_of(store, "s")) == before
 

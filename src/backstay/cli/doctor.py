@@ -190,13 +190,14 @@ def _syncing(folder: Path) -> Finding:
 
 
 def _store(url: str | None, place: Path | None) -> Iterator[Finding]:
-    from backstay.cli.text import many, size
+    from backstay.cli.text import size
+    from backstay.model import counted
 
     try:
         with open_store(url) as store:
             stats, crashed = store.stats(), store.crashed()
             yield Finding(
-                "store", _OK, f"{name_of(url)}: {many(stats.sessions, 'session')}, {size(stats.stored_bytes)}"
+                "store", _OK, f"{name_of(url)}: {counted(stats.sessions, 'session')}, {size(stats.stored_bytes)}"
             )
             if store.backend.name == "sqlite" and place is not None and (pages := _checksums(place)).verdict != _OK:
                 yield pages
@@ -208,7 +209,7 @@ def _store(url: str | None, place: Path | None) -> Iterator[Finding]:
         yield Finding("store", _BAD, said)
         return
     if crashed:
-        yield Finding("crashed", _WARN, f"{many(len(crashed), 'session')}: `backstay recover`")
+        yield Finding("crashed", _WARN, f"{counted(len(crashed), 'session')}: `backstay recover`")
     with contextlib.suppress(OSError):
         if place is not None and place.stat().st_mode & _OTHERS:
             yield Finding("privacy", _WARN, f"others on this machine may read {place}")

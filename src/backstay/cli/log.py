@@ -209,7 +209,7 @@ class _Teller:
         for text, style in [*step, *_titles(point), *self._refs(point)]:
             begin += ["  ", (text, style)]
         tokens, cost = point.usage.tokens_in + point.usage.tokens_out, money(point.usage.cost)
-        facts = [f"{count(tokens)} tokens"] if tokens else []
+        facts = [f"{count(tokens)} {'token' if tokens == 1 else 'tokens'}"] if tokens else []
         facts += [cost] if cost else []
         end = "  ".join([*facts, age(point.created_at)])
         gap = self._screen.width - used - sum(_width(piece) for piece in begin) - len(end)

@@ -43,7 +43,7 @@ def command(
 ) -> None:
     """Forget old checkpoints of all sessions, or of one SESSION. Heads, tags, labels and fork points stay."""
     from backstay.cli.screen import Screen
-    from backstay.cli.text import many
+    from backstay.model import counted
 
     retention = backstay.Retention(keep_last=keep_last, keep_days=keep_days, finished_days=finished)
     given = None if session is None else session_id(store, session)
@@ -62,7 +62,7 @@ def command(
         screen.line(shapes.dump(about))
         return
     for name, ids in report.checkpoints.items():
-        screen.text(f"{name}: {many(len(ids), 'checkpoint')}")
+        screen.text(f"{name}: {counted(len(ids), 'checkpoint')}")
     for name in report.sessions:
         screen.text(f"{name}: the whole session")
     screen.text(str(report))

@@ -91,7 +91,8 @@ def _as_json(
 
 def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]) -> None:
     from backstay.cli.sessions import STYLES
-    from backstay.cli.text import age, cut, many, moment, money, safe, short
+    from backstay.cli.text import age, cut, moment, money, safe, short
+    from backstay.model import counted
 
     called = f"({safe(', '.join(refs))})" if refs else ""
     screen.line(
@@ -119,7 +120,7 @@ def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]
         ("parent", point.parent_id and short(point.parent_id)),
         ("hint", point.resume_hint),
         ("metadata", ", ".join(f"{key}={each!r}" for key, each in point.metadata.items())),
-        ("calls", made and f"{many(len(made), 'call')}: {', '.join(f'{each.name} {each.status}' for each in made)}"),
+        ("calls", made and f"{counted(len(made), 'call')}: {', '.join(f'{each.name} {each.status}' for each in made)}"),
         ("digest", point.digest[:32]),
     ]
     for name, text in facts:

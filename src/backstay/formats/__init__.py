@@ -174,7 +174,9 @@ def import_(
             message = f"{source.path} holds {len(reading.sessions)} sessions, and one name is given for all"
             raise InvalidInputError(message, hint="import without it, or a folder with one session")
         if strict and reading.troubles:
-            message = f"{len(reading.troubles)} files cannot be taken: {reading.troubles[0]}; nothing was imported"
+            message = (
+                f"{counted(len(reading.troubles), 'file')} cannot be taken: {reading.troubles[0]}; nothing was imported"
+            )
             raise CorruptionError(message, hint="without strict, all that is intact is imported")
         if not reading.sessions and not reading.troubles:
             reading.note(str(source.path), "there is no session here")

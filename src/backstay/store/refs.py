@@ -5,7 +5,7 @@ from __future__ import annotations
 from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.hints import NEWEST_INTACT, Hint
 from backstay.ids import sequences_starting
-from backstay.model import MIN_PREFIX_CHARS, Checkpoint
+from backstay.model import MIN_PREFIX_CHARS, Checkpoint, counted
 from backstay.names import parse_steps
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Unreadable, View
 from backstay.store.fields import check_text
@@ -43,7 +43,8 @@ class Refs:
             raise self.unknown(text)
         line = self._backend.ancestors(self._session, start[0].sequence, limit=steps.steps + 1)
         if len(line) <= steps.steps:
-            message = f"{ref!r} goes back further than the history: there are {len(line) - 1} checkpoints before it"
+            before = counted(len(line) - 1, "checkpoint")
+            message = f"{ref!r} goes back further than the history, which has {before} before it"
             raise NotFoundError(message)
         return readable(self._session, line[-1]), None
 

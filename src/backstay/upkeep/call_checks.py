@@ -13,7 +13,7 @@ from backstay.codec import decode, encode_canonical
 from backstay.digest import DIGEST_BYTES
 from backstay.errors import CorruptionError, InvalidInputError, UnavailableError
 from backstay.hints import Hint
-from backstay.model import Problem, SessionId, StateDict
+from backstay.model import Problem, SessionId, StateDict, counted
 from backstay.names import check_name
 from backstay.port import Ask, Backend, CallRow, CheckpointRow, JournalKey, Kind, LaneRow, Unreadable
 from backstay.port.rows import ABANDONED, DONE, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
@@ -106,7 +106,7 @@ class _Journal:
     def misfit(self, count: int, state: StateDict | None = None) -> str | None:
         """Why these are not the calls that there must be: so many, with results that stand in the state."""
         if self.why is not None or self.count != count:
-            return self.why or f"there must be {count} calls, and there are {self.count}"
+            return self.why or f"{counted(count, 'call')} must be there, and {self.count} can be read"
         try:
             for place in self.places if state is not None else ():
                 at_place(state or {}, place)

@@ -22,6 +22,7 @@ import msgspec
 
 from backstay.delta import Record
 from backstay.errors import BackstayError, ConflictError, CorruptionError, NotFoundError
+from backstay.model import counted
 from backstay.port import (
     EVERY,
     Ask,
@@ -334,7 +335,7 @@ class Copy:
             came += 1
         self._call_count += came
         if count is not None and came != count:
-            raise self._damaged(f"{count} calls belong together, and {came} are there")
+            raise self._damaged(f"{counted(count, 'call')} must be there, and {came} came")
         if self._inspector is not None:
             self._inspector.journal_ends(at, came)
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from backstay.errors import ConflictError, CorruptionError, LeaseHeldError
 from backstay.hints import repairs
-from backstay.model import Problem, SessionId
+from backstay.model import Problem, SessionId, counted
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Decide, Kind, LaneRow, Row, SessionRow, TagRow, Unreadable
 from backstay.rules.repair import Counts, point_back, point_back_ask, recount, remake, remake_ask
 from backstay.store.fields import read_fields
@@ -126,14 +126,14 @@ class NameCheck:
         tags = sum([isinstance(row, TagRow) for row in rows])
         wrong = []
         if len(rows) == lanes + tags:
-            wrong += [] if lanes == line.lanes else [f"has {lanes} branches and counts {line.lanes}"]
-            wrong += [] if tags == line.tags else [f"has {tags} tags and counts {line.tags}"]
+            wrong += [] if lanes == line.lanes else [f"has {counted(lanes, 'branch')} and counts {line.lanes}"]
+            wrong += [] if tags == line.tags else [f"has {counted(tags, 'tag')} and counts {line.tags}"]
         # Only what nothing was committed to or deleted from meanwhile can be counted in pages. Of an unreadable one it
         # may not be known whether it is there at all.
         quiet = (line.sequence, line.checkpoints) == (before.sequence, before.checkpoints)
         fewer = listed.checkpoints < line.checkpoints
         if quiet and (fewer or (listed.checkpoints != line.checkpoints and not listed.unreadable)):
-            wrong.append(f"has {listed.checkpoints} checkpoints and counts {line.checkpoints}")
+            wrong.append(f"has {counted(listed.checkpoints, 'checkpoint')} and counts {line.checkpoints}")
             listed.error = None  # that they are missing may have been it
         if not wrong:
             return

@@ -193,7 +193,7 @@ class FilesBackend:
             for at in range(0, len(orphans), _BLOBS_AT_ONCE):
                 self._writer.alone(partial(self._writer.free, orphans[at : at + _BLOBS_AT_ONCE]))
             gone = len(orphans) - len([digest for digest in orphans if self._blobs.has(digest)])
-        return [*done, f"{gone} {'blob' if gone == 1 else 'blobs'} that nothing needs: removed"] if gone else done
+        return [*done, f"removed blobs that no row needs: {gone:,}"] if gone else done
 
     def _tend(self, name: str, done: list[str], *, repair: bool) -> None:
         with self._catalogue.lock:

@@ -17,6 +17,7 @@ import msgspec
 from backstay.backends.postgres.protocol import Sent, all_text_bytes, pack_bool, pack_ints, pack_texts, text_bytes
 from backstay.errors import CorruptionError
 from backstay.ids import sequence_of
+from backstay.model import counted
 from backstay.port import (
     Ask,
     Batch,
@@ -352,14 +353,14 @@ def _complete(known: KnownSession, ask: Ask) -> None:
 def count_names(line: SessionRow, here: int) -> None:
     """CorruptionError if names are missing; a hidden session is being filled or emptied, and not counted."""
     if not line.hidden and here != line.lanes + line.tags:
-        message = f"session {line.id!r}: {line.lanes + line.tags} branches and tags are counted and {here} here"
+        message = f"session {line.id!r}: it counts {line.lanes + line.tags} branches and tags, and has {here}"
         raise CorruptionError(message, hint="run verify")
 
 
 def count_checkpoints(line: SessionRow, here: int) -> None:
     """The same for checkpoints."""
     if not line.hidden and here != line.checkpoints:
-        message = f"session {line.id!r}: {line.checkpoints} checkpoints are counted and {here} here"
+        message = f"session {line.id!r}: it counts {counted(line.checkpoints, 'checkpoint')}, and has {here}"
         raise CorruptionError(message, hint="run verify")
 
 

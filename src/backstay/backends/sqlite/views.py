@@ -14,6 +14,7 @@ from backstay.backends.sqlite.schema import key_of
 from backstay.errors import CorruptionError
 from backstay.hints import REPAIR
 from backstay.ids import MAX_SEQUENCE, sequence_of
+from backstay.model import counted
 from backstay.port import Ask, CheckpointRow, JournalKey, LaneRow, SessionRow, TagRow, Unreadable, View, live_lanes
 from backstay.port.lease import clock_us
 from backstay.port.row_codec import open_checkpoint, open_name, open_session
@@ -201,7 +202,7 @@ def refuse_miscount(connection: Connection, line: Line) -> None:
     """CorruptionError if a checkpoint that seems absent was not deleted, but lost."""
     (count,) = connection.execute(_COUNT, (key_of(line.sid, 0), key_of(line.sid, MAX_SEQUENCE))).fetchall()[0]
     if not line.row.hidden and count != line.row.checkpoints:
-        message = f"session {line.row.id!r} has {count} checkpoints and counts {line.row.checkpoints}"
+        message = f"session {line.row.id!r} counts {counted(line.row.checkpoints, 'checkpoint')} and has {count}"
         raise CorruptionError(message, hint="run verify to see what is intact")
 
 

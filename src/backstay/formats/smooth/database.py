@@ -28,7 +28,7 @@ from backstay.formats.smooth.talk import (
 )
 from backstay.formats.source import Entry, Source
 from backstay.formats.target import Target, safe_parts
-from backstay.model import Checkpoint, StateDict
+from backstay.model import Checkpoint, StateDict, counted
 
 _MAGIC = b"SQLite format 3\0"
 _TABLE = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'checkpoints'"
@@ -80,7 +80,7 @@ def read(source: Source, entry: Entry, reading: Reading) -> list[tuple[str, Foun
     except DamagedError as damage:
         reading.trouble(entry.shown, damage)
     except apsw.Error as error:
-        reading.trouble(entry.shown, f"it is damaged: {error}; {len(found)} rows before that were taken")
+        reading.trouble(entry.shown, f"it is damaged: {error}; taken before that: {counted(len(found), 'row')}")
     return found
 
 
