@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from backstay.errors import BackstayError, ConflictError, InDoubtError, LeaseHeldError, NotFoundError
 from backstay.face.store import Store
 from backstay.loops import LoopGuard
-from backstay.model import RecoverReport, SessionId
+from backstay.model import RecoverReport, SessionId, counted
 from backstay.port import LaneQuery, LaneRow
 from backstay.port.rows import ENTERED
 from backstay.run import Run
@@ -42,7 +42,7 @@ def recover(
     """
     options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
     tally = Tally()
-    watch = Watch(store, agent, wait_s)
+    watch = CrashWatch(store, agent, wait_s)
     while (found := watch.look()) is not None:
         for session_id, row in found:
             run = take_up(store, session_id, row, tally, options)
@@ -69,7 +69,7 @@ class RunOptions(NamedTuple):
     loops: LoopGuard | None
 
 
-class Watch:
+class CrashWatch:
     """Looks for crashed runs, at once and then for a while. None is given twice, unless another had it in between."""
 
     def __init__(self, store: Store, agent: str | None, wait_s: float) -> None:
@@ -126,7 +126,7 @@ def take_up(store: Store, session_id: SessionId, row: LaneRow, tally: Tally, opt
     if run.crashes >= MAX_CRASHES:
         reason = "crash loop"
         run.end_with("halted", reason)
-        tally.halted[session_id] = f"{reason}: {run.crashes} crashes at one spot"
+        tally.halted[session_id] = f"{reason}: {counted(run.crashes, 'crash')} at one spot"
         store.events.emit("crash_loop", run)
         return None
     return run

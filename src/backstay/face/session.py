@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from backstay.digest import state_digest
 from backstay.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
+from backstay.hints import NEWEST_INTACT, SALVAGE, Hint
 from backstay.model import (
     ANY,
     NOTHING,
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
     from backstay.difference import Diff
     from backstay.loops import LoopGuard
     from backstay.run.options import OnDoubt, OnFailed
+
+_RESTORE = Hint(
+    "session.restore(ref) goes back to any checkpoint", "`backstay restore SESSION REF` goes back to any checkpoint"
+)
 
 _PAGE_ROWS = 100
 
@@ -147,7 +152,7 @@ class Session:
             lane = self._history.lane(branch)
             if lane.undo is None or lane.head is None:
                 message = f"branch {branch!r} has no restore to undo"
-                raise NotFoundError(message, hint="session.restore(ref) goes back to any checkpoint")
+                raise NotFoundError(message, hint=_RESTORE)
             target = self._history.find(lane.undo)
             if target is not None:
                 place = lane.head.id if expected is ANY else expected
@@ -337,7 +342,7 @@ class Session:
             last = page[-1]
             before = last.sequence if isinstance(last, CheckpointRow) else last.key  # type: ignore[union-attr,assignment]
         message = f"session {self.id!r}: no checkpoint of branch {branch!r} is intact"
-        raise CorruptionError(message, hint="run verify, or load(salvage=True)")
+        raise CorruptionError(message, hint=SALVAGE)
 
     def _is_intact(self, row: object) -> bool:
         if not isinstance(row, CheckpointRow):
@@ -398,4 +403,4 @@ class Session:
 
 def _missing_head(session: str, name: str, sequence: int) -> CorruptionError:
     message = f"session {session!r}: {name!r} names checkpoint #{sequence}, which is missing"
-    return CorruptionError(message, hint="run verify; session.newest_intact() finds one that is whole")
+    return CorruptionError(message, hint=NEWEST_INTACT)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from backstay.errors import CorruptionError
 from backstay.ids import sequence_of
+from backstay.model import counted
 from backstay.port import (
     Ask,
     CallRow,
@@ -139,12 +140,12 @@ class Tables:
         """CorruptionError if names are missing; a hidden session is being filled or emptied, and not counted."""
         line = self.session
         if not line.hidden and len(self.names) != line.lanes + line.tags:
-            raise self._missing(f"{line.lanes + line.tags} branches and tags are counted and {len(self.names)} here")
+            raise self._missing(f"it counts {line.lanes + line.tags} branches and tags, and has {len(self.names)}")
 
     def _count_checkpoints(self) -> None:
         line = self.session
         if not line.hidden and len(self.checkpoints) != line.checkpoints:
-            raise self._missing(f"{line.checkpoints} checkpoints are counted and {len(self.checkpoints)} here")
+            raise self._missing(f"it counts {counted(line.checkpoints, 'checkpoint')}, and has {len(self.checkpoints)}")
 
     def _missing(self, what: str) -> CorruptionError:
         return CorruptionError(f"session {self.session.id!r}: {what}", hint="run verify")

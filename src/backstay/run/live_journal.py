@@ -27,6 +27,7 @@ from backstay.errors import (
     InvalidInputError,
     MismatchError,
 )
+from backstay.hints import DECIDE_CALLS, Hint
 from backstay.loops import text_of
 from backstay.model import Call, StateDict
 from backstay.names import check_name
@@ -57,6 +58,11 @@ from backstay.run.result_places import MIN_BYTES
 from backstay.sealing import open_value, pack_value
 from backstay.store.events import Events
 from backstay.store.fields import check_text, to_call
+
+_GIVE_UP = Hint(
+    "run the code that made them, or give them up: session.abandon()",
+    "run the code that made them, or give them up: `backstay recover SESSION --abandon`",
+)
 
 _enclosing: contextvars.ContextVar[tuple[object, str] | None] = contextvars.ContextVar("backstay_call", default=None)
 
@@ -149,9 +155,9 @@ class LiveJournal:
         names = ", ".join([shown(call) for call in unasked[:8]])
         if any(in_doubt(call, self.lease.token) for call in unasked):
             message = f"the run was to end while calls are in doubt or unasked: {names}"
-            return InDoubtError(message, hint="decide with session.resolve(call_id, …), or give up: session.abandon()")
+            return InDoubtError(message, hint=DECIDE_CALLS)
         message = f"the run was to end, and did not ask for calls that were recorded before the crash: {names}"
-        return MismatchError(message, hint="run the code that made them, or give them up: session.abandon()")
+        return MismatchError(message, hint=_GIVE_UP)
 
     def doubtful(self) -> list[Call]:
         """The calls of which nobody knows whether they happened."""

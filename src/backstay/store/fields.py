@@ -16,6 +16,7 @@ import msgspec
 from backstay.codec import Root, decode, encode_stored
 from backstay.digest import checkpoint_digest
 from backstay.errors import CorruptionError, InvalidInputError
+from backstay.hints import NEWEST_INTACT
 from backstay.messages import summarise
 from backstay.model import (
     Call,
@@ -92,7 +93,7 @@ def read_fields(row: CheckpointRow) -> Fields:
     )
     if expected != row.digest:
         message = f"checkpoint {row.id[:12]} is damaged: its fields do not match its digest"
-        raise CorruptionError(message, hint="session.newest_intact() finds the newest one that is whole")
+        raise CorruptionError(message, hint=NEWEST_INTACT)
     try:
         return _decode_fields(row.fields)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

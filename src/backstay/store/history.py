@@ -18,6 +18,7 @@ import msgspec
 
 from backstay.delta import Known, Record, advance, know, whole
 from backstay.errors import ConflictError, CorruptionError, InvalidInputError
+from backstay.hints import NEWEST_INTACT
 from backstay.ids import TAIL_BYTES, UID_BYTES
 from backstay.model import ANY, MAX_STATE_BYTES, NOTHING, Checkpoint, SessionId, StateDict
 from backstay.port import Ask, Backend, Batch, BlobsAbsentError, CallKey, CheckpointRow, LaneRow, Stale, View
@@ -90,8 +91,7 @@ class History:
                 return found
         except CorruptionError as error:
             message = f"session {self.id!r}: the state at {ref!r} is damaged: {error.args[0]}"
-            hint = "session.newest_intact() finds the newest one that is whole"
-            raise CorruptionError(message, hint=hint) from error
+            raise CorruptionError(message, hint=NEWEST_INTACT) from error
         return None
 
     def state_of(self, row: CheckpointRow) -> StateDict:

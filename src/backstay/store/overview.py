@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backstay.errors import CorruptionError
+from backstay.model import counted
 from backstay.port import EVERY, Ask, Backend, CallRow, CheckpointRow, SessionRow, Unreadable
 
 
@@ -48,7 +49,7 @@ def calls_taken(backend: Backend, session: str, row: CheckpointRow) -> list[Call
     calls = [call for call in kept if isinstance(call, CallRow)]
     if len(calls) != row.took.count or len(kept) != len(calls):
         lost = [call.why for call in kept if isinstance(call, Unreadable)]
-        why = lost[0] if lost else f"{row.took.count} calls were taken in, and {len(kept)} are there"
+        why = lost[0] if lost else f"{counted(row.took.count, 'call')} must be there, and {len(kept)} can be read"
         message = f"session {session!r}: its journal is damaged: {why}"
         raise CorruptionError(message, hint="run verify to see what is intact")
     return calls

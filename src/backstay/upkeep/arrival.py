@@ -61,7 +61,7 @@ class Arrival:
                 delete_session(self._target, self._shown.id, touched=self._shown.touched)
 
 
-class Blobs:
+class SourceBlobs:
     """The blobs of a source."""
 
     def __init__(self, source: Backend) -> None:
@@ -96,7 +96,7 @@ class Portions:
         self._blobs: dict[bytes, bytes] = {}
         self._weight = 0
         self._carried: set[bytes] = set()
-        self._source: Blobs | None = None
+        self._source: SourceBlobs | None = None
         self._renew_at = 0.0
 
     def begin(self, line: SessionRow) -> None:
@@ -112,7 +112,7 @@ class Portions:
         if self._weight >= PORTION_BYTES:
             self.flush()
 
-    def carry(self, digests: Iterable[bytes], source: Blobs) -> None:
+    def carry(self, digests: Iterable[bytes], source: SourceBlobs) -> None:
         """Blobs that the next row refers to."""
         self._source = source
         fresh = [digest for digest in dict.fromkeys(digests) if digest not in self._carried]

@@ -22,6 +22,7 @@ import msgspec
 
 from backstay.delta import Record
 from backstay.errors import BackstayError, ConflictError, CorruptionError, NotFoundError
+from backstay.model import counted
 from backstay.port import (
     EVERY,
     Ask,
@@ -41,7 +42,7 @@ from backstay.port import (
 from backstay.rules import refusals
 from backstay.sealing import MAX_BLOB_BYTES, open_delta, open_keyframe, spilled, unspill
 from backstay.store.fields import read_fields
-from backstay.upkeep.arrival import PORTION_BYTES, Arrival, Blobs, Portions
+from backstay.upkeep.arrival import PORTION_BYTES, Arrival, Portions, SourceBlobs
 from backstay.upkeep.pages import row_key, weigh
 
 _TRIES = 5  # of one session, before its deletions win
@@ -53,7 +54,7 @@ _RECENT = 4096
 _TELL_EVERY = 32
 
 
-class Moment(msgspec.Struct, frozen=True):
+class SessionMoment(msgspec.Struct, frozen=True):
     """A session as it was when it was looked at. Of a session that nobody writes to, only the line is looked at."""
 
     line: SessionRow
@@ -131,7 +132,7 @@ def bring(
     raise ConflictError(message, hint="try again when nobody prunes")
 
 
-def _look(source: Backend, session: str) -> Moment | None:
+def _look(source: Backend, session: str) -> SessionMoment | None:
     asked: frozenset[JournalKey] = frozenset()
     for _ in range(_LOOKS):
         view = source.read(Ask(session, names=EVERY, pending=EVERY, journals=tuple(sorted(asked))))
@@ -142,7 +143,7 @@ def _look(source: Backend, session: str) -> Moment | None:
         if parked <= asked:
             journals = {at: tuple(view.journals.get(at, ())) for at in parked}
             journals |= {(lane.run, lane.journal): tuple(view.pending.get(lane.name, ())) for lane in lanes if lane.run}
-            return Moment(view.session, (*lanes, *view.tags.values()), journals)
+            return SessionMoment(view.session, (*lanes, *view.tags.values()), journals)
         asked = frozenset(parked)
     raise refusals.changed(session, "its branches do not rest")[1]
 
@@ -162,7 +163,7 @@ class Copy:
         self,
         source: Backend,
         portions: Portions,
-        moment: Moment,
+        moment: SessionMoment,
         *,
         inspector: Inspector | None = None,
         tell: Callable[[int], None] | None = None,
@@ -171,7 +172,7 @@ class Copy:
         self._line = moment.line
         self._moment = moment
         self._out = portions
-        self._blobs = Blobs(source)
+        self._blobs = SourceBlobs(source)
         self._inspector = inspector
         self._tell = tell
         self._recent: dict[int, Link] = {}
@@ -334,7 +335,7 @@ class Copy:
             came += 1
         self._call_count += came
         if count is not None and came != count:
-            raise self._damaged(f"{count} calls belong together, and {came} are there")
+            raise self._damaged(f"{counted(count, 'call')} must be there, and {came} came")
         if self._inspector is not None:
             self._inspector.journal_ends(at, came)
 

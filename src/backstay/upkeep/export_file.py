@@ -29,7 +29,11 @@ from backstay.errors import (
     NotFoundError,
     UnavailableError,
 )
+from backstay.hints import Hint
 from backstay.port import Backend
+
+_ANOTHER_NAME = Hint("choose another name, or pass overwrite=True", "choose another name, or give --overwrite")
+_EXPORT = Hint("store.export(path) writes one", "`backstay export FILE` writes one")
 
 try:
     import fcntl
@@ -190,7 +194,7 @@ def _sync(path: Path) -> None:
 
 
 def _exists(target: Path) -> AlreadyExistsError:
-    return AlreadyExistsError(f"there is already a file {target}", hint="choose another name, or pass overwrite=True")
+    return AlreadyExistsError(f"there is already a file {target}", hint=_ANOTHER_NAME)
 
 
 @contextlib.contextmanager
@@ -225,7 +229,7 @@ def _regular(path: str | os.PathLike[str]) -> Path:
         name = Path(path).resolve(strict=True)
         mode = name.lstat().st_mode
     except FileNotFoundError:
-        raise NotFoundError(f"there is no file {path}", hint="store.export(path) writes one") from None
+        raise NotFoundError(f"there is no file {path}", hint=_EXPORT) from None
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(f"{path!r} cannot be the name of a file") from error
     except OSError as error:

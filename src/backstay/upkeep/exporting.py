@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from backstay.errors import UnavailableError
+from backstay.hints import after
 from backstay.port import Ask, Backend, SessionQuery, SessionRow
 from backstay.rules import refusals
 from backstay.upkeep.copying import bring
@@ -34,7 +35,7 @@ def export(
     except UnavailableError as error:
         if "nothing was exported" in error.hint:
             raise
-        hint = f"nothing was exported; {error.hint}" if error.hint else "nothing was exported"
+        hint = after("nothing was exported", error.hint)
         raise UnavailableError(error.args[0], hint=hint, retryable=error.retryable) from error
 
 

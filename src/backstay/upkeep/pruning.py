@@ -18,9 +18,10 @@ from backstay.errors import (
     LeaseHeldError,
     NotFoundError,
 )
+from backstay.hints import Hint
 from backstay.model import CheckpointId, PruneReport, SessionId, Status
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Kind, LaneRow, SessionQuery, View
-from backstay.retention import Point, Retention, is_over, to_drop
+from backstay.retention import Candidate, Retention, is_over, to_drop
 from backstay.rules import branches, refusals
 from backstay.rules.runs import pending_of
 from backstay.store.fields import read_fields
@@ -28,6 +29,8 @@ from backstay.store.refs import readable
 from backstay.upkeep.deletion import delete_session, delete_some, sweep
 from backstay.upkeep.pages import pages, weigh
 from backstay.upkeep.progress import Progress
+
+_RETENTION = Hint("Retention(keep_last=50, keep_days=30)", "--keep-last 50 --keep-days 30")
 
 _TRIES = 20
 _PAGE_ROWS = 1000
@@ -45,7 +48,7 @@ def prune(
     """Forget what a retention allows; with `dry_run`, only say what, and what its rows and keyframes weigh."""
     if not isinstance(retention, Retention):
         message = f"prune takes a Retention, not {type(retention).__name__}"
-        raise InvalidInputError(message, hint="Retention(keep_last=50, keep_days=30)")
+        raise InvalidInputError(message, hint=_RETENTION)
     if session is not None and backend.read(Ask(session)).session is None:
         raise refusals.no_session(session)[1]
     before = backend.sizes().stored_bytes
@@ -83,7 +86,7 @@ class _Plan:
     """
 
     def __init__(self, backend: Backend, session: str) -> None:
-        self._points: dict[int, Point] = {}
+        self._points: dict[int, Candidate] = {}
         self._session = session
         self.ids: dict[int, str] = {}
         self.weights: dict[int, int] = {}
@@ -104,7 +107,7 @@ class _Plan:
 
     def _add(self, row: CheckpointRow) -> None:
         fields = read_fields(row)
-        self._points[row.sequence] = Point(row.sequence, row.parent, fields.at_us, fields.label is not None)
+        self._points[row.sequence] = Candidate(row.sequence, row.parent, fields.at_us, fields.label is not None)
         self.ids[row.sequence] = row.id
         self.weights[row.sequence] = weigh(row)
 

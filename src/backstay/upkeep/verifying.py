@@ -15,8 +15,9 @@ import msgspec
 
 from backstay.delta.replay import Replay, stand_on
 from backstay.errors import CorruptionError, NotFoundError
+from backstay.hints import SALVAGE
 from backstay.ids import sequence_of
-from backstay.model import CheckpointId, Problem, SessionId, VerifyReport
+from backstay.model import CheckpointId, Problem, SessionId, VerifyReport, counted
 from backstay.port import Ask, Backend, CheckpointRow, Kind, SessionQuery, SessionRow, Unreadable
 from backstay.rules import refusals
 from backstay.sealing import open_delta, open_keyframe, spilled, unspill
@@ -180,7 +181,7 @@ class _SessionCheck:
         except UNREADABLE as error:
             self._listed.error = error
         if self._listed.error is not None:
-            cost = f"{self.checked} checkpoints were checked before; what comes behind could not be read"
+            cost = f"only {counted(self.checked, 'checkpoint')} could be read and checked"
             self._others.append(_problem(self._session, said(self._listed.error), cost=cost, remedy="run verify again"))
 
     def problems(self) -> list[Problem]:
@@ -320,10 +321,9 @@ class _SessionCheck:
             first, last = [id_[:12] if id_ else f"#{at}" for at, id_ in zip(damage.lost, lost, strict=True)][
                 :: len(lost) - 1
             ]
-            cost = f"{len(lost)} checkpoints, {first} to {last}, cannot be loaded"
+            cost = f"{counted(len(lost), 'checkpoint')}, {first} to {last}, cannot be loaded"
         cost += self._intact_part(damage)
-        remedy = "carry on from session.newest_intact(), or load(salvage=True)"
-        return _problem(self._session, what, checkpoints=[id_ for id_ in lost if id_], cost=cost, remedy=remedy)
+        return _problem(self._session, what, checkpoints=[id_ for id_ in lost if id_], cost=cost, remedy=SALVAGE)
 
     def _intact_part(self, damage: _Damage) -> str:
         again = "" if damage.after is None else f" and again from {damage.after[:12]} on"

@@ -18,8 +18,8 @@ from pathlib import Path
 import click
 
 from backstay import cli
+from backstay.cli.command import Command
 from backstay.cli.exit_codes import MEANINGS
-from backstay.cli.line import Line
 from backstay.cli.shapes import SHAPES
 from tests.faces.cli import shell, story
 from tests.faces.formats import made as foreign
@@ -85,9 +85,9 @@ def page() -> str:
     return "\n".join([*parts, _shapes()])
 
 
-def command_of(name: str) -> Line:
+def command_of(name: str) -> Command:
     found = cli.commands.get_command(click.Context(cli.commands), name)
-    assert isinstance(found, Line), f"{name} is not a Line"
+    assert isinstance(found, Command), f"{name} is not a Command"
     return found
 
 

@@ -15,9 +15,8 @@ import pytest
 
 import backstay
 from backstay import cli
-from backstay.cli.exit_codes import _IN_WORDS, DAMAGED, FAILED, HELD, code_of, words_of
+from backstay.cli.exit_codes import DAMAGED, FAILED, HELD, code_of, words_of
 from tests.faces.cli import shell
-from tests.house.tree import SRC
 from tests.store.rows import spoil
 
 LOOKING = ["sessions", "status", "log x", "show x", "search x", "branches x", "recover", "stats", "verify", "undo x -y"]
@@ -39,15 +38,13 @@ def test_an_exit_code_says_what_a_script_can_do_next(error: backstay.BackstayErr
     assert code_of(error) == code
 
 
-def test_every_hint_that_is_reworded_is_still_given_somewhere() -> None:
-    sources = "\n".join(path.read_text("utf-8") for path in SRC.rglob("*.py") if "cli" not in path.parts)
-    joined = sources.replace('"\n', "").replace('"', "")
-    assert [python for python, _ in _IN_WORDS if python not in joined] == []
-
-
-def test_a_hint_for_python_is_told_in_the_words_of_the_shell() -> None:
-    error = backstay.NotFoundError("no", hint="store.sessions() lists those there are")
-    assert words_of(error) == "no (`backstay sessions` lists those there are)"
+def test_a_person_at_the_shell_is_told_commands_and_a_caller_in_python_calls(tmp_path: Path) -> None:
+    with backstay.open(tmp_path / "store.db") as store, pytest.raises(backstay.NotFoundError) as refused:
+        store.delete("gone")
+    assert str(refused.value) == "there is no session 'gone' (store.sessions() lists those there are)"
+    assert words_of(refused.value) == "there is no session 'gone' (`backstay sessions` lists those there are)"
+    assert words_of(backstay.NotFoundError("no", hint="try again")) == "no (try again)"
+    assert words_of(backstay.NotFoundError("no")) == "no"
 
 
 @pytest.mark.parametrize("command", LOOKING)

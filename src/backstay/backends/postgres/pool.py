@@ -50,7 +50,7 @@ _WORDS = re.compile(r"\{(?:schema|schema_text|channel)\}")
 T = TypeVar("T")
 
 
-class Place:
+class SchemaPlace:
     """The schema that statements speak of: `{schema}` in them becomes its quoted name.
 
     In a literal it is `{schema_text}`; `{channel}` is where news are told. All in one pass: a name may itself hold any
@@ -88,7 +88,7 @@ class Wire:
 
     __slots__ = ("_kept", "_used", "connection", "made", "place")
 
-    def __init__(self, connection: psycopg.Connection[Any], place: Place) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], place: SchemaPlace) -> None:
         self.connection = connection
         self.place = place
         self.made = time.monotonic()
@@ -147,7 +147,7 @@ class Wire:
 class Pool:
     """See the module's text."""
 
-    def __init__(self, conninfo: str, place: Place) -> None:
+    def __init__(self, conninfo: str, place: SchemaPlace) -> None:
         self._conninfo = _with_defaults(conninfo)
         self.place = place
         self.losses = 0  # connections that broke: what was kept from a server may be another's now

@@ -24,7 +24,7 @@ import psycopg
 from psycopg import sql
 
 from backstay.backends.postgres.functions import FORMAT, FUNCTIONS
-from backstay.backends.postgres.pool import Place, Wire
+from backstay.backends.postgres.pool import SchemaPlace, Wire
 from backstay.errors import FormatError, InvalidInputError, UnsupportedError
 from backstay.port import Features, refuse_unknown
 
@@ -165,7 +165,7 @@ def _make(wire: Wire) -> None:
         connection.execute(_said(function, place).encode())
 
 
-def _said(function: str, place: Place) -> str:
+def _said(function: str, place: SchemaPlace) -> str:
     """A function for this schema; its body as a literal, because a hostile name could end any other quoting."""
     head, _, body = function.partition("{body}")
     return place.plainly(head) + sql.Literal(place.plainly(body)).as_string(None)

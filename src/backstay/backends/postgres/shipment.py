@@ -24,7 +24,7 @@ from backstay.backends.postgres.protocol import (
     pack_texts,
     text_bytes,
 )
-from backstay.backends.postgres.views import LOOK_TYPES, Known, Watched, look_values, name_columns
+from backstay.backends.postgres.views import LOOK_TYPES, KnownSession, Watched, look_values, name_columns
 from backstay.ids import sequence_of
 from backstay.port import (
     KNOWN,
@@ -68,7 +68,7 @@ _NO_COLUMNS = (0, None, None, None)
 class Shipment:
     """See the module's text."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: KnownSession) -> None:
         self.revision = secrets.randbits(62) + 1
         self.asks: list[Ask] = []
         self.full = False

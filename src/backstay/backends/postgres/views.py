@@ -17,6 +17,7 @@ import msgspec
 from backstay.backends.postgres.protocol import Sent, all_text_bytes, pack_bool, pack_ints, pack_texts, text_bytes
 from backstay.errors import CorruptionError
 from backstay.ids import sequence_of
+from backstay.model import counted
 from backstay.port import (
     Ask,
     Batch,
@@ -118,7 +119,7 @@ Called = tuple[CallRow | Unreadable | None, int | None]
 _ABSENT: tuple[None, None] = (None, None)
 
 
-class Known:
+class KnownSession:
     """See the module's text. What is said of checkpoints, foreign ids and other sessions holds as it was read only."""
 
     def __init__(self, ask: Ask) -> None:
@@ -275,7 +276,7 @@ class Known:
             self.session = msgspec.structs.replace(self.session, touched=touched)
         self.heard(now_us, last)
 
-    def trimmed(self) -> Known | None:
+    def trimmed(self) -> KnownSession | None:
         """What is worth keeping after a write."""
         if self.session is None:
             return None
@@ -290,9 +291,9 @@ class Known:
         return self
 
 
-def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> Known:
+def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> KnownSession:
     """What the server's answer to an ask says; CorruptionError where a row does not open, or is missing."""
-    known = Known(ask)
+    known = KnownSession(ask)
     now_us, last, *features = _FOUR.unpack_from(answer[0], 1)
     refuse_unknown(Features(*features), writing=writing)
     known.heard(now_us, last)
@@ -337,7 +338,7 @@ def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> Known:
     return known
 
 
-def _complete(known: Known, ask: Ask) -> None:
+def _complete(known: KnownSession, ask: Ask) -> None:
     """Note what is absent, and which journals have come whole."""
     for name in ask.names or ():
         known.names.setdefault(name, _ABSENT)
@@ -355,14 +356,14 @@ def _complete(known: Known, ask: Ask) -> None:
 def count_names(line: SessionRow, here: int) -> None:
     """CorruptionError if names are missing; a hidden session is being filled or emptied, and not counted."""
     if not line.hidden and here != line.lanes + line.tags:
-        message = f"session {line.id!r}: {line.lanes + line.tags} branches and tags are counted and {here} here"
+        message = f"session {line.id!r}: it counts {line.lanes + line.tags} branches and tags, and has {here}"
         raise CorruptionError(message, hint="run verify")
 
 
 def count_checkpoints(line: SessionRow, here: int) -> None:
     """The same for checkpoints."""
     if not line.hidden and here != line.checkpoints:
-        message = f"session {line.id!r}: {line.checkpoints} checkpoints are counted and {here} here"
+        message = f"session {line.id!r}: it counts {counted(line.checkpoints, 'checkpoint')}, and has {here}"
         raise CorruptionError(message, hint="run verify")
 
 

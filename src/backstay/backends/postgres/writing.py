@@ -26,7 +26,7 @@ from backstay.backends.postgres.faults import BLOBS_ABSENT, MISSED, NOT_READ_COM
 from backstay.backends.postgres.pool import Pool, Wire
 from backstay.backends.postgres.protocol import unpack_texts
 from backstay.backends.postgres.shipment import WRITE, WRITE_TYPES, Shipment
-from backstay.backends.postgres.views import HOLD, LOOK, LOOK_TYPES, Known, joined, known_of, look_values
+from backstay.backends.postgres.views import HOLD, LOOK, LOOK_TYPES, KnownSession, joined, known_of, look_values
 from backstay.errors import BackstayError, UnavailableError
 from backstay.ids import is_ours
 from backstay.port import Ask, Batch, BlobsAbsentError, CallRow, CheckpointRow, Decide, More, SessionRow, View
@@ -94,11 +94,11 @@ class Job:
             self.awake.release()
 
 
-class Line:
+class SessionQueue:
     """The writes of one process that wait for one session, and what is known of it."""
 
-    def __init__(self, serve: Callable[[Line, list[Job]], None]) -> None:
-        self.known: Known | None = None
+    def __init__(self, serve: Callable[[SessionQueue, list[Job]], None]) -> None:
+        self.known: KnownSession | None = None
         self._serve = serve
         self._mutex = threading.Lock()
         self._queue: list[Job] = []
@@ -169,12 +169,12 @@ class Line:
             self._leader = heir
 
 
-class Writer:
+class SessionQueues:
     """All lines of a store."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._lines: OrderedDict[tuple[bool, str], Line] = OrderedDict()
+        self._lines: OrderedDict[tuple[bool, str], SessionQueue] = OrderedDict()
         self._mutex = threading.Lock()
         self._last = 0  # of the numbers that this process knows to be given
         self._wrapped = False  # the server's own isolation is another: every write needs a transaction around it
@@ -186,7 +186,7 @@ class Writer:
         with self._mutex:
             line = self._lines.get(place)
             if line is None:
-                line = self._lines[place] = Line(self._serve)
+                line = self._lines[place] = SessionQueue(self._serve)
                 idle = [other for other, each in self._lines.items() if each.idle and each is not line]
                 for other in idle[: max(0, len(self._lines) - _LINES)]:
                     del self._lines[other]
@@ -199,7 +199,7 @@ class Writer:
         known = None if line is None else line.known
         return None if known is None else known.uid
 
-    def _serve(self, line: Line, jobs: list[Job]) -> None:
+    def _serve(self, line: SessionQueue, jobs: list[Job]) -> None:
         """Resolve the first of some jobs, and as many of the others as come along."""
         misses = 0
         if line.known is not None:
@@ -221,7 +221,7 @@ class Writer:
             if misses > _MOST_MISSES:
                 jobs[0].fail(UnavailableError(f"{_DOING}: others were in the way", hint="try again"))
 
-    def _attempt(self, wire: Wire, line: Line, jobs: list[Job], *, locked: bool) -> bool:
+    def _attempt(self, wire: Wire, line: SessionQueue, jobs: list[Job], *, locked: bool) -> bool:
         """Let rules decide, send what they say; False if something was no longer as they had seen it."""
         jobs = [job for job in jobs if not job.resolved]
         known, line.known = line.known, None  # whatever happens here, nothing half true is kept
@@ -245,7 +245,7 @@ class Writer:
             line.known = known.trimmed()
         return True
 
-    def _look(self, wire: Wire, jobs: list[Job], statement: str) -> Known:
+    def _look(self, wire: Wire, jobs: list[Job], statement: str) -> KnownSession:
         for job in jobs:
             job.look_back()
         apart = [job for job in jobs if job.ask.prefix or job.ask.beside is not None]
@@ -256,7 +256,7 @@ class Writer:
         known.losses = losses
         return known
 
-    def _send(self, wire: Wire, decision: _Decision, known: Known, uid: bytes | None) -> Known | None:
+    def _send(self, wire: Wire, decision: _Decision, known: KnownSession, uid: bytes | None) -> KnownSession | None:
         """None if it is written, and known to be; what is there instead, if it missed."""
         shipment = decision.shipment
         ask = joined(shipment.asks)
@@ -287,7 +287,7 @@ class Writer:
 class _Decision:
     """What rules made of what is known."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: KnownSession) -> None:
         self.shipment = Shipment(known)
         self.decided: list[tuple[Job, View, Batch]] = []
         self.stale = False  # somebody has to look again
@@ -306,7 +306,7 @@ class _Decision:
                 job.fail(BlobsAbsentError(needed & absent))
 
 
-def _decide(jobs: list[Job], known: Known) -> _Decision:
+def _decide(jobs: list[Job], known: KnownSession) -> _Decision:
     decision = _Decision(known)
     for job in jobs:
         ask = job.ask
@@ -342,7 +342,7 @@ def _begins(batch: Batch) -> bool:
     return any([isinstance(row, SessionRow) for row in batch.puts])
 
 
-def looked(wire: Wire, ask: Ask, *, uid: bytes | None, writing: bool, statement: str = LOOK) -> Known:
+def looked(wire: Wire, ask: Ask, *, uid: bytes | None, writing: bool, statement: str = LOOK) -> KnownSession:
     """Ask the server; again if the ids of this session lead elsewhere than was thought."""
     ours = any([is_ours(id_) for id_ in ask.ids])
     while True:

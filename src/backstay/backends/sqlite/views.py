@@ -12,7 +12,9 @@ from backstay.backends.sqlite import journals, schema
 from backstay.backends.sqlite.connections import Connection, is_damage
 from backstay.backends.sqlite.schema import key_of
 from backstay.errors import CorruptionError
+from backstay.hints import REPAIR
 from backstay.ids import MAX_SEQUENCE, sequence_of
+from backstay.model import counted
 from backstay.port import Ask, CheckpointRow, JournalKey, LaneRow, SessionRow, TagRow, Unreadable, View, live_lanes
 from backstay.port.lease import clock_us
 from backstay.port.row_codec import open_checkpoint, open_name, open_session
@@ -118,7 +120,7 @@ def refuse_lost_index(connection: Connection) -> None:
         known = shapes == [int, int, str, bytes]
         known &= connection.execute(_LEADS, (last[0], schema.SHOWN, schema.HIDDEN)).fetchall() == [(1,)]
     if not known:
-        raise CorruptionError("the index of sessions is damaged", hint="run verify(repair=True)")
+        raise CorruptionError("the index of sessions is damaged", hint=REPAIR)
 
 
 def open_body(value: Any) -> bytes:
@@ -205,7 +207,7 @@ def refuse_miscount(connection: Connection, line: Line, count_by: str = _COUNT_R
     """CorruptionError if a checkpoint that seems absent was not deleted, but lost."""
     (count,) = connection.execute(count_by, (key_of(line.sid, 0), key_of(line.sid, MAX_SEQUENCE))).fetchall()[0]
     if not line.row.hidden and count != line.row.checkpoints:
-        message = f"session {line.row.id!r} has {count} checkpoints and counts {line.row.checkpoints}"
+        message = f"session {line.row.id!r} counts {counted(line.row.checkpoints, 'checkpoint')} and has {count}"
         raise CorruptionError(message, hint="run verify to see what is intact")
 
 
