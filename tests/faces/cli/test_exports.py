@@ -56,7 +56,7 @@ def test_a_command_that_reads_says_of_an_export_what_it_says_of_the_store(
     there = shell.run(*shlex.split(command), "--store", "away/out.backstay", folder=folder)
     assert (there.code, there.err) == (0, "")
     assert there.out == here.out
-    assert os.listdir(export.parent) == [export.name]
+    assert list(export.parent.iterdir()) == [export]
 
 
 @pytest.mark.parametrize("command", WRITING)
@@ -71,7 +71,7 @@ def test_a_command_that_writes_leaves_an_export_alone_and_says_what_to_do(
     assert (done.code, len(done.err.splitlines())) == (1, 1)
     assert "is an export: it is only read (backstay import takes it in)" in done.err
     assert export.read_bytes() == before
-    assert os.listdir(export.parent) == [export.name]
+    assert list(export.parent.iterdir()) == [export]
 
 
 @pytest.mark.parametrize("shape", ["{}", "sqlite:///{}"])
