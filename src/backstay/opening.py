@@ -58,7 +58,10 @@ def _backend(url: str | os.PathLike[str] | None, durability: str) -> Backend:
     raise InvalidInputError(message, hint=_FORMS)
 
 
-_FORMS = "use 'sqlite:///store.db', a path ending in .db, 'file:folder', 'postgresql://…', or 'memory://'"
+_FORMS = (
+    "use 'sqlite:///store.db', a path ending in .db, the path of an export, 'file:folder', 'postgresql://…', "
+    "or 'memory://'"
+)
 
 
 def _sqlite_path(url: str, rest: str) -> Path:

@@ -94,7 +94,8 @@ def _list(screen: Screen, store: Store, session: str | None, branch: str | None,
         else:
             _tell(screen, found, standing, alone=doubts[found.id] == 1)
     if not crashed and not as_json:
-        screen.line("Nothing crashed, and no call is in doubt.")
+        # Of a session that was imported nobody has crashed, and yet a call may be in doubt: only its own look tells.
+        screen.line("Nothing crashed." if session is None else "Nothing crashed here, and no call is in doubt.")
 
 
 def _crashed(store: Store, session: str | None) -> Iterator[tuple[Session, RunStatus]]:

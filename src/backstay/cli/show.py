@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from backstay.face import Session, Store
     from backstay.model import Checkpoint
 
+_NAMES_WIDTH = 20  # with less room beside the id, names have a line of their own
+
 
 @click.command(
     "show",
@@ -91,14 +93,19 @@ def _as_json(
 
 def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]) -> None:
     from backstay.cli.sessions import STYLES
-    from backstay.cli.text import age, cut, moment, money, safe, short
+    from backstay.cli.text import age, cut, moment, money, safe, short, width
     from backstay.model import counted
 
     called = f"({safe(', '.join(refs))})" if refs else ""
-    screen.line(
-        (f"checkpoint {safe(point.id)}", "yellow"),
-        *([("  " + cut(called, screen.width - 38), "bold cyan")] if refs else []),
-    )
+    title = f"checkpoint {safe(point.id)}"
+    if width(title) > screen.width:  # rather the whole id alone: it may be copied
+        title = cut(safe(point.id), screen.width)
+    beside = screen.width - width(title) - 2
+    if width(called) <= beside or beside >= _NAMES_WIDTH:
+        screen.line((title, "yellow"), *([("  " + cut(called, beside), "bold cyan")] if refs else []))
+    else:
+        screen.line((title, "yellow"))
+        screen.line((cut(called, screen.width), "bold cyan"))
     made = session.calls(point)
     used, total = point.usage, point.total_usage
 

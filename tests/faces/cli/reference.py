@@ -51,6 +51,7 @@ All examples are run on one small store, at one moment.
 
 - **The store** is the one of `--store URL`, else of the variable `BACKSTAY_URL`, else the `.backstay/` in this folder
   or the nearest one above, as git finds `.git`. Commands that look make none by looking; `backstay init` makes one.
+  `--store FILE` with an export looks into that: it is only read, and `backstay import` takes it in.
 - **SESSION** is a session's id, or any start of it that only one session has. An id with spaces or a slash needs the
   shell's quotes. One that begins with a dash works too; where it could be an option, write `--` before it.
 - **REF** is a branch (`main`), a tag, a checkpoint id or the first four or more letters of one; `main~3` is the third
