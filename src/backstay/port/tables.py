@@ -140,12 +140,12 @@ class Tables:
         """CorruptionError if names are missing; a hidden session is being filled or emptied, and not counted."""
         line = self.session
         if not line.hidden and len(self.names) != line.lanes + line.tags:
-            raise self._missing(f"it counts {line.lanes + line.tags} branches and tags, and has {len(self.names)}")
+            raise self._missing(f"it has {len(self.names)} branches and tags and counts {line.lanes + line.tags}")
 
     def _count_checkpoints(self) -> None:
         line = self.session
         if not line.hidden and len(self.checkpoints) != line.checkpoints:
-            raise self._missing(f"it counts {counted(line.checkpoints, 'checkpoint')}, and has {len(self.checkpoints)}")
+            raise self._missing(f"it has {counted(len(self.checkpoints), 'checkpoint')} and counts {line.checkpoints}")
 
     def _missing(self, what: str) -> CorruptionError:
         return CorruptionError(f"session {self.session.id!r}: {what}", hint="run verify")

@@ -353,14 +353,14 @@ def _complete(known: KnownSession, ask: Ask) -> None:
 def count_names(line: SessionRow, here: int) -> None:
     """CorruptionError if names are missing; a hidden session is being filled or emptied, and not counted."""
     if not line.hidden and here != line.lanes + line.tags:
-        message = f"session {line.id!r}: it counts {line.lanes + line.tags} branches and tags, and has {here}"
+        message = f"session {line.id!r}: it has {here} branches and tags and counts {line.lanes + line.tags}"
         raise CorruptionError(message, hint="run verify")
 
 
 def count_checkpoints(line: SessionRow, here: int) -> None:
     """The same for checkpoints."""
     if not line.hidden and here != line.checkpoints:
-        message = f"session {line.id!r}: it counts {counted(line.checkpoints, 'checkpoint')}, and has {here}"
+        message = f"session {line.id!r}: it has {counted(here, 'checkpoint')} and counts {line.checkpoints}"
         raise CorruptionError(message, hint="run verify")
 
 

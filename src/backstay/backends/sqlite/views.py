@@ -200,9 +200,10 @@ def open_found(line: Line, sequence: int, parent: Any, body: Any) -> CheckpointR
 
 def refuse_miscount(connection: Connection, line: Line) -> None:
     """CorruptionError if a checkpoint that seems absent was not deleted, but lost."""
-    (count,) = connection.execute(_COUNT, (key_of(line.sid, 0), key_of(line.sid, MAX_SEQUENCE))).fetchall()[0]
+    counts: Any = connection.execute(_COUNT, (key_of(line.sid, 0), key_of(line.sid, MAX_SEQUENCE))).fetchall()
+    count = counts[0][0]
     if not line.row.hidden and count != line.row.checkpoints:
-        message = f"session {line.row.id!r} counts {counted(line.row.checkpoints, 'checkpoint')} and has {count}"
+        message = f"session {line.row.id!r}: it has {counted(count, 'checkpoint')} and counts {line.row.checkpoints}"
         raise CorruptionError(message, hint="run verify to see what is intact")
 
 
