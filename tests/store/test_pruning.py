@@ -113,15 +113,15 @@ def test_a_tag_that_is_set_between_two_portions_stays_and_the_report_says_what_w
         found = write(*args)
         written += 1
         if written == 1:
-            session.tag(made[100], "kept")
+            session.tag(made[300], "kept")
         return found
 
     monkeypatch.setattr(store.backend, "write", and_then_somebody_tags)
     report = store.prune(Retention(keep_last=1))
-    left = [made[100].id, made[-1].id]
+    left = [made[300].id, made[-1].id]
     assert ids_of(store) == left
     assert report.checkpoints == {"s": tuple(point.id for point in made if point.id not in left)}
-    assert session.load("kept") == {"n": 100}
+    assert session.load("kept") == {"n": 300}
     assert store.verify().ok
 
 

@@ -104,6 +104,7 @@ class Session:
             summary=summary,
         )
         wanted = self._expected(state, branch, expect)
+        root = root or expect is NOTHING
         made = self._history.write(branch, state, given, expect=wanted, id_=id, root=root, frozen=frozen)
         if isinstance(state, State) and state.at is not None and state.at[:2] == (self.id, branch):
             state.at = (self.id, branch, made.id)
@@ -132,7 +133,7 @@ class Session:
         except NotFoundError:
             state = State({}, None)
             yield state
-            self.commit(state, branch=branch, expect=NOTHING)
+            self.commit(state, branch=branch)  # where this look found nothing, nothing must be yet
             return
         yield state
         self.commit(state, branch=branch)

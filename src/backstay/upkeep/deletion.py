@@ -39,8 +39,11 @@ _EMPTIED = (Kind.CALL, Kind.KEYFRAME, Kind.CHECKPOINT, Kind.NAME)
 
 
 def delete_some(backend: Backend, session: str, gone: Collection[int], *, spare_names: bool = False) -> int:
-    """Delete checkpoints by their sequences, in portions; how many there were. ConflictError if one is needed."""
-    ordered = sorted(gone, reverse=True)
+    """Delete checkpoints by their sequences, in portions, the oldest first; how many there were.
+
+    ConflictError if one is needed.
+    """
+    ordered = sorted(gone)
     for at in range(0, len(ordered), MAX_CHECKPOINTS):
         _delete_portion(backend, session, ordered[at : at + MAX_CHECKPOINTS], spare_names=spare_names)
     return len(ordered)

@@ -11,13 +11,13 @@ import threading
 import time
 from pathlib import Path
 
-import apsw
 import pytest
 
 import backstay
 from backstay import cli
 from backstay.cli.exit_codes import DAMAGED, FAILED, HELD, code_of, words_of
 from tests.faces.cli import shell
+from tests.store.rows import spoil
 
 LOOKING = ["sessions", "status", "log x", "show x", "search x", "branches x", "recover", "stats", "verify", "undo x -y"]
 
@@ -92,13 +92,10 @@ def test_an_empty_store_is_nothing_to_be_afraid_of(command: str, tmp_path: Path)
 
 def damage(file: Path, *, session: str = "ticket-42") -> None:
     """Change what is stored behind the back of its digests."""
-    connection = apsw.Connection(str(file), vfs="cksmvfs")
-    connection.execute(
-        "UPDATE checkpoints SET fields = zeroblob(10) "
-        "WHERE sequence > 3 AND sid = (SELECT sid FROM sessions WHERE id = ?)",
-        (session,),
-    )
-    connection.close()
+    with backstay.open(file) as store:
+        points = [point for point in store.session(session).log() if point.sequence > 3]
+        for point in points:
+            spoil(store, "fields", point)
 
 
 def test_damage_is_exit_code_4_and_the_rest_stays_readable(folder: Path) -> None:
@@ -119,11 +116,7 @@ def test_a_branch_can_be_brought_back_from_a_head_that_is_damaged(folder: Path) 
         session = store.session("nightly report/06-01")
         session.commit({"text": "x" * 2000})
         head = session.checkpoint("main").id
-    connection = apsw.Connection(str(file), vfs="cksmvfs")
-    connection.execute(
-        "UPDATE checkpoints SET delta = zeroblob(30), whole = zeroblob(30) WHERE sequence = 3 AND sid = 1"
-    )
-    connection.close()
+        spoil(store, "delta", session.checkpoint("main"))
     assert shell.run("show", "nightly", folder=folder).code == 4
     told = shell.run("verify", folder=folder)
     assert told.code == 4
@@ -211,11 +204,11 @@ sys.exit(main(args))
     ("verb", "command"),
     [
         ("sessions", "sessions"),
-        ("line", "log ticket-42"),
-        ("chain", "show ticket-42"),
-        ("history", "search EUR"),
-        ("commit", "restore ticket-42 asked -y"),
-        ("history", "export out.backstay"),
+        ("ancestors", "log ticket-42"),
+        ("state", "show ticket-42"),
+        ("scan", "search EUR"),
+        ("write", "restore ticket-42 asked -y"),
+        ("scan", "export out.backstay"),
     ],
 )
 def test_ctrl_c_anywhere_ends_a_command_without_a_word_and_without_harm(verb: str, command: str, folder: Path) -> None:

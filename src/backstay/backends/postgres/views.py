@@ -41,6 +41,7 @@ from backstay.port.row_codec import is_foreign, open_call, open_checkpoint, open
 from backstay.port.rows import marks_of
 
 LOOK = "SELECT {schema}.look_2(" + ", ".join(["%s"] * 16) + ")"
+HOLD = LOOK.replace("look_2", "hold_2")
 LOOK_TYPES = (16, 17, 1001, 16, 1016, 1001, 17, 17, 1016, 1001, 1001, 1016, 1016, 1016, 17, 16)
 
 _EMPTY_LIST = struct.pack("!iii", 0, 0, 17)
@@ -297,6 +298,8 @@ def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> KnownSession:
     refuse_unknown(Features(*features), writing=writing)
     known.heard(now_us, last)
     uid, totals = b"", None
+    if len(answer[-1]) == _ONE.size:
+        known.last, known.reserved = _ONE.unpack(answer.pop())[0] - 1, True
     for part in answer[1:]:
         kind, rest = part[:1], memoryview(part)[1:]
         if kind == b"s":

@@ -24,9 +24,9 @@ import psycopg
 
 from backstay.backends.postgres.faults import BLOBS_ABSENT, MISSED, NOT_READ_COMMITTED, UNIQUE, fault_of
 from backstay.backends.postgres.pool import Pool, Wire
-from backstay.backends.postgres.protocol import text_bytes, unpack_texts
+from backstay.backends.postgres.protocol import unpack_texts
 from backstay.backends.postgres.shipment import WRITE, WRITE_TYPES, Shipment
-from backstay.backends.postgres.views import LOOK, LOOK_TYPES, KnownSession, joined, known_of, look_values
+from backstay.backends.postgres.views import HOLD, LOOK, LOOK_TYPES, KnownSession, joined, known_of, look_values
 from backstay.errors import BackstayError, UnavailableError
 from backstay.ids import is_ours
 from backstay.port import Ask, Batch, BlobsAbsentError, CallRow, CheckpointRow, Decide, More, SessionRow, View
@@ -35,11 +35,6 @@ _DOING = "writing to the store"
 _PATIENT_MISSES = 2  # then the session is locked before a rule decides
 _MOST_MISSES = 50
 _LINES = 256
-# With a number that nobody else is given: where many write, the next one is always another's by the time of the write.
-_LOCK = (
-    "SELECT nextval('{schema_text}.touches') FROM (SELECT 1) one LEFT JOIN LATERAL ("
-    "SELECT sid FROM {schema}.sessions WHERE hidden = %s AND id = %s FOR NO KEY UPDATE) locked ON true"
-)
 
 
 class _MissedError(Exception):
@@ -234,11 +229,11 @@ class SessionQueues:
         if known is not None and (locked or unsure or known.losses != self._pool.losses):
             known = None
         with wire.transaction() if locked or self._wrapped else contextlib.nullcontext():
-            number = wire.rows(_LOCK, jobs[0].ask.hidden, text_bytes(jobs[0].ask.session))[0][0] if locked else 0
             if known is None:
-                known = self._look(wire, jobs)
+                known = self._look(wire, jobs, HOLD if locked else LOOK)
             uid = known.uid
-            known.last, known.reserved = (number - 1, True) if locked else (max(known.last, self._last), False)
+            if not known.reserved:
+                known.last = max(known.last, self._last)
             decision = _decide(jobs, known)
             found = self._send(wire, decision, known, uid) if decision.decided else None
         if found is not None:
@@ -250,14 +245,14 @@ class SessionQueues:
             line.known = known.trimmed()
         return True
 
-    def _look(self, wire: Wire, jobs: list[Job]) -> KnownSession:
+    def _look(self, wire: Wire, jobs: list[Job], statement: str) -> KnownSession:
         for job in jobs:
             job.look_back()
         apart = [job for job in jobs if job.ask.prefix or job.ask.beside is not None]
         chosen = jobs[:1] if jobs[0] in apart else [job for job in jobs if job not in apart]
         ask = joined([job.ask for job in chosen])
         losses = self._pool.losses
-        known = looked(wire, ask, uid=self.uid_of(ask), writing=True)
+        known = looked(wire, ask, uid=self.uid_of(ask), writing=True, statement=statement)
         known.losses = losses
         return known
 
@@ -347,11 +342,11 @@ def _begins(batch: Batch) -> bool:
     return any([isinstance(row, SessionRow) for row in batch.puts])
 
 
-def looked(wire: Wire, ask: Ask, *, uid: bytes | None, writing: bool) -> KnownSession:
+def looked(wire: Wire, ask: Ask, *, uid: bytes | None, writing: bool, statement: str = LOOK) -> KnownSession:
     """Ask the server; again if the ids of this session lead elsewhere than was thought."""
     ours = any([is_ours(id_) for id_ in ask.ids])
     while True:
-        answer = unpack_texts(wire.call(LOOK, look_values(ask, uid), LOOK_TYPES).get_value(0, 0))
+        answer = unpack_texts(wire.call(statement, look_values(ask, uid), LOOK_TYPES).get_value(0, 0))
         known = known_of(answer, ask, writing=writing)
         if not ours or known.uid in (None, uid):
             return known

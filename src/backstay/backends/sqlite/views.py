@@ -36,7 +36,12 @@ _NAME = "SELECT marks, body FROM rows WHERE sid = ? AND kind = 1 AND name = ?"
 _NAMES = "SELECT name, marks, body FROM rows WHERE sid = ? AND kind = 1 ORDER BY name"
 _COUNT_NAMES = "SELECT count(DISTINCT name) FROM rows WHERE sid = ? AND kind = 1"
 # Each once: a page that stands in the place of another shows its rows twice.
-_COUNT = "SELECT count(DISTINCT key) FROM checkpoints WHERE key BETWEEN ? AND ?"
+_COUNT = "SELECT count(*) FROM checkpoints WHERE key BETWEEN ? AND ?"
+# Keys that do not rise are those of a page that stands in the place of another: SQLite itself takes them for distinct.
+_COUNT_RISING = (
+    "SELECT count(*) - coalesce(sum(key <= before), 0) FROM "
+    "(SELECT key, lag(key) OVER () AS before FROM checkpoints WHERE key BETWEEN ? AND ?)"
+)
 _CHECKPOINT = "SELECT parent, body FROM checkpoints WHERE key = ?"
 _PARENT = "SELECT parent FROM checkpoints WHERE key = ?"
 _BY_VALUE = "SELECT at FROM lookup WHERE what = ? AND value = ? AND sid = ? ORDER BY at"
@@ -198,9 +203,9 @@ def open_found(line: Line, sequence: int, parent: Any, body: Any) -> CheckpointR
     return open_checkpoint(body, uid=line.row.uid, sequence=sequence, parent=parent)
 
 
-def refuse_miscount(connection: Connection, line: Line) -> None:
+def refuse_miscount(connection: Connection, line: Line, count_by: str = _COUNT_RISING) -> None:
     """CorruptionError if a checkpoint that seems absent was not deleted, but lost."""
-    counts: Any = connection.execute(_COUNT, (key_of(line.sid, 0), key_of(line.sid, MAX_SEQUENCE))).fetchall()
+    counts: Any = connection.execute(count_by, (key_of(line.sid, 0), key_of(line.sid, MAX_SEQUENCE))).fetchall()
     count = counts[0][0]
     if not line.row.hidden and count != line.row.checkpoints:
         message = f"session {line.row.id!r}: it has {counted(count, 'checkpoint')} and counts {line.row.checkpoints}"
@@ -261,5 +266,5 @@ def _children(connection: Connection, line: Line, parents: Iterable[int]) -> dic
         found[parent] = [*([parent + 1] if following == (parent,) else []), *[at for (at,) in rows]]
         missing |= following is None and parent < line.row.sequence
     if missing:
-        refuse_miscount(connection, line)
+        refuse_miscount(connection, line, _COUNT)
     return found

@@ -104,7 +104,7 @@ class ModelHistory:
         self.written += 1
         assert made.parent_id == parent
         assert made.sequence == self.written
-        self.points[made.id] = ModelPoint(copy.deepcopy(state), parent, parent)
+        self.points[made.id] = ModelPoint(copy.deepcopy(dict(state)), parent, parent)
         self.branches[branch] = made.id
 
     def remove(self, id_: str) -> None:
@@ -115,6 +115,8 @@ class ModelHistory:
         for name, head in self.branches.items():
             if head == id_ and gone.link is not None:
                 self.branches[name] = gone.link
+                if self.undos.get(name) == gone.link:  # the restore itself is gone: there is nothing left to undo
+                    del self.undos[name]
         self.undos = {name: target for name, target in self.undos.items() if target != id_}
         self.calls = {place: made for place, made in self.calls.items() if place[1] != id_}
         self.taken.pop(id_, None)
@@ -159,7 +161,7 @@ class Histories(RuleBasedStateMachine):
 
     def _check(self, session: Session, ref: str, name: str, id_: str) -> None:
         loaded, true = session.load(ref), self.model[name].points[id_].state
-        assert exactly_equal(loaded, true), f"{ref} gives {loaded!r} instead of {true!r}"
+        assert exactly_equal(dict(loaded), dict(true)), f"{ref} gives {loaded!r} instead of {true!r}"
 
     @property
     def _history(self) -> ModelHistory:
