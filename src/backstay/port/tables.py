@@ -242,7 +242,7 @@ def chain(
 
 
 def named_by(name: LaneRow | TagRow | None) -> int | None:
-    """The sequence of the checkpoint that a name stands for."""
+    """The sequence of the checkpoint that a name points at."""
     if isinstance(name, TagRow):
         return name.sequence
     return None if name is None or name.head is None else name.head.sequence

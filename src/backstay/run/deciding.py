@@ -28,7 +28,7 @@ _NONCE_BYTES = 8
 
 
 class Undecided:
-    """Stands for a result that was not given, because None is one."""
+    """The mark for a result that was not given, because None is one."""
 
     def __repr__(self) -> str:
         return "…"

@@ -27,7 +27,7 @@ Results = Mapping[str, tuple[Any, bytes]]  # by the call's id: the result, and a
 
 
 def places(state: StateDict, results: Results) -> dict[str, bytes]:
-    """Where in the state these results stand, for those that do."""
+    """The places of these results in the state, for those that are in it."""
     texts: dict[str | bytes, list[str]] = {}
     for id_, (value, _) in results.items():
         if type(value) in (str, bytes):

@@ -1,4 +1,4 @@
-"""What a session has, without opening its states: names, where an undo leads, the calls of a checkpoint."""
+"""A session without its states: names, where an undo leads, the calls of a checkpoint."""
 
 from __future__ import annotations
 
