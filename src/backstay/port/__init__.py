@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from backstay.errors import CorruptionError, FormatError
+from backstay.hints import RUN_VERIFY
 from backstay.model import Problem
 from backstay.port.lease import is_live
 from backstay.port.rows import (
@@ -147,7 +148,7 @@ class BlobsAbsentError(CorruptionError):
     def __init__(self, digests: Iterable[bytes]) -> None:
         self.digests = frozenset(digests)
         names = ", ".join(sorted([digest.hex()[:12] for digest in self.digests])[:8])
-        super().__init__(f"blobs are needed and not here: {names}", hint="run verify")
+        super().__init__(f"blobs are needed and not here: {names}", hint=RUN_VERIFY)
 
 
 class Records(msgspec.Struct, frozen=True):

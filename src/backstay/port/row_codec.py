@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from backstay.errors import CorruptionError
+from backstay.hints import RUN_VERIFY
 from backstay.ids import TAIL_BYTES, make_id, make_ids, match_ours
 from backstay.port.rows import (
     CallKey,
@@ -138,7 +139,7 @@ def open_checkpoints(rows: Sequence[tuple[int, int | None, bytes]], *, uid: byte
     ours: list[tuple[int, bytes]] = []
     start = SEAL_BYTES + _LENGTH_BYTES
     for sequence, parent, body in rows:
-        if parent is not None and parent >= sequence:  # whoever follows it must come to an end
+        if parent is not None and parent >= sequence:  # a walk to the root must come to an end
             opened.append(Unreadable(sequence, f"checkpoint #{sequence} does not agree with its index"))
             continue
         end = start + int.from_bytes(body[SEAL_BYTES:start], "big")
@@ -248,4 +249,4 @@ def is_foreign(row: CheckpointRow, uid: bytes) -> bool:
 
 
 def _misplaced(what: str) -> CorruptionError:
-    return CorruptionError(f"{what} is damaged, or stands in the place of another", hint="run verify")
+    return CorruptionError(f"{what} is damaged, or stands in the place of another", hint=RUN_VERIFY)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from backstay.errors import CorruptionError
+from backstay.hints import RUN_VERIFY
 from backstay.ids import sequence_of
 from backstay.model import counted
 from backstay.port import (
@@ -148,7 +149,7 @@ class Tables:
             raise self._missing(f"it has {counted(len(self.checkpoints), 'checkpoint')} and counts {line.checkpoints}")
 
     def _missing(self, what: str) -> CorruptionError:
-        return CorruptionError(f"session {self.session.id!r}: {what}", hint="run verify")
+        return CorruptionError(f"session {self.session.id!r}: {what}", hint=RUN_VERIFY)
 
     def _located(self, ask: Ask) -> Iterable[int]:
         for id_ in ask.ids:

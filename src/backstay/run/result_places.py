@@ -13,6 +13,7 @@ import msgspec
 
 from backstay.codec import encode_stored
 from backstay.errors import BackstayError, CorruptionError
+from backstay.hints import RUN_VERIFY
 from backstay.model import StateDict
 
 MIN_BYTES = 256  # below that a place is hardly shorter than the result
@@ -87,7 +88,7 @@ def at_place(state: StateDict, place: bytes) -> Any:
             value = _below_it(value, step)
     except (msgspec.DecodeError, LookupError) as error:
         message = "a journaled result is said to stand in the state, and does not"
-        raise CorruptionError(message, hint="run verify to see what is intact") from error
+        raise CorruptionError(message, hint=RUN_VERIFY) from error
     return value
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from backstay.errors import ConflictError, CorruptionError, NotFoundError
+from backstay.hints import RUN_VERIFY
 from backstay.port import Ask, Backend, Batch, BlobsAbsentError, More, Row, SessionRow, View
 from backstay.port.lease import here
 from backstay.rules.deletion import add_rows, arrive, show, show_ask
@@ -72,7 +73,7 @@ class SourceBlobs:
         found = self._source.blobs(digests)
         for digest in digests:
             if digest not in found:
-                raise CorruptionError(f"blob {digest.hex()[:12]} is missing", hint="run verify to see what is intact")
+                raise CorruptionError(f"blob {digest.hex()[:12]} is missing", hint=RUN_VERIFY)
         return found
 
     def one_by_one(self, digests: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:

@@ -22,6 +22,7 @@ import msgspec
 
 from backstay.delta import Record
 from backstay.errors import BackstayError, ConflictError, CorruptionError, NotFoundError
+from backstay.hints import RUN_VERIFY
 from backstay.model import counted
 from backstay.port import (
     EVERY,
@@ -364,7 +365,7 @@ class Copy:
             limit = max(1, min(_PAGE_ROWS, 4 * limit, len(page) * PORTION_BYTES // weight))
 
     def _damaged(self, what: str) -> CorruptionError:
-        return CorruptionError(f"session {self._line.id!r}: {what}", hint="run verify to see what is intact")
+        return CorruptionError(f"session {self._line.id!r}: {what}", hint=RUN_VERIFY)
 
 
 def _weight(row: Row | Unreadable) -> int:
