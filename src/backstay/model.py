@@ -297,7 +297,7 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `import_` took in: sessions by the names they have now, what they were called, and those it skipped."""
+    """What `import_` brought: sessions by the names they have now, what they were called, and those it skipped."""
 
     sessions: tuple[SessionId, ...]
     checkpoints: int

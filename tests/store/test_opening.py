@@ -289,48 +289,6 @@ def test_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.Monkey
     assert not path.exists()
 
 
-MOUNTINFO = """\
-22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
-30 22 0:26 / /home rw - nfs4 server:/home rw
-31 30 0:27 / /home/me/local rw - xfs /dev/sdb rw
-32 22 0:28 / /mnt/with\\040space rw master:2 - cifs //server/share rw
-33 22 0:29 / /mnt/twice rw - ext4 /dev/sdc rw
-34 22 0:30 / /mnt/twice rw - fuse.sshfs me@host: rw
-garbage
-"""
-MOUNT = """\
-/dev/disk3s1 on / (apfs, sealed, local, read-only)
-//me@server/share on /Volumes/share (smbfs, nodev, nosuid)
-/dev/disk4 on /Volumes/a (b) (apfs, local)
-"""
-
-
-@pytest.mark.parametrize(
-    ("place", "kind", "network"),
-    [
-        ("/", "ext4", False),
-        ("/homework", "ext4", False),
-        ("/home", "nfs4", True),
-        ("/home/me/agent", "nfs4", True),
-        ("/home/me/local/deep", "xfs", False),
-        ("/mnt/with space/x", "cifs", True),
-        ("/mnt/twice/x", "fuse.sshfs", True),
-    ],
-)
-def test_the_mount_nearest_to_a_folder_decides(place: str, kind: str, network: bool) -> None:
-    found = mounts._longest(mounts._parse_mountinfo(MOUNTINFO), place)
-    assert found == kind
-    assert mounts.is_network(found) is network
-
-
-def test_mounts_of_macos_are_read_too() -> None:
-    table = mounts._parse_mount(MOUNT)
-    assert mounts._longest(table, "/Users/me") == "apfs"
-    assert mounts._longest(table, "/Volumes/share/x") == "smbfs"
-    assert mounts._longest(table, "/Volumes/a (b)/x") == "apfs"
-    assert not mounts.is_network(None)
-
-
 @pytest.mark.parametrize(
     "version", ["3.51.3", "3.51.3.1", "3.52.0", "3.54.1", "4.0.0", "3.50.7", "3.50.8", "3.44.6", "3.6.23"]
 )

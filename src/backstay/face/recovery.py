@@ -1,7 +1,8 @@
 """Going on with what crashed: every session whose run was entered and never properly left, each handled once.
 
-Whoever takes a crashed run's lease first has it; the run must still be the one that was found crashed, so that two
-recoverers never do the same work one after the other. A run that crashes again and again at one spot is halted.
+The process that takes a crashed run's lease first resumes it; the run must still be the one that was found crashed, so
+that two recoverers never do the same work one after the other. A run that crashes again and again at one spot is
+halted.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def recover(
 ) -> RecoverReport:
     """Call `handler(run)` for every crashed session; one that fails does not stop the rest.
 
-    With `wait_s`, those that crash in that time are taken up too, each within a second of the end of its lease.
+    With `wait_s`, those that crash in that time are resumed too, each within a second of the end of its lease.
     The other options are those of `session.run`.
     """
     options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
@@ -105,7 +106,7 @@ class CrashWatch:
 
 
 def take_up(store: Store, session_id: SessionId, row: LaneRow, tally: Tally, options: RunOptions) -> Run | None:
-    """The crashed run, entered; None if somebody else has it, or if it has crashed too often."""
+    """The crashed run, entered; None if another process has it, or if it has crashed too often."""
     run = store.session(session_id).run(
         branch=row.name,
         strategy=options.strategy,
@@ -133,7 +134,7 @@ def take_up(store: Store, session_id: SessionId, row: LaneRow, tally: Tally, opt
 
 
 class Tally:
-    """What became of each."""
+    """The outcome of each session."""
 
     def __init__(self) -> None:
         self.completed: list[SessionId] = []

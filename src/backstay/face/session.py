@@ -259,7 +259,7 @@ class Session:
             self._history.looks.saw(ref, NOTHING)
 
     def head(self, branch: str = "main") -> Checkpoint | None:
-        """Where a branch is, or None."""
+        """The head of a branch, or None."""
         check_name(branch, "a branch name")
         view = self._backend.read(Ask(self.id, names=(branch,), heads=True))
         lane = view.lanes.get(branch)
@@ -308,7 +308,7 @@ class Session:
         return found
 
     def diff(self, a: Ref, b: Ref) -> Diff:
-        """What differs between two states, part by part."""
+        """The difference between two states, part by part."""
         from backstay.difference import difference
 
         before, after = self._history.load(a), self._history.load(b)

@@ -17,7 +17,7 @@ from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.face import Session, Store
 from backstay.formats.dialect import JsonWriter
 from backstay.formats.model import PendingCall
-from backstay.hints import LIST_SESSIONS
+from backstay.hints import LIST_SESSIONS, RUN_VERIFY
 from backstay.model import Checkpoint, SessionId
 from backstay.names import check_name
 from backstay.port import Ask, CallRow, CheckpointRow, Kind
@@ -58,7 +58,7 @@ class Exporter:
         for page in pages(self._backend, self.session, Kind.CHECKPOINT):
             for row in page:
                 if not isinstance(row, CheckpointRow):
-                    raise CorruptionError(f"session {self.session!r}: a checkpoint is damaged", hint="run verify")
+                    raise CorruptionError(f"session {self.session!r}: a checkpoint is damaged", hint=RUN_VERIFY)
                 yield row
 
     def checkpoints(self) -> Iterator[Checkpoint]:
@@ -80,7 +80,7 @@ class Exporter:
             rows = self._backend.ancestors(self.session, at, limit=_PAGE_ROWS)
             for row in rows:
                 if not isinstance(row, CheckpointRow):
-                    raise CorruptionError(f"session {self.session!r}: {row.why}", hint="run verify")
+                    raise CorruptionError(f"session {self.session!r}: {row.why}", hint=RUN_VERIFY)
                 found.append(row.sequence)
             at = rows[-1].parent if rows else None
         return found[::-1]

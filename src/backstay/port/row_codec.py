@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from backstay.errors import CorruptionError
+from backstay.hints import RUN_VERIFY
 from backstay.ids import TAIL_BYTES, make_id, make_ids, match_ours
 from backstay.port.rows import (
     CallKey,
@@ -132,15 +133,13 @@ def open_checkpoint(body: bytes, *, uid: bytes, sequence: int, parent: int | Non
     return open_checkpoints([(sequence, parent, body)], uid=uid)[0]
 
 
-def open_checkpoints(
-    rows: Sequence[tuple[int, int | None, bytes]], *, uid: bytes
-) -> list[CheckpointRow | Unreadable]:
+def open_checkpoints(rows: Sequence[tuple[int, int | None, bytes]], *, uid: bytes) -> list[CheckpointRow | Unreadable]:
     """Checkpoints by sequence, parent and body, each as `open_checkpoint` would open it: a long chain in one go."""
     opened: list[tuple[_Header, str | None, bytes] | Unreadable] = []
     ours: list[tuple[int, bytes]] = []
     start = SEAL_BYTES + _LENGTH_BYTES
     for sequence, parent, body in rows:
-        if parent is not None and parent >= sequence:  # whoever follows it must come to an end
+        if parent is not None and parent >= sequence:  # a walk to the root must come to an end
             opened.append(Unreadable(sequence, f"checkpoint #{sequence} does not agree with its index"))
             continue
         end = start + int.from_bytes(body[SEAL_BYTES:start], "big")
@@ -250,4 +249,4 @@ def is_foreign(row: CheckpointRow, uid: bytes) -> bool:
 
 
 def _misplaced(what: str) -> CorruptionError:
-    return CorruptionError(f"{what} is damaged, or stands in the place of another", hint="run verify")
+    return CorruptionError(f"{what} is damaged, or stands in the place of another", hint=RUN_VERIFY)

@@ -70,7 +70,7 @@ class Reason(enum.IntEnum):
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """What a run shows with each of its writes: proof that it is the last one entered on its branch.
+    """A run shows its lease with each write: proof that it is the last one entered on its branch.
 
     With a `purpose` it is not a run's: see `runs.hold`.
     """
@@ -96,7 +96,7 @@ def settle(found: list[Found]) -> None:
 
 
 def no_session(session: str) -> Found:
-    """For whoever names a session that is not there."""
+    """For a caller who names a session that is not there."""
     message = f"there is no session {session!r}"
     return Reason.NO_SESSION, NotFoundError(message, hint=LIST_SESSIONS)
 
@@ -108,13 +108,13 @@ def session_exists(session: str) -> Found:
 
 
 def no_branch(session: str, branch: str) -> Found:
-    """For whoever names a branch that is not there."""
+    """For a caller who names a branch that is not there."""
     message = f"session {session!r} has no branch {branch!r}"
     return Reason.NO_BRANCH, NotFoundError(message, hint=_FORK)
 
 
 def no_tag(session: str, tag: str) -> Found:
-    """For whoever names a tag that is not there."""
+    """For a caller who names a tag that is not there."""
     message = f"session {session!r} has no tag {tag!r}"
     return Reason.NO_TAG, NotFoundError(message, hint=_TAGS)
 
@@ -142,7 +142,7 @@ def name_taken(name: str) -> Found:
 def fenced(lease: Lease) -> Found:
     """For a run that is no longer the one on its branch."""
     message = f"session {lease.session!r}, branch {lease.branch!r}: this run has lost its lease to another"
-    return Reason.FENCED, FencedError(message, hint="stop here; the other goes on from what was recorded")
+    return Reason.FENCED, FencedError(message, hint="stop here; the other run goes on from what was recorded")
 
 
 def holds(lane: LaneRow | None, lease: Lease) -> bool:
@@ -220,7 +220,7 @@ def id_taken(session: str, id_: str) -> Found:
 
 
 def changed(session: str, what: str) -> Found:
-    """For a plan that no longer fits what is there; whoever made it makes it again."""
+    """For a plan that no longer fits the rows; the caller plans again."""
     return Reason.CHANGED, ConflictError(f"session {session!r}: {what}", hint="try again")
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from backstay.codec import Root, encode_stored
 from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
-from backstay.hints import Hint
+from backstay.hints import RUN_VERIFY, Hint
 from backstay.model import Call, Checkpoint
 from backstay.names import check_name
 from backstay.port import EVERY, Ask, CallRow, LaneRow, Unreadable, View
@@ -28,7 +28,7 @@ _NONCE_BYTES = 8
 
 
 class Undecided:
-    """Stands for a result that was not given, because None is one."""
+    """The mark for a result that was not given, because None is one."""
 
     def __repr__(self) -> str:
         return "…"
@@ -79,9 +79,7 @@ def _live_token(view: View, lane: LaneRow) -> int | None:
 
 
 def _damaged(session: str, why: str) -> CorruptionError:
-    return CorruptionError(
-        f"session {session!r}: its journal is damaged: {why}", hint="run verify to see what is intact"
-    )
+    return CorruptionError(f"session {session!r}: its journal is damaged: {why}", hint=RUN_VERIFY)
 
 
 def resolve(history: History, call_id: str, decision: str | None, *, result: Any, failed: str | None) -> None:

@@ -69,7 +69,7 @@ def now_us() -> int:
 
 
 def text_of_error(error: BaseException) -> str:
-    """What an exception says, in a form that can be stored."""
+    """The text of an exception, in a form that can be stored."""
     text = str(error)[:_TEXT_CHARS]
     return text.encode("utf-8", "replace").decode()
 

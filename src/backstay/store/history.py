@@ -1,4 +1,4 @@
-"""One session's history as the hall reads and writes it: load, plan, write. What Session and Run share.
+"""One session's history as the hall reads and writes it: load, plan, write. Session and Run share it.
 
 A History keeps what is known of the heads it wrote, so that a commit costs what changed, and where each branch was last
 seen (see looks), so that it never writes over what its caller has not seen.
@@ -127,7 +127,7 @@ class History:
                 break
 
     def forget(self, branch: str | None = None) -> None:
-        """What is known of a branch, or of all, may be out of date."""
+        """Forget the cached head of a branch, or of all: it may be out of date."""
         if branch is None:
             self._tips.clear()
         else:
@@ -387,7 +387,7 @@ class Plan:
 
 
 def _weight(size_bytes: int) -> int:
-    """What it costs to read a delta, its large values included."""
+    """The cost of reading a delta, its large values included."""
     return max(_MIN_DELTA_WEIGHT, size_bytes)
 
 

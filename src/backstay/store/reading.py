@@ -125,7 +125,7 @@ def _shape(data: bytes, blobs: Mapping[bytes, bytes]) -> Record:
 
 
 def _weight(record: Record, blobs: Mapping[bytes, bytes]) -> int:
-    """What a delta weighs with its large values, as they are packed."""
+    """The size of a delta with its large values, as they are packed."""
     return record.size_bytes + sum([len(blobs.get(ref, b"")) for ref in record.refs])
 
 

@@ -71,7 +71,7 @@ def check_value(data: bytes | None) -> None:
 
 
 def said(error: Exception) -> str:
-    """What an error says, without its hint."""
+    """The message of an error, without its hint."""
     return str(error.args[0]) if error.args else str(error)
 
 
@@ -162,7 +162,7 @@ class CallCheck:
             self._tell(what, cost, _NOTHING_OR_DELETE)
 
     def pending(self, lane: LaneRow) -> None:
-        """What is pending on a branch, and what a restore parked."""
+        """The pending calls of a branch, and those that a restore parked."""
         if not lane.run:
             return
         journal = self._journals.pop((lane.run, lane.journal), None)
@@ -180,7 +180,7 @@ class CallCheck:
         view = self._backend.read(Ask(self._session, names=(name,), pending=(name,), journals=parked))
         lane = view.lanes.get(name)
         if lane is None or (lane.journal, lane.undo_journal) != (before.journal, before.undo_journal):
-            return  # somebody went on there
+            return  # another process went on there
         why = _Journal(view.pending.get(name, ())).why
         if why is not None:
             self._tell_pending(name, why)
@@ -191,7 +191,7 @@ class CallCheck:
             self._tell(f"branch {name!r}: a call that a restore parked cannot be read: {why}", cost, remedy)
 
     def rest(self) -> None:
-        """What no checkpoint took in and no branch waits for."""
+        """The calls that no checkpoint recorded and no branch waits for."""
         damaged = [journal.why for journal in self._journals.values() if journal.why is not None]
         if damaged and not self.problems:
             what = f"a call that no checkpoint took in cannot be read: {damaged[0]}"

@@ -2,7 +2,7 @@
 
 A copy is filled in portions under a hidden name and shown at once, complete. A kill leaves a hidden session, which
 `deletion.sweep` removes. Bodies are sealed to the session's uid, which travels: checkpoints and keyframes go as they
-are, each opened on the way, so that damage is told now. Leases stay behind.
+are, each opened on the way, so that damage is told now. Leases are not copied.
 
 A copy is of one moment although writers go on: that of the first look at the session's line, its names and the calls
 that are pending or parked. Later checkpoints are left out. Earlier ones change only by a deletion, which shows: the
@@ -22,6 +22,7 @@ import msgspec
 
 from backstay.delta import Record
 from backstay.errors import BackstayError, ConflictError, CorruptionError, NotFoundError
+from backstay.hints import RUN_VERIFY
 from backstay.model import counted
 from backstay.port import (
     EVERY,
@@ -55,7 +56,7 @@ _TELL_EVERY = 32
 
 
 class SessionMoment(msgspec.Struct, frozen=True):
-    """A session as it was when it was looked at. Of a session that nobody writes to, only the line is looked at."""
+    """A session as it was when it was looked at. Of a session that no process writes to, only the line is read."""
 
     line: SessionRow
     names: tuple[LaneRow | TagRow, ...] | None = None
@@ -63,7 +64,7 @@ class SessionMoment(msgspec.Struct, frozen=True):
 
 
 class Link(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a checkpoint by those that rest on it."""
+    """Facts about a checkpoint that those resting on it need."""
 
     id: str
     digest: bytes
@@ -123,13 +124,13 @@ def bring(
             arrival = copy.run()
         except (ConflictError, CorruptionError, NotFoundError):
             if not _is_torn(source, moment.line):
-                raise  # nobody has deleted what could not be read: it is damage
+                raise  # no checkpoint was deleted meanwhile: it is damage
             continue
         if not _is_torn(source, moment.line):
             return arrival
         arrival.discard()
     message = f"session {session!r}: checkpoints were deleted while it was copied, {_TRIES} times"
-    raise ConflictError(message, hint="try again when nobody prunes")
+    raise ConflictError(message, hint="try again when no prune is running")
 
 
 def _look(source: Backend, session: str) -> SessionMoment | None:
@@ -157,7 +158,7 @@ def _is_torn(source: Backend, line: SessionRow) -> bool:
 
 
 class Copy:
-    """One session on its way. With an inspector nobody writes to the source, and the names are read in pages too."""
+    """One session on its way. With an inspector no process writes to the source, and names are read in pages too."""
 
     def __init__(
         self,
@@ -364,7 +365,7 @@ class Copy:
             limit = max(1, min(_PAGE_ROWS, 4 * limit, len(page) * PORTION_BYTES // weight))
 
     def _damaged(self, what: str) -> CorruptionError:
-        return CorruptionError(f"session {self._line.id!r}: {what}", hint="run verify to see what is intact")
+        return CorruptionError(f"session {self._line.id!r}: {what}", hint=RUN_VERIFY)
 
 
 def _weight(row: Row | Unreadable) -> int:

@@ -56,7 +56,7 @@ def _one_session(backend: Backend, session: str) -> SessionRow:
 
 
 def _all_sessions(backend: Backend) -> list[SessionRow]:
-    """Every session, the one touched longest ago first: taken in again in this order, they are listed as they were."""
+    """Every session, the one touched longest ago first: imported again in this order, they are listed as they were."""
     found: dict[str, SessionRow] = {}
     newest: int | None = None
     while True:
@@ -77,7 +77,7 @@ def _all_sessions(backend: Backend) -> list[SessionRow]:
 
 
 class Meter:
-    """Counts checkpoints over several sessions for whoever wants to know. It never goes back."""
+    """Counts checkpoints over several sessions for a progress callback. It never goes back."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress = progress

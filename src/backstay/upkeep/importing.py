@@ -1,8 +1,8 @@
 """Sessions out of a file: each copied under a hidden name and validated on the way, then all of them shown.
 
 Nothing of a file can be seen before all of it was found sound. If showing one fails because its name was taken
-meanwhile, those shown before are removed again, unless somebody has gone on with them. Only a kill between two of them
-leaves the first; hidden ones that a kill leaves are swept away by the next import, or by verify.
+meanwhile, those shown before are removed again, unless a commit or a run has gone on with them. Only a kill between two
+of them leaves the first; hidden ones that a kill leaves are swept away by the next import, or by verify.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def import_file(
     on_exists: str = "refuse",
     progress: Progress | None = None,
 ) -> ImportReport:
-    """Take in all sessions of a file, or none."""
+    """Import all sessions of a file, or none."""
     if on_exists not in ON_EXISTS:
         message = f"on_exists is one of {', '.join(ON_EXISTS)}, not {on_exists!r}"
         raise InvalidInputError(message)
@@ -84,7 +84,7 @@ def _lines(file: Backend) -> dict[str, int]:
 
 
 class _Naming:
-    """What each session will be called here, and what is done when that name is taken."""
+    """The name of each session here, and what is done when that name is taken."""
 
     def __init__(self, backend: Backend, rename: Rename | None, on_exists: str) -> None:
         self._backend = backend
@@ -117,7 +117,7 @@ class _Naming:
             raise InvalidInputError(message, hint=_NAME_EACH)
 
     def wanted(self, session: str) -> str:
-        """The name it gets if nobody has it."""
+        """The name it gets if that is free."""
         return self._wanted[session]
 
     def is_skipped(self, session: str) -> bool:
@@ -158,7 +158,7 @@ class _FileImport:
         self._skipped: list[SessionId] = []
 
     def bring(self, session: str) -> None:
-        """Copy a session to where nobody sees it; one that is to be skipped is only looked at."""
+        """Copy a session, hidden; one that is to be skipped is only looked at."""
         line = self._file.read(Ask(session)).session
         if line is None:
             raise CorruptionError(f"the export is damaged: session {session[:64]!r} is listed, and is not there")
@@ -188,13 +188,13 @@ class _FileImport:
                 arrival.discard()
 
     def take_back(self) -> None:
-        """Remove what this import took in, but for what somebody has already gone on with."""
+        """Remove the sessions this import has shown, unless a commit or a run has gone on with them."""
         for arrival in self._arrivals.values():
             with contextlib.suppress(BackstayError):
                 arrival.discard()
 
     def report(self) -> ImportReport:
-        """What came."""
+        """The report."""
         rows = {session: arrival.row for session, arrival in self._arrivals.items()}
         return ImportReport(
             sessions=tuple([SessionId(row.id) for row in rows.values()]),

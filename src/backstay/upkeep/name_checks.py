@@ -20,7 +20,7 @@ _BEYOND = 2**40  # any sequence
 
 
 class Listed:
-    """What was met when the checkpoints were listed. `present` are those of `wanted` that are there."""
+    """Counts and sequences from the listing of checkpoints. `present` are those of `wanted` that are there."""
 
     def __init__(self, wanted: Collection[int]) -> None:
         self.wanted = wanted
@@ -158,7 +158,7 @@ class NameCheck:
             self._mend(ask, point_back(self._session, row.name, nowhere=at, to=to), what, remedy=remedy)
 
     def _leads(self, name: str, sequence: int) -> bool:
-        """True if a name still leads there: somebody may have moved it, and then deleted what it led to."""
+        """True if a name still leads there: another process may have moved it, and then deleted its old target."""
         view = self._backend.read(Ask(self._session, names=(name,)))
         row = view.lanes.get(name) or view.tags.get(name)
         return row is not None and sequence in targets(row)
@@ -169,7 +169,7 @@ class NameCheck:
         return row if isinstance(row, CheckpointRow | Unreadable) else None
 
     def _newest_before(self, sequence: int, branch: str) -> int | None:
-        """What is left of a branch's line: its newest intact checkpoint, or else the newest of any."""
+        """The rest of a branch's line: its newest intact checkpoint, or else the newest of any."""
         for found in (self._intact(sequence, branch=branch), self._intact(sequence)):
             for row in found:
                 return row.sequence

@@ -2,7 +2,7 @@
 
 What stays can be read at every moment (see deletion). A commit that comes in between is safe: heads never go, and a
 plan that no longer fits (a branch or a tag was set on a checkpoint meanwhile) is made again. A session on which
-somebody works, or could go on with a run, is not over.
+a run works, or can be resumed, is not over.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def prune(
         try:
             pruning.prune(id_)
         except NotFoundError:
-            continue  # somebody deleted it meanwhile
+            continue  # another process deleted it meanwhile
     if not dry_run and (sweep(backend) or pruning.dropped or pruning.ended):
         backend.tend()
     freed = pruning.weight if dry_run else before - backend.sizes().stored_bytes
@@ -112,7 +112,7 @@ class _Plan:
         self.weights[row.sequence] = weigh(row)
 
     def gone(self, retention: Retention, now_us: int) -> list[int]:
-        """What goes, oldest first."""
+        """The checkpoints to delete, oldest first."""
         points = sorted(self._points.values(), key=lambda point: point.sequence)
         return to_drop(points, self._heads, self._pinned, retention, now_us=now_us)
 
@@ -144,7 +144,7 @@ class _Pruning:
             try:
                 view = self._backend.read(Ask(session, names=EVERY, heads=True, pending=EVERY))
             except CorruptionError:
-                return False  # whether somebody could go on there cannot be told
+                return False  # whether a run can be resumed there cannot be told
             if view.session is None or not self._is_over(view):
                 return False
             if self._dry_run:
@@ -154,9 +154,9 @@ class _Pruning:
             try:
                 delete_session(self._backend, session, touched=view.session.touched)
             except ConflictError:
-                continue  # somebody wrote to it since it was looked at
+                continue  # another process wrote to it since it was read
             except LeaseHeldError:
-                return False  # somebody has begun to work on it again
+                return False  # another process works on it again
             return True
         return False
 
@@ -195,7 +195,7 @@ class _Pruning:
         raise refusals.changed(session, "it keeps changing; it was not pruned to its end")[1]
 
     def _keyframes(self, session: str) -> dict[int, int]:
-        """What the keyframes of a session weigh."""
+        """The size of a session's keyframes."""
         found = [row for page in pages(self._backend, session, Kind.KEYFRAME) for row in page]
         return {row.sequence: weigh(row) for row in found}  # type: ignore[union-attr]
 

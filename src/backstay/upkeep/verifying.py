@@ -1,10 +1,10 @@
 """Verification: everything read again and compared with its digests, session by session, in one pass.
 
 A history is paged through in order and each delta is done to the state before it, so that a checkpoint costs what
-changed in it; of the lines that are open at a time the states are kept. A keyframe is decoded and compared as well.
-What does not fit is read once more by itself, as of one moment, before it is told: somebody may have deleted meanwhile.
-All that fails because of the same damage belongs to one problem. Calls, names and counts are read along (call_checks,
-name_checks). Nothing raised by damage leaves this module.
+changed in it; of the lines that are open at a time the states are kept. A keyframe is decoded and compared as well. A
+row that does not fit is read once more by itself, as of one moment, before it is told: a deletion may have come
+between. All that fails because of the same damage belongs to one problem. Calls, names and counts are read along
+(call_checks, name_checks). Nothing raised by damage leaves this module.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ def _line(backend: Backend, session: str, problems: list[Problem]) -> list[Sessi
 
 
 def _lines(backend: Backend, problems: list[Problem]) -> list[SessionRow]:
-    """What lies below the sessions is checked first; then all sessions, or as far as the list can be read."""
+    """Pages and indexes are checked first; then all sessions, or as far as the list can be read."""
     try:
         problems += backend.check()
     except UNREADABLE as error:
-        problems.append(Problem(what=said(error), cost="what lies below the sessions was not checked to its end"))
+        problems.append(Problem(what=said(error), cost="pages and indexes were not checked to their end"))
     found: list[SessionRow] = []
     before: int | None = None
     limit = _SESSIONS_PAGE
@@ -185,7 +185,7 @@ class _SessionCheck:
             self._others.append(_problem(self._session, said(self._listed.error), cost=cost, remedy="run verify again"))
 
     def problems(self) -> list[Problem]:
-        """What was found, one problem for each damage; nothing of a session that was deleted meanwhile."""
+        """The problems found, one for each damage; nothing of a session that was deleted meanwhile."""
         if not self._is_there:
             return []
         return [self._told(damage) for damage in self._damages] + self._others + self._calls.problems
@@ -241,7 +241,7 @@ class _SessionCheck:
         return dict(self._backend.blobs(parts)) if parts else {}
 
     def _read(self, sequence: int) -> tuple[CheckpointRow, Replay]:
-        """A checkpoint by itself, in whatever way it can be had."""
+        """The state of one checkpoint by itself, in any way it can be read."""
         found = load(self._backend, self._session, sequence)
         if not isinstance(found, Loaded):
             if found.session is None:
@@ -255,7 +255,7 @@ class _SessionCheck:
     # damage
 
     def _look_closer(self, row: CheckpointRow) -> None:
-        """Find out whether a checkpoint whose records do not all fit can be had in any way."""
+        """Find out whether a checkpoint whose records do not all fit can still be read."""
         self._tips.take(row.sequence)
         try:
             fresh, tip = self._read(row.sequence)
@@ -312,7 +312,7 @@ class _SessionCheck:
         root = self._ids.get(damage.root)
         what = damage.what if root is None else f"checkpoint {root[:12]}: {damage.what}"
         if not damage.lost:
-            cost = "nothing is lost: what it stands for can be read another way"
+            cost = "nothing is lost: the same state can be read another way"
             return _problem(self._session, what, cost=cost, remedy="copy the session with export while it is whole")
         lost = [self._ids.get(at) for at in damage.lost]
         if len(lost) == 1:

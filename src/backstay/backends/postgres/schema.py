@@ -26,6 +26,7 @@ from psycopg import sql
 from backstay.backends.postgres.functions import FORMAT, FUNCTIONS
 from backstay.backends.postgres.pool import SchemaPlace, Wire
 from backstay.errors import FormatError, InvalidInputError, UnsupportedError
+from backstay.hints import RUN_VERIFY
 from backstay.port import Features, refuse_unknown
 
 _MAX_NAME_BYTES = 63
@@ -148,7 +149,7 @@ def _is_store(wire: Wire) -> bool:
         return False
     rows = wire.rows(_FEATURES)
     if len(rows) != 1:
-        raise FormatError(f"the schema {schema!r} does not say which format it has", hint="run verify")
+        raise FormatError(f"the schema {schema!r} does not say which format it has", hint=RUN_VERIFY)
     if rows[0][0] != FORMAT:
         message = f"this store has format {rows[0][0]}; this version knows {FORMAT}"
         raise FormatError(message, hint="upgrade: pip install -U backstay")

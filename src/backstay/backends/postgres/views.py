@@ -16,6 +16,7 @@ import msgspec
 
 from backstay.backends.postgres.protocol import Sent, all_text_bytes, pack_bool, pack_ints, pack_texts, text_bytes
 from backstay.errors import CorruptionError
+from backstay.hints import RUN_VERIFY
 from backstay.ids import sequence_of
 from backstay.model import counted
 from backstay.port import (
@@ -356,15 +357,15 @@ def _complete(known: KnownSession, ask: Ask) -> None:
 def count_names(line: SessionRow, here: int) -> None:
     """CorruptionError if names are missing; a hidden session is being filled or emptied, and not counted."""
     if not line.hidden and here != line.lanes + line.tags:
-        message = f"session {line.id!r}: it counts {line.lanes + line.tags} branches and tags, and has {here}"
-        raise CorruptionError(message, hint="run verify")
+        message = f"session {line.id!r}: it has {here} branches and tags and counts {line.lanes + line.tags}"
+        raise CorruptionError(message, hint=RUN_VERIFY)
 
 
 def count_checkpoints(line: SessionRow, here: int) -> None:
     """The same for checkpoints."""
     if not line.hidden and here != line.checkpoints:
-        message = f"session {line.id!r}: it counts {counted(line.checkpoints, 'checkpoint')}, and has {here}"
-        raise CorruptionError(message, hint="run verify")
+        message = f"session {line.id!r}: it has {counted(here, 'checkpoint')} and counts {line.checkpoints}"
+        raise CorruptionError(message, hint=RUN_VERIFY)
 
 
 def session_of(body: bytes, id_: str, touched: int, *, hidden: bool = False) -> SessionRow:
@@ -389,7 +390,7 @@ def name_of(body: bytes, uid: bytes, name: str, columns: list[int]) -> LaneRow |
     """A branch or tag; CorruptionError if it is damaged, or its columns say otherwise."""
     row = open_name(body, uid=uid, name=name)
     if [-1 if column is None else column for column in name_columns(row)] != columns:
-        raise CorruptionError(f"the row of {name!r} does not agree with its index", hint="run verify")
+        raise CorruptionError(f"the row of {name!r} does not agree with its index", hint=RUN_VERIFY)
     return row
 
 

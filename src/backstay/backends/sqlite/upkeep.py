@@ -15,7 +15,7 @@ from backstay.backends.sqlite.listing import open_line
 from backstay.backends.sqlite.schema import Entry, child_entries, lead, line_entries, name_entries, sequence_in
 from backstay.backends.sqlite.views import Line, open_body
 from backstay.errors import CorruptionError
-from backstay.hints import REPAIR
+from backstay.hints import REPAIR, RUN_VERIFY
 from backstay.model import Problem, counted
 from backstay.port import SessionRow
 from backstay.port.row_codec import foreign_id, open_name
@@ -61,7 +61,7 @@ def sweep_some(connection: Connection) -> bool:
     # Where references were lost with a page, blobs that are needed would seem not to be.
     ((rows, entries),) = connection.execute(_COUNT_REFS).fetchall()
     if rows != entries:
-        raise CorruptionError("the references to blobs do not agree with their index", hint="run verify")
+        raise CorruptionError("the references to blobs do not agree with their index", hint=RUN_VERIFY)
     connection.execute(_SWEEP, (_SWEEP_BLOBS,))
     return connection.changes() == _SWEEP_BLOBS
 
