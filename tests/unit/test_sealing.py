@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstay import sealing
-from backstay.port import row_codec
 from backstay.delta import LOST, Record
 from backstay.errors import CorruptionError, InvalidInputError
 from backstay.model import MAX_STATE_BYTES
+from backstay.port import row_codec
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -24,6 +24,7 @@ _UNDONE = {
     "40001",  # serialization failure
     "40P01",  # deadlock
     "55P03",  # a lock was not to be had
+    "26000",  # a statement that was kept is gone
 }
 _STANDBY = "25006"
 _AWAY = {

@@ -77,7 +77,7 @@ class Shipment:
         self._sid, self._session, self._expect = known.sid, known.session, known.revision
         self._last = known.last
         self._lazy = True
-        self._light = True  # neither rests on the session's row nor changes what its revision stands for; see `schema`
+        self.light = True  # neither rests on the session's row nor changes what its revision stands for; see `schema`
         self._wakes = False
         # What is expected: revisions of names and calls, how many calls there are, foreign ids that nobody has.
         self._seen_names: dict[str, int | None] = {}
@@ -107,7 +107,7 @@ class Shipment:
         for row in batch.puts:
             light &= isinstance(row, CallRow) or (isinstance(row, LaneRow) and known.has_name(row.name))
             self._put(row)
-        self._light &= light
+        self.light &= light
         self._drops = batch.drops
         self._blobs |= batch.blobs
         self._wakes |= batch.wakes
@@ -120,7 +120,7 @@ class Shipment:
     def _rest_on(self, ask: Ask, view: Watched) -> None:
         known = self._known
         history = ask.sequences or ask.ids or ask.prefix or ask.children_of
-        self._light &= not (view.looked or ask.names is None or history or ask.beside is not None)
+        self.light &= not (view.looked or ask.names is None or history or ask.beside is not None)
         for name in known.names if ask.names is None else ask.names:
             self._see(self._seen_names, name, known.names.get(name, (None, None))[1])
         for journal in [*ask.journals, *[(view.lanes[name].run, view.lanes[name].journal) for name in view.pending]]:
@@ -178,7 +178,7 @@ class Shipment:
             None if self._expect is None else pack_int(self._expect),
             None if beside is None else pack_int(beside),
             pack_texts(all_text_bytes(self._absent)) if self._absent else None,
-            pack_bool(self._light),
+            pack_bool(self.light),
             pack_bool(self._wakes),
             *_session_values(line),
             *self._number_values(line),

@@ -41,6 +41,10 @@ class _MissedError(Exception):
     """What a write rests on has changed, or is not there: nothing was written, and it is decided again."""
 
 
+class _BusyError(Exception):
+    """Other processes write to this session all the time: it is locked before a rule decides."""
+
+
 class Job:
     """One write in a line, and what became of it."""
 
@@ -99,6 +103,8 @@ class SessionQueue:
 
     def __init__(self, serve: Callable[[SessionQueue, list[Job]], None]) -> None:
         self.known: KnownSession | None = None
+        self.busy = False  # others write here all the time: until nobody has between two writes from here
+        self.left: int | None = None  # the session's revision after the last write from here
         self._serve = serve
         self._mutex = threading.Lock()
         self._queue: list[Job] = []
@@ -207,10 +213,12 @@ class SessionQueues:
         while not jobs[0].resolved:
             locked = misses >= _PATIENT_MISSES
             try:
-                if not self._pool.run(lambda wire: self._attempt(wire, line, jobs, locked=locked), _DOING):  # noqa: B023
-                    misses += 1
+                self._pool.run(lambda wire: self._attempt(wire, line, jobs, locked=locked), _DOING)  # noqa: B023
             except _MissedError:
                 misses += 1
+                line.busy |= misses >= _PATIENT_MISSES
+            except _BusyError:
+                misses = max(misses, _PATIENT_MISSES)
             except BackstayError as error:
                 if len(jobs) > 1 and not isinstance(error, UnavailableError):
                     jobs = jobs[:1]  # a row that only one of them asked for may be damaged
@@ -221,8 +229,8 @@ class SessionQueues:
             if misses > _MOST_MISSES:
                 jobs[0].fail(UnavailableError(f"{_DOING}: others were in the way", hint="try again"))
 
-    def _attempt(self, wire: Wire, line: SessionQueue, jobs: list[Job], *, locked: bool) -> bool:
-        """Let rules decide, send what they say; False if something was no longer as they had seen it."""
+    def _attempt(self, wire: Wire, line: SessionQueue, jobs: list[Job], *, locked: bool) -> None:
+        """Let rules decide, and send what they say."""
         jobs = [job for job in jobs if not job.resolved]
         known, line.known = line.known, None  # whatever happens here, nothing half true is kept
         unsure = any([job.tried is not None for job in jobs])
@@ -231,19 +239,24 @@ class SessionQueues:
         with wire.transaction() if locked or self._wrapped else contextlib.nullcontext():
             if known is None:
                 known = self._look(wire, jobs, HOLD if locked else LOOK)
+            if locked:
+                line.busy = known.revision != line.left
             uid = known.uid
             if not known.reserved:
                 known.last = max(known.last, self._last)
+            kept = not known.pristine
             decision = _decide(jobs, known)
-            found = self._send(wire, decision, known, uid) if decision.decided else None
-        if found is not None:
-            line.known = found
-            return False
+            if decision.decided:
+                if line.busy and kept and not decision.shipment.light:
+                    raise _BusyError
+                line.known = self._send(wire, decision, known, uid)
+        if line.known is not None:
+            raise _MissedError
         for job, view, batch in decision.decided:
             job.done(view, batch.answer)
+        line.left = known.revision
         if not decision.stale and not decision.shipment.ends:
             line.known = known.trimmed()
-        return True
 
     def _look(self, wire: Wire, jobs: list[Job], statement: str) -> KnownSession:
         for job in jobs:
