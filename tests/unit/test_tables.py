@@ -287,7 +287,7 @@ def test_a_session_that_comes_or_goes_is_not_counted(tables: Tables) -> None:
 
 
 def test_heads_come_along_where_they_are_wanted(tables: Tables) -> None:
-    assert list(asked(tables, names=("main", "release", "new"), heads=True).checkpoints) == [3, 2]
+    assert set(asked(tables, names=("main", "release", "new"), heads=True).checkpoints) == {2, 3}
 
 
 @pytest.mark.parametrize(
