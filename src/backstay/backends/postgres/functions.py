@@ -30,10 +30,10 @@ _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _LOOK = """
   p_hidden boolean, p_id bytea, p_names bytea[], p_every boolean, p_sequences bigint[], p_ids bytea[], p_low bytea,
   p_high bytea, p_children bigint[], p_pending bytea[], p_counted bytea[], p_runs bigint[], p_journals bigint[],
-  p_ns bigint[], p_beside bytea"""
+  p_ns bigint[], p_beside bytea, p_heads boolean"""
 _LOOKED = """
   p_hidden, p_id, p_names, p_every, p_sequences, p_ids, p_low, p_high, p_children, p_pending, p_counted, p_runs,
-  p_journals, p_ns, p_beside"""
+  p_journals, p_ns, p_beside, p_heads"""
 _SESSION = "int8send(sid) || int8send(revision) || int8send(touched) || body"
 _CALL = "'k'::bytea || int8send(c.run) || int8send(c.journal) || int8send(c.n) || int8send(c.revision) || c.body"
 
@@ -45,7 +45,8 @@ DECLARE
   v_sid bigint;
   v_row bytea;
   v_size integer;
-  v_lost boolean := false;
+  v_unnamed boolean := false;
+  v_missing boolean := false;
 BEGIN
   SELECT ARRAY['i'::bytea || int8send({_NOW}) || int8send({_LAST}) || int8send(read_features)
     || int8send(write_features)] INTO v
@@ -70,7 +71,7 @@ BEGIN
         || int8send(coalesce(journal, -1)) || int8send(coalesce(sequence, -1)) || int8send(octet_length(name)) || name
         || body
       FROM {{schema}}.names WHERE sid = v_sid AND name = ANY(p_names));
-    v_lost := cardinality(v) - v_size < cardinality(p_names) OR p_every;
+    v_unnamed := cardinality(v) - v_size < cardinality(p_names) OR p_every;
   END IF;
   IF p_pending IS NOT NULL THEN
     v := v || ARRAY(SELECT {_CALL} FROM {{schema}}.names n
@@ -96,20 +97,26 @@ BEGIN
     p_sequences := p_sequences || ARRAY(
       SELECT sequence FROM {{schema}}.foreign_ids WHERE sid = v_sid AND id = ANY(p_ids));
   END IF;
+  IF p_heads THEN
+    p_sequences := coalesce(p_sequences, '{{}}');
+    p_sequences := p_sequences || ARRAY(SELECT DISTINCT sequence FROM {{schema}}.names
+      WHERE sid = v_sid AND name = ANY(p_names) AND sequence IS NOT NULL AND sequence <> ALL(p_sequences));
+  END IF;
   IF p_sequences IS NOT NULL THEN
     v_size := cardinality(v);
     v := v || ARRAY(SELECT 'c'::bytea || int8send(sequence) || int8send(coalesce(parent, -1)) || body
       FROM {{schema}}.checkpoints WHERE sid = v_sid AND sequence = ANY(p_sequences));
-    v_lost := v_lost OR cardinality(v) - v_size < cardinality(p_sequences);
+    v_missing := cardinality(v) - v_size < cardinality(p_sequences);
   END IF;
   IF p_children IS NOT NULL THEN
     v := v || ARRAY(SELECT 'p'::bytea || int8send(parent) || int8send(sequence)
       FROM {{schema}}.checkpoints WHERE sid = v_sid AND parent = ANY(p_children));
   END IF;
-  IF v_lost THEN
-    v := v || (SELECT 't'::bytea || int8send(count(*)) || int8send((
-        SELECT count(*) FROM {{schema}}.checkpoints WHERE sid = v_sid AND p_sequences IS NOT NULL))
-      FROM {{schema}}.names WHERE sid = v_sid);
+  IF v_unnamed OR v_missing THEN
+    v := v || ('t'::bytea
+      || int8send(CASE WHEN v_unnamed THEN (SELECT count(*) FROM {{schema}}.names WHERE sid = v_sid) ELSE -1 END)
+      || int8send(CASE WHEN v_missing THEN (SELECT count(*) FROM {{schema}}.checkpoints WHERE sid = v_sid)
+        ELSE -1 END));
   END IF;
   RETURN v;
 END
