@@ -12,6 +12,7 @@ from backstay.errors import CorruptionError
 from backstay.port import Ask, SessionQuery
 from backstay.port.lease import here
 from backstay.testing.author import SESSION, Author, Runner, check_states, tag
+from backstay.upkeep.verifying import verify
 from tests.backends.conftest import Fresh
 
 HARM = {
@@ -85,9 +86,9 @@ def test_what_is_missing_and_cannot_be_mended_is_said(author: Author, postgres_u
     change(author, "DELETE FROM blobs", postgres_url)
     change(author, "DELETE FROM checkpoints WHERE sequence = 2", postgres_url)
     author.backend.tend(repair=True)
-    said = " ".join([problem.what for problem in author.backend.check()])
-    assert "a blob that checkpoint #1 needs is missing" in said
-    assert "counts other checkpoints" in said
+    said = str(verify(author.backend))
+    assert "is missing" in said
+    assert f"has {len(author.rows) - 1} checkpoints and counts {len(author.rows)}" in said
 
 
 def test_tending_sweeps_what_nobody_refers_to_and_nothing_else(author: Author) -> None:
