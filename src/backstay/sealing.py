@@ -49,6 +49,14 @@ def seal_delta(record: Record, *, uid: bytes, tail: bytes, base: bytes, state: b
     return _seal(record, b"delta\0" + uid + tail + base + state, pack=False)
 
 
+def spill_delta(
+    record: Record, *, uid: bytes, tail: bytes, base: bytes, state: bytes
+) -> tuple[bytes, tuple[bytes, ...], dict[bytes, bytes]]:
+    """A delta as it goes into its row, the blobs that the row needs, and those that were made for it here."""
+    data, parts = spill(_seal(record, b"delta\0" + uid + tail + base + state, pack=False))
+    return data, (*record.refs, *parts), parts
+
+
 def open_delta(data: bytes, *, uid: bytes, tail: bytes, base: bytes, state: bytes, limit: int | None = None) -> Record:
     """The delta in these bytes, or a CorruptionError; `limit`: one that announces more bytes is not unpacked."""
     return _open(data, b"delta\0" + uid + tail + base + state, limit)
@@ -140,7 +148,7 @@ def open_value(data: bytes) -> bytes:
 def _seal(record: Record, names: bytes, *, pack: bool) -> bytes:
     mode, packed = _pack(record.body) if pack else (_RAW, record.body)
     refs = b"".join(record.refs)
-    data = _encode((_check(record.ops, refs), record.ops, refs, mode, len(record.body), packed))
+    data = _encode((zlib.crc32(record.ops + refs), record.ops, refs, mode, len(record.body), packed))
     return sha256(names + data).digest()[:SEAL_BYTES] + data
 
 

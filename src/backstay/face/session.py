@@ -31,8 +31,7 @@ from backstay.run import Run, deciding
 from backstay.run.deciding import UNDECIDED
 from backstay.store.events import Events
 from backstay.store.fields import Given, check_given, check_text, read_fields
-from backstay.store.history import RACES, History
-from backstay.store.looks import Place
+from backstay.store.history import RACES, History, Place
 from backstay.store.refs import Ref, readable
 from backstay.strategy import ALWAYS, Strategy
 
@@ -85,7 +84,8 @@ class Session:
         ConflictError. With `root` the branch must not exist yet and begins here, without a parent. `frozen` promises
         that nothing in the state will be changed in place: the same object in the next one is then the same value.
         """
-        check_name(branch, "a branch name")
+        if branch != "main":
+            check_name(branch, "a branch name")
         if id is not None:
             check_name(id, "a checkpoint id")
         given = check_given(

@@ -7,7 +7,7 @@ its own: the header is made inside a transaction, where the sequence is known, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -16,6 +16,7 @@ import msgspec
 from backstay.errors import CorruptionError
 from backstay.ids import TAIL_BYTES, make_id, make_ids, match_ours
 from backstay.port.rows import (
+    ENTERED,
     CallKey,
     CallRow,
     CheckpointRow,
@@ -80,6 +81,20 @@ def pack(row: Row, uid: bytes) -> bytes:
     return sha256(_encode(names) + data).digest()[:SEAL_BYTES] + data
 
 
+def pack_all(rows: Iterable[Row], uid: bytes) -> list[tuple[Row, bytes, int]]:
+    """Rows with their bodies, and what an index says of each: the marks of a name, 1 for a checkpoint's foreign id."""
+    packed: list[tuple[Row, bytes, int]] = []
+    for row in rows:
+        kind = type(row)
+        index = 0
+        if kind is CheckpointRow:
+            index = row.id != make_id(row.sequence, uid, row.tail)  # type: ignore[union-attr]
+        elif kind is LaneRow:
+            index = marks_of(row)  # type: ignore[arg-type]
+        packed.append((row, pack(row, uid), index))
+    return packed
+
+
 def seal(data: bytes, *names: bytes | int | str) -> bytes:
     """A small seal over some bytes and what they are called; written out where a row a second would be too few."""
     return sha256(_encode(names) + data).digest()[:SEAL_BYTES]
@@ -113,6 +128,11 @@ def open_name(body: bytes, *, uid: bytes, name: str) -> LaneRow | TagRow:
     return row
 
 
+def marks_of(row: LaneRow | TagRow) -> int:
+    """The marks a backend keeps beside the body of a branch; a tag has none."""
+    return ENTERED if type(row) is LaneRow and row.entered else 0
+
+
 def open_call(body: bytes, *, uid: bytes, at: CallKey) -> CallRow | Unreadable:
     """A journaled call; Unreadable where it is damaged, because a run can be given up all the same."""
     data = body[SEAL_BYTES:]
@@ -132,9 +152,7 @@ def open_checkpoint(body: bytes, *, uid: bytes, sequence: int, parent: int | Non
     return open_checkpoints([(sequence, parent, body)], uid=uid)[0]
 
 
-def open_checkpoints(
-    rows: Sequence[tuple[int, int | None, bytes]], *, uid: bytes
-) -> list[CheckpointRow | Unreadable]:
+def open_checkpoints(rows: Sequence[tuple[int, int | None, bytes]], *, uid: bytes) -> list[CheckpointRow | Unreadable]:
     """Checkpoints by sequence, parent and body, each as `open_checkpoint` would open it: a long chain in one go."""
     opened: list[tuple[_Header, str | None, bytes] | Unreadable] = []
     ours: list[tuple[int, bytes]] = []

@@ -23,7 +23,7 @@ import apsw
 
 from backstay.errors import CorruptionError, FormatError
 from backstay.port import Features, LaneRow, SessionRow, TagRow, refuse_unknown
-from backstay.port.rows import marks_of
+from backstay.port.row_codec import marks_of
 
 APPLICATION_ID = 0x4261636B  # "Back"
 SHOWN, HIDDEN, UID, ERA, MARKS, FOREIGN, CHILD, JOURNAL = range(8)
@@ -148,7 +148,7 @@ def line_entries(row: SessionRow, sid: int) -> set[Entry]:
 
 def name_entries(row: LaneRow | TagRow, sid: int) -> set[Entry]:
     """What leads to a branch that needs attention."""
-    marks = marks_of(row) if isinstance(row, LaneRow) else 0
+    marks = marks_of(row)
     return {(MARKS, marks, sid, row.name)} if marks else set()
 
 
