@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -60,6 +60,28 @@ def spill_delta(
 def open_delta(data: bytes, *, uid: bytes, tail: bytes, base: bytes, state: bytes, limit: int | None = None) -> Record:
     """The delta in these bytes, or a CorruptionError; `limit`: one that announces more bytes is not unpacked."""
     return _open(data, b"delta\0" + uid + tail + base + state, limit)
+
+
+def open_deltas(
+    rows: Iterable[tuple[bytes, bytes, bytes]], blobs: Mapping[bytes, bytes], *, uid: bytes, base: bytes
+) -> list[Record]:
+    """A chain of deltas from the state with digest `base`: each as its row has it, with its tail and its state."""
+    records: list[Record] = []
+    for spilt, tail, state in rows:
+        data = spilt[1:] if spilt[:1] == _INLINE else unspill(spilt, blobs)
+        rest = data[SEAL_BYTES:]
+        if sha256(b"".join([b"delta\0", uid, tail, base, state, rest])).digest()[:SEAL_BYTES] != data[:SEAL_BYTES]:
+            raise CorruptionError("a stored record is damaged, or stands in the place of another")
+        base = state
+        try:
+            _, ops, refs, mode, size, packed = _decode(rest)
+        except msgspec.DecodeError as error:
+            raise CorruptionError("a stored record is sealed but does not decode") from error
+        if not 0 <= size <= _MAX_BODY_BYTES:
+            raise CorruptionError("a stored record announces more than its state may have")
+        body = packed if mode == _RAW else _unpack(mode, packed, size)
+        records.append(Record(ops, body, _split(refs) if refs else ()))
+    return records
 
 
 def seal_keyframe(record: Record, *, uid: bytes, tail: bytes, state: bytes) -> bytes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from itertools import repeat
+from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
 
 from backstay.digest import state_digest
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from backstay.run.options import OnDoubt, OnFailed
 
 _PAGE_ROWS = 100
+_NOTHING_SAID = Given("manual")
 
 Expect = str | Checkpoint | Mark | None
 
@@ -88,16 +91,19 @@ class Session:
             check_name(branch, "a branch name")
         if id is not None:
             check_name(id, "a checkpoint id")
-        given = check_given(
-            step=step,
-            label=label,
-            trigger=trigger,
-            status=status,
-            usage=usage,
-            metadata=metadata,
-            resume_hint=resume_hint,
-            summary=summary,
-        )
+        given = _NOTHING_SAID
+        said = (step, label, status, usage, metadata, resume_hint, summary)
+        if trigger != "manual" or not all(map(is_, said, repeat(None))):
+            given = check_given(
+                step=step,
+                label=label,
+                trigger=trigger,
+                status=status,
+                usage=usage,
+                metadata=metadata,
+                resume_hint=resume_hint,
+                summary=summary,
+            )
         wanted = self._expected(state, branch, expect)
         made = self._history.write(branch, state, given, expect=wanted, id_=id, root=root, frozen=frozen)
         if isinstance(state, State) and state.at is not None and state.at[:2] == (self.id, branch):

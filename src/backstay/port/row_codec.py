@@ -7,14 +7,14 @@ its own: the header is made inside a transaction, where the sequence is known, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any
 
 import msgspec
 
 from backstay.errors import CorruptionError
-from backstay.ids import TAIL_BYTES, make_id, make_ids, match_ours
+from backstay.ids import TAIL_BYTES, id_starts, make_id, match_ours
 from backstay.port.rows import (
     ENTERED,
     CallKey,
@@ -154,52 +154,39 @@ def open_checkpoint(body: bytes, *, uid: bytes, sequence: int, parent: int | Non
 
 def open_checkpoints(rows: Sequence[tuple[int, int | None, bytes]], *, uid: bytes) -> list[CheckpointRow | Unreadable]:
     """Checkpoints by sequence, parent and body, each as `open_checkpoint` would open it: a long chain in one go."""
-    opened: list[tuple[_Header, str | None, bytes] | Unreadable] = []
-    ours: list[tuple[int, bytes]] = []
+    found: list[CheckpointRow | Unreadable] = []
+    starts = id_starts([row[0] for row in rows], uid)
     start = SEAL_BYTES + _LENGTH_BYTES
-    for sequence, parent, body in rows:
+    why = ""
+    for (sequence, parent, body), id_start in zip(rows, starts, strict=True):
         if parent is not None and parent >= sequence:  # whoever follows it must come to an end
-            opened.append(Unreadable(sequence, f"checkpoint #{sequence} does not agree with its index"))
+            found.append(Unreadable(sequence, f"checkpoint #{sequence} does not agree with its index"))
             continue
         end = start + int.from_bytes(body[SEAL_BYTES:start], "big")
         data = body[start:end]
-        names = _encode(("checkpoint", uid, sequence))
-        if len(body) < end or sha256(names + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
-            why = f"checkpoint #{sequence} is damaged, or stands in the place of another"
-            opened.append(Unreadable(sequence, why, parent))
+        if sha256(_encode(("checkpoint", uid, sequence)) + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
+            why = "is damaged, or stands in the place of another"
+        elif len(body) < end:
+            why = "is cut off"
+        else:
+            try:
+                header = _header(data)
+                short = header.parent_id
+                parent_id = None if short is None else short[1:].hex() if short[:1] == _RAW else short[1:].decode()
+                if header.sequence != sequence or header.parent != parent or len(header.tail) != TAIL_BYTES:
+                    why = "does not agree with its index"
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                why = "is sealed but does not decode"
+        if why:
+            found.append(Unreadable(sequence, f"checkpoint #{sequence} {why}", parent))
+            why = ""
             continue
-        try:
-            header = _header(data)
-            short = header.parent_id
-            parent_id = None if short is None else short[1:].hex() if short[:1] == _RAW else short[1:].decode()
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            opened.append(Unreadable(sequence, f"checkpoint #{sequence} is sealed but does not decode", parent))
-            continue
-        if header.sequence != sequence or header.parent != parent or len(header.tail) != TAIL_BYTES:
-            opened.append(Unreadable(sequence, f"checkpoint #{sequence} does not agree with its index", parent))
-            continue
-        if not header.id:
-            ours.append((sequence, header.tail))
-        opened.append((header, parent_id, body[end:]))
-    return _with_ids(opened, iter(make_ids(ours, uid)))
-
-
-def _with_ids(
-    opened: list[tuple[_Header, str | None, bytes] | Unreadable], ids: Iterator[str]
-) -> list[CheckpointRow | Unreadable]:
-    """The rows of these headers; `ids` are those of our making, in order."""
-    found: list[CheckpointRow | Unreadable] = []
-    for row in opened:
-        if type(row) is Unreadable:
-            found.append(row)
-            continue
-        header, parent_id, delta = row  # type: ignore[misc]
         found.append(
             CheckpointRow(
-                header.sequence,
-                header.id or next(ids),
+                sequence,
+                header.id or id_start + header.tail.hex(),
                 header.tail,
-                header.parent,
+                parent,
                 parent_id,
                 header.parent_digest,
                 header.state_digest,
@@ -208,7 +195,7 @@ def _with_ids(
                 header.keyframe,
                 header.took,
                 header.fields,
-                delta,
+                body[end:],
             )
         )
     return found

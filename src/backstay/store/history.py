@@ -25,7 +25,7 @@ from backstay.codec import all_text
 from backstay.delta import Known, Record, advance, know, whole
 from backstay.errors import ConflictError, CorruptionError, InvalidInputError
 from backstay.ids import TAIL_BYTES, UID_BYTES
-from backstay.model import ANY, MAX_STATE_BYTES, NOTHING, Checkpoint, Mark, SessionId, StateDict
+from backstay.model import ANY, MAX_STATE_BYTES, NOTHING, Checkpoint, Mark, SessionId, State, StateDict
 from backstay.port import Ask, Backend, Batch, BlobsAbsentError, CallKey, CheckpointRow, LaneRow, Stale, View
 from backstay.port.rows import Head
 from backstay.rules import refusals
@@ -44,6 +44,7 @@ caller: contextvars.ContextVar[object | None] = contextvars.ContextVar("backstay
 
 RACES = 100  # tries of a write that expects nothing before it gives up and reports the conflict
 
+_STATES = frozenset({dict, State})  # whatever else is given is looked at closely
 _NO_TOTALS = Totals(None, "in_progress", None, None, b"", 0)
 _MIN_DELTA_WEIGHT = 1024  # reading a row costs something, however small it is
 _SLACK_BYTES = 4096
@@ -161,7 +162,7 @@ class History:
 
         With Fields instead of what a caller says, all of them are as given: a checkpoint that was made elsewhere.
         """
-        if not (isinstance(state, dict) and all_text(map(type, state))):
+        if type(state) not in _STATES or not all_text(map(type, state)):
             check_state(state)
         draft = Commit(
             self.id,
@@ -189,9 +190,8 @@ class History:
                 elif tip is None or (expect is not ANY and tip.head.id != expect):
                     tip = self._tip(branch, expect, draft)
                 uid = self._uid if tip is None else tip.uid
-                plan = Plan(tip, state, uid=uid, given=given, agent=self.agent, commit=draft, frozen=frozen)
                 try:
-                    return self._written(branch, plan)
+                    return self._written(tip, uid, state, given, draft, frozen=frozen)
                 except ConflictError:
                     self.forget(branch)
                     if expect is not ANY or id_ is not None or root:
@@ -199,8 +199,18 @@ class History:
         message = f"session {self.id!r}: branch {branch!r} moved {RACES} times while this commit was tried"
         raise ConflictError(message, hint="try again, or use a branch of its own")
 
-    def _written(self, branch: str, plan: Plan) -> Checkpoint:
-        new = plan.commit
+    def _written(
+        self,
+        tip: Tip | None,
+        uid: bytes | None,
+        state: StateDict,
+        given: Given | Fields,
+        draft: Commit,
+        *,
+        frozen: bool,
+    ) -> Checkpoint:
+        plan = Plan(tip, state, uid=uid, given=given, agent=self.agent, commit=draft, frozen=frozen)
+        branch, new = draft.branch, plan.commit
         try:
             row = self.backend.write(new.ask, commit(new)).answer
         except BlobsAbsentError:  # a deletion took some that were thought to be kept

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import apsw
 
-from backstay.backends.sqlite import batches, history, listing, store_file, upkeep, views
+from backstay.backends.sqlite import batches, history, listing, schema, store_file, upkeep, views
 from backstay.backends.sqlite.connections import Connection, connect, connect_export, translated
 from backstay.backends.sqlite.forking import FORK_PATIENCE_S, let_go, register, unregister
 from backstay.backends.sqlite.group_commit import GroupCommit
@@ -84,7 +84,7 @@ class SqliteBackend:
         self._group: GroupCommit | None = None
         try:
             with translated(f"opening {self.path}"):
-                self._readers = Readers(make, moved=batches.settle)
+                self._readers = Readers(make, moved=schema.settle)
                 if writer is not None:
                     moved = self._writer.settle
                     self._group = GroupCommit(writer, self.path, moved=moved, durability=durability)
@@ -107,7 +107,7 @@ class SqliteBackend:
     # one session
 
     def read(self, ask: Ask) -> View:
-        return self._read(lambda connection: views.look(connection, ask, fresh=connection.last_touched + 1)[1])
+        return self._read(lambda connection: views.look(connection, ask, fresh=batches.last_touched(connection) + 1)[1])
 
     def write(self, ask: Ask, decide: Decide) -> View:
         return self._write(partial(self._writer.write, ask, decide))

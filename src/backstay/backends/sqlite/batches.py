@@ -78,8 +78,8 @@ class Writer:
 
     def settle(self, connection: Connection) -> None:
         """Another connection has written: at the begin of a transaction that nobody else can write beside."""
-        settle(connection, writing=True)
-        self._last = max(self._last, connection.last_touched)
+        schema.settle(connection, writing=True)
+        self._last = max(self._last, last_touched(connection, writing=True))
 
     def write(self, ask: Ask, decide: Decide, connection: Connection) -> View:
         """One write, inside a transaction."""
@@ -102,10 +102,11 @@ class Writer:
         return view
 
 
-def settle(connection: Connection, *, writing: bool = False) -> None:
-    """The largest `touched` that was ever put; FormatError if the store uses what this version does not know."""
-    meta = schema.meta(connection, writing=writing)
-    connection.settle(max(_newest_touched(connection, writing=writing), meta.get(schema.TOUCHED_FLOOR, 0)))
+def last_touched(connection: Connection, *, writing: bool = False) -> int:
+    """The largest `touched` that was ever put, as of when another connection last wrote."""
+    if connection.last_touched is None:
+        connection.last_touched = max(_newest_touched(connection, writing=writing), connection.floor)
+    return connection.last_touched
 
 
 def _newest_touched(connection: Connection, *, writing: bool) -> int:

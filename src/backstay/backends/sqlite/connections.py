@@ -43,14 +43,10 @@ class Connection(apsw.Connection):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.version: Any = None  # what DATA_VERSION said at `settle`: if it says the same, nobody else has written
-        self.last_touched = 0  # as of the last time that another connection had written
+        self.last_touched: int | None = None  # as of then, once somebody has looked for it
+        self.floor = 0  # what it is at least
         self.tables: dict[str, bool] = {}  # of those made on demand: which are known to be there, or not to be
         self.journal: tuple[int, JournalKey, int] | None = None  # session, key and number of one that is in use
-
-    def settle(self, last_touched: int) -> None:
-        """What holds until another connection writes."""
-        self.forget()
-        self.version, self.last_touched = self.execute(DATA_VERSION).fetchall(), last_touched
 
     def has(self, table: str) -> bool:
         """True if a table has been made."""

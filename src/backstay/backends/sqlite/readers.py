@@ -72,18 +72,16 @@ class Readers:
             _end(seat)
             raise
         finally:
-            if seat.connection is not None and not self._keep(seat.connection):
+            kept = False
+            # Interrupted between its first line and its last, it may be in a transaction: nobody must inherit that.
+            if seat.connection is not None and not seat.connection.in_transaction:
+                with self._mutex:
+                    kept = not self.closed and len(self._idle) < _IDLE_READERS  # type: ignore[redundant-expr]
+                    if kept:
+                        self._idle.append(seat.connection)
+            if seat.connection is not None and not kept:
                 seat.connection.close()
             self._busy.discard(seat)
-
-    def _keep(self, connection: Connection) -> bool:
-        if connection.in_transaction:  # interrupted between its first line and its last: nobody must inherit that
-            return False
-        with self._mutex:
-            if self.closed or len(self._idle) >= _IDLE_READERS:
-                return False
-            self._idle.append(connection)
-            return True
 
     def watch(self) -> int:
         """A number that is another once any other connection, of this process or not, has committed."""

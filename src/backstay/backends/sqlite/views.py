@@ -107,7 +107,11 @@ def look(connection: Connection, ask: Ask, *, fresh: int) -> tuple[Line | None, 
     if runs or ask.calls or ask.journals:
         _look_at_calls(connection, line, ask, view)
     elif ask.pending != ():
-        view.pending = {name: [] for name in lanes if ask.pending is None or name in ask.pending}
+        pending: dict[str, list[CallRow | Unreadable]] = {}
+        for name in lanes:
+            if ask.pending is None or name in ask.pending:
+                pending[name] = []
+        view.pending = pending
     return line, view
 
 
