@@ -131,7 +131,7 @@ def encode_settled(value: object, path: Path = ()) -> tuple[Any, bytes, bytes]:
 
 def decode(data: bytes | memoryview, *, large: Callable[[bytes], Any] | None = None) -> Any:
     """The value in these bytes, stored or canonical. `large` gives the content of a LARGE extension."""
-    return decoder(large)(data)
+    return (_decode if large is None else decoder(large))(data)
 
 
 def decoder(large: Callable[[bytes], Any] | None = None) -> Callable[[bytes | memoryview], Any]:
@@ -158,6 +158,9 @@ def decoder(large: Callable[[bytes], Any] | None = None) -> Callable[[bytes | me
             raise CorruptionError(message) from error
 
     return run
+
+
+_decode = decoder()
 
 
 def untag(code: int, data: memoryview) -> Any:
