@@ -15,7 +15,7 @@ import backstay
 from backstay.backends.sqlite.connections import Connection
 from backstay.face import Session
 
-COMMIT_FILES, COMMIT_STEPS = 15, 24
+COMMIT_FILES, COMMIT_STEPS = 15, 23
 LOAD_FILES, LOAD_STEPS = 15, 19
 
 HOUSE = str(Path(backstay.__file__).parent)

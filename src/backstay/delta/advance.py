@@ -232,7 +232,11 @@ def whole(state: StateDict, touched: Collection[str] = ()) -> tuple[Record, dict
             flush()
             writer.op(LIST, [], key, len(value))
             for at, item in enumerate(value):
-                writer.value(item, (key, at))
+                data = encode_stored(item, (key, at))
+                if len(data) < LARGE_BYTES:
+                    writer.values.append(data)
+                else:
+                    writer.value(item, (key, at), data)
         else:
             run.append(key)
     flush()

@@ -96,7 +96,7 @@ def pack_all(rows: Iterable[Row], uid: bytes) -> list[tuple[Row, bytes, int]]:
 
 
 def seal(data: bytes, *names: bytes | int | str) -> bytes:
-    """A small seal over some bytes and what they are called; written out where a row a second would be too few."""
+    """A small seal over some bytes and what they are called. Written out where rows come in numbers, to save calls."""
     return sha256(_encode(names) + data).digest()[:SEAL_BYTES]
 
 

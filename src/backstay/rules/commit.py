@@ -105,8 +105,12 @@ def commit(new: Commit) -> Decide:
         if session is not None and session.uid != new.uid:
             raise Stale
         _refuse(new, view, lane)
-        row = _row(new, session, lane, _took(new, view, lane))
-        puts: list[Row] = [row, _lane(new, view, lane, row), _session(new, view, session, lane, row)]
+        sequence = 1 if session is None else session.sequence + 1
+        line = _session(new, view, session, lane, sequence)
+        branch = _lane(new, view, lane, sequence)
+        row = _row(new, sequence, lane, _took(new, view, lane))
+        head = Head(sequence, row.id, row.digest, row.state_digest)
+        puts: list[Row] = [row, msgspec.structs.replace(branch, head=head), line]
         if new.keyframe is not None:
             puts.append(KeyframeRow(row.sequence, new.keyframe, new.keyframe_refs))
         for at, place in new.places.items():
@@ -155,8 +159,7 @@ def _has(row: CheckpointRow | Unreadable, id_: str) -> bool:
     return isinstance(row, Unreadable) or row.id == id_
 
 
-def _row(new: Commit, session: SessionRow | None, lane: LaneRow | None, took: Took | None) -> CheckpointRow:
-    sequence = 1 if session is None else session.sequence + 1
+def _row(new: Commit, sequence: int, lane: LaneRow | None, took: Took | None) -> CheckpointRow:
     head = None if lane is None else lane.head
     id_ = new.id if new.id is not None else make_id(sequence, new.uid, new.tail)
     parent = None if head is None else head.digest
@@ -197,11 +200,11 @@ def _took(new: Commit, view: View, lane: LaneRow | None) -> Took | None:
     return Took(lane.run, lane.journal, count, stood_at(lane)) if count else None
 
 
-def _lane(new: Commit, view: View, lane: LaneRow | None, row: CheckpointRow) -> LaneRow:
+def _lane(new: Commit, view: View, lane: LaneRow | None, sequence: int) -> LaneRow:
+    """The branch after this checkpoint, but for its head."""
     before = LaneRow(new.branch) if lane is None else lane
     change: dict[str, object] = {
-        "head": Head(row.sequence, row.id, row.digest, row.state_digest),
-        "journal": row.sequence,
+        "journal": sequence,
         "status": new.totals.status,
         "reason": new.totals.reason,
     }
@@ -221,9 +224,7 @@ def _lane(new: Commit, view: View, lane: LaneRow | None, row: CheckpointRow) -> 
     return renewed(after, view, new.lease) if aged(after, view, new.lease) else after
 
 
-def _session(
-    new: Commit, view: View, session: SessionRow | None, lane: LaneRow | None, row: CheckpointRow
-) -> SessionRow:
+def _session(new: Commit, view: View, session: SessionRow | None, lane: LaneRow | None, sequence: int) -> SessionRow:
     totals = new.totals
     if session is None:
         session = SessionRow(new.session, new.uid, totals.at_us, totals.at_us)
@@ -231,7 +232,7 @@ def _session(
         session,
         updated_us=totals.at_us,
         touched=view.fresh,
-        sequence=row.sequence,
+        sequence=sequence,
         checkpoints=session.checkpoints + 1,
         lanes=session.lanes + (lane is None),
         logical_bytes=session.logical_bytes + new.size_bytes,
