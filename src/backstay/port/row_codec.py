@@ -63,6 +63,18 @@ class _Header(msgspec.Struct, frozen=True, gc=False, array_like=True):
 _header = msgspec.msgpack.Decoder(_Header).decode
 
 
+# Lines and names that were opened here, by their keys and their very bytes: a run looks at its branch with every call,
+# and what is the same in every byte, under the same key, need not be unsealed again.
+_known: dict[tuple[bytes | str, ...], Any] = {}
+_KNOWN_ROWS = 256
+
+
+def _remember(key: tuple[bytes | str, ...], row: SessionRow | LaneRow | TagRow) -> None:
+    if len(_known) >= _KNOWN_ROWS:
+        _known.clear()
+    _known[key] = row
+
+
 def pack(row: Row, uid: bytes) -> bytes:
     """The body of a row of the session with this uid."""
     kind = type(row)
@@ -102,13 +114,16 @@ def seal(data: bytes, *names: bytes | int | str) -> bytes:
 
 def open_session(body: bytes, *, id_: str, hidden: bool | None = False) -> SessionRow:
     """A session's line, or a CorruptionError. `hidden` as it must be, None for either."""
-    data = body[SEAL_BYTES:]
-    if sha256(_encode(("session", id_)) + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
-        raise _misplaced(f"the line of session {id_!r}")
-    try:
-        row = _session(data)
-    except msgspec.DecodeError as error:
-        raise CorruptionError(f"the line of session {id_!r} is sealed but does not decode") from error
+    row: SessionRow | None = _known.get((body, id_))
+    if row is None:
+        data = body[SEAL_BYTES:]
+        if sha256(_encode(("session", id_)) + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
+            raise _misplaced(f"the line of session {id_!r}")
+        try:
+            row = _session(data)
+        except msgspec.DecodeError as error:
+            raise CorruptionError(f"the line of session {id_!r} is sealed but does not decode") from error
+        _remember((body, id_), row)
     if row.id != id_ or (hidden is not None and row.hidden is not hidden):
         raise _misplaced(f"the line of session {id_!r}")
     return row
@@ -116,6 +131,9 @@ def open_session(body: bytes, *, id_: str, hidden: bool | None = False) -> Sessi
 
 def open_name(body: bytes, *, uid: bytes, name: str) -> LaneRow | TagRow:
     """A branch or a tag, or a CorruptionError."""
+    known: LaneRow | TagRow | None = _known.get((body, uid, name))
+    if known is not None:
+        return known
     data = body[SEAL_BYTES:]
     if sha256(_encode(("name", uid, name)) + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
         raise _misplaced(f"the row of {name!r}")
@@ -125,6 +143,7 @@ def open_name(body: bytes, *, uid: bytes, name: str) -> LaneRow | TagRow:
         raise _misplaced(f"the row of {name!r}") from error
     if row.name != name:
         raise _misplaced(f"the row of {name!r}")
+    _remember((body, uid, name), row)
     return row
 
 
