@@ -37,6 +37,7 @@ _HASHABLES = frozenset(
 _encoder = msgspec.msgpack.Encoder()
 _sorting_encoder = msgspec.msgpack.Encoder(order="deterministic")
 _encode_plain = _encoder.encode
+encode_tagged = _encode_plain  # of a value that `tagged` made, or that contains extensions made by the caller
 _encode_sorted = _sorting_encoder.encode
 
 Path = tuple[Any, ...]
@@ -119,7 +120,7 @@ def settle(value: object, path: Path) -> Any:
 
 def encode_settled(value: object, path: Path = ()) -> tuple[Any, bytes, bytes]:
     """The value settled, its stored and its canonical form, with one look at it if it is plain."""
-    if is_plain(value, depth_at(path)):
+    if is_plain(value, len(path) - 1 if path else 0):
         try:
             return value, _encode_plain(value), _encode_sorted(value)
         except (OverflowError, UnicodeEncodeError):
@@ -128,14 +129,9 @@ def encode_settled(value: object, path: Path = ()) -> tuple[Any, bytes, bytes]:
     return value, encode_stored(value, path), encode_canonical(value, path)
 
 
-def encode_tagged(value: object) -> bytes:
-    """Bytes of a value that `tagged` made, or that contains extensions made by the caller."""
-    return _encode_plain(value)
-
-
 def decode(data: bytes | memoryview, *, large: Callable[[bytes], Any] | None = None) -> Any:
     """The value in these bytes, stored or canonical. `large` gives the content of a LARGE extension."""
-    return decoder(large)(data)
+    return (_decode if large is None else decoder(large))(data)
 
 
 def decoder(large: Callable[[bytes], Any] | None = None) -> Callable[[bytes | memoryview], Any]:
@@ -162,6 +158,9 @@ def decoder(large: Callable[[bytes], Any] | None = None) -> Callable[[bytes | me
             raise CorruptionError(message) from error
 
     return run
+
+
+_decode = decoder()
 
 
 def untag(code: int, data: memoryview) -> Any:

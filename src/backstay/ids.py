@@ -36,12 +36,11 @@ def make_id(sequence: int, uid: bytes, tail: bytes) -> str:
     return (mixed.to_bytes(_SEQUENCE_BYTES, "little") + uid[:_UID_START_BYTES] + tail).hex()
 
 
-def make_ids(places: Iterable[tuple[int, bytes]], uid: bytes) -> list[str]:
-    """The ids of many checkpoints of one session, each by its sequence and its tail."""
-    pad, start = _pad(uid), uid[:_UID_START_BYTES]
+def id_starts(sequences: Iterable[int], uid: bytes) -> list[str]:
+    """The ids of many checkpoints of one session, but for their tails."""
+    pad, start = _pad(uid), uid[:_UID_START_BYTES].hex()
     return [
-        ((sequence * _FACTOR % _SPACE ^ pad).to_bytes(_SEQUENCE_BYTES, "little") + start + tail).hex()
-        for sequence, tail in places
+        (sequence * _FACTOR % _SPACE ^ pad).to_bytes(_SEQUENCE_BYTES, "little").hex() + start for sequence in sequences
     ]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -49,9 +49,39 @@ def seal_delta(record: Record, *, uid: bytes, tail: bytes, base: bytes, state: b
     return _seal(record, b"delta\0" + uid + tail + base + state, pack=False)
 
 
+def spill_delta(
+    record: Record, *, uid: bytes, tail: bytes, base: bytes, state: bytes
+) -> tuple[bytes, tuple[bytes, ...], dict[bytes, bytes]]:
+    """A delta as it goes into its row, the blobs that the row needs, and those that were made for it here."""
+    data, parts = spill(_seal(record, b"delta\0" + uid + tail + base + state, pack=False))
+    return data, (*record.refs, *parts), parts
+
+
 def open_delta(data: bytes, *, uid: bytes, tail: bytes, base: bytes, state: bytes, limit: int | None = None) -> Record:
     """The delta in these bytes, or a CorruptionError; `limit`: one that announces more bytes is not unpacked."""
     return _open(data, b"delta\0" + uid + tail + base + state, limit)
+
+
+def open_deltas(
+    rows: Iterable[tuple[bytes, bytes, bytes]], blobs: Mapping[bytes, bytes], *, uid: bytes, base: bytes
+) -> list[Record]:
+    """A chain of deltas from the state with digest `base`: each as its row has it, with its tail and its state."""
+    records: list[Record] = []
+    for spilt, tail, state in rows:
+        data = spilt[1:] if spilt[:1] == _INLINE else unspill(spilt, blobs)
+        rest = data[SEAL_BYTES:]
+        if sha256(b"".join([b"delta\0", uid, tail, base, state, rest])).digest()[:SEAL_BYTES] != data[:SEAL_BYTES]:
+            raise CorruptionError("a stored record is damaged, or stands in the place of another")
+        base = state
+        try:
+            _, ops, refs, mode, size, packed = _decode(rest)
+        except msgspec.DecodeError as error:
+            raise CorruptionError("a stored record is sealed but does not decode") from error
+        if not 0 <= size <= _MAX_BODY_BYTES:
+            raise CorruptionError("a stored record announces more than its state may have")
+        body = packed if mode == _RAW else _unpack(mode, packed, size)
+        records.append(Record(ops, body, _split(refs) if refs else ()))
+    return records
 
 
 def seal_keyframe(record: Record, *, uid: bytes, tail: bytes, state: bytes) -> bytes:
@@ -140,7 +170,7 @@ def open_value(data: bytes) -> bytes:
 def _seal(record: Record, names: bytes, *, pack: bool) -> bytes:
     mode, packed = _pack(record.body) if pack else (_RAW, record.body)
     refs = b"".join(record.refs)
-    data = _encode((_check(record.ops, refs), record.ops, refs, mode, len(record.body), packed))
+    data = _encode((zlib.crc32(record.ops + refs), record.ops, refs, mode, len(record.body), packed))
     return sha256(names + data).digest()[:SEAL_BYTES] + data
 
 

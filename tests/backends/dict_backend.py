@@ -24,7 +24,8 @@ from backstay.model import Problem
 from backstay.port import Ask, Batch, CheckpointRow, Kind, LaneRow, Records, SessionRow, TagRow, Unreadable, View
 from backstay.port import row_codec as codec
 from backstay.port.lease import clock_us
-from backstay.port.rows import key_of, kind_of, marks_of
+from backstay.port.row_codec import marks_of
+from backstay.port.rows import key_of, kind_of
 from backstay.port.tables import chain, is_wanted, named_by
 
 

@@ -17,7 +17,8 @@ from backstay.errors import (
 )
 from backstay.port import LaneRow, SessionRow, TagRow, View
 from backstay.port.lease import Claim
-from backstay.port.rows import ENTERED, marks_of
+from backstay.port.row_codec import marks_of
+from backstay.port.rows import ENTERED
 from backstay.rules import runs
 from backstay.rules.refusals import Lease, holds
 from tests.rules.shelf import (

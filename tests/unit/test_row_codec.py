@@ -13,7 +13,16 @@ from backstay.errors import CorruptionError
 from backstay.ids import MAX_SEQUENCE, TAIL_BYTES, make_id
 from backstay.port import CallRow, CheckpointRow, KeyframeRow, Kind, LaneRow, Row, SessionRow, TagRow, Unreadable
 from backstay.port.lease import Claim, Holder
-from backstay.port.row_codec import is_foreign, open_call, open_checkpoint, open_name, open_session, pack, seal
+from backstay.port.row_codec import (
+    is_foreign,
+    open_call,
+    open_checkpoint,
+    open_checkpoints,
+    open_name,
+    open_session,
+    pack,
+    seal,
+)
 from backstay.port.rows import Head, Took, key_of, kind_of
 from backstay.sealing import SEAL_BYTES
 
@@ -354,3 +363,52 @@ def test_every_row_has_a_kind_and_a_key(row: Row, kind: Kind, key: object) -> No
 def test_noise_is_no_row(data: bytes) -> None:
     for row in EXAMPLES.values():
         assert not opens(row, data)
+
+
+def test_a_small_seal_tells_names_apart_however_they_are_cut() -> None:
+    seals = {
+        seal(b"data", "ab", "c"),
+        seal(b"data", "a", "bc"),
+        seal(b"data", "abc"),
+        seal(b"data", b"ab", "c"),
+        seal(b"data", "1"),
+        seal(b"data", 1),
+        seal(b"cdata", "ab"),
+        seal(b""),
+    }
+    assert len(seals) == 8
+    assert {len(one) for one in seals} == {SEAL_BYTES}
+
+
+def test_a_chain_that_is_opened_in_one_go_is_opened_as_each_of_its_rows_would_be() -> None:
+    rows = [
+        CheckpointRow(
+            sequence,
+            make_id(sequence, UID, bytes(TAIL_BYTES)),
+            bytes(TAIL_BYTES),
+            sequence - 1,
+            "its parent's",
+            bytes(32),
+            bytes(32),
+            bytes(32),
+            100,
+            keyframe=False,
+            took=None,
+            fields=b"fields",
+            delta=b"a delta",
+        )
+        for sequence in range(2, 9)
+    ]
+    rows[3] = msgspec.structs.replace(rows[3], id="an id of somebody else's")
+    columns = [(row.sequence, row.parent, pack(row, UID)) for row in rows]
+    columns[1] = (3, 2, columns[1][2][:-3] + b"\0\0\0")  # the delta, which has a seal of its own
+    columns[2] = (4, 3, b"\0" + columns[2][2][1:])
+    columns[4] = (6, 4, columns[4][2])
+    columns[5] = (7, 7, columns[5][2])
+    opened = open_checkpoints(columns, uid=UID)
+    one_by_one = [open_checkpoint(body, uid=UID, sequence=at, parent=parent) for at, parent, body in columns]
+    assert opened == one_by_one
+    assert [type(row) for row in opened] == [
+        CheckpointRow, CheckpointRow, Unreadable, CheckpointRow, Unreadable, Unreadable, CheckpointRow
+    ]  # fmt: skip
+    assert [row.id for row in opened if isinstance(row, CheckpointRow)] == [rows[at].id for at in (0, 1, 3, 6)]

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import ParamSpec, TypeVar
 
 from backstay.errors import ClosedError
-from backstay.store.looks import caller
+from backstay.store.history import caller
 
 _THREADS = 8  # started when first needed; sessions that commit at once share one sync, so a few more than cores pay off
 _PAGE_ITEMS = 100
@@ -63,7 +63,7 @@ class Worker(ABC):
 
 
 def _context() -> contextvars.Context:
-    """The caller's context, in which the session knows which task it is: see store.looks."""
+    """The caller's context, in which the session knows which task it is: see store.history."""
     here = contextvars.copy_context()
     here.run(caller.set, asyncio.current_task())
     return here

@@ -12,7 +12,20 @@ from hashlib import sha256
 from operator import is_
 from typing import Any, TypeVar
 
-from backstay.codec import LARGE, Ext, Path, encode_settled, encode_stored, encode_tagged, settle, tag_scalar, tagged
+import msgspec
+
+from backstay.codec import (
+    LARGE,
+    Ext,
+    Path,
+    all_text,
+    encode_settled,
+    encode_stored,
+    encode_tagged,
+    settle,
+    tag_scalar,
+    tagged,
+)
 from backstay.delta.alignment import Gap, common_head, common_tail, gaps
 from backstay.delta.record import (
     BYTES,
@@ -30,7 +43,7 @@ from backstay.delta.record import (
     TEXT,
     Record,
 )
-from backstay.delta.shadow import is_text_dict, is_vector, same, shadow_of
+from backstay.delta.shadow import Vector, all_themselves, is_text_dict, same, shadow_of
 from backstay.digest import DictTree, Leaf, ListTree, Tree, leaf_of, tree_of
 from backstay.model import StateDict
 
@@ -122,18 +135,15 @@ def encode_ops(ops: list[list[Any]]) -> bytes:
         return encode_stored([[list(step) if type(step) is tuple else step for step in op] for op in ops])
 
 
-class Known:
+class Known(msgspec.Struct, frozen=True, eq=False):
     """What is kept of a state between two commits: its shadow and its digests. Never changed once made.
 
     `given` is the state itself, if who gave it promised never to change anything in it.
     """
 
-    __slots__ = ("given", "shadow", "tree")
-
-    def __init__(self, shadow: dict[str, Any], tree: DictTree, given: StateDict | None = None) -> None:
-        self.shadow = shadow
-        self.tree = tree
-        self.given = given
+    shadow: dict[str, Any]
+    tree: DictTree
+    given: StateDict | None = None
 
     @property
     def digest(self) -> bytes:
@@ -222,7 +232,11 @@ def whole(state: StateDict, touched: Collection[str] = ()) -> tuple[Record, dict
             flush()
             writer.op(LIST, [], key, len(value))
             for at, item in enumerate(value):
-                writer.value(item, (key, at))
+                data = encode_stored(item, (key, at))
+                if len(data) < LARGE_BYTES:
+                    writer.values.append(data)
+                else:
+                    writer.value(item, (key, at), data)
         else:
             run.append(key)
     flush()
@@ -245,8 +259,12 @@ def _dict(
         if key in skip:
             continue
         before = old.get(key, _MISSING)
-        if before is not _MISSING and same(before, value):
-            continue
+        if before is not _MISSING:
+            try:  # as `same`, without a call for each part of a state
+                if before == value:
+                    continue
+            except Exception:  # noqa: BLE001, S110 - a foreign __eq__ may do anything; then a closer look decides
+                pass
         if shadow is None:
             shadow = old.copy()
         fresh += before is _MISSING
@@ -283,7 +301,7 @@ def _value(
     here = (*path, key)
     if type(before) is dict and is_text_dict(value):
         return _dict(writer, before, tree if isinstance(tree, DictTree) else None, value, here)
-    if type(value) is list and (type(before) is list or is_vector(before)):
+    if type(value) is list and (type(before) is list or type(before) is Vector):
         return _list(writer, before, tree if isinstance(tree, ListTree) else None, value, here)
     value = settle(value, here)
     if before is not _MISSING and same(before, value):
@@ -318,18 +336,26 @@ def _list(
     writer: DeltaWriter, before: Any, tree: ListTree | None, new: list[Any], path: Path
 ) -> tuple[Any, ListTree | None]:
     count = len(before)
-    if is_vector(before):
+    vector = type(before) is Vector
+    if vector:
         grew = before.begins(new)
         old = before.members() if not grew else []
     else:
         old = before
-        grew = len(new) >= count and same(old, new if len(new) == count else new[:count])
+        try:
+            grew = len(new) >= count and bool(old == (new if len(new) == count else new[:count]))
+        except Exception:  # noqa: BLE001 - as in `same`
+            grew = False
     if grew:
         items = new[count:]
         tree = _splice(writer, tree, path, Gap(count, count, count, len(new)), items)
-        if is_vector(before) or not before:
-            return shadow_of(new if is_vector(before) else items), tree
-        return before + [shadow_of(item) for item in items], tree
+        if vector or not before:
+            return shadow_of(new if vector else items), tree
+        grown = before.copy()
+        for item in items:  # most are messages with texts only: their shadow is a copy
+            plain = type(item) is dict and all_text(map(type, item)) and all_themselves(map(type, item.values()))
+            grown.append(item.copy() if plain else shadow_of(item))
+        return grown, tree
     shadow = old.copy()
     items, found = gaps(old, tree, new, path)
     for gap in reversed(found):
@@ -339,7 +365,7 @@ def _list(
         else:
             tree = _splice(writer, tree, path, gap, added)
             shadow[gap.old_from : gap.old_to] = [shadow_of(item) for item in added]
-    return shadow_of(items) if is_vector(before) else shadow, tree
+    return shadow_of(items) if vector else shadow, tree
 
 
 def _splice(writer: DeltaWriter, tree: ListTree | None, path: Path, gap: Gap, items: list[Any]) -> ListTree | None:
@@ -353,7 +379,10 @@ def _splice(writer: DeltaWriter, tree: ListTree | None, path: Path, gap: Gap, it
         here = (*path, gap.new_from + at)
         item, stored, canonical = encode_settled(given, here)
         items[at] = item
-        writer.value(item, here, stored)
+        if len(stored) < LARGE_BYTES:
+            writer.values.append(stored)
+        else:
+            writer.value(item, here, stored)
         leaves.append(Leaf(sha256(canonical).digest(), len(canonical)))
     return None if tree is None else tree.splice(gap.old_from, drop, leaves)
 

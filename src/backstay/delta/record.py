@@ -69,7 +69,9 @@ def rebuild(records: Sequence[Record], pieces: Mapping[bytes, bytes], *, salvage
     state: StateDict = {}
     touched: set[str] = set()
     # A whole copy alone is one state. A chain is more than that: its deltas may have replaced large values many times.
-    read = _reader(pieces, salvage=salvage, limit=_MAX_LARGE_BYTES if len(records) == 1 else None)
+    read = read_small
+    if salvage or pieces:
+        read = _reader(pieces, salvage=salvage, limit=_MAX_LARGE_BYTES if len(records) == 1 else None)
     try:
         chapters = [(record, decode_ops(record.ops)) for record in records]
         if not salvage:
@@ -79,6 +81,17 @@ def rebuild(records: Sequence[Record], pieces: Mapping[bytes, bytes], *, salvage
             if salvage:
                 values = _salvage_values(record, ops, read)
             for op in ops:
+                if op[0] == SPLICE and not salvage:
+                    # By far the most frequent: a list at the top of the state grows.
+                    _, path, start, drop, count = op
+                    target = state.get(path[0]) if len(path) == 1 else None
+                    if type(target) is list and drop == 0 and start == len(target) and count > 0:
+                        at = values.at
+                        values.at += count
+                        target += values.values[at : values.at]
+                        if number:
+                            touched.add(path[0])
+                        continue
                 try:
                     _STEPS[op[0]](state, op, values)
                 except (CorruptionError, *_MISFITS):
@@ -108,11 +121,12 @@ def _counts(ops: list[list[Any]]) -> int:
 
 def _read_all(records: Sequence[Record], ops: list[list[Any]], read: Callable[[bytes], Any]) -> _Values:
     total = _counts(ops)
-    if total > sum([len(record.body) for record in records]):
+    bodies = b"".join([record.body for record in records])
+    if total > len(bodies):
         # Every value takes a byte, so a hostile count is caught before anything is made.
         message = "a stored delta announces more values than it has bytes"
         raise CorruptionError(message)
-    return _Values(read(b"".join([array_header(total), *[record.body for record in records]])))
+    return _Values(read(array_header(total) + bodies))
 
 
 def _salvage_values(record: Record, ops: list[list[Any]], read: Callable[[bytes], Any]) -> _Values:
@@ -141,21 +155,21 @@ def _mark(state: StateDict, op: list[Any], values: _Values) -> None:
 class _Values:
     """The values of one record, taken in order."""
 
-    __slots__ = ("_at", "_values")
+    __slots__ = ("at", "values")
 
     def __init__(self, values: list[Any]) -> None:
-        self._values = values
-        self._at = 0
+        self.values = values
+        self.at = 0
 
     def one(self) -> Any:
-        self._at += 1
-        return self._values[self._at - 1]
+        self.at += 1
+        return self.values[self.at - 1]
 
     def many(self, count: int) -> list[Any]:
-        at, self._at = self._at, self._at + count
-        if count and count == len(self._values):  # taken once; an empty list would be handed to everybody
-            return self._values
-        return self._values[at : at + count]
+        at, self.at = self.at, self.at + count
+        if count and count == len(self.values):  # taken once; an empty list would be handed to everybody
+            return self.values
+        return self.values[at : at + count]
 
 
 def _reader(
@@ -204,6 +218,9 @@ def _reader(
     made: dict[bytes, str | bytes] = {}
     read = decoder(large)
     return read
+
+
+read_small = _reader({}, salvage=False, limit=None)  # made once: most records have no large values
 
 
 def _at(state: StateDict, path: list[Any]) -> Any:

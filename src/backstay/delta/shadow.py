@@ -15,7 +15,7 @@ from backstay.errors import InvalidInputError
 
 _NUMBERS = frozenset({int, float, bool})
 _ITSELF = frozenset({str, bytes, type(None)})
-_all_themselves = _ITSELF.issuperset
+all_themselves = _ITSELF.issuperset  # of types: values that are their own shadow
 
 
 class Exact:
@@ -78,11 +78,6 @@ class Vector(Exact):
         return [Number(item) for item in decode(self.encoded)]
 
 
-def is_vector(shadow: object) -> TypeGuard[Vector]:
-    """True for the shadow of a list of numbers."""
-    return type(shadow) is Vector
-
-
 def is_text_dict(value: object) -> TypeGuard[dict[str, Any]]:
     """True for a dict, or a subclass of one, with text keys only."""
     return isinstance(value, dict) and all([type(key) is str for key in value])
@@ -95,7 +90,7 @@ def shadow_of(value: object) -> Any:
         return value
     if kind is dict:
         if all_text(map(type, value)):  # type: ignore[call-overload]
-            if _all_themselves(map(type, value.values())):  # type: ignore[attr-defined]
+            if all_themselves(map(type, value.values())):  # type: ignore[attr-defined]
                 return value.copy()  # type: ignore[attr-defined]
             return {
                 key: item if type(item) in _ITSELF else shadow_of(item)

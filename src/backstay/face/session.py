@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from itertools import repeat
+from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
 
 from backstay.digest import state_digest
@@ -32,8 +34,7 @@ from backstay.run import Run, deciding
 from backstay.run.deciding import UNDECIDED
 from backstay.store.events import Events
 from backstay.store.fields import Given, check_given, check_text, read_fields
-from backstay.store.history import RACES, History
-from backstay.store.looks import Place
+from backstay.store.history import RACES, History, Place
 from backstay.store.refs import Ref, readable
 from backstay.strategy import ALWAYS, Strategy
 
@@ -47,6 +48,7 @@ _RESTORE = Hint(
 )
 
 _PAGE_ROWS = 100
+_NOTHING_SAID = Given("manual")
 
 Expect = str | Checkpoint | Mark | None
 
@@ -90,19 +92,23 @@ class Session:
         ConflictError. With `root` the branch must not exist yet and begins here, without a parent. `frozen` promises
         that nothing in the state will be changed in place: the same object in the next one is then the same value.
         """
-        check_name(branch, "a branch name")
+        if branch != "main":
+            check_name(branch, "a branch name")
         if id is not None:
             check_name(id, "a checkpoint id")
-        given = check_given(
-            step=step,
-            label=label,
-            trigger=trigger,
-            status=status,
-            usage=usage,
-            metadata=metadata,
-            resume_hint=resume_hint,
-            summary=summary,
-        )
+        given = _NOTHING_SAID
+        said = (step, label, status, usage, metadata, resume_hint, summary)
+        if trigger != "manual" or not all(map(is_, said, repeat(None))):
+            given = check_given(
+                step=step,
+                label=label,
+                trigger=trigger,
+                status=status,
+                usage=usage,
+                metadata=metadata,
+                resume_hint=resume_hint,
+                summary=summary,
+            )
         wanted = self._expected(state, branch, expect)
         root = root or expect is NOTHING
         made = self._history.write(branch, state, given, expect=wanted, id_=id, root=root, frozen=frozen)

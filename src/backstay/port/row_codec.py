@@ -7,16 +7,16 @@ its own: the header is made inside a transaction, where the sequence is known, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any
 
 import msgspec
 
 from backstay.errors import CorruptionError
-from backstay.hints import RUN_VERIFY
-from backstay.ids import TAIL_BYTES, make_id, make_ids, match_ours
+from backstay.ids import TAIL_BYTES, id_starts, make_id, match_ours
 from backstay.port.rows import (
+    ENTERED,
     CallKey,
     CallRow,
     CheckpointRow,
@@ -63,6 +63,18 @@ class _Header(msgspec.Struct, frozen=True, gc=False, array_like=True):
 _header = msgspec.msgpack.Decoder(_Header).decode
 
 
+# Lines and names that were opened here, by their keys and their very bytes: a run looks at its branch with every call,
+# and what is the same in every byte, under the same key, need not be unsealed again.
+_known: dict[tuple[bytes | str, ...], Any] = {}
+_KNOWN_ROWS = 256
+
+
+def _remember(key: tuple[bytes | str, ...], row: SessionRow | LaneRow | TagRow) -> None:
+    if len(_known) >= _KNOWN_ROWS:
+        _known.clear()
+    _known[key] = row
+
+
 def pack(row: Row, uid: bytes) -> bytes:
     """The body of a row of the session with this uid."""
     kind = type(row)
@@ -81,20 +93,37 @@ def pack(row: Row, uid: bytes) -> bytes:
     return sha256(_encode(names) + data).digest()[:SEAL_BYTES] + data
 
 
+def pack_all(rows: Iterable[Row], uid: bytes) -> list[tuple[Row, bytes, int]]:
+    """Rows with their bodies, and what an index says of each: the marks of a name, 1 for a checkpoint's foreign id."""
+    packed: list[tuple[Row, bytes, int]] = []
+    for row in rows:
+        kind = type(row)
+        index = 0
+        if kind is CheckpointRow:
+            index = row.id != make_id(row.sequence, uid, row.tail)  # type: ignore[union-attr]
+        elif kind is LaneRow:
+            index = marks_of(row)  # type: ignore[arg-type]
+        packed.append((row, pack(row, uid), index))
+    return packed
+
+
 def seal(data: bytes, *names: bytes | int | str) -> bytes:
-    """A small seal over some bytes and what they are called; written out where a row a second would be too few."""
+    """A small seal over some bytes and what they are called. Written out where rows come in numbers, to save calls."""
     return sha256(_encode(names) + data).digest()[:SEAL_BYTES]
 
 
 def open_session(body: bytes, *, id_: str, hidden: bool | None = False) -> SessionRow:
     """A session's line, or a CorruptionError. `hidden` as it must be, None for either."""
-    data = body[SEAL_BYTES:]
-    if sha256(_encode(("session", id_)) + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
-        raise _misplaced(f"the line of session {id_!r}")
-    try:
-        row = _session(data)
-    except msgspec.DecodeError as error:
-        raise CorruptionError(f"the line of session {id_!r} is sealed but does not decode") from error
+    row: SessionRow | None = _known.get((body, id_))
+    if row is None:
+        data = body[SEAL_BYTES:]
+        if sha256(_encode(("session", id_)) + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
+            raise _misplaced(f"the line of session {id_!r}")
+        try:
+            row = _session(data)
+        except msgspec.DecodeError as error:
+            raise CorruptionError(f"the line of session {id_!r} is sealed but does not decode") from error
+        _remember((body, id_), row)
     if row.id != id_ or (hidden is not None and row.hidden is not hidden):
         raise _misplaced(f"the line of session {id_!r}")
     return row
@@ -102,6 +131,9 @@ def open_session(body: bytes, *, id_: str, hidden: bool | None = False) -> Sessi
 
 def open_name(body: bytes, *, uid: bytes, name: str) -> LaneRow | TagRow:
     """A branch or a tag, or a CorruptionError."""
+    known: LaneRow | TagRow | None = _known.get((body, uid, name))
+    if known is not None:
+        return known
     data = body[SEAL_BYTES:]
     if sha256(_encode(("name", uid, name)) + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
         raise _misplaced(f"the row of {name!r}")
@@ -111,7 +143,13 @@ def open_name(body: bytes, *, uid: bytes, name: str) -> LaneRow | TagRow:
         raise _misplaced(f"the row of {name!r}") from error
     if row.name != name:
         raise _misplaced(f"the row of {name!r}")
+    _remember((body, uid, name), row)
     return row
+
+
+def marks_of(row: LaneRow | TagRow) -> int:
+    """The marks a backend keeps beside the body of a branch; a tag has none."""
+    return ENTERED if type(row) is LaneRow and row.entered else 0
 
 
 def open_call(body: bytes, *, uid: bytes, at: CallKey) -> CallRow | Unreadable:
@@ -135,52 +173,39 @@ def open_checkpoint(body: bytes, *, uid: bytes, sequence: int, parent: int | Non
 
 def open_checkpoints(rows: Sequence[tuple[int, int | None, bytes]], *, uid: bytes) -> list[CheckpointRow | Unreadable]:
     """Checkpoints by sequence, parent and body, each as `open_checkpoint` would open it: a long chain in one go."""
-    opened: list[tuple[_Header, str | None, bytes] | Unreadable] = []
-    ours: list[tuple[int, bytes]] = []
+    found: list[CheckpointRow | Unreadable] = []
+    starts = id_starts([row[0] for row in rows], uid)
     start = SEAL_BYTES + _LENGTH_BYTES
-    for sequence, parent, body in rows:
-        if parent is not None and parent >= sequence:  # a walk to the root must come to an end
-            opened.append(Unreadable(sequence, f"checkpoint #{sequence} does not agree with its index"))
+    why = ""
+    for (sequence, parent, body), id_start in zip(rows, starts, strict=True):
+        if parent is not None and parent >= sequence:  # whoever follows it must come to an end
+            found.append(Unreadable(sequence, f"checkpoint #{sequence} does not agree with its index"))
             continue
         end = start + int.from_bytes(body[SEAL_BYTES:start], "big")
         data = body[start:end]
-        names = _encode(("checkpoint", uid, sequence))
-        if len(body) < end or sha256(names + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
-            why = f"checkpoint #{sequence} is damaged, or stands in the place of another"
-            opened.append(Unreadable(sequence, why, parent))
+        if sha256(_encode(("checkpoint", uid, sequence)) + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
+            why = "is damaged, or stands in the place of another"
+        elif len(body) < end:
+            why = "is cut off"
+        else:
+            try:
+                header = _header(data)
+                short = header.parent_id
+                parent_id = None if short is None else short[1:].hex() if short[:1] == _RAW else short[1:].decode()
+                if header.sequence != sequence or header.parent != parent or len(header.tail) != TAIL_BYTES:
+                    why = "does not agree with its index"
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                why = "is sealed but does not decode"
+        if why:
+            found.append(Unreadable(sequence, f"checkpoint #{sequence} {why}", parent))
+            why = ""
             continue
-        try:
-            header = _header(data)
-            short = header.parent_id
-            parent_id = None if short is None else short[1:].hex() if short[:1] == _RAW else short[1:].decode()
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            opened.append(Unreadable(sequence, f"checkpoint #{sequence} is sealed but does not decode", parent))
-            continue
-        if header.sequence != sequence or header.parent != parent or len(header.tail) != TAIL_BYTES:
-            opened.append(Unreadable(sequence, f"checkpoint #{sequence} does not agree with its index", parent))
-            continue
-        if not header.id:
-            ours.append((sequence, header.tail))
-        opened.append((header, parent_id, body[end:]))
-    return _with_ids(opened, iter(make_ids(ours, uid)))
-
-
-def _with_ids(
-    opened: list[tuple[_Header, str | None, bytes] | Unreadable], ids: Iterator[str]
-) -> list[CheckpointRow | Unreadable]:
-    """The rows of these headers; `ids` are those of our making, in order."""
-    found: list[CheckpointRow | Unreadable] = []
-    for row in opened:
-        if type(row) is Unreadable:
-            found.append(row)
-            continue
-        header, parent_id, delta = row  # type: ignore[misc]
         found.append(
             CheckpointRow(
-                header.sequence,
-                header.id or next(ids),
+                sequence,
+                header.id or id_start + header.tail.hex(),
                 header.tail,
-                header.parent,
+                parent,
                 parent_id,
                 header.parent_digest,
                 header.state_digest,
@@ -189,7 +214,7 @@ def _with_ids(
                 header.keyframe,
                 header.took,
                 header.fields,
-                delta,
+                body[end:],
             )
         )
     return found

@@ -224,11 +224,6 @@ STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED = (
 ENTERED = 1
 
 
-def marks_of(lane: LaneRow) -> int:
-    """The marks a backend keeps beside a lane's body."""
-    return ENTERED if lane.entered else 0
-
-
 def kind_of(row: Row) -> Kind:
     """The kind of a row."""
     return _KINDS[type(row)]

@@ -80,13 +80,14 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def ask(self) -> Ask:
-        """The rows that the rule reads."""
+        """What the rule looks at."""
+        names, boundary = (self.branch,), self.is_boundary
         return Ask(
             self.session,
-            names=(self.branch,),
+            names=names,
             ids=() if self.id is None else (self.id,),
-            pending=() if self.is_boundary else (self.branch,),
-            counted=(self.branch,) if self.is_boundary else (),
+            pending=() if boundary else names,
+            counted=names if boundary else (),
             calls=tuple(self.places),
         )
 
@@ -97,15 +98,19 @@ def commit(new: Commit) -> Decide:
 
     def decide(view: View) -> Batch:
         lane = view.lanes.get(new.branch)
-        done = _written(new, view)
+        done = _written(new, view) if view.checkpoints else None
         if done is not None:
             return Batch(answer=done)
         session = view.session
         if session is not None and session.uid != new.uid:
             raise Stale
         _refuse(new, view, lane)
-        row = _row(new, view, session, lane)
-        puts: list[Row] = [row, _lane(new, view, lane, row), _session(new, view, session, lane, row)]
+        sequence = 1 if session is None else session.sequence + 1
+        line = _session(new, view, session, lane, sequence)
+        branch = _lane(new, view, lane, sequence)
+        row = _row(new, sequence, lane, _took(new, view, lane))
+        head = Head(sequence, row.id, row.digest, row.state_digest)
+        puts: list[Row] = [row, msgspec.structs.replace(branch, head=head), line]
         if new.keyframe is not None:
             puts.append(KeyframeRow(row.sequence, new.keyframe, new.keyframe_refs))
         for at, place in new.places.items():
@@ -154,8 +159,7 @@ def _has(row: CheckpointRow | Unreadable, id_: str) -> bool:
     return isinstance(row, Unreadable) or row.id == id_
 
 
-def _row(new: Commit, view: View, session: SessionRow | None, lane: LaneRow | None) -> CheckpointRow:
-    sequence = 1 if session is None else session.sequence + 1
+def _row(new: Commit, sequence: int, lane: LaneRow | None, took: Took | None) -> CheckpointRow:
     head = None if lane is None else lane.head
     id_ = new.id if new.id is not None else make_id(sequence, new.uid, new.tail)
     parent = None if head is None else head.digest
@@ -170,7 +174,7 @@ def _row(new: Commit, view: View, session: SessionRow | None, lane: LaneRow | No
         checkpoint_digest(id_=id_, parent=parent, state=new.state_digest, sequence=sequence, fields=new.fields),
         new.size_bytes,
         new.keyframe is not None,
-        _took(new, view, lane),
+        took,
         new.fields,
         new.delta,
         new.refs,
@@ -196,11 +200,11 @@ def _took(new: Commit, view: View, lane: LaneRow | None) -> Took | None:
     return Took(lane.run, lane.journal, count, stood_at(lane)) if count else None
 
 
-def _lane(new: Commit, view: View, lane: LaneRow | None, row: CheckpointRow) -> LaneRow:
+def _lane(new: Commit, view: View, lane: LaneRow | None, sequence: int) -> LaneRow:
+    """The branch after this checkpoint, but for its head."""
     before = LaneRow(new.branch) if lane is None else lane
     change: dict[str, object] = {
-        "head": Head(row.sequence, row.id, row.digest, row.state_digest),
-        "journal": row.sequence,
+        "journal": sequence,
         "status": new.totals.status,
         "reason": new.totals.reason,
     }
@@ -209,19 +213,18 @@ def _lane(new: Commit, view: View, lane: LaneRow | None, row: CheckpointRow) -> 
     if (new.undoable or new.takes_up) and before.head is not None:
         parked = len(view.pending.get(new.branch, ()))
         change |= {"undo": before.head.sequence, "undo_journal": before.journal, "undo_calls": parked}
+    if new.lease is None and (before.entered or before.claim is not None):
+        # A run that was silent for longer than its lease may yet wake: it must not write behind a head that moved.
+        change["token"] = before.token + 1
     after: LaneRow = msgspec.structs.replace(before, **change)
     if new.lease is None:
-        # A run that was silent for longer than its lease may yet wake: it must not write behind a head that moved.
-        silent = after.entered or after.claim is not None
-        return msgspec.structs.replace(after, token=after.token + 1) if silent else after
+        return after
     if new.ends_run:
         return ended(after, completed=True) if new.is_boundary else let_go(after)
     return renewed(after, view, new.lease) if aged(after, view, new.lease) else after
 
 
-def _session(
-    new: Commit, view: View, session: SessionRow | None, lane: LaneRow | None, row: CheckpointRow
-) -> SessionRow:
+def _session(new: Commit, view: View, session: SessionRow | None, lane: LaneRow | None, sequence: int) -> SessionRow:
     totals = new.totals
     if session is None:
         session = SessionRow(new.session, new.uid, totals.at_us, totals.at_us)
@@ -229,7 +232,7 @@ def _session(
         session,
         updated_us=totals.at_us,
         touched=view.fresh,
-        sequence=row.sequence,
+        sequence=sequence,
         checkpoints=session.checkpoints + 1,
         lanes=session.lanes + (lane is None),
         logical_bytes=session.logical_bytes + new.size_bytes,

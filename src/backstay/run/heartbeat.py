@@ -29,15 +29,18 @@ class Heartbeat:
         self._runs: set[Beating] = set()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._pause_s = 0.0  # how long the thread waits now, at most
 
     def add(self, run: Beating) -> None:
         """Look after a run from now on."""
         with self._changed:
             self._runs.add(run)
+            # Woken only for a run that is to be looked at sooner: to wake it costs each run a switch of threads.
+            if self._thread is not None and run.lease_s / _LOOKS_PER_LEASE < self._pause_s:
+                self._changed.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._look_after, name="backstay-heartbeat", daemon=True)
                 self._thread.start()
-            self._changed.notify()
 
     def discard(self, run: Beating) -> None:
         """It has ended. The thread notices when it next looks: waking it would cost each run a switch."""
@@ -50,8 +53,8 @@ class Heartbeat:
                 if not self._runs:
                     self._thread = None
                     return
-                shortest = min(run.lease_s for run in self._runs)
-                self._changed.wait(shortest / _LOOKS_PER_LEASE)
+                self._pause_s = min([run.lease_s for run in self._runs]) / _LOOKS_PER_LEASE
+                self._changed.wait(self._pause_s)
                 runs = list(self._runs)
             for run in runs:
                 run.beat()

@@ -394,10 +394,10 @@ class LiveJournal:
         """Around every write: a failed write ends the run, because it is not known how much of it is recorded."""
         self.refuse_ended()
         try:
-            with self.heeding_fence():
-                yield
-        except FencedError:
-            raise
+            yield
+        except FencedError as error:  # as `heeding_fence` does, without a second context for every call
+            self._note_fenced()
+            raise fenced(self.lease)[1] from error
         except BaseException as error:
             if not isinstance(error, InvalidInputError):  # refused before anything was written
                 self.broken = error

@@ -1,7 +1,7 @@
 """One session's history as the hall reads and writes it: load, plan, write. Session and Run share it.
 
 A History keeps what is known of the heads it wrote, so that a commit costs what changed, and where each branch was last
-seen (see looks), so that it never writes over what its caller has not seen.
+seen (Looks), so that it never writes over what its caller has not seen.
 
 Here is decided what a commit writes. Always a delta; and a *keyframe*, a whole copy, when reading would otherwise take
 more than about twice the state, or when the deltas since the last one are five times its size, so that damage to one of
@@ -11,39 +11,41 @@ them does not reach far.
 from __future__ import annotations
 
 import contextlib
-import secrets
+import contextvars
+import os
+import sys
+import threading
 from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
+from backstay.codec import all_text
 from backstay.delta import Known, Record, advance, know, whole
 from backstay.errors import ConflictError, CorruptionError, InvalidInputError
 from backstay.hints import NEWEST_INTACT
 from backstay.ids import TAIL_BYTES, UID_BYTES
-from backstay.model import ANY, MAX_STATE_BYTES, NOTHING, Checkpoint, SessionId, StateDict
+from backstay.model import ANY, MAX_STATE_BYTES, NOTHING, Checkpoint, Mark, SessionId, State, StateDict
 from backstay.port import Ask, Backend, Batch, BlobsAbsentError, CallKey, CheckpointRow, LaneRow, Stale, View
 from backstay.port.rows import Head
 from backstay.rules import refusals
 from backstay.rules.commit import Commit, Totals, commit
 from backstay.rules.refusals import Lease
-from backstay.sealing import pack_blob, seal_delta, seal_keyframe, spill, spilled
+from backstay.sealing import pack_blob, seal_keyframe, spill, spill_delta, spilled
 from backstay.store.events import Events
-from backstay.store.fields import (
-    Fields,
-    Given,
-    check_state,
-    encode_fields,
-    make_fields,
-    read_fields,
-    to_checkpoint,
-    to_totals,
-)
-from backstay.store.looks import Looks, Place
+from backstay.store.fields import Fields, Given, check_state, encode_fields, make_fields, read_fields, to_checkpoint
 from backstay.store.reading import Loaded, load
 from backstay.store.refs import Ref, Refs
 
+Place = str | Mark
+
+# The task that calls, where the call itself is made in another thread (backstay.aio).
+caller: contextvars.ContextVar[object | None] = contextvars.ContextVar("backstay_caller", default=None)
+
 RACES = 100  # tries of a write that expects nothing before it gives up and reports the conflict
 
+_STATES = frozenset({dict, State})  # whatever else is given is looked at closely
 _NO_TOTALS = Totals(None, "in_progress", None, None, b"", 0)
 _MIN_DELTA_WEIGHT = 1024  # reading a row costs something, however small it is
 _SLACK_BYTES = 4096
@@ -70,7 +72,7 @@ class History:
     def load(self, ref: Ref, *, salvage: bool = False) -> Loaded:
         """The state at a ref with where it was read: one read for a branch or a tag."""
         if isinstance(ref, str) and ref:
-            found = self._read(self.refs.text(ref), salvage=salvage)
+            found = self._read(ref if ref.isascii() else self.refs.text(ref), salvage=salvage)
             if found is not None:
                 return found
         row = self.refs.row(ref)
@@ -160,7 +162,8 @@ class History:
 
         With Fields instead of what a caller says, all of them are as given: a checkpoint that was made elsewhere.
         """
-        check_state(state)
+        if type(state) not in _STATES or not all_text(map(type, state)):
+            check_state(state)
         draft = Commit(
             self.id,
             branch,
@@ -180,19 +183,15 @@ class History:
         )
         for _ in range(RACES):
             with contextlib.suppress(Stale):
-                tip = None if root else self._tip(branch, expect, draft)
+                tip = None if root else self._tips.get(branch)
                 if root:
                     session = self.backend.read(Ask(self.id)).session
                     self._uid = None if session is None else session.uid
+                elif tip is None or (expect is not ANY and tip.head.id != expect):
+                    tip = self._tip(branch, expect, draft)
                 uid = self._uid if tip is None else tip.uid
-                parent = None if tip is None else tip.fields
-                fields = given
-                if not isinstance(fields, Fields):
-                    fields = make_fields(fields, parent, state, branch=branch, agent=self.agent)
-                draft = msgspec.structs.replace(draft, expect=None if tip is None else tip.head.id)
-                plan = Plan(tip, state, uid=uid, fields=fields, commit=draft, frozen=frozen)
                 try:
-                    return self._written(branch, plan)
+                    return self._written(tip, uid, state, given, draft, frozen=frozen)
                 except ConflictError:
                     self.forget(branch)
                     if expect is not ANY or id_ is not None or root:
@@ -200,8 +199,18 @@ class History:
         message = f"session {self.id!r}: branch {branch!r} moved {RACES} times while this commit was tried"
         raise ConflictError(message, hint="try again, or use a branch of its own")
 
-    def _written(self, branch: str, plan: Plan) -> Checkpoint:
-        new = plan.commit
+    def _written(
+        self,
+        tip: Tip | None,
+        uid: bytes | None,
+        state: StateDict,
+        given: Given | Fields,
+        draft: Commit,
+        *,
+        frozen: bool,
+    ) -> Checkpoint:
+        plan = Plan(tip, state, uid=uid, given=given, agent=self.agent, commit=draft, frozen=frozen)
+        branch, new = draft.branch, plan.commit
         try:
             row = self.backend.write(new.ask, commit(new)).answer
         except BlobsAbsentError:  # a deletion took some that were thought to be kept
@@ -212,7 +221,7 @@ class History:
             raise
         tip = self._tips[branch] = plan.tip(row)
         self.looks.moved(branch, row.id)
-        made = self.checkpoint(row, tip.fields)
+        made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields)
         if self.events.listeners["checkpoint"]:
             self.events.emit("checkpoint", made)
         return made
@@ -222,9 +231,6 @@ class History:
 
         A head that is not the expected one is refused by the rule itself, which knows what else stands against it.
         """
-        tip = self._tips.get(branch)
-        if tip is not None and (expect is ANY or tip.head.id == expect):
-            return tip
         try:
             found = load(self.backend, self.id, branch)
         except CorruptionError:
@@ -268,6 +274,59 @@ class History:
         self.backend.write(new.ask, decide)
 
 
+class Looks:
+    """Where a Session's users last saw each branch: what a commit of a plain dict expects.
+
+    Tasks and threads may share a Session. Each remembers where it last saw a branch itself; one that never looked goes
+    by the Session's last look, which other tasks' commits do not move: a ConflictError too many, never a lost turn. To
+    have looked and found nothing is to have seen NOTHING.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, Place] = {}
+        self._by_caller: WeakKeyDictionary[Any, dict[str, Place]] = WeakKeyDictionary()
+
+    def saw(self, branch: str, place: Place) -> None:
+        """A look: by this caller, and the Session's last."""
+        self._last[branch] = place
+        self.moved(branch, place)
+
+    def moved(self, branch: str, place: Place) -> None:
+        """This caller's own commit."""
+        self._by_caller.setdefault(_caller(), {})[branch] = place
+
+    def expected(self, branch: str) -> Place:
+        """What a commit of this caller expects; ANY if nobody has looked."""
+        own = self._by_caller.get(_caller())
+        if own is not None and branch in own:
+            return own[branch]
+        return self._last.get(branch, ANY)
+
+    def followed(self, branch: str, gone: str, place: str) -> None:
+        """A checkpoint was deleted through this Session: those who saw it see where the branch is now."""
+        for seen in (self._last, *self._by_caller.values()):
+            if seen.get(branch) == gone:
+                seen[branch] = place
+
+    def forget(self, branch: str) -> None:
+        """The branch was deleted."""
+        for seen in (self._last, *self._by_caller.values()):
+            seen.pop(branch, None)
+
+
+def _caller() -> object:
+    task = caller.get()
+    if task is not None:
+        return task
+    loops = sys.modules.get("asyncio")
+    if loops is not None:
+        try:
+            task = loops.current_task()
+        except RuntimeError:
+            task = None
+    return threading.current_thread() if task is None else task
+
+
 class Tip(msgspec.Struct, frozen=True):
     """A branch's head: what is known of its state, and what the chain behind it weighs.
 
@@ -291,7 +350,7 @@ def tip_of(loaded: Loaded) -> Tip:
         loaded.row.head,
         read_fields(loaded.row),
         know(loaded.state),
-        sum(map(_weight, loaded.deltas)),
+        sum([max(_MIN_DELTA_WEIGHT, size) for size in loaded.deltas]),
         loaded.keyframe_bytes,
         loaded.touched,
         loaded.blobs,
@@ -309,7 +368,8 @@ class Plan:
         state: StateDict,
         *,
         uid: bytes | None,
-        fields: Fields,
+        given: Given | Fields,
+        agent: str | None,
         commit: Commit,
         frozen: bool = False,
     ) -> None:
@@ -322,48 +382,65 @@ class Plan:
             known = know(state)
         else:
             delta, pieces, known = advance(before, state, frozen=frozen)
-            touched = tip.touched | _keys_in(before, known)
-        if known.size_bytes > MAX_STATE_BYTES:
-            message = f"the state has {known.size_bytes:,} bytes, more than the limit of {MAX_STATE_BYTES:,}"
+            touched = tip.touched
+            old = before.tree.children
+            for key, tree in known.tree.children.items():
+                if old.get(key) is not tree and key not in touched:  # a tree that `advance` went into is another
+                    touched |= {key}
+        size = known.tree.size
+        if size > MAX_STATE_BYTES:
+            message = f"the state has {size:,} bytes, more than the limit of {MAX_STATE_BYTES:,}"
             raise InvalidInputError(message, hint="keep large things outside and store where they are")
         keyframe: Record | None = None
-        weight = 0 if delta is None else _weight(delta.size_bytes + sum(map(len, pieces.values())))
-        if tip is None or delta is None or _keyframe_is_due(tip, weight, known):
+        self._weight = 0
+        due = tip is None or delta is None
+        if tip is not None and delta is not None:
+            self._weight = max(_MIN_DELTA_WEIGHT, len(delta.ops) + len(delta.body))
+            if pieces:  # large values are read with their delta
+                self._weight += sum(map(len, pieces.values()))
+            weight = tip.weight + self._weight
+            due = tip.keyframe_bytes + weight > _READ_AT_MOST * size + _SLACK_BYTES
+            due |= weight > _REACH * tip.keyframe_bytes + _SLACK_BYTES
+        if due:
             keyframe, more = whole(state, touched)
             if delta is not None and delta.size_bytes > _KEEP_DELTA_BELOW * keyframe.size_bytes:
                 delta, pieces = None, {}
             pieces = {**pieces, **more}
+        fields = given
+        if not isinstance(fields, Fields):
+            parent = None if tip is None else tip.fields
+            fields = make_fields(fields, parent, state, branch=commit.branch, agent=agent)
         self._tip, self._known, self._touched, self._fields, self._pieces = tip, known, touched, fields, pieces
-        self._weight = weight
-        uid = uid or secrets.token_bytes(UID_BYTES)
-        tail = secrets.token_bytes(TAIL_BYTES)
-        self.commit = self._sealed(commit, uid, tail, delta, keyframe, None if before is None else before.digest)
-
-    def _sealed(
-        self, commit: Commit, uid: bytes, tail: bytes, delta: Record | None, keyframe: Record | None, base: bytes | None
-    ) -> Commit:
-        state = self._known.digest
-        change: dict[str, object] = {}
-        blobs = {digest: pack_blob(piece) for digest, piece in self._fresh_pieces()} if self._pieces else {}
-        if delta is not None and base is not None:
-            data, parts = spill(seal_delta(delta, uid=uid, tail=tail, base=base, state=state))
-            change |= {"delta": data, "refs": (*delta.refs, *spilled(data))}
-            blobs |= parts
-        if keyframe is not None:
-            data, parts = spill(seal_keyframe(keyframe, uid=uid, tail=tail, state=state))
-            change |= {"keyframe": data, "keyframe_refs": (*keyframe.refs, *spilled(data))}
-            blobs |= parts
-        return msgspec.structs.replace(
+        uid = uid or os.urandom(UID_BYTES)
+        tail = os.urandom(TAIL_BYTES)
+        change: dict[str, Any] = {}
+        if delta is not None and before is not None:
+            base, digest = before.tree.digest, known.tree.digest
+            change["delta"], change["refs"], change["blobs"] = spill_delta(
+                delta, uid=uid, tail=tail, base=base, state=digest
+            )
+        if keyframe is not None or pieces:
+            self._add_keyframe(change, keyframe, uid, tail)
+        self.commit: Commit = msgspec.structs.replace(
             commit,
+            expect=None if tip is None else tip.head.id,
             uid=uid,
             tail=tail,
-            fields=encode_fields(self._fields),
-            state_digest=state,
-            size_bytes=self._known.size_bytes,
-            totals=to_totals(self._fields),
-            blobs=blobs,
+            fields=encode_fields(fields),
+            state_digest=known.tree.digest,
+            size_bytes=size,
+            totals=Totals(fields.agent, fields.status, fields.reason, fields.step, fields.total, fields.at_us),
             **change,
         )
+
+    def _add_keyframe(self, change: dict[str, Any], keyframe: Record | None, uid: bytes, tail: bytes) -> None:
+        """What a commit has that is more than a small delta: a keyframe, and blobs."""
+        blobs = {digest: pack_blob(piece) for digest, piece in self._fresh_pieces()} | change.get("blobs", {})
+        if keyframe is not None:
+            data, parts = spill(seal_keyframe(keyframe, uid=uid, tail=tail, state=self._known.digest))
+            change |= {"keyframe": data, "keyframe_refs": (*keyframe.refs, *spilled(data))}
+            blobs |= parts
+        change["blobs"] = blobs
 
     def _fresh_pieces(self) -> list[tuple[bytes, bytes]]:
         kept = frozenset[bytes]() if self._tip is None else self._tip.blobs
@@ -377,29 +454,11 @@ class Plan:
     def tip(self, row: CheckpointRow) -> Tip:
         """The tip once the commit is written as this row."""
         before, commit = self._tip, self.commit
+        head = Head(row.sequence, row.id, row.digest, row.state_digest)
         blobs = frozenset[bytes]() if before is None else before.blobs
         if self._pieces:
             blobs |= self._pieces.keys()
         if before is None or commit.keyframe is not None:
-            return Tip(commit.uid, row.head, self._fields, self._known, 0, self._known.size_bytes, frozenset(), blobs)
+            return Tip(commit.uid, head, self._fields, self._known, 0, commit.size_bytes, frozenset(), blobs)
         weight = before.weight + self._weight
-        return Tip(commit.uid, row.head, self._fields, self._known, weight, before.keyframe_bytes, self._touched, blobs)
-
-
-def _weight(size_bytes: int) -> int:
-    """The cost of reading a delta, its large values included."""
-    return max(_MIN_DELTA_WEIGHT, size_bytes)
-
-
-def _keyframe_is_due(tip: Tip, delta_weight: int, known: Known) -> bool:
-    weight = tip.weight + delta_weight
-    reading = tip.keyframe_bytes + weight
-    return (
-        reading > _READ_AT_MOST * known.size_bytes + _SLACK_BYTES or weight > _REACH * tip.keyframe_bytes + _SLACK_BYTES
-    )
-
-
-def _keys_in(before: Known, after: Known) -> frozenset[str]:
-    """The top-level keys whose trees are not the same object: those that `advance` went into."""
-    old = before.tree.children
-    return frozenset([key for key, tree in after.tree.children.items() if old.get(key) is not tree])
+        return Tip(commit.uid, head, self._fields, self._known, weight, before.keyframe_bytes, self._touched, blobs)

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from backstay.delta import Rebuilt, Record, rebuild, refs_of
+from backstay.delta import Rebuilt, Record, rebuild
 from backstay.errors import CorruptionError
 from backstay.model import StateDict
 from backstay.port import Backend, CheckpointRow, LaneRow, Records, SessionRow
-from backstay.sealing import open_blob, open_delta, open_keyframe, salvage, unspill
+from backstay.sealing import open_blob, open_delta, open_deltas, open_keyframe, salvage, unspill
 
 _EMPTY_SHAPE = Record(b"\x90", b"")
 
@@ -62,29 +62,42 @@ def _opened(records: Records, session: SessionRow, *, salvage: bool) -> Loaded:
     row = records.rows[-1]
     if not isinstance(row, CheckpointRow):
         raise CorruptionError(row.why)
-    chain = _chain(records, session.uid, salvaging=salvage)
-    wanted = refs_of(chain)
-    rebuilt: Rebuilt = rebuild(chain, _pieces(wanted, records.blobs, salvaging=salvage), salvage=salvage)
+    chain = [_keyframe(records, session.uid, salvaging=salvage)]
     oldest = records.rows[0]
+    if salvage:
+        chain += _salvaged(records, session.uid)
+    elif len(records.rows) > 1:
+        deltas: list[tuple[bytes, bytes, bytes]] = []
+        for delta in records.rows[1:]:
+            if not isinstance(delta, CheckpointRow):
+                raise CorruptionError(delta.why)
+            deltas.append((delta.delta, delta.tail, delta.state_digest))
+        base = oldest.state_digest if isinstance(oldest, CheckpointRow) else b""
+        chain += open_deltas(deltas, records.blobs, uid=session.uid, base=base)
+    wanted: set[bytes] = set()
+    sizes: list[int] = []
+    for record in chain:
+        wanted.update(record.refs)
+        sizes.append(len(record.ops) + len(record.body))
+    pieces = _pieces(wanted, records.blobs, salvaging=salvage) if wanted else {}
+    rebuilt: Rebuilt = rebuild(chain, pieces, salvage=salvage)
     return Loaded(
         session,
         records.lane,
         row,
         rebuilt.state,
         rebuilt.touched,
-        tuple([_weight(record, records.blobs) for record in chain[1:]]),
+        tuple(sizes[1:]),
         oldest.size_bytes if isinstance(oldest, CheckpointRow) else row.size_bytes,
         frozenset(wanted),
     )
 
 
-def _chain(records: Records, uid: bytes, *, salvaging: bool) -> list[Record]:
-    """The records of a state: a keyframe, then deltas."""
-    oldest, *rest = records.rows
-    chain = [_keyframe(records, uid, salvaging=salvaging)]
-    before = oldest
+def _salvaged(records: Records, uid: bytes) -> list[Record]:
+    """The deltas of a state; the shape of one that does not open."""
+    before, *rest = records.rows
+    chain: list[Record] = []
     for row in rest:
-        record = None
         try:
             if not isinstance(row, CheckpointRow):
                 raise CorruptionError(row.why)
@@ -92,8 +105,6 @@ def _chain(records: Records, uid: bytes, *, salvaging: bool) -> list[Record]:
             base = before.state_digest if isinstance(before, CheckpointRow) else b""
             record = open_delta(data, uid=uid, tail=row.tail, base=base, state=row.state_digest)
         except CorruptionError:
-            if not salvaging:
-                raise
             record = _shape(row.delta if isinstance(row, CheckpointRow) else b"", records.blobs)
         chain.append(record)
         before = row

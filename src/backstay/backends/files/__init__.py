@@ -47,7 +47,7 @@ from backstay.port import (
     live_lanes,
 )
 from backstay.port.lease import clock_us
-from backstay.port.rows import marks_of
+from backstay.port.row_codec import marks_of
 from backstay.port.tables import is_wanted
 
 _POLL_S = 0.01

@@ -31,8 +31,7 @@ from backstay.port import (
     Unreadable,
     View,
 )
-from backstay.port.row_codec import open_call, open_checkpoint, open_name, open_session
-from backstay.port.rows import marks_of
+from backstay.port.row_codec import marks_of, open_call, open_checkpoint, open_name, open_session
 from backstay.port.tables import Tables
 
 _LOST = 0  # where a row stands that was in a lost line: the place of the journal's first line

@@ -37,7 +37,8 @@ from backstay.port import (
     live_lanes,
 )
 from backstay.port.lease import clock_us
-from backstay.port.rows import key_of, kind_of, marks_of
+from backstay.port.row_codec import marks_of
+from backstay.port.rows import key_of, kind_of
 from backstay.port.tables import Tables
 
 Place = tuple[bool, str]  # hidden, and the session's id

@@ -38,8 +38,7 @@ from backstay.port import (
     refuse_unknown,
 )
 from backstay.port.lease import clock_us
-from backstay.port.row_codec import is_foreign, open_call, open_checkpoint, open_name, open_session
-from backstay.port.rows import marks_of
+from backstay.port.row_codec import is_foreign, marks_of, open_call, open_checkpoint, open_name, open_session
 
 LOOK = "SELECT {schema}.look_2(" + ", ".join(["%s"] * 16) + ")"
 HOLD = LOOK.replace("look_2", "hold_2")

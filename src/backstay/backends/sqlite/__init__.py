@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from backstay.backends.sqlite import batches, history, listing, store_file, upkeep
+import apsw
+
+from backstay.backends.sqlite import batches, history, listing, schema, store_file, upkeep, views
 from backstay.backends.sqlite.connections import Connection, connect, connect_export, translated
 from backstay.backends.sqlite.forking import FORK_PATIENCE_S, let_go, register, unregister
 from backstay.backends.sqlite.group_commit import GroupCommit
 from backstay.backends.sqlite.readers import Readers
-from backstay.backends.sqlite.views import find_line, look
+from backstay.backends.sqlite.views import find_line
 from backstay.errors import BackstayError, ClosedError, CorruptionError, UnsupportedError
 from backstay.model import Problem
 from backstay.port import (
@@ -42,6 +45,7 @@ _GLANCE_S = 0.01  # how often `wait` looks whether anybody has written
 
 # What a column of a file from outside can make Python say: nobody has kept others from writing text for a number.
 _NONSENSE = (TypeError, ValueError, LookupError, ArithmeticError)
+_SPOKEN = (apsw.Error, BackstayError, UnicodeError, OverflowError)  # what `translated` knows, or was said already
 
 T = TypeVar("T")
 
@@ -80,10 +84,10 @@ class SqliteBackend:
         self._group: GroupCommit | None = None
         try:
             with translated(f"opening {self.path}"):
-                self._readers = Readers(make)
+                self._readers = Readers(make, moved=schema.settle)
                 if writer is not None:
-                    begun = self._writer.begin
-                    self._group = GroupCommit(writer, self.path, begun=begun, durability=durability)
+                    moved = self._writer.settle
+                    self._group = GroupCommit(writer, self.path, moved=moved, durability=durability)
         except BaseException:
             if writer is not None:
                 writer.close()
@@ -103,13 +107,13 @@ class SqliteBackend:
     # one session
 
     def read(self, ask: Ask) -> View:
-        return self._read(lambda connection: look(connection, ask, fresh=connection.last_touched + 1)[1])
+        return self._read(lambda connection: views.look(connection, ask, fresh=batches.last_touched(connection) + 1)[1])
 
     def write(self, ask: Ask, decide: Decide) -> View:
-        return self._write(lambda connection: self._writer.write(connection, ask, decide))
+        return self._write(partial(self._writer.write, ask, decide))
 
     def state(self, session: str, ref: str | int, *, salvage: bool = False, without: Collection[int] = ()) -> Records:
-        return self._read(lambda connection: history.state(connection, session, ref, salvage=salvage, without=without))
+        return self._read(partial(views.state, session, ref, salvage=salvage, without=without))
 
     def ancestors(self, session: str, sequence: int, *, limit: int) -> Sequence[CheckpointRow | Unreadable]:
         return self._read(lambda connection: history.ancestors(connection, session, sequence, limit))
@@ -149,7 +153,7 @@ class SqliteBackend:
         self._write(lambda connection: batches.put_blobs(connection, blobs))
 
     def blobs(self, digests: Collection[bytes]) -> Mapping[bytes, bytes]:
-        return self._read(lambda connection: history.blobs(connection, digests))
+        return self._read(lambda connection: views.blobs(connection, digests))
 
     # news
 
@@ -172,8 +176,8 @@ class SqliteBackend:
 
     def check(self) -> Iterator[Problem]:
         self._refuse_child()
-        with translated("checking the store"), self._readers.borrow() as connection:
-            problems = upkeep.check(connection)
+        with translated("checking the store"):
+            problems = self._readers.read(upkeep.check, settled=False)
         yield from problems
 
     def tend(self, *, repair: bool = False) -> Sequence[str]:
@@ -200,19 +204,22 @@ class SqliteBackend:
         unregister(self)
 
     def _write(self, job: Callable[[Connection], T], *, alone: bool = False) -> T:
-        self._refuse_child()
+        if self._pid != os.getpid():
+            self._refuse_child()
         if self._group is None:
             raise UnsupportedError(f"{self.path} is an export: it is only read", hint="backstay import takes it in")
         return self._group.run(job, alone=alone)
 
     def _read(self, job: Callable[[Connection], T]) -> T:
-        self._refuse_child()
+        if self._pid != os.getpid():
+            self._refuse_child()
         try:
-            with translated("reading the store"), self._readers.borrow() as connection:
-                batches.last_touched(connection)
-                return job(connection)
+            return self._readers.read(job)
+        except _SPOKEN:
+            with translated("reading the store"):
+                raise
         except _NONSENSE as error:
-            if self._group is not None or isinstance(error, BackstayError):
+            if self._group is not None:
                 raise
             raise CorruptionError(f"{self.path} is damaged: a row of it means nothing") from error
 

@@ -5,7 +5,7 @@ The order: blobs, the session's line, its other rows, then what is dropped, then
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import apsw
@@ -28,13 +28,11 @@ from backstay.port import (
     Kind,
     LaneRow,
     More,
-    Row,
     SessionRow,
     TagRow,
     View,
 )
-from backstay.port.row_codec import is_foreign, pack
-from backstay.port.rows import kind_of, marks_of
+from backstay.port.row_codec import is_foreign, pack_all
 
 _NEWEST_ERA = "SELECT max(value) FROM lookup WHERE what = ?"
 _NEWEST_TOUCHED = (
@@ -65,8 +63,7 @@ _DROP_ALL_REFS = "DELETE FROM refs WHERE sid = ?"
 _PUT_REF = "INSERT OR IGNORE INTO refs(sid, kind, number, digest) VALUES(?, ?, ?, ?)"
 
 
-_REFERRING = (CheckpointRow, KeyframeRow)
-_NAMED = (LaneRow, TagRow)
+_REFERRING = frozenset({CheckpointRow, KeyframeRow})
 
 
 class Writer:
@@ -79,11 +76,12 @@ class Writer:
     def __init__(self) -> None:
         self._last = 0
 
-    def begin(self, connection: Connection) -> None:
-        """At the begin of a transaction that nobody else can write beside."""
+    def settle(self, connection: Connection) -> None:
+        """Another connection has written: at the begin of a transaction that nobody else can write beside."""
+        schema.settle(connection, writing=True)
         self._last = max(self._last, last_touched(connection, writing=True))
 
-    def write(self, connection: Connection, ask: Ask, decide: Decide) -> View:
+    def write(self, ask: Ask, decide: Decide, connection: Connection) -> View:
         """One write, inside a transaction."""
         line, view = look(connection, ask, fresh=self._last + 1)
         batch = decide(view)
@@ -93,7 +91,10 @@ class Writer:
             assert isinstance(batch, Batch)  # noqa: S101 - a rule looks again once
         if batch.puts or batch.drops:
             work = _Work(connection, line)
-            work.apply(batch)
+            try:
+                work.apply(batch)
+            except OverflowError as error:
+                raise CorruptionError("a row has a number that no store can hold") from error
             self._last = max(self._last, work.touched)
             if work.sinks:
                 connection.execute(schema.PUT_META, (schema.TOUCHED_FLOOR, self._last))
@@ -102,10 +103,9 @@ class Writer:
 
 
 def last_touched(connection: Connection, *, writing: bool = False) -> int:
-    """The largest `touched` that was ever put; FormatError if the store uses what this version does not know."""
-    if connection.moved():
-        meta = schema.meta(connection, writing=writing)
-        connection.settle(max(_newest_touched(connection, writing=writing), meta.get(schema.TOUCHED_FLOOR, 0)))
+    """The largest `touched` that was ever put, as of when another connection last wrote."""
+    if connection.last_touched is None:
+        connection.last_touched = max(_newest_touched(connection, writing=writing), connection.floor)
     return connection.last_touched
 
 
@@ -130,28 +130,30 @@ class _Work:
         self._execute = connection.execute
         self._sid = 0 if line is None else line.sid
         self._row = None if line is None else line.row
+        self._name = None if line is None or line.name is None else line.name.name  # looked at in this transaction
+        self._marks = 0 if line is None else line.marks
         self._released: set[bytes] = set()
         self.touched = 0
         self.sinks = False  # the largest `touched` may now be smaller than it was
 
     def apply(self, batch: Batch) -> None:
         """Write it, all or nothing: the caller takes back what an error left half done."""
-        try:
-            self._apply(batch)
-        except OverflowError as error:
-            raise CorruptionError("a row has a number that no store can hold") from error
-
-    def _apply(self, batch: Batch) -> None:
-        refs = {ref for row in batch.puts if isinstance(row, _REFERRING) for ref in row.refs or ()}
+        refs: set[bytes] = set()
+        for row in batch.puts:
+            if type(row) in _REFERRING and row.refs:  # type: ignore[union-attr]
+                refs.update(row.refs)  # type: ignore[union-attr]
         if refs:
             self._put_blobs(refs, batch)
-        for row in batch.puts:
-            if isinstance(row, SessionRow):
-                self._put_line(row)
-        if self._row is None:
+        lines = [row for row in batch.puts if type(row) is SessionRow]
+        if not lines and self._row is None:
             return
-        for row in batch.puts:
-            self._put(row, self._row.uid)
+        uid = (lines[-1] if lines else self._row).uid  # type: ignore[union-attr]
+        packed = pack_all(batch.puts, uid)
+        for row, body, _ in packed:
+            if type(row) is SessionRow:
+                self._put_line(row, body)
+        for row, body, index in packed:
+            _PUT[type(row)](self, row, body, index)
         for kind, key in batch.drops:
             self._drop(kind, key)
         if self._released:
@@ -167,51 +169,73 @@ class _Work:
                 raise BlobsAbsentError(absent)
         put_blobs(self._connection, {ref: batch.blobs[ref] for ref in refs - unknown})
 
-    def _put_line(self, row: SessionRow) -> None:
+    def _put_line(self, row: SessionRow, body: bytes) -> None:
         before = self._row
         if before is None:
             self._sid = _new_sid(self._connection)
-        elif (before.hidden, before.id) != (row.hidden, row.id):
-            self._execute(_DROP_ROW, (self._sid, Kind.SESSION, before.id))
-        self._execute(_PUT_ROW, (self._sid, Kind.SESSION, row.id, row.touched, pack(row, row.uid)))
-        self._lead(set() if before is None else line_entries(before, self._sid), line_entries(row, self._sid))
+        elif before.hidden is not row.hidden or before.id != row.id:
+            self._execute(_DROP_ROW, (self._sid, 0, before.id))
+        self._execute(_PUT_ROW, (self._sid, 0, row.id, row.touched, body))
+        if (
+            before is None
+            or before.touched >> schema.ERA_BITS != row.touched >> schema.ERA_BITS
+            or (before.hidden, before.id, before.uid) != (row.hidden, row.id, row.uid)
+        ):
+            self._lead(set() if before is None else line_entries(before, self._sid), line_entries(row, self._sid))
         self.touched = max(self.touched, row.touched)
         self.sinks |= before is not None and row.touched < before.touched
         self._row = row
 
-    def _put(self, row: Row, uid: bytes) -> None:
-        if isinstance(row, CheckpointRow):
-            self._put_checkpoint(row, uid)
-        elif isinstance(row, _NAMED):
-            self._put_name(row, uid)
-        elif isinstance(row, KeyframeRow):
-            columns = key_of(self._sid, _checked(row.sequence)), row.data
-            new = self._insert(_NEW_KEYFRAME, columns)
-            if not new:
-                self._execute(_PUT_KEYFRAME, columns)
-            self._refer(row, new=new)
-        elif isinstance(row, CallRow):
-            make_on_demand(self._connection, "calls")
-            journals.put(self._connection, self._sid, uid, row)
+    def put_nothing(self, row: SessionRow, body: bytes, index: int) -> None:
+        """The line: it is put before all others."""
 
-    def _put_name(self, row: LaneRow | TagRow, uid: bytes) -> None:
-        marks = marks_of(row) if isinstance(row, LaneRow) else 0
-        before: Any = self._execute(_NAME, (self._sid, row.name)).fetchone()
-        self._execute(_PUT_ROW, (self._sid, Kind.NAME, row.name, marks, pack(row, uid)))
+    def put_keyframe(self, row: KeyframeRow, _body: bytes, _index: int) -> None:
+        """A keyframe and what it refers to."""
+        columns = key_of(self._sid, _checked(row.sequence)), row.data
+        new = self._insert(_NEW_KEYFRAME, columns)
+        if not new:
+            self._execute(_PUT_KEYFRAME, columns)
+        if row.refs or not new:
+            self._refer(Kind.KEYFRAME, row, new=new)
+
+    def put_call(self, row: CallRow, body: bytes, _index: int) -> None:
+        """A call."""
+        if not self._connection.tables.get("calls"):
+            make_on_demand(self._connection, "calls")
+        journals.put(self._connection, self._sid, row, body)
+
+    def put_name(self, row: LaneRow | TagRow, body: bytes, marks: int) -> None:
+        """A branch or a tag."""
+        if row.name == self._name:
+            before: Any = (self._marks,)
+            self._name = None  # the next one by this name in the batch is no longer as it was looked at
+        else:
+            before = self._execute(_NAME, (self._sid, row.name)).fetchone()
+        self._execute(_PUT_ROW, (self._sid, 1, row.name, marks, body))
         if before != (marks,):
             old = {(schema.MARKS, before[0], self._sid, row.name)} if before is not None and before[0] else set()
             self._lead(old, name_entries(row, self._sid))
 
-    def _put_checkpoint(self, row: CheckpointRow, uid: bytes) -> None:
-        columns = key_of(self._sid, _checked(row.sequence)), row.parent, pack(row, uid)
-        new = self._insert(_NEW_CHECKPOINT, columns)
-        after = child_entries(row.sequence, row.parent, self._sid)
-        if is_foreign(row, uid):
-            after.add((schema.FOREIGN, row.id, self._sid, row.sequence))
-        self._lead(set() if new else self._entries_at(row.sequence), after)
+    def put_checkpoint(self, row: CheckpointRow, body: bytes, foreign: int) -> None:
+        """A checkpoint, what leads to it and what it refers to."""
+        sequence = row.sequence
+        if not 0 < sequence <= MAX_SEQUENCE:
+            _checked(sequence)
+        columns = self._sid << schema.SEQUENCE_BITS | sequence, row.parent, body
+        new = True
+        try:  # found out by trying, because most rows are new
+            self._execute(_NEW_CHECKPOINT, columns)
+        except apsw.ConstraintError:
+            new = False
+        if foreign or not new or row.parent != sequence - 1:
+            after = child_entries(sequence, row.parent, self._sid)
+            if foreign:
+                after.add((schema.FOREIGN, row.id, self._sid, sequence))
+            self._lead(set() if new else self._entries_at(sequence), after)
         if not new:
             self._execute(_PUT_CHECKPOINT, columns)
-        self._refer(row, new=new)
+        if row.refs or not new:
+            self._refer(Kind.CHECKPOINT, row, new=new)
 
     def _insert(self, sql: str, columns: tuple[Any, ...]) -> bool:
         """True if there was no such row. Found out by trying, because most rows are new."""
@@ -238,10 +262,10 @@ class _Work:
         if before != after:
             lead(self._connection, drop=before - after, put=after - before)
 
-    def _refer(self, row: CheckpointRow | KeyframeRow, *, new: bool) -> None:
+    def _refer(self, kind: Kind, row: CheckpointRow | KeyframeRow, *, new: bool) -> None:
         if row.refs is None:
             return
-        kind, refs = kind_of(row), set(row.refs)
+        refs = set(row.refs)
         if not new:
             self._release(kind, row.sequence, keep=refs)
         for ref in refs:
@@ -300,6 +324,16 @@ class _Work:
         self.sinks = True
 
 
+_PUT: dict[type, Callable[[_Work, Any, bytes, int], None]] = {
+    SessionRow: _Work.put_nothing,
+    LaneRow: _Work.put_name,
+    TagRow: _Work.put_name,
+    CheckpointRow: _Work.put_checkpoint,
+    KeyframeRow: _Work.put_keyframe,
+    CallRow: _Work.put_call,
+}
+
+
 def _checked(sequence: int) -> int:
     if not 0 < sequence <= MAX_SEQUENCE:
         raise CorruptionError(f"a checkpoint cannot have the sequence {sequence}")
@@ -317,6 +351,7 @@ def _new_sid(connection: Connection) -> int:
 def make_on_demand(connection: Connection, group: str) -> None:
     """Make tables that are not there before they are first used."""
     if not connection.has(group):
+        connection.forget()
         for sql in schema.ON_DEMAND[group].values():
             connection.execute(sql)
 

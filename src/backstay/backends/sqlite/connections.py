@@ -22,7 +22,7 @@ from backstay.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from backstay.hints import RUN_VERIFY
+from backstay.port import JournalKey
 
 BUSY_S = 15.0
 
@@ -42,30 +42,23 @@ class Connection(apsw.Connection):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._seen: set[str] = set()
-        self._version: Any = None
-        self.last_touched = 0  # as of the last time that another connection had written
-
-    def moved(self) -> bool:
-        """True if another connection has written since `settle`. Begins the moment that a read transaction shows."""
-        return bool(self.execute(DATA_VERSION).fetchall() != self._version)
-
-    def settle(self, last_touched: int) -> None:
-        """What holds until another connection writes."""
-        self._version, self.last_touched = self.execute(DATA_VERSION).fetchall(), last_touched
+        self.version: Any = None  # what DATA_VERSION said at `settle`: if it says the same, nobody else has written
+        self.last_touched: int | None = None  # as of then, once somebody has looked for it
+        self.floor = 0  # what it is at least
+        self.tables: dict[str, bool] = {}  # of those made on demand: which are known to be there, or not to be
+        self.journal: tuple[int, JournalKey, int] | None = None  # session, key and number of one that is in use
 
     def has(self, table: str) -> bool:
-        """True if a table has been made. Tables never go, unless their making is rolled back: see `forget`."""
-        if table in self._seen:
-            return True
-        if self.execute(_HAS, (table,)).fetchone() is None:
-            return False
-        self._seen.add(table)
-        return True
+        """True if a table has been made."""
+        known = self.tables.get(table)
+        if known is None:
+            known = self.tables[table] = self.execute(_HAS, (table,)).fetchone() is not None
+        return known
 
     def forget(self) -> None:
-        """After a rollback: what was made in it is not there."""
-        self._seen.clear()
+        """Another connection has written, or this one made something, or took back what it had made."""
+        self.tables.clear()
+        self.journal = None
 
 
 def connect(path: Path, *, durability: str, create: bool = False) -> Connection:

@@ -8,16 +8,20 @@ jobs to the next. The WAL is tended here too: kept at one size and reused, becau
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import apsw
 
-from backstay.backends.sqlite.connections import Connection, is_damage, translate, translated
-from backstay.backends.sqlite.wal import Tail, grow
+from backstay.backends.sqlite.connections import DATA_VERSION, Connection, is_damage, translate, translated
+from backstay.backends.sqlite.file_system import open_plain
+from backstay.backends.sqlite.wal import NOTE_MAGIC, beside, grow, read_at, write_at
 from backstay.errors import BackstayError, ClosedError
 
 _CHECKPOINT_PAGES = 230
@@ -61,15 +65,15 @@ class _Ticket(Generic[T]):
 class GroupCommit:
     """Runs jobs on the writing connection; see the module's text.
 
-    `begun` is called at the begin of each transaction, on the leader's thread. `jobs` and `syncs` count what was
-    written and how often the disk was waited for.
+    `moved` is called at the begin of a transaction, on the leader's thread, if another connection has written since
+    the last one. `jobs` and `syncs` count what was written and how often the disk was waited for.
     """
 
     def __init__(
-        self, connection: Connection, path: Path, *, begun: Callable[[Connection], None], durability: str
+        self, connection: Connection, path: Path, *, moved: Callable[[Connection], None], durability: str
     ) -> None:
         self.connection = connection
-        self._begun = begun
+        self._moved = moved
         self.jobs = 0
         self.syncs = 0
         self._path = path
@@ -224,7 +228,8 @@ class GroupCommit:
             # Left open beyond the COMMIT: as long as somebody reads, nobody begins the log anew, and the note is true.
             reading = connection.execute(_KEEP_READING)
             next(reading, None)
-            self._begun(connection)
+            if connection.execute(DATA_VERSION).fetchall() != connection.version:
+                self._moved(connection)
             if not self._wal_grown:
                 self._wal_grown = True
                 grow(self._path)
@@ -330,6 +335,36 @@ class GroupCommit:
             # What was committed is safe in the WAL; the next write reports that the disk is failing.
             self._upkeep_error = translate(error, "moving the log into the store")
             self._upkeep_error.__cause__ = error
+
+
+class Tail:
+    """The note that a writer keeps about its log: see wal."""
+
+    def __init__(self, path: Path) -> None:
+        self._log_path, self._note_path = beside(path, "-wal"), beside(path, "-tail")
+        self._log = self._note = -1
+
+    def keep(self, frames: int) -> None:
+        """Note what is committed. Call it while a read transaction keeps others from beginning the log anew."""
+        try:
+            if self._log < 0:
+                self._log = open_plain(self._log_path, os.O_RDONLY)
+            if self._note < 0:
+                self._note = open_plain(self._note_path, os.O_CREAT | os.O_RDWR)
+            body = NOTE_MAGIC + read_at(self._log, 8, 16) + frames.to_bytes(4, "big")
+            write_at(self._note, body + zlib.crc32(body).to_bytes(4, "big"), 0)
+        except OSError:
+            pass  # what cannot be noted now is noted next time; the old note promises less, not more
+
+    def close(self) -> None:
+        """After the last transaction. The note goes with its log."""
+        for descriptor in (self._log, self._note):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._log = self._note = -1
+        if not os.path.lexists(self._log_path):
+            with contextlib.suppress(OSError):
+                Path(self._note_path).unlink()
 
 
 def _is_its_own(error: Exception) -> bool:

@@ -8,7 +8,7 @@ and a journal whose calls were lost is noticed. The columns beside a body say th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from backstay.backends.sqlite import schema
@@ -17,11 +17,12 @@ from backstay.backends.sqlite.schema import Entry, lead
 from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
 from backstay.port import CallKey, CallRow, JournalKey, Unreadable, numbered
-from backstay.port.row_codec import open_call, pack
+from backstay.port.row_codec import open_call
 
 _FIND = "SELECT at FROM lookup WHERE what = ? AND value = ? AND sid = ?"
 _OF_SESSION = "SELECT value, at FROM lookup WHERE what = ? AND value >= ? AND value < ? AND sid = ? ORDER BY value {}"
 _CALLS = "SELECT key, sid, run, journal, body FROM calls WHERE key BETWEEN ? AND ? ORDER BY key {}"
+_CALL = "SELECT sid, run, journal, body FROM calls WHERE key = ?"
 _LAST = "SELECT max(key) FROM calls WHERE key BETWEEN ? AND ?"
 _NEWEST = "SELECT max(key) FROM calls"
 _PUT = "REPLACE INTO calls(key, sid, run, journal, body) VALUES(?, ?, ?, ?, ?)"
@@ -44,10 +45,17 @@ def _value(sid: int, run: int = 0, journal: int = 0) -> bytes:
 
 def _find(connection: Connection, sid: int, at: JournalKey) -> int | None:
     """The number of a journal; None if nothing was ever journaled there."""
+    known = connection.journal
+    if known is not None and known[0] == sid and known[1] == at:
+        return known[2]
     if at[0] <= 0 or not connection.has("calls"):
         return None
     found: Any = connection.execute(_FIND, (schema.JOURNAL, _value(sid, *at), sid)).fetchone()
-    return None if found is None else found[0]
+    if found is None:
+        return None
+    number: int = found[0]
+    connection.journal = sid, at, number
+    return number
 
 
 # reading
@@ -69,11 +77,15 @@ def _open(
     sid, at, number = place
     first = number << _N_BITS
     rows: Any = connection.execute(_CALLS.format(order), (first | span[0], first | span[1]))
-    for key, *columns, body in rows:
-        if columns == [sid, *at] and type(body) is bytes:
-            yield open_call(body, uid=uid, at=(*at, key & _LAST_N))
-        else:
-            yield Unreadable((*at, key & _LAST_N), "a journaled call does not agree with its index")
+    for key, *columns in rows:
+        yield _opened(columns, sid, uid, (*at, key & _LAST_N))
+
+
+def _opened(columns: Sequence[Any], sid: int, uid: bytes, key: CallKey) -> CallRow | Unreadable:
+    *place, body = columns
+    if place == [sid, key[0], key[1]] and type(body) is bytes:
+        return open_call(body, uid=uid, at=key)
+    return Unreadable(key, "a journaled call does not agree with its index")
 
 
 def _bounds(number: int, n: int | None = None) -> tuple[int, int]:
@@ -101,8 +113,9 @@ def single_calls(
     for key in asked:
         number = _find(connection, sid, key[:2])
         if number is not None and 0 <= key[2] <= _LAST_N:
-            for call in _open(connection, (sid, key[:2], number), uid, (key[2], key[2])):
-                found[key] = call
+            row: Any = connection.execute(_CALL, (number << _N_BITS | key[2],)).fetchone()
+            if row is not None:
+                found[key] = _opened(row, sid, uid, key)
     return found
 
 
@@ -136,22 +149,23 @@ def page(
 # writing
 
 
-def put(connection: Connection, sid: int, uid: bytes, row: CallRow) -> None:
+def put(connection: Connection, sid: int, row: CallRow, body: bytes) -> None:
     """Keep a call in the place of the one with its key."""
-    at = row.at[:2]
-    if not 0 <= row.n <= _LAST_N or at[0] <= 0:
+    at = row.run, row.journal
+    if not 0 <= row.n <= _LAST_N or row.run <= 0:
         raise CorruptionError(f"a call cannot have the key {row.at}")
     number = _find(connection, sid, at)
     if number is None:
         newest: Any = connection.execute(_NEWEST).fetchall()[0][0]
         number = 1 if newest is None else (newest >> _N_BITS) + 1
         lead(connection, put=[_entry(sid, at, number)])
-    connection.execute(_PUT, (number << _N_BITS | row.n, sid, *at, pack(row, uid)))
+    connection.execute(_PUT, (number << _N_BITS | row.n, sid, *at, body))
 
 
 def drop(connection: Connection, sid: int, key: JournalKey | CallKey) -> None:
     """Forget all calls under a journal, or one."""
     number = _find(connection, sid, key[:2])
+    connection.journal = None
     if number is not None:
         connection.execute(_DROP, _bounds(number, None if len(key) == 2 else key[2]))  # noqa: PLR2004 - a JournalKey
         if not connection.execute(_CALLS.format("ASC"), _bounds(number)).fetchone():
@@ -160,6 +174,7 @@ def drop(connection: Connection, sid: int, key: JournalKey | CallKey) -> None:
 
 def drop_all(connection: Connection, sid: int) -> None:
     """Forget all calls of a session."""
+    connection.journal = None
     if connection.has("calls"):
         bounds = schema.JOURNAL, _value(sid), _value(sid + 1), sid
         journals: Any = connection.execute(_OF_SESSION.format("ASC"), bounds).fetchall()

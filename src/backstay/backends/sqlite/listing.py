@@ -13,8 +13,7 @@ from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
 from backstay.port import FoundLane, LaneQuery, LaneRow, SessionQuery, SessionRow, Sizes, live_lanes
 from backstay.port.lease import clock_us
-from backstay.port.row_codec import open_name, open_session
-from backstay.port.rows import marks_of
+from backstay.port.row_codec import marks_of, open_name, open_session
 
 _FOUND = (
     "SELECT l.value, l.sid, r.name, r.marks, r.body FROM lookup l LEFT JOIN rows r ON r.sid = l.sid AND r.kind = 0 "

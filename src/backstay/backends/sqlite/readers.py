@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from backstay.backends.sqlite.connections import DATA_VERSION, Connection
 from backstay.backends.sqlite.forking import let_go
 from backstay.errors import ClosedError
 
 _IDLE_READERS = 8
+
+T = TypeVar("T")
 
 
 class _Seat:
@@ -25,10 +26,14 @@ class _Seat:
 
 
 class Readers:
-    """Connections that read, lent one at a time. One of them, the watcher, never changes: see `watch`."""
+    """Connections that read, lent one at a time. One of them, the watcher, never changes: see `watch`.
 
-    def __init__(self, make: Callable[[], Connection]) -> None:
+    `moved` is called at the begin of a read if another connection has written since the last one on this connection.
+    """
+
+    def __init__(self, make: Callable[[], Connection], *, moved: Callable[[Connection], object]) -> None:
         self._make = make
+        self._moved = moved
         self._mutex = threading.Lock()
         self._watching = threading.Lock()
         self._watcher = _Seat(None)
@@ -37,9 +42,11 @@ class Readers:
         self._busy: set[_Seat] = set()
         self.closed = False
 
-    @contextlib.contextmanager
-    def borrow(self) -> Iterator[Connection]:
-        """A connection inside a read transaction: one moment."""
+    def read(self, job: Callable[[Connection], T], *, settled: bool = True) -> T:
+        """Run a job on a connection inside a read transaction: one moment.
+
+        `settled`: what the connection remembers must hold. Whoever looks for damage goes without it.
+        """
         with self._mutex:
             if self.closed:
                 raise ClosedError("the store is closed", hint="open it again")
@@ -51,7 +58,11 @@ class Readers:
             connection = seat.connection
             connection.execute("BEGIN")
             try:
-                yield connection
+                if not settled:
+                    connection.forget()
+                elif connection.execute(DATA_VERSION).fetchall() != connection.version:
+                    self._moved(connection)
+                return job(connection)
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -61,18 +72,16 @@ class Readers:
             _end(seat)
             raise
         finally:
-            if seat.connection is not None and not self._keep(seat.connection):
+            kept = False
+            # Interrupted between its first line and its last, it may be in a transaction: nobody must inherit that.
+            if seat.connection is not None and not seat.connection.in_transaction:
+                with self._mutex:
+                    kept = not self.closed and len(self._idle) < _IDLE_READERS  # type: ignore[redundant-expr]
+                    if kept:
+                        self._idle.append(seat.connection)
+            if seat.connection is not None and not kept:
                 seat.connection.close()
             self._busy.discard(seat)
-
-    def _keep(self, connection: Connection) -> bool:
-        if connection.in_transaction:  # interrupted between its first line and its last: nobody must inherit that
-            return False
-        with self._mutex:
-            if self.closed or len(self._idle) >= _IDLE_READERS:
-                return False
-            self._idle.append(connection)
-            return True
 
     def watch(self) -> int:
         """A number that is another once any other connection, of this process or not, has committed."""

@@ -21,10 +21,11 @@ from typing import Any
 
 import apsw
 
+from backstay.backends.sqlite.connections import DATA_VERSION, Connection
 from backstay.errors import CorruptionError, FormatError
 from backstay.hints import RUN_VERIFY
 from backstay.port import Features, LaneRow, SessionRow, TagRow, refuse_unknown
-from backstay.port.rows import marks_of
+from backstay.port.row_codec import marks_of
 
 APPLICATION_ID = 0x4261636B  # "Back"
 SHOWN, HIDDEN, UID, ERA, MARKS, FOREIGN, CHILD, JOURNAL = range(8)
@@ -68,6 +69,8 @@ ON_DEMAND = {
 _PUT_ENTRY = "INSERT OR IGNORE INTO lookup(what, value, sid, at) VALUES(?, ?, ?, ?)"
 _DROP_ENTRY = "DELETE FROM lookup WHERE what = ? AND value = ? AND sid = ? AND at = ?"
 _SCHEMA = "SELECT name, sql FROM sqlite_schema"
+_MADE_LATER = ("calls", "blobs", "refs")
+_LATER = "SELECT name FROM sqlite_schema WHERE name IN ('calls', 'blobs', 'refs')"
 _META = "SELECT key, value FROM meta"
 _COUNT = "SELECT count(*) FROM lookup WHERE what = ?"
 PUT_META = "INSERT INTO meta VALUES(?1, ?2) ON CONFLICT(key) DO UPDATE SET value = max(value, ?2)"
@@ -105,10 +108,21 @@ def meta(connection: apsw.Connection, *, writing: bool = False) -> dict[str, int
     """What the store says of itself; FormatError if it uses what this version does not know."""
     found: dict[Any, Any] = dict(connection.execute(_META))
     if not found.keys() >= {"read", "write"} or not all([type(value) is int for value in found.values()]):
-        raise CorruptionError("the store does not say what it needs", hint=RUN_VERIFY)
-    features = Features(found["read"], found["write"])
-    refuse_unknown(features, writing=writing)
+        raise CorruptionError("the store does not say what it needs", hint="run verify")
+    if found["read"] or found["write"]:
+        refuse_unknown(Features(found["read"], found["write"]), writing=writing)
     return found
+
+
+def settle(connection: Connection, *, writing: bool = False) -> None:
+    """What holds until another connection writes; FormatError if the store uses what this version does not know."""
+    floor = meta(connection, writing=writing).get(TOUCHED_FLOOR, 0)
+    connection.tables = dict.fromkeys(_MADE_LATER, False)
+    for (name,) in connection.execute(_LATER):
+        connection.tables[str(name)] = True
+    connection.journal = None
+    connection.last_touched, connection.floor = None, floor
+    connection.version = connection.execute(DATA_VERSION).fetchall()
 
 
 def count_sessions(connection: apsw.Connection) -> tuple[int, int]:
@@ -149,7 +163,7 @@ def line_entries(row: SessionRow, sid: int) -> set[Entry]:
 
 def name_entries(row: LaneRow | TagRow, sid: int) -> set[Entry]:
     """What leads to a branch that needs attention."""
-    marks = marks_of(row) if isinstance(row, LaneRow) else 0
+    marks = marks_of(row)
     return {(MARKS, marks, sid, row.name)} if marks else set()
 
 

@@ -104,7 +104,8 @@ def repair(connection: Connection) -> list[str]:
     """Make the index agree with the rows it leads to."""
     astray, missing = _compare(connection)
     lead(connection, drop=astray, put=missing)
-    return [f"mended {counted(len(astray | missing), 'entry')} of the index"] if astray or missing else []
+    connection.forget()  # where a journal was said to be
+    return [f"{len(astray | missing)} entries of the index were mended"] if astray or missing else []
 
 
 def _compare(connection: Connection) -> tuple[set[Entry], set[Entry]]:

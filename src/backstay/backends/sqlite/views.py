@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apsw
 
 from backstay.backends.sqlite import journals, schema
 from backstay.backends.sqlite.connections import Connection, is_damage
-from backstay.backends.sqlite.schema import key_of
+from backstay.backends.sqlite.schema import SEQUENCE_BITS, key_of, sequence_in
 from backstay.errors import CorruptionError
 from backstay.hints import REPAIR, RUN_VERIFY
 from backstay.ids import MAX_SEQUENCE, sequence_of
-from backstay.model import counted
-from backstay.port import Ask, CheckpointRow, JournalKey, LaneRow, SessionRow, TagRow, Unreadable, View, live_lanes
-from backstay.port.lease import clock_us
-from backstay.port.row_codec import open_checkpoint, open_name, open_session
-from backstay.port.rows import marks_of
+from backstay.port import (
+    Ask,
+    CallRow,
+    CheckpointRow,
+    Kind,
+    LaneRow,
+    Records,
+    SessionRow,
+    TagRow,
+    Unreadable,
+    View,
+    live_lanes,
+)
+from backstay.port.lease import clock_ns
+from backstay.port.row_codec import marks_of, open_checkpoint, open_checkpoints, open_name, open_session
 
 # A session's line and one of its names in one go: what most writes look at.
 _LINE = (
@@ -47,6 +57,15 @@ _PARENT = "SELECT parent FROM checkpoints WHERE key = ?"
 _BY_VALUE = "SELECT at FROM lookup WHERE what = ? AND value = ? AND sid = ? ORDER BY at"
 _BY_START = "SELECT value, at FROM lookup WHERE what = ? AND value >= ? AND value < ? AND sid = ?"
 
+_DOWN = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC"
+_KEYFRAME = "SELECT body FROM keyframes WHERE key = ?"
+_REFS = "SELECT number, digest FROM refs WHERE sid = ? AND kind = ? AND number BETWEEN ? AND ?"
+_BLOB = "SELECT digest, data FROM blobs WHERE digest = ?"
+_LAST_KEYFRAME = "SELECT key, body FROM keyframes WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC LIMIT 1"
+_UP = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
+
+_NO_BLOBS: dict[bytes, bytes] = {}
+
 
 class Line(NamedTuple):
     """A session's line, its inner number, and a name that was asked for along with it."""
@@ -54,44 +73,76 @@ class Line(NamedTuple):
     sid: int
     row: SessionRow
     name: LaneRow | TagRow | None = None
+    marks: int = 0  # of that name
 
 
 def look(connection: Connection, ask: Ask, *, fresh: int) -> tuple[Line | None, View]:
     """What holds, as far as asked."""
-    view = View(now_us=clock_us(), wall_us=time.time_ns() // 1000, fresh=fresh)
+    view = View(now_us=clock_ns() // 1000, wall_us=time.time_ns() // 1000, fresh=fresh)
     if ask.beside is not None:
         other = find_line(connection, ask.beside)
         view.beside = None if other is None else other.row
-    first = ask.names[0] if ask.names else None
-    line = find_line(connection, ask.session, hidden=ask.hidden, name=first)
+    asked = ask.names
+    line = find_line(connection, ask.session, hidden=ask.hidden, name=asked[0] if asked else None)
     if line is None:
         return None, view
-    sid, uid, view.session = line.sid, line.row.uid, line.row
-    names = _names(connection, line, ask.names)
-    lanes = {name: row for name, row in names.items() if isinstance(row, LaneRow)}
-    view.lanes = lanes
-    view.tags = {name: row for name, row in names.items() if isinstance(row, TagRow)}
-    view.live = live_lanes(lanes.values(), now_us=view.now_us, wall_us=view.wall_us)
-    wanted = [*ask.sequences, *(_heads(view) if ask.heads else ())]
-    if wanted or ask.ids or ask.prefix:
-        _checkpoints(connection, line, ask, view, wanted)
+    view.session = line.row
+    if asked is not None and len(asked) == 1 and line.name is not None:
+        named = {asked[0]: line.name}
+    else:
+        named = {} if asked == () else _names(connection, line, asked)
+    lanes: dict[str, LaneRow] = {}
+    tags: dict[str, TagRow] = {}
+    claimed = runs = False
+    for name, row in named.items():
+        if type(row) is LaneRow:
+            lanes[name] = row
+            claimed |= row.claim is not None
+            runs |= row.run > 0
+        else:
+            tags[name] = row  # type: ignore[assignment]
+    view.lanes, view.tags = lanes, tags
+    if claimed:
+        view.live = live_lanes(lanes.values(), now_us=view.now_us, wall_us=view.wall_us)
+    if ask.heads or ask.sequences or ask.ids or ask.prefix:
+        wanted = [*ask.sequences, *(_heads(view) if ask.heads else ())]
+        if wanted or ask.ids or ask.prefix:
+            _checkpoints(connection, line, ask, view, wanted)
     if ask.children_of:
         view.children = _children(connection, line, ask.children_of)
+    if runs or ask.calls or ask.journals:
+        _look_at_calls(connection, line, ask, view)
+    elif ask.pending != ():
+        pending: dict[str, list[CallRow | Unreadable]] = {}
+        for name in lanes:
+            if ask.pending is None or name in ask.pending:
+                pending[name] = []
+        view.pending = pending
+    return line, view
+
+
+def _look_at_calls(connection: Connection, line: Line, ask: Ask, view: View) -> None:
+    """What was asked about calls. A branch on which no run ever was has none."""
+    sid, uid, lanes = line.sid, line.row.uid, view.lanes
     if ask.pending is None or ask.pending:
-        asked = lanes if ask.pending is None else [name for name in ask.pending if name in lanes]
-        view.pending = {name: journals.calls_under(connection, sid, uid, _journal_of(lanes[name])) for name in asked}
+        pending: dict[str, Sequence[CallRow | Unreadable]] = {}
+        for name in lanes if ask.pending is None else ask.pending:
+            lane = lanes.get(name)
+            if lane is not None:
+                at = lane.run, lane.journal
+                pending[name] = journals.calls_under(connection, sid, uid, at) if lane.run > 0 else []
+        view.pending = pending
     if ask.counted:
-        counted = [name for name in ask.counted if name in lanes]
-        view.counts = {name: journals.count_under(connection, sid, _journal_of(lanes[name])) for name in counted}
+        counts: dict[str, int] = {}
+        for name in ask.counted:
+            lane = lanes.get(name)
+            if lane is not None:
+                counts[name] = journals.count_under(connection, sid, (lane.run, lane.journal)) if lane.run > 0 else 0
+        view.counts = counts
     if ask.calls:
         view.calls = journals.single_calls(connection, sid, uid, ask.calls)
     if ask.journals:
         view.journals = {at: journals.calls_under(connection, sid, uid, at) for at in ask.journals}
-    return line, view
-
-
-def _journal_of(lane: LaneRow) -> JournalKey:
-    return lane.run, lane.journal
 
 
 def find_line(connection: Connection, id_: str, *, hidden: bool = False, name: str | None = None) -> Line | None:
@@ -103,11 +154,16 @@ def find_line(connection: Connection, id_: str, *, hidden: bool = False, name: s
         return None
     sid, touched, body, marks, named = found
     if body is None:
-        raise CorruptionError(f"the line of session {id_!r} is missing", hint=RUN_VERIFY)
-    row = open_session(open_body(body), id_=id_, hidden=hidden)
+        raise CorruptionError(f"the line of session {id_!r} is missing", hint="run verify")
+    row = open_session(body if type(body) is bytes else open_body(body), id_=id_, hidden=hidden)
     if row.touched != touched:
-        raise CorruptionError(f"the line of session {id_!r} does not agree with its index", hint=RUN_VERIFY)
-    return Line(sid, row, None if named is None or name is None else _open_name(row, name, marks, named))
+        raise CorruptionError(f"the line of session {id_!r} does not agree with its index", hint="run verify")
+    if named is None or name is None:
+        return Line(sid, row)
+    found_name = open_name(named if type(named) is bytes else open_body(named), uid=row.uid, name=name)
+    if marks != marks_of(found_name):
+        raise _marks_disagree(name)
+    return Line(sid, row, found_name, marks)
 
 
 def refuse_lost_index(connection: Connection) -> None:
@@ -141,9 +197,13 @@ def beyond(start: str) -> str | bytes:
 
 def _open_name(session: SessionRow, name: str, marks: Any, body: Any) -> LaneRow | TagRow:
     row = open_name(open_body(body), uid=session.uid, name=name)
-    if marks != (marks_of(row) if isinstance(row, LaneRow) else 0):
-        raise CorruptionError(f"the row of {name!r} does not agree with its index", hint=RUN_VERIFY)
+    if marks != marks_of(row):
+        raise _marks_disagree(name)
     return row
+
+
+def _marks_disagree(name: str) -> CorruptionError:
+    return CorruptionError(f"the row of {name!r} does not agree with its index", hint="run verify")
 
 
 def _names(connection: Connection, line: Line, asked: tuple[str, ...] | None) -> dict[str, LaneRow | TagRow]:
@@ -270,3 +330,147 @@ def _children(connection: Connection, line: Line, parents: Iterable[int]) -> dic
     if missing:
         refuse_miscount(connection, line, _COUNT)
     return found
+
+
+# along the parents
+
+
+def walk(connection: Connection, line: Line, sequence: int, *, expected: bool) -> Iterator[CheckpointRow | Unreadable]:
+    """A checkpoint and its ancestors along `parent`, newest first; Unreadable where one is missing.
+
+    Most rest on the one before, so they are read as they lie; where one does not, its parent is looked for.
+    `expected`: something leads to the first; otherwise it may be absent, and then nothing comes.
+    """
+    at: int | None = sequence
+    while at is not None and 0 < at <= MAX_SEQUENCE:
+        here = at
+        try:
+            rows: Any = connection.execute(_DOWN, (key_of(line.sid, 0), key_of(line.sid, at)))
+            for key, parent, body in rows:
+                if sequence_in(key) != at:
+                    break
+                row = open_found(line, at, parent, body)
+                yield row
+                at, expected = row.parent, True
+                if at is None:
+                    return
+        except apsw.Error as error:
+            if not is_damage(error):
+                raise
+            if at == here:
+                yield Unreadable(here, f"checkpoint #{here} is in a damaged page")
+                return
+        if at == here:
+            if expected:
+                yield Unreadable(here, f"checkpoint #{here} is missing")
+            return
+
+
+# a state
+
+
+def state(session: str, ref: str | int, connection: Connection, *, salvage: bool, without: Collection[int]) -> Records:
+    """The rows down to a keyframe, with their blobs."""
+    line = find_line(connection, session, name=ref if isinstance(ref, str) else None)
+    if line is None:
+        return Records(None)
+    lane = line.name if isinstance(line.name, LaneRow) else None
+    at = ref if isinstance(ref, int) else None
+    if isinstance(line.name, TagRow):
+        at = line.name.sequence
+    if lane is not None and lane.head is not None:
+        at = lane.head.sequence
+    if line.name is None and isinstance(ref, str):
+        refuse_miscounted_names(connection, line)
+    if at is not None and not salvage and not without:
+        straight = _straight(connection, line, at)
+        if straight is not None:
+            no_blobs = connection.tables.get("refs") is False
+            pieces = _NO_BLOBS if no_blobs else _blobs_of(connection, line, straight[0])
+            return Records(line.row, lane, tuple(straight[0]), straight[1], pieces)
+    rows: list[CheckpointRow | Unreadable] = []
+    keyframe: bytes | None = None
+    for row in () if at is None else walk(connection, line, at, expected=line.name is not None):
+        if isinstance(row, Unreadable) and not salvage:
+            raise CorruptionError(f"session {line.row.id!r}: {row.why}", hint="run verify")
+        rows.append(row)
+        keyframe = _keyframe(connection, line, row, salvage=salvage, without=without)
+        if keyframe is not None:
+            break
+    if not rows and isinstance(ref, int):
+        refuse_miscount(connection, line)
+    rows.reverse()
+    return Records(line.row, lane, tuple(rows), keyframe, _blobs_of(connection, line, rows))
+
+
+def _straight(connection: Connection, line: Line, at: int) -> tuple[list[CheckpointRow | Unreadable], bytes] | None:
+    """The rows from the last keyframe before a checkpoint, oldest first, where each rests on the one before.
+
+    That is how most lie, and then they are opened in one go. None if they do not, or anything is amiss: then they are
+    looked for one by one, and what is wrong is said.
+    """
+    low, high = line.sid << SEQUENCE_BITS, line.sid << SEQUENCE_BITS | at
+    if not 0 < at <= MAX_SEQUENCE:
+        return None
+    try:
+        last: Any = connection.execute(_LAST_KEYFRAME, (low, high)).fetchone()
+        found: Any = [] if last is None else connection.execute(_UP, (last[0], high)).fetchall()
+    except apsw.Error as error:
+        if not is_damage(error):
+            raise
+        return None
+    if last is None or type(last[1]) is not bytes or len(found) != high - last[0] + 1:
+        return None
+    columns = []
+    first = sequence = last[0] - low
+    for key, parent, body in found:
+        if key != low + sequence or type(body) is not bytes:
+            return None
+        if parent != sequence - 1 if sequence != first else not isinstance(parent, int | None):
+            return None
+        columns.append((sequence, parent, body))
+        sequence += 1
+    rows = open_checkpoints(columns, uid=line.row.uid)
+    for row in rows:
+        if type(row) is not CheckpointRow or row.keyframe is not (row is rows[0]):
+            return None
+    return rows, last[1]
+
+
+def _keyframe(
+    connection: Connection, line: Line, row: CheckpointRow | Unreadable, *, salvage: bool, without: Collection[int]
+) -> bytes | None:
+    sequence: Any = row.key if isinstance(row, Unreadable) else row.sequence
+    if sequence in without or (isinstance(row, CheckpointRow) and not row.keyframe):
+        return None
+    try:
+        found: Any = connection.execute(_KEYFRAME, (key_of(line.sid, sequence),)).fetchone()
+    except apsw.Error as error:
+        if not salvage or not is_damage(error):
+            raise
+        return None
+    if found is None and not salvage:
+        message = f"session {line.row.id!r}: the keyframe of checkpoint #{sequence} is missing"
+        raise CorruptionError(message, hint="run verify")
+    return None if found is None else open_body(found[0])
+
+
+def _blobs_of(connection: Connection, line: Line, rows: Sequence[CheckpointRow | Unreadable]) -> dict[bytes, bytes]:
+    """The blobs of rows that are oldest first: the oldest needs those of its keyframe, the others their own."""
+    if not rows or not connection.has("refs"):
+        return {}
+    numbers: list[Any] = [row.key if isinstance(row, Unreadable) else row.sequence for row in rows]
+    oldest, others = numbers[0], set(numbers[1:])
+    wanted: Any = connection.execute(_REFS, (line.sid, Kind.KEYFRAME, oldest, oldest)).fetchall()
+    if others:
+        between: Any = connection.execute(_REFS, (line.sid, Kind.CHECKPOINT, min(others), max(others)))
+        wanted += [(number, digest) for number, digest in between if number in others]
+    return blobs(connection, {digest for _, digest in wanted})
+
+
+def blobs(connection: Connection, digests: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Blobs as they are kept; what is not here is left out."""
+    if not connection.has("blobs"):
+        return {}
+    rows: Any = connection.executemany(_BLOB, [(digest,) for digest in digests])
+    return {digest: open_body(data) for digest, data in rows}

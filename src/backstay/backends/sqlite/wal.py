@@ -2,9 +2,9 @@
 
 SQLite reads its log up to the first frame that does not fit and takes what follows for the rest of an unfinished
 write. So a flipped bit in the log would take back, without a word, what had been acknowledged. Against that a note is
-kept in `<store>-tail`: the salts of the log and how many of its frames are committed. It is written after the sync,
-without one of its own, and so never promises what was not on disk; a log with those salts and fewer good frames is
-damaged. A log that is gone, was begun anew or is all zeros contradicts nothing.
+kept in `<store>-tail` by the group commit: the salts of the log and how many of its frames are committed. It is written
+after the sync, without one of its own, and so never promises what was not on disk; a log with those salts and fewer
+good frames is damaged. A log that is gone, was begun anew or is all zeros contradicts nothing.
 What can be done then: bring the log back from a copy; or delete the note, and the store opens with what its log still
 holds up to the damage; or delete log and note, and it opens as it was when the log was last moved into it.
 """
@@ -28,59 +28,29 @@ WAL_BYTES = 1024 * 1024
 _HEADER_BYTES = 32
 _FRAME_HEADER_BYTES = 24
 _SALTS = slice(16, 24)
-_MAGIC = b"BSt1"
+NOTE_MAGIC = b"BSt1"
 _NOTE_BYTES = 20
 _LOOKS = 200
 _LITTLE_ENDIAN_WORDS, _BIG_ENDIAN_WORDS = 0x377F0682, 0x377F0683
 
 
-def _beside(path: Path, ending: str) -> str:
+def beside(path: Path, ending: str) -> str:
+    """The path of a file that goes with a store."""
     return str(path) + ending
 
 
-class Tail:
-    """The note that a writer keeps about its log, and the log's size."""
-
-    def __init__(self, path: Path) -> None:
-        self._log_path, self._note_path = _beside(path, "-wal"), _beside(path, "-tail")
-        self._log = self._note = -1
-
-    def keep(self, frames: int) -> None:
-        """Note what is committed. Call it while a read transaction keeps others from beginning the log anew."""
-        try:
-            if self._log < 0:
-                self._log = open_plain(self._log_path, os.O_RDONLY)
-            if self._note < 0:
-                self._note = open_plain(self._note_path, os.O_CREAT | os.O_RDWR)
-            body = _MAGIC + _read_at(self._log, 8, 16) + frames.to_bytes(4, "big")
-            _write_at(self._note, body + zlib.crc32(body).to_bytes(4, "big"), 0)
-        except OSError:
-            pass  # what cannot be noted now is noted next time; the old note promises less, not more
-
-    def close(self) -> None:
-        """After the last transaction. The note goes with its log."""
-        for descriptor in (self._log, self._note):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._log = self._note = -1
-        if not os.path.lexists(self._log_path):
-            with contextlib.suppress(OSError):
-                Path(self._note_path).unlink()
-
-
-def _read_at(file: int, size: int, at: int) -> bytes:
-    if hasattr(os, "pread"):
-        return os.pread(file, size, at)
+def _seek_and_read(file: int, size: int, at: int) -> bytes:
     os.lseek(file, at, os.SEEK_SET)
     return os.read(file, size)
 
 
-def _write_at(file: int, data: bytes, at: int) -> None:
-    if hasattr(os, "pwrite"):
-        os.pwrite(file, data, at)
-    else:
-        os.lseek(file, at, os.SEEK_SET)
-        os.write(file, data)
+def _seek_and_write(file: int, data: bytes, at: int) -> int:
+    os.lseek(file, at, os.SEEK_SET)
+    return os.write(file, data)
+
+
+read_at = os.pread if hasattr(os, "pread") else _seek_and_read
+write_at = os.pwrite if hasattr(os, "pwrite") else _seek_and_write
 
 
 def grow(path: Path) -> None:
@@ -88,11 +58,11 @@ def grow(path: Path) -> None:
     # Zeros really written, not only allocated: an allocated block still costs the file system a journal entry.
     # Where there is no room for zeros there may be room for the commit, or SQLite says that there is none.
     with contextlib.suppress(OSError):
-        log = open_plain(_beside(path, "-wal"), os.O_RDWR)
+        log = open_plain(beside(path, "-wal"), os.O_RDWR)
         try:
             size = os.fstat(log).st_size
             if size < WAL_BYTES:
-                _write_at(log, bytes(WAL_BYTES - size), size)
+                write_at(log, bytes(WAL_BYTES - size), size)
         finally:
             os.close(log)
 
@@ -150,15 +120,15 @@ def _refuse_damaged(path: Path) -> None:
 
 def _read_note(path: Path) -> tuple[bytes, int] | None:
     """The salts and the number of frames; None if there is no note, or none that can be trusted."""
-    data = _read(_beside(path, "-tail"), _NOTE_BYTES)
+    data = _read(beside(path, "-tail"), _NOTE_BYTES)
     body = data[:-4]
-    if len(data) != _NOTE_BYTES or not body.startswith(_MAGIC) or zlib.crc32(body).to_bytes(4, "big") != data[-4:]:
+    if len(data) != _NOTE_BYTES or not body.startswith(NOTE_MAGIC) or zlib.crc32(body).to_bytes(4, "big") != data[-4:]:
         return None
     return body[4:12], int.from_bytes(body[12:], "big")
 
 
 def _read_header(path: Path) -> bytes:
-    return _read(_beside(path, "-wal"), _HEADER_BYTES)
+    return _read(beside(path, "-wal"), _HEADER_BYTES)
 
 
 def _read(path: str, size: int) -> bytes:
@@ -168,7 +138,7 @@ def _read(path: str, size: int) -> bytes:
     except OSError:
         return b""
     try:
-        return _read_at(file, size, 0)
+        return read_at(file, size, 0)
     finally:
         os.close(file)
 
@@ -198,7 +168,7 @@ def _good_frames(path: Path, *, up_to: int) -> int:
         return 0
     page_bytes = int.from_bytes(header[8:12], "big")
     sums: tuple[int, int] = struct.unpack(">II", header[24:])
-    with Path(_beside(path, "-wal")).open("rb") as log:
+    with Path(beside(path, "-wal")).open("rb") as log:
         log.seek(_HEADER_BYTES)
         for number in range(up_to):
             frame = log.read(_FRAME_HEADER_BYTES + page_bytes)
