@@ -18,7 +18,6 @@ from backstay import sealing
 from backstay.delta import LOST, Record
 from backstay.errors import CorruptionError, InvalidInputError
 from backstay.model import MAX_STATE_BYTES
-from backstay.port import row_codec
 
 if sys.version_info >= (3, 14):
     from compression import zstd

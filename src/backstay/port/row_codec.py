@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from backstay.errors import CorruptionError
+from backstay.hints import RUN_VERIFY
 from backstay.ids import TAIL_BYTES, id_starts, make_id, match_ours
 from backstay.port.rows import (
     ENTERED,

@@ -79,6 +79,8 @@ def _opened(records: Records, session: SessionRow, *, salvage: bool) -> Loaded:
     for record in chain:
         wanted.update(record.refs)
         sizes.append(len(record.ops) + len(record.body))
+        if record.refs:  # large values are read with their delta
+            sizes[-1] += sum([len(records.blobs.get(ref, b"")) for ref in record.refs])
     pieces = _pieces(wanted, records.blobs, salvaging=salvage) if wanted else {}
     rebuilt: Rebuilt = rebuild(chain, pieces, salvage=salvage)
     return Loaded(
@@ -133,11 +135,6 @@ def _shape(data: bytes, blobs: Mapping[bytes, bytes]) -> Record:
         return salvage(unspill(data, blobs)) or _EMPTY_SHAPE
     except CorruptionError:
         return _EMPTY_SHAPE
-
-
-def _weight(record: Record, blobs: Mapping[bytes, bytes]) -> int:
-    """The size of a delta with its large values, as they are packed."""
-    return record.size_bytes + sum([len(blobs.get(ref, b"")) for ref in record.refs])
 
 
 def _pieces(wanted: set[bytes], blobs: Mapping[bytes, bytes], *, salvaging: bool) -> dict[bytes, bytes]:

@@ -22,6 +22,7 @@ from backstay.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from backstay.hints import RUN_VERIFY
 from backstay.port import JournalKey
 
 BUSY_S = 15.0

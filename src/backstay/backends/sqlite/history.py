@@ -22,7 +22,6 @@ from backstay.backends.sqlite.views import (
     walk,
 )
 from backstay.errors import CorruptionError
-from backstay.hints import RUN_VERIFY
 from backstay.ids import MAX_SEQUENCE
 from backstay.port import CheckpointRow, Key, KeyframeRow, Kind, Row, Unreadable
 from backstay.port.row_codec import open_name

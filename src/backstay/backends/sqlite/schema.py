@@ -23,7 +23,6 @@ import apsw
 
 from backstay.backends.sqlite.connections import DATA_VERSION, Connection
 from backstay.errors import CorruptionError, FormatError
-from backstay.hints import RUN_VERIFY
 from backstay.port import Features, LaneRow, SessionRow, TagRow, refuse_unknown
 from backstay.port.row_codec import marks_of
 

@@ -14,6 +14,7 @@ from backstay.backends.sqlite.schema import SEQUENCE_BITS, key_of, sequence_in
 from backstay.errors import CorruptionError
 from backstay.hints import REPAIR, RUN_VERIFY
 from backstay.ids import MAX_SEQUENCE, sequence_of
+from backstay.model import counted
 from backstay.port import (
     Ask,
     CallRow,
