@@ -1,4 +1,4 @@
-"""Tests for whoever writes a backend, and the machine that every store must survive. Needs the extra: pip install "backstay[testing]".
+"""Tests for whoever writes a backend, and the machine that every store must survive. Needs the extra `testing`.
 
     from backstay.testing import BackendContract
 
