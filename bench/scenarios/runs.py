@@ -29,7 +29,7 @@ BARE = b"x" * 100
 
 RESUME = """
 import sys, time
-import backstay, backstay.store, backstay.backends.sqlite
+import backstay, backstay.face, backstay.backends.sqlite
 begun = time.perf_counter()
 with backstay.open(sys.argv[1]) as store, store.run("long") as run:
     run.call("first", lambda: None, key=sys.argv[2], args=1)

@@ -117,7 +117,7 @@ class Diff:
         return "\n".join(_fit(line.rstrip(" ")) for line in lines)
 
     def __repr__(self) -> str:
-        return f"<Diff {self.a!r} -> {self.b!r}: {len(self.parts)} parts differ>"
+        return f"<Diff {self.a!r} -> {self.b!r}: parts that differ: {len(self.parts)}>"
 
 
 def difference(before: Mapping[Any, Any], after: Mapping[Any, Any], *, a: str = "a", b: str = "b") -> Diff:
@@ -432,7 +432,7 @@ def _show(value: Any, depth: int = 3) -> str:
     if kind is str:
         return _quoted(value)
     if kind is bytes:
-        return f"<{len(value):,} bytes>"
+        return f"<{len(value):,} byte{'' if len(value) == 1 else 's'}>"
     if kind is int and value.bit_length() > CHARS_SHOWN * 3:
         return f"<int of {value.bit_length():,} bits>"
     if isinstance(value, dt.date | dt.time | dt.timedelta):

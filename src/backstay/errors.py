@@ -1,6 +1,7 @@
 """Every error Backstay raises, grouped by what the caller does next.
 
-Each carries a stable `code` (documented in docs/errors.md) and a `hint`: one sentence that says what to do.
+Each carries a stable `code` (documented in docs/errors.md) and a `hint`: one sentence that says what to do, which may
+be a `Hint` with other words for the command line (hints.py).
 The driver's own error, where there was one, is always chained as `__cause__`. Nothing here knows any other room.
 """
 
@@ -18,9 +19,13 @@ class BackstayError(Exception):
         super().__init__(message)
         self.hint = hint
 
+    @property
+    def message(self) -> str:
+        """What happened, without the hint."""
+        return super().__str__()
+
     def __str__(self) -> str:
-        message = super().__str__()
-        return f"{message} ({self.hint})" if self.hint else message
+        return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
 class NotFoundError(BackstayError, LookupError):
@@ -54,7 +59,7 @@ class FencedError(BackstayError):
 
 
 class InDoubtError(BackstayError):
-    """A call was in flight at a crash and nobody knows whether it happened; decide it."""
+    """A call was in flight at a crash and it is not known whether it happened; decide it."""
 
     code = "in_doubt"
 

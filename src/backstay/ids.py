@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable
 from hashlib import sha256
 
 TAIL_BYTES = 7
@@ -24,14 +25,24 @@ _UID_START_BYTES = 4
 _SPACE = 1 << (8 * _SEQUENCE_BYTES)
 _FACTOR = 0x9E3779B97D | 1
 _INVERSE = pow(_FACTOR, -1, _SPACE)
-_OURS = re.compile(r"[0-9a-f]{32}")
+match_ours = re.compile(r"[0-9a-f]{32}").fullmatch
 _START = re.compile(r"[0-9a-f]{2,32}")
 
 
+@functools.lru_cache(maxsize=64)  # a commit asks for one id three times: its rule, its body, its index
 def make_id(sequence: int, uid: bytes, tail: bytes) -> str:
     """The id of a checkpoint."""
     mixed = sequence * _FACTOR % _SPACE ^ _pad(uid)
     return (mixed.to_bytes(_SEQUENCE_BYTES, "little") + uid[:_UID_START_BYTES] + tail).hex()
+
+
+def make_ids(places: Iterable[tuple[int, bytes]], uid: bytes) -> list[str]:
+    """The ids of many checkpoints of one session, each by its sequence and its tail."""
+    pad, start = _pad(uid), uid[:_UID_START_BYTES]
+    return [
+        ((sequence * _FACTOR % _SPACE ^ pad).to_bytes(_SEQUENCE_BYTES, "little") + start + tail).hex()
+        for sequence, tail in places
+    ]
 
 
 def sequence_of(id_: str, uid: bytes) -> int | None:
@@ -65,7 +76,7 @@ def sequences_starting(start: str, uid: bytes, *, last: int) -> list[int]:
 
 def is_ours(id_: str) -> bool:
     """True if an id has the form of those made here; whether it names a row, only its session can tell."""
-    return _OURS.fullmatch(id_) is not None
+    return match_ours(id_) is not None
 
 
 @functools.lru_cache(maxsize=1024)

@@ -51,8 +51,12 @@ MIN_PREFIX_CHARS = 4
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 session`, `2 sessions`: a noun whose plural only gets an s."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """`1 session`, `1,000 sessions`, `2 branches`, `2 entries`: a number and its noun, for everything that counts."""
+    if number == 1:
+        return f"1 {noun}"
+    if noun.endswith("ry"):
+        return f"{number:,} {noun[:-1]}ies"
+    return f"{number:,} {noun}{'es' if noun.endswith(('ch', 'sh', 's')) else 's'}"
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -228,8 +232,7 @@ class RecoverReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """The count, then a line per session that did not come to its end."""
-        many = "session" if len(self.completed) == 1 else "sessions"
-        head = f"{len(self.completed)} {many} recovered, {len(self.skipped)} left to others"
+        head = f"{counted(len(self.completed), 'session')} recovered, {len(self.skipped)} left to others"
         rest = [
             f"{id_!r} {what}: {why}"
             for what, why_of in (("failed", self.failed), ("is in doubt", self.in_doubt), ("was halted", self.halted))
@@ -268,7 +271,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """The count, then a line per problem."""
-        head = f"{self.checked} checkpoints checked, {len(self.problems)} problems"
+        head = f"{counted(self.checked, 'checkpoint')} checked, {counted(len(self.problems), 'problem')}"
         done = [f"repaired: {what}" for what in self.repaired]
         return "\n".join([head, *map(str, self.problems), *done])
 
@@ -289,11 +292,12 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """One line."""
         verb = "would go" if self.dry_run else "gone"
-        return f"{self.count} checkpoints and {len(self.sessions)} sessions {verb}, {self.freed_bytes:,} bytes freed"
+        what = f"{counted(self.count, 'checkpoint')} and {counted(len(self.sessions), 'session')}"
+        return f"{what} {verb}, {counted(self.freed_bytes, 'byte')} freed"
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `import_` took in: sessions by the names they have now, what they were called, and those it skipped."""
+    """What `import_` brought: sessions by the names they have now, what they were called, and those it skipped."""
 
     sessions: tuple[SessionId, ...]
     checkpoints: int

@@ -8,7 +8,13 @@ from urllib.parse import unquote, urlsplit
 
 from backstay.errors import InvalidInputError, UnavailableError, UnsupportedError
 from backstay.face import Store
+from backstay.hints import Hint
 from backstay.port import Backend
+
+_NAME_ONE = Hint(
+    "name a store of your own: backstay.open('sqlite:///store.db')",
+    "name a store of your own: --store sqlite:///store.db",
+)
 
 _FOLDER = ".backstay"
 _FILE = "store.db"
@@ -52,7 +58,10 @@ def _backend(url: str | os.PathLike[str] | None, durability: str) -> Backend:
     raise InvalidInputError(message, hint=_FORMS)
 
 
-_FORMS = "use 'sqlite:///store.db', a path ending in .db, 'file:folder', 'postgresql://…', or 'memory://'"
+_FORMS = (
+    "use 'sqlite:///store.db', a path ending in .db, the path of an export, 'file:folder', 'postgresql://…', "
+    "or 'memory://'"
+)
 
 
 def _sqlite_path(url: str, rest: str) -> Path:
@@ -197,4 +206,4 @@ def _refuse_stranger(folder: Path) -> None:
     owner = folder.stat().st_uid
     if hasattr(os, "geteuid") and owner != os.geteuid():
         message = f"{folder} belongs to another user"
-        raise UnsupportedError(message, hint="name a store of your own: backstay.open('sqlite:///store.db')")
+        raise UnsupportedError(message, hint=_NAME_ONE)

@@ -11,6 +11,9 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from backstay.errors import InvalidInputError
+from backstay.hints import Hint
+
+_GIVE = Hint("give keep_last=, keep_days= or finished_days=", "give --keep-last, --keep-days or --finished")
 
 _DAY_US = 86_400 * 1_000_000
 
@@ -32,7 +35,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse what would forget everything, or nothing that can be told."""
         if self.keep_last is None and self.keep_days is None and self.finished_days is None:
             message = "this retention has no rule"
-            raise InvalidInputError(message, hint="give keep_last=, keep_days= or finished_days=")
+            raise InvalidInputError(message, hint=_GIVE)
         if self.keep_last is not None and (type(self.keep_last) is not int or self.keep_last < 1):
             message = f"keep_last must be a whole number of at least 1, not {self.keep_last!r}"
             raise InvalidInputError(message)
@@ -51,7 +54,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         return self.keep_last is not None or self.keep_days is not None
 
 
-class Point(msgspec.Struct, frozen=True, gc=False):
+class Candidate(msgspec.Struct, frozen=True, gc=False):
     """A checkpoint as retention sees it."""
 
     sequence: int
@@ -61,7 +64,7 @@ class Point(msgspec.Struct, frozen=True, gc=False):
 
 
 def to_drop(
-    points: Sequence[Point], heads: Collection[int], pinned: Collection[int], retention: Retention, *, now_us: int
+    points: Sequence[Candidate], heads: Collection[int], pinned: Collection[int], retention: Retention, *, now_us: int
 ) -> list[int]:
     """The sequences that go, oldest first. `points` are all of a session's, oldest first; `pinned`: tags and undos."""
     if not retention.thins:
@@ -88,7 +91,7 @@ def to_drop(
     return [point.sequence for point in points if point.sequence not in kept]
 
 
-def _fork_points(points: Sequence[Point]) -> set[int]:
+def _fork_points(points: Sequence[Candidate]) -> set[int]:
     seen: set[int] = set()
     forks: set[int] = set()
     for point in points:

@@ -137,11 +137,6 @@ def open_value(data: bytes) -> bytes:
     return _unpack(data[0], data[1:], MAX_ROW_BYTES) if data else b""
 
 
-def seal(data: bytes, *names: bytes | int | str) -> bytes:
-    """A small seal over some bytes and what they are called."""
-    return sha256(_encode(names) + data).digest()[:SEAL_BYTES]
-
-
 def _seal(record: Record, names: bytes, *, pack: bool) -> bytes:
     mode, packed = _pack(record.body) if pack else (_RAW, record.body)
     refs = b"".join(record.refs)

@@ -880,19 +880,19 @@ def test_many_sessions_need_few_descriptors(path: Path, sessions: int, descripto
 
 
 def test_a_listing_replays_no_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from backstay.backends.files.journal import Journal
+    from backstay.backends.files.journal import JournalFile
 
     with closing(FilesBackend(path)) as backend:
         for number in range(30):
             chain(backend, f"s{number}", 2)
     opened: list[Any] = []
-    real = Journal._read
+    real = JournalFile._read
 
-    def read(self: Journal, note: Any) -> None:
+    def read(self: JournalFile, note: Any) -> None:
         opened.append(note)
         real(self, note)
 
-    monkeypatch.setattr(Journal, "_read", read)
+    monkeypatch.setattr(JournalFile, "_read", read)
     with closing(FilesBackend(path)) as backend:
         rows = backend.sessions(SessionQuery(limit=5))
         assert [row.id for row in rows] == ["s29", "s28", "s27", "s26", "s25"]

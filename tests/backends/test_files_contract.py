@@ -9,7 +9,17 @@ import pytest
 from backstay.backends.files import FilesBackend
 from backstay.backends.files.disk import Disk
 from backstay.backends.files.folder import place
-from backstay.backends.files.lines import KIND_NAMES, Header, Line, Put, body_of, open_header, open_line, seal, sum_of
+from backstay.backends.files.lines import (
+    KIND_NAMES,
+    Header,
+    JournalLine,
+    Put,
+    body_of,
+    open_header,
+    open_line,
+    seal,
+    sum_of,
+)
 from backstay.port import Backend, Key, Kind
 from backstay.testing.contract import BackendContract, Change
 
@@ -67,7 +77,7 @@ class TestFiles(BackendContract):
             lines[n] = msgspec.structs.replace(line, rows=tuple([put for put in puts if put is not None]))
         texts = [seal(header)]
         for one in lines:
-            assert isinstance(one, Line)
+            assert isinstance(one, JournalLine)
             texts.append(seal(msgspec.structs.replace(one, prev=sum_of(texts[-1]))))
         journal.write_bytes(b"".join(texts))
         (path / "notes" / place(session)).unlink(missing_ok=True)

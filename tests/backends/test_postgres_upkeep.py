@@ -95,6 +95,6 @@ def test_tending_sweeps_what_nobody_refers_to_and_nothing_else(author: Author) -
     backend = author.backend
     backend.put_blobs({bytes([number]) * 32: b"x" for number in range(200)})
     done = backend.tend()
-    assert done == ["200 blobs that no row needs removed"]
+    assert done == ["removed blobs that no row needs: 200"]
     assert backend.tend() == []
     check_states(backend, SESSION, author.states)

@@ -261,6 +261,7 @@ MOUNT = """\
     [
         ("/", "ext4", False),
         ("/homework", "ext4", False),
+        ("/home", "nfs4", True),
         ("/home/me/agent", "nfs4", True),
         ("/home/me/local/deep", "xfs", False),
         ("/mnt/with space/x", "cifs", True),

@@ -16,6 +16,9 @@ TWINS: list[tuple[type, type]] = [
     (backstay.Run, aio.AsyncRun),
 ]
 
+# Public for the other rooms of the library only: the async face goes through the sync one for these.
+BETWEEN_ROOMS = {"refuse_closed", "begin", "enclosed", "end_with", "enter", "leave"}
+
 # What does no I/O has nothing to await.
 PLAIN = {"session", "on", "run", "calling", "append", "use", "halt", "fail", "pause"}
 
@@ -28,7 +31,8 @@ RENAMED = {
 
 
 def methods(face: type) -> dict[str, Callable[..., Any]]:
-    return {name: fn for name, fn in inspect.getmembers(face, inspect.isfunction) if not name.startswith("_")}
+    found = dict(inspect.getmembers(face, inspect.isfunction))
+    return {name: fn for name, fn in found.items() if not name.startswith("_") and name not in BETWEEN_ROOMS}
 
 
 def cases() -> list[tuple[str, type, type]]:

@@ -82,13 +82,19 @@ def test_a_kept_store_is_private_and_holds_what_the_demo_said(tmp_path: Path) ->
 
 
 BROKEN = """
-from backstay.backends.sqlite import running
-whole = running.journal
-def forgetful(connection, lease, call, after, slot):
-    if {condition}:
-        return slot or 1
-    return whole(connection, lease, call, after, slot)
-running.journal = forgetful
+import msgspec
+from backstay.backends.sqlite import SqliteBackend
+from backstay.port import Batch, CallRow
+whole = SqliteBackend.write
+def forgetful(self, ask, decide):
+    def forget(view):
+        batch = decide(view)
+        if isinstance(batch, Batch):
+            puts = tuple([call for call in batch.puts if not (isinstance(call, CallRow) and {condition})])
+            batch = msgspec.structs.replace(batch, puts=puts)
+        return batch
+    return whole(self, ask, forget)
+SqliteBackend.write = forgetful
 """
 
 

@@ -28,7 +28,7 @@ REFUSALS = {
 }
 DRIVERS = {"apsw", "psycopg"}
 MAX_VERBS = 18
-BELOW_THE_RULES = ("codec", "delta", "digest", "errors", "ids", "model", "port", "rules", "sealing")
+BELOW_THE_RULES = ("codec", "delta", "digest", "errors", "hints", "ids", "model", "port", "rules", "sealing")
 IMPURE = {"apsw", "os", "pathlib", "psycopg", "random", "secrets", "socket", "sqlite3", "threading", "time"}
 
 STATEMENT = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|ALTER|RETURNS|BEGIN)\b")
@@ -37,6 +37,8 @@ STATEMENT = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|ALTER|R
 RECKONED = re.compile(r"(?:[%/*+-]|(?<!<)<=?|(?<!>)>=?)\s*(\d+|\0\w+)(?![\w.'])")
 # 0 and 1 say "none", "one" and "the next one", the others turn seconds into microseconds.
 PLAIN = {"0", "1", "1000", "1000000"}
+# How far PostgreSQL's own sequence is moved at once: how a number is made, not which numbers a rule allows.
+OF_THE_SERVER = {"FAR"}
 
 
 def names_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -104,7 +106,8 @@ def test_no_backend_refuses_anything_about_sessions_branches_calls_or_leases(pat
 
 @pytest.mark.parametrize("path", CELLAR_FILES, ids=name_of)
 def test_no_statement_holds_a_number_that_we_chose(path: Path) -> None:
-    found = [f"{name_of(path)}:{at} {number}" for at, number in sorted(set(numbers_in_sql(parsed(path))))]
+    numbers = [(at, number) for at, number in sorted(set(numbers_in_sql(parsed(path)))) if number not in OF_THE_SERVER]
+    found = [f"{name_of(path)}:{at} {number}" for at, number in numbers]
     assert not found, "limits and shares are the rules' to know: " + ", ".join(found)
 
 

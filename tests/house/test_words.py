@@ -12,6 +12,34 @@ SOURCES = python_files("src")
 EVERYTHING = python_files("src", "tests", "bench")
 
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "base", "misc"}
+# Nobody guesses what is in them; each has a word of the trade (group_commit, rewrite, heartbeat, pool, exporter, …).
+RIDDLES = {
+    "desk",
+    "leaning",
+    "anew",
+    "drawers",
+    "shelf",
+    "wire",
+    "plain",
+    "texts",
+    "found",
+    "shown",
+    "standing",
+    "ending",
+    "wording",
+    "keeping",
+    "pulse",
+    "lineage",
+    "whereabouts",
+    "placing",
+    "choosing",
+    "arriving",
+    "leaving",
+    "growing",
+    "asking",
+    "talking",
+    "where",
+}
 # Letters in brackets, so that this file does not find itself.
 UNFINISHED = re.compile(r"\b(?:T[O]DO|F[I]XME|X[X]X|H[A]CK)\b")
 FORMER_NAME = re.compile(rb"hold[-_ ]?f[a]st", re.IGNORECASE)
@@ -77,3 +105,22 @@ def test_no_stored_byte_can_ever_become_running_code(path: Path) -> None:
         for word in (imported(node) & RUNS_DATA) | (called(node) & RUNS_TEXT)
     ]
     assert not found, ", ".join(found)
+
+
+# names
+
+
+def test_no_two_classes_of_the_package_share_a_name() -> None:
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{name_of(path)}:{node.lineno}")
+    shared = {name: where for name, where in places.items() if len(where) > 1}
+    assert not shared, f"one name, one meaning: {shared}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_stranger_can_guess_what_a_module_is_about(path: Path) -> None:
+    words = {*path.relative_to(ROOT).with_suffix("").parts}
+    assert not words & RIDDLES, f"{name_of(path)}: the trade has a word for it"

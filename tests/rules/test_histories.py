@@ -82,7 +82,7 @@ class Branch:
 
 
 @dataclass(eq=False)
-class Point:
+class ModelPoint:
     parent: int | None
     size: int
     calls: Line | None = None
@@ -98,7 +98,7 @@ class Histories(RuleBasedStateMachine):
         self.shelf = Shelf()
         self.branches: dict[str, Branch] = {}
         self.tags: dict[str, int] = {}
-        self.points: dict[int, Point] = {}
+        self.points: dict[int, ModelPoint] = {}
         self.sequence = 0
         self.leases: list[Lease] = []
         self.calls = 0
@@ -133,10 +133,10 @@ class Histories(RuleBasedStateMachine):
         assert (list(self.shelf.tables.rows()) if self.shelf.sessions else []) == before
         return None
 
-    def made(self, branch: Branch, row: CheckpointRow) -> Point:
+    def made(self, branch: Branch, row: CheckpointRow) -> ModelPoint:
         self.sequence += 1
         assert row.sequence == self.sequence
-        point = self.points[row.sequence] = Point(branch.head, row.size_bytes)
+        point = self.points[row.sequence] = ModelPoint(branch.head, row.size_bytes)
         branch.head = row.sequence
         return point
 

@@ -58,7 +58,7 @@ def test_a_branch_of_which_nothing_is_left_begins_anew() -> None:
     ):
         batch = batch_of(repair.point_back(SESSION, "main", nowhere=4, to=to)(seen))
         assert put_of(batch, LaneRow).head is None
-        assert "begins anew" in batch.answer
+        assert "has no checkpoint now" in batch.answer
 
 
 def test_an_undo_that_leads_nowhere_is_over_and_a_tag_goes() -> None:

@@ -112,13 +112,13 @@ def test_a_repair_counts_anew_and_removes_nothing_that_can_be_read(path: Path) -
     execute(path, "INSERT INTO refs(sid, kind, number, digest) VALUES(999, 2, 1, zeroblob(32))")
     with backstay.open(path) as store:
         assert {problem.what for problem in store.verify().problems} == {
-            "1 references of no row",
+            "references of no row: 1",
             "it has 4 checkpoints and counts 77",
         }
         report = store.verify(repair=True)
-        assert [problem.what for problem in report.problems] == ["1 references of no row"]
+        assert [problem.what for problem in report.problems] == ["references of no row: 1"]
         assert report.checked == 4
-        assert report.repaired == ("session 's': counted anew",)
+        assert report.repaired == ("session 's': counted again",)
         assert [info.checkpoints for info in store.sessions()] == [4]
         assert [len(store.session("s").load(point)["messages"]) for point in made] == [1, 2, 3]
         assert store.session("s").load() == {"picture": bytes(range(256)) * 40}

@@ -64,7 +64,7 @@ def test_a_refused_value_is_named_by_its_path_and_the_session_goes_on(session: S
 def test_a_state_over_the_limit_is_refused_and_one_below_it_is_kept(
     session: Session, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backstay.store.tip.MAX_STATE_BYTES", 100_000)
+    monkeypatch.setattr("backstay.store.history.MAX_STATE_BYTES", 100_000)
     with pytest.raises(InvalidInputError, match="limit of 100,000"):
         session.commit({"a": "x" * 100_001})
     session.commit({"a": "x" * 99_000})
@@ -90,7 +90,7 @@ def test_large_texts_and_bytes_survive_at_every_border(store: Store, session: Se
 def test_a_record_larger_than_a_row_is_cut_and_joined_again(
     store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backstay.backends.sqlite.writes.MAX_ROW_BYTES", 1000)
+    monkeypatch.setattr("backstay.sealing.MAX_ROW_BYTES", 1000)
     states: dict[str, Any] = {}
     for number in range(12):
         state = {"items": [f"{number}-{at}-{at * 7919 % 1000003}" for at in range(2000 + number)]}

@@ -124,11 +124,11 @@ def test_a_clock_that_runs_backwards_changes_no_order(
     store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time_ns()
-    ticks = iter([now, now - 5 * 10**9, now - 10**15, now - 10**15, now + 10**15, now])
-    monkeypatch.setattr(time, "time_ns", lambda: next(ticks))
-    points = [session.commit({"n": number}) for number in range(4)]
-    other = store.session("other").commit({})
-    last = session.commit({"n": 4})
+    made = []
+    for number, tick in enumerate([now, now - 5 * 10**9, now - 10**15, now - 10**15, now + 10**15, now]):
+        monkeypatch.setattr(time, "time_ns", lambda tick=tick: tick)
+        made.append(store.session("other").commit({}) if number == 4 else session.commit({"n": min(number, 4)}))
+    *points, other, last = made
     assert [point.id for point in session.log()] == [point.id for point in (last, *points[::-1])]
     assert [point.sequence for point in (*points, last)] == [1, 2, 3, 4, 5]
     assert session.load() == {"n": 4}

@@ -204,19 +204,12 @@ def set_meta(path: Path, **values: int) -> None:
 
 def test_a_store_of_a_newer_format_is_refused_untouched(path: Path) -> None:
     made(path)
-    set_meta(path, format_version=9, min_reader=9, min_writer=9)
+    set_meta(path, read=1 << 9, write=1 << 9)
     before = fingerprints(path.parent)
-    with pytest.raises(FormatError, match="newer Backstay"):
+    with pytest.raises(FormatError, match="does not know"):
         backstay.open(path)
     assert fingerprints(path.parent) == before
     assert set(before) == {"store.db"}
-
-
-def test_a_store_that_adds_things_this_version_ignores_is_used(path: Path) -> None:
-    made(path)
-    set_meta(path, format_version=9)
-    with backstay.open(path) as store:
-        assert store.session("s").commit({"n": 5}).sequence == 6
 
 
 def test_a_store_that_only_newer_versions_may_write_can_still_be_read(path: Path) -> None:
@@ -224,7 +217,7 @@ def test_a_store_that_only_newer_versions_may_write_can_still_be_read(path: Path
     with backstay.open(path) as store:
         session = store.session("s")
         session.load()
-        set_meta(path, min_writer=9)
+        set_meta(path, write=1 << 9)
         for write in (
             lambda: session.commit({"n": "new"}),
             lambda: session.tag("main", "t"),
@@ -232,7 +225,7 @@ def test_a_store_that_only_newer_versions_may_write_can_still_be_read(path: Path
             lambda: session.delete("main"),
             lambda: store.delete("s"),
         ):
-            with pytest.raises(FormatError, match="newer Backstay"):
+            with pytest.raises(FormatError, match="does not know"):
                 write()
         assert session.load()["n"] == 4
         assert len(list(session.log())) == 5
@@ -290,52 +283,10 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_file, "filesystem_of", lambda _folder: "nfs4")
+    monkeypatch.setattr(mounts, "filesystem_of", lambda _folder: "nfs4")
     with pytest.raises(UnsupportedError, match=r"network file system \(nfs4\)"):
         backstay.open(path)
     assert not path.exists()
-
-
-MOUNTINFO = """\
-22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
-30 22 0:26 / /home rw - nfs4 server:/home rw
-31 30 0:27 / /home/me/local rw - xfs /dev/sdb rw
-32 22 0:28 / /mnt/with\\040space rw master:2 - cifs //server/share rw
-33 22 0:29 / /mnt/twice rw - ext4 /dev/sdc rw
-34 22 0:30 / /mnt/twice rw - fuse.sshfs me@host: rw
-garbage
-"""
-MOUNT = """\
-/dev/disk3s1 on / (apfs, sealed, local, read-only)
-//me@server/share on /Volumes/share (smbfs, nodev, nosuid)
-/dev/disk4 on /Volumes/a (b) (apfs, local)
-"""
-
-
-@pytest.mark.parametrize(
-    ("place", "kind", "network"),
-    [
-        ("/", "ext4", False),
-        ("/homework", "ext4", False),
-        ("/home", "nfs4", True),
-        ("/home/me/agent", "nfs4", True),
-        ("/home/me/local/deep", "xfs", False),
-        ("/mnt/with space/x", "cifs", True),
-        ("/mnt/twice/x", "fuse.sshfs", True),
-    ],
-)
-def test_the_mount_nearest_to_a_folder_decides(place: str, kind: str, network: bool) -> None:
-    found = mounts._longest(mounts._parse_mountinfo(MOUNTINFO), place)
-    assert found == kind
-    assert mounts.is_network(found) is network
-
-
-def test_mounts_of_macos_are_read_too() -> None:
-    table = mounts._parse_mount(MOUNT)
-    assert mounts._longest(table, "/Users/me") == "apfs"
-    assert mounts._longest(table, "/Volumes/share/x") == "smbfs"
-    assert mounts._longest(table, "/Volumes/a (b)/x") == "apfs"
-    assert not mounts.is_network(None)
 
 
 @pytest.mark.parametrize(
@@ -482,14 +433,13 @@ def test_a_store_that_others_are_writing_to_is_never_taken_for_a_damaged_one(pat
         finish(child)
 
 
-def test_a_link_to_a_store_that_is_not_there_yet_stays_a_link(tmp_path: Path) -> None:
+def test_a_link_is_no_store_and_where_it_leads_nothing_is_made(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     link = tmp_path / "link.db"
     link.symlink_to(tmp_path / "real" / "store.db")
-    made(link)
-    assert link.is_symlink()
-    with backstay.open(tmp_path / "real" / "store.db") as store:
-        assert store.session("s").load()["n"] == 4
+    with pytest.raises(FormatError, match="is a link"):
+        backstay.open(link)
+    assert not list((tmp_path / "real").iterdir())
 
 
 def test_a_store_moved_or_copied_while_closed_is_the_same_store(tmp_path: Path) -> None:

@@ -324,7 +324,7 @@ def test_parts_that_came_and_went_are_listed_beside_those_that_changed() -> None
         ("todo", 2, 0, 0),
         ("none", 1, 0, 0),
     )
-    assert repr(diff) == "<Diff 'main' -> 'what-if': 5 parts differ>"
+    assert repr(diff) == "<Diff 'main' -> 'what-if': parts that differ: 5>"
     assert str(diff).splitlines() == [
         "--- main",
         "+++ what-if",

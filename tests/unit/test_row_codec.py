@@ -13,9 +13,9 @@ from backstay.errors import CorruptionError
 from backstay.ids import MAX_SEQUENCE, TAIL_BYTES, make_id
 from backstay.port import CallRow, CheckpointRow, KeyframeRow, Kind, LaneRow, Row, SessionRow, TagRow, Unreadable
 from backstay.port.lease import Claim, Holder
-from backstay.port.row_codec import is_foreign, open_call, open_checkpoint, open_name, open_session, pack
+from backstay.port.row_codec import is_foreign, open_call, open_checkpoint, open_name, open_session, pack, seal
 from backstay.port.rows import Head, Took, key_of, kind_of
-from backstay.sealing import SEAL_BYTES, seal
+from backstay.sealing import SEAL_BYTES
 
 UID, OTHER_UID = bytes(range(16)), bytes(range(1, 17))
 

@@ -18,6 +18,7 @@ from backstay import sealing
 from backstay.delta import LOST, Record
 from backstay.errors import CorruptionError, InvalidInputError
 from backstay.model import MAX_STATE_BYTES
+from backstay.port import row_codec
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -322,14 +323,14 @@ def test_a_sealed_record_that_is_not_one_is_damage_all_the_same() -> None:
 
 def test_a_small_seal_tells_names_apart_however_they_are_cut() -> None:
     seals = {
-        sealing.seal(b"data", "ab", "c"),
-        sealing.seal(b"data", "a", "bc"),
-        sealing.seal(b"data", "abc"),
-        sealing.seal(b"data", b"ab", "c"),
-        sealing.seal(b"data", "1"),
-        sealing.seal(b"data", 1),
-        sealing.seal(b"cdata", "ab"),
-        sealing.seal(b""),
+        row_codec.seal(b"data", "ab", "c"),
+        row_codec.seal(b"data", "a", "bc"),
+        row_codec.seal(b"data", "abc"),
+        row_codec.seal(b"data", b"ab", "c"),
+        row_codec.seal(b"data", "1"),
+        row_codec.seal(b"data", 1),
+        row_codec.seal(b"cdata", "ab"),
+        row_codec.seal(b""),
     }
     assert len(seals) == 8
     assert {len(seal) for seal in seals} == {sealing.SEAL_BYTES}

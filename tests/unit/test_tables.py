@@ -264,7 +264,7 @@ def test_what_is_absent_is_absent_or_it_is_an_error(tables: Tables) -> None:
     ]
     del tables.names["main"]
     for look in looks:
-        with pytest.raises(CorruptionError, match="4 branches and tags are counted and 3 here"):
+        with pytest.raises(CorruptionError, match="it has 3 branches and tags and counts 4"):
             look()
     assert asked(tables, names=("b",)).lanes.keys() == {"b"}, "what was asked for is all there"
     looks = [
@@ -275,7 +275,7 @@ def test_what_is_absent_is_absent_or_it_is_an_error(tables: Tables) -> None:
     ]
     del tables.checkpoints[1]
     for look in looks:
-        with pytest.raises(CorruptionError, match="5 checkpoints are counted and 4 here"):
+        with pytest.raises(CorruptionError, match="it has 4 checkpoints and counts 5"):
             look()
     assert asked(tables, sequences=(2,)).checkpoints.keys() == {2}
 

@@ -30,7 +30,6 @@ from backstay.face import Session, Store
 from backstay.face.session import Expect
 from backstay.loops import LoopGuard
 from backstay.model import (
-    NOTHING,
     Branch,
     Call,
     Checkpoint,
@@ -299,11 +298,11 @@ class AsyncSession:
     async def edit(self, branch: str = "main") -> AsyncIterator[State]:
         """Load, change, commit: `async with session.edit() as state:`."""
         try:
-            state, expect = await self.load(branch), None
+            state = await self.load(branch)
         except NotFoundError:
-            state, expect = State({}), NOTHING
+            state = State({})
         yield state
-        await self.commit(state, branch=branch, expect=expect)
+        await self.commit(state, branch=branch)
 
     async def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:
         return await self._turns.run(self._session.restore, ref, branch=branch)

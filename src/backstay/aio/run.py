@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from backstay.aio.threads import Threads
 from backstay.errors import InvalidInputError
-from backstay.face.recovery import RunOptions, Tally, Watch, take_up
+from backstay.face.recovery import CrashWatch, RunOptions, Tally, take_up
 from backstay.loops import LoopGuard
 from backstay.model import Call, Checkpoint, RecoverReport, StateDict, Usage
 from backstay.run import Run
@@ -244,7 +244,7 @@ async def recover(
     """Await `handler(run)` for every crashed session; one that fails does not stop the rest."""
     options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
     tally, threads = Tally(), store.threads
-    watch = Watch(store.sync, agent, wait_s)
+    watch = CrashWatch(store.sync, agent, wait_s)
     while (found := await threads.run(watch.look)) is not None:
         for session_id, row in found:
             run = await _entered(threads, partial(take_up, store.sync, session_id, row, tally, options))

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backstay.cli.line import Line, json_option
+from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import session_argument, session_of
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Piece
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from backstay.model import Checkpoint
 
 
-@click.command("branches", cls=Line, shape="branch*", examples=["backstay branches ticket-42"])
+@click.command("branches", cls=Command, shape="branch*", examples=["backstay branches ticket-42"])
 @session_argument()
 @json_option
 @in_store

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from backstay.cli.line import Line
+from backstay.cli.command import Command
 
 
-@click.command("completion", cls=Line, examples=["backstay completion fish"])
+@click.command("completion", cls=Command, examples=["backstay completion fish"])
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
     """Print what SHELL needs to complete commands, options, sessions and refs.

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 import backstay
-from backstay.cli.asking import agree, yes_option
-from backstay.cli.line import Line
+from backstay.cli.command import Command
+from backstay.cli.confirm import agree, yes_option
 from backstay.cli.lookup import ref_argument, session_argument, session_of
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "delete",
-    cls=Line,
+    cls=Command,
     examples=[
         "backstay delete ticket-42 --branch what-if -y",
         "backstay delete ticket-42 main~1 -y",
@@ -51,8 +51,9 @@ def command(store: Store, session: str, ref: str, *, branch: str | None, yes: bo
 
 
 def _session(screen: Screen, store: Store, session: Session, *, yes: bool) -> None:
-    from backstay.cli.text import age, cut, many, safe
+    from backstay.cli.text import age, cut, safe
     from backstay.face.run_status import run_statuses
+    from backstay.model import counted
     from backstay.store.fields import to_info
     from backstay.store.overview import session_row
 
@@ -65,17 +66,17 @@ def _session(screen: Screen, store: Store, session: Session, *, yes: bool) -> No
     screen.line("The whole session goes, for good:")
     screen.line("  ", (safe(info.id), "bold"), f"  {info.status.value}, last touched {age(info.updated_at)} ago")
     screen.line(
-        f"  {many(info.checkpoints, 'checkpoint')} on {many(len(branches), 'branch')}: ", _names(screen, branches)
+        f"  {counted(info.checkpoints, 'checkpoint')} on {counted(len(branches), 'branch')}: ", _names(screen, branches)
     )
     if tags:
-        screen.line(f"  {many(len(tags), 'tag')}: ", _names(screen, tags))
+        screen.line(f"  {counted(len(tags), 'tag')}: ", _names(screen, tags))
     for run in run_statuses(store.backend, session):
         if run.calls:
             calls = ", ".join(f"{call.name} {call.status}" for call in run.calls)
             screen.line(("  pending: ", "red"), cut(safe(calls), screen.width - 12))
     agree(f"Delete session {safe(session.id)}?", yes=yes)
     store.delete(session.id)
-    screen.line(f"Deleted: {safe(session.id)} and {many(info.checkpoints, 'checkpoint')}.")
+    screen.line(f"Deleted: {safe(session.id)} and {counted(info.checkpoints, 'checkpoint')}.")
 
 
 def _names(screen: Screen, names: list[str]) -> str:
@@ -99,7 +100,8 @@ def _branch(screen: Screen, session: Session, branch: str, *, yes: bool) -> None
 
 
 def _checkpoint(screen: Screen, store: Store, session: Session, ref: str, *, yes: bool) -> None:
-    from backstay.cli.text import cut, many, safe, short
+    from backstay.cli.text import cut, safe, short
+    from backstay.model import counted
     from backstay.store.overview import children_of
 
     point = session.checkpoint(ref)
@@ -115,7 +117,7 @@ def _checkpoint(screen: Screen, store: Store, session: Session, ref: str, *, yes
     screen.line("  ", (short(point.id), "yellow"), f"  {step}{cut(safe(point.summary), room)}")
     if children:
         follow = "follows it and stays" if children == 1 else "follow it and stay"
-        screen.line(f"  {many(children, 'checkpoint')} {follow} readable")
+        screen.line(f"  {counted(children, 'checkpoint')} {follow} readable")
     if branches:
         back = short(point.parent_id) if point.parent_id else "nothing"
         screen.line(f"  {_names(screen, branches)} moves back to {back}")

@@ -19,7 +19,7 @@ import click
 
 import backstay
 from backstay.cli import agent
-from backstay.cli.line import Line
+from backstay.cli.command import Command
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -30,7 +30,7 @@ _KILLED = -signal.SIGKILL if hasattr(signal, "SIGKILL") else 1
 _PATIENCE_S = 60
 
 
-@click.command("demo", cls=Line, examples=["backstay demo"])
+@click.command("demo", cls=Command, examples=["backstay demo"])
 @click.option(
     "--keep",
     metavar="DIR",

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backstay.cli.line import Line, json_option
+from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import ref_argument, session_argument, session_of
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -22,7 +22,7 @@ _LINES_PER_ITEM = 6
 
 @click.command(
     "diff",
-    cls=Line,
+    cls=Command,
     shape="diff",
     examples=["backstay diff ticket-42 main what-if", "backstay diff ticket-42 asked main --stat"],
 )
@@ -80,7 +80,7 @@ def _part(screen: Screen, diff: Diff, part: PartDiff) -> None:
 
 
 def _side_by_side(screen: Screen, diff: Diff, items: tuple[ItemChange, ...]) -> None:
-    from backstay.cli.talk import one_line
+    from backstay.cli.conversation import one_line
     from backstay.cli.text import cut, pad, safe, width
 
     half = (screen.width - 7) // 2
@@ -113,7 +113,7 @@ def _where_they_differ(
     sides: list[list[str]], indexes: list[int | None], item: ItemChange, room: int
 ) -> list[list[str]]:
     """Of a long item that changed, the stretch around the first difference and not its beginning."""
-    from backstay.cli.talk import one_line
+    from backstay.cli.conversation import one_line
 
     before, after = one_line(item.before), one_line(item.after)
     same = next(

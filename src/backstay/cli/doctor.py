@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 import backstay
-from backstay.cli.exit_codes import DAMAGED, FAILED
-from backstay.cli.line import Line, json_option
-from backstay.cli.where import name_of, open_store, store_option
+from backstay.cli.command import Command, json_option
+from backstay.cli.exit_codes import DAMAGED, FAILED, words_of
+from backstay.cli.store_option import name_of, open_store, store_option
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -51,7 +51,7 @@ class Finding(NamedTuple):
     detail: str
 
 
-@click.command("doctor", cls=Line, shape="finding*", examples=["backstay doctor"])
+@click.command("doctor", cls=Command, shape="finding*", examples=["backstay doctor"])
 @json_option
 @store_option
 def command(*, url: str | None, as_json: bool) -> None:
@@ -150,7 +150,7 @@ def _tried(trial: Path, *, files: bool) -> Iterator[Finding]:
             made = store.session("doctor").commit({"n": 1})
             sound = store.session("doctor").load(made) == {"n": 1} and store.verify().ok
     except backstay.BackstayError as error:
-        yield Finding("sqlite" if isinstance(error, backstay.UnsupportedError) else "writing", _BAD, str(error))
+        yield Finding("sqlite" if isinstance(error, backstay.UnsupportedError) else "writing", _BAD, words_of(error))
         return
     if not files:
         import apsw
@@ -190,24 +190,26 @@ def _syncing(folder: Path) -> Finding:
 
 
 def _store(url: str | None, place: Path | None) -> Iterator[Finding]:
-    from backstay.cli.text import many, size
+    from backstay.cli.text import size
+    from backstay.model import counted
 
     try:
         with open_store(url) as store:
             stats, crashed = store.stats(), store.crashed()
             yield Finding(
-                "store", _OK, f"{name_of(url)}: {many(stats.sessions, 'session')}, {size(stats.stored_bytes)}"
+                "store", _OK, f"{name_of(url)}: {counted(stats.sessions, 'session')}, {size(stats.stored_bytes)}"
             )
             if store.backend.name == "sqlite" and place is not None and (pages := _checksums(place)).verdict != _OK:
                 yield pages
     except backstay.CorruptionError as error:
-        yield Finding("damage", _BAD, f"{error}; run `backstay verify`")
+        yield Finding("damage", _BAD, f"{error.message}; run `backstay verify`")
         return
     except (backstay.BackstayError, OSError) as error:
-        yield Finding("store", _BAD, str(error))
+        said = words_of(error) if isinstance(error, backstay.BackstayError) else str(error)
+        yield Finding("store", _BAD, said)
         return
     if crashed:
-        yield Finding("crashed", _WARN, f"{many(len(crashed), 'session')}: `backstay recover`")
+        yield Finding("crashed", _WARN, f"{counted(len(crashed), 'session')}: `backstay recover`")
     with contextlib.suppress(OSError):
         if place is not None and place.stat().st_mode & _OTHERS:
             yield Finding("privacy", _WARN, f"others on this machine may read {place}")

@@ -6,16 +6,16 @@ import click
 
 import backstay
 from backstay.cli.bar import Bar
-from backstay.cli.line import Line
+from backstay.cli.command import Command
 from backstay.cli.lookup import session_id
-from backstay.cli.where import open_store, store_option
+from backstay.cli.store_option import open_store, store_option
 
 _ASKED = len(("SYSTEM", "SESSION", "DIR"))
 
 
 @click.command(
     "export",
-    cls=Line,
+    cls=Command,
     examples=["backstay export all.backstay", "backstay export one.backstay --session ticket-42"],
 )
 @click.argument("what", nargs=-1, required=True, metavar="FILE | SYSTEM SESSION DIR")

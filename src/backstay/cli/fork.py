@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backstay.cli.line import Line
+from backstay.cli.command import Command
 from backstay.cli.lookup import ref_argument, session_argument, session_of
+from backstay.cli.store_option import in_store
 from backstay.cli.text import safe, short
-from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
     from backstay.face import Store
 
 
-@click.command("fork", cls=Line, examples=["backstay fork ticket-42 main~2 try-again"])
+@click.command("fork", cls=Command, examples=["backstay fork ticket-42 main~2 try-again"])
 @session_argument()
 @ref_argument()
 @click.argument("name", metavar="NAME")

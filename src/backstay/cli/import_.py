@@ -9,14 +9,14 @@ import click
 
 import backstay
 from backstay.cli.bar import Bar
-from backstay.cli.line import Line
-from backstay.cli.where import in_any_store
+from backstay.cli.command import Command
+from backstay.cli.store_option import in_any_store
 
 if TYPE_CHECKING:
     from backstay.face import Store
 
 
-@click.command("import", cls=Line, examples=["backstay import ./checkpoints"])
+@click.command("import", cls=Command, examples=["backstay import ./checkpoints"])
 @click.argument("what", nargs=-1, required=True, metavar="[SYSTEM] PATH")
 @click.option("--rename", metavar="NAME", help="The new name, where PATH holds one session.")
 @click.option(

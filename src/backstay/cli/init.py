@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 import backstay
-from backstay.cli.line import Line
+from backstay.cli.command import Command
+from backstay.cli.store_option import name_of
 from backstay.cli.text import safe
-from backstay.cli.where import name_of
 
 
-@click.command("init", cls=Line, examples=["backstay init", "backstay init sqlite:///agents.db"])
+@click.command("init", cls=Command, examples=["backstay init", "backstay init sqlite:///agents.db"])
 @click.argument("url", metavar="[URL]", required=False, envvar="BACKSTAY_URL")
 def command(url: str | None) -> None:
     """Make a store: at URL, or as .backstay/store.db in this folder.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backstay.cli.line import Line, json_option
+from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import limit_option, ref_argument, session_argument, session_of
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.graph import Drawn
@@ -25,7 +25,7 @@ _WORTH_TELLING = {"completed": "green", "failed": "red", "halted": "yellow"}
 
 @click.command(
     "log",
-    cls=Line,
+    cls=Command,
     shape="logged*",
     examples=[
         "backstay log ticket-42",
@@ -209,7 +209,7 @@ class _Teller:
         for text, style in [*step, *_titles(point), *self._refs(point)]:
             begin += ["  ", (text, style)]
         tokens, cost = point.usage.tokens_in + point.usage.tokens_out, money(point.usage.cost)
-        facts = [f"{count(tokens)} tokens"] if tokens else []
+        facts = [f"{count(tokens)} {'token' if tokens == 1 else 'tokens'}"] if tokens else []
         facts += [cost] if cost else []
         end = "  ".join([*facts, age(point.created_at)])
         gap = self._screen.width - used - sum(_width(piece) for piece in begin) - len(end)
@@ -230,7 +230,7 @@ class _Teller:
             self._screen.line((beside, "blue"), indent, (cut(safe(point.reason), room), "yellow"))
 
     def _call_lines(self, drawn: Drawn) -> None:
-        from backstay.cli.talk import call_line
+        from backstay.cli.conversation import call_line
 
         beside = f"{drawn.beside} ".ljust(len(drawn.mark) + 1) if self._graph else ""
         indent = " " * 10

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import backstay
-from backstay.cli.text import many, safe, short
+from backstay.cli.text import safe, short
+from backstay.model import counted
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -47,7 +48,7 @@ def chosen(given: str, found: Sequence[str], *, among: Sequence[str], noun: str)
     if found:
         listed = ", ".join(sorted(found)[:_CANDIDATES])
         rest = f" and {len(found) - _CANDIDATES} more" if len(found) > _CANDIDATES else ""
-        message = f"{given!r} could be {many(len(found), noun)}: {listed}{rest}"
+        message = f"{given!r} could be {counted(len(found), noun)}: {listed}{rest}"
         raise backstay.InvalidInputError(message, hint="give more characters")
     if given.startswith("-"):
         message = f"there is no option and no {noun} {given!r}"
@@ -126,7 +127,7 @@ def _items(found: Iterable[tuple[str, str]]) -> list[CompletionItem]:
 @contextlib.contextmanager
 def _quiet_store(ctx: click.Context) -> Any:
     """The store that the line so far names, or None: nobody wants an error in the middle of typing."""
-    from backstay.cli.where import open_store
+    from backstay.cli.store_option import open_store
 
     try:
         import os

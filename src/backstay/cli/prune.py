@@ -8,9 +8,9 @@ import click
 
 import backstay
 from backstay.cli.bar import Bar
-from backstay.cli.line import Line, json_option
+from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import session_argument, session_id
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
     from backstay.face import Store
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "prune",
-    cls=Line,
+    cls=Command,
     shape="pruned",
     examples=["backstay prune --keep-last 2 --dry-run", "backstay prune ticket-42 --keep-last 1 --keep-days 0"],
 )
@@ -43,7 +43,7 @@ def command(
 ) -> None:
     """Forget old checkpoints of all sessions, or of one SESSION. Heads, tags, labels and fork points stay."""
     from backstay.cli.screen import Screen
-    from backstay.cli.text import many
+    from backstay.model import counted
 
     retention = backstay.Retention(keep_last=keep_last, keep_days=keep_days, finished_days=finished)
     given = None if session is None else session_id(store, session)
@@ -62,7 +62,7 @@ def command(
         screen.line(shapes.dump(about))
         return
     for name, ids in report.checkpoints.items():
-        screen.text(f"{name}: {many(len(ids), 'checkpoint')}")
+        screen.text(f"{name}: {counted(len(ids), 'checkpoint')}")
     for name in report.sessions:
         screen.text(f"{name}: the whole session")
     screen.text(str(report))

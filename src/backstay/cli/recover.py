@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import backstay
-from backstay.cli.line import Line, json_option
+from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import chosen, session_argument, session_of
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "recover",
-    cls=Line,
+    cls=Command,
     shape="standing*",
     examples=[
         "backstay recover",
@@ -94,7 +94,8 @@ def _list(screen: Screen, store: Store, session: str | None, branch: str | None,
         else:
             _tell(screen, found, standing, alone=doubts[found.id] == 1)
     if not crashed and not as_json:
-        screen.line("Nothing crashed, and no call is in doubt.")
+        # Of a session that was imported nobody has crashed, and yet a call may be in doubt: only its own look tells.
+        screen.line("Nothing crashed." if session is None else "Nothing crashed here, and no call is in doubt.")
 
 
 def _crashed(store: Store, session: str | None) -> Iterator[tuple[Session, RunStatus]]:
@@ -110,12 +111,13 @@ def _crashed(store: Store, session: str | None) -> Iterator[tuple[Session, RunSt
 
 
 def _tell(screen: Screen, session: Session, standing: RunStatus, *, alone: bool) -> None:
+    from backstay.cli.conversation import arguments, call_line
     from backstay.cli.restore import quoted
-    from backstay.cli.talk import arguments, call_line
-    from backstay.cli.text import age, cut, many, safe, short, wrapped
+    from backstay.cli.text import age, cut, safe, short, wrapped
+    from backstay.model import counted
 
     where = "" if standing.branch == "main" else f"  branch {safe(standing.branch)}"
-    times = f" ({many(standing.crashes, 'crash')} at this spot)" if standing.crashes > 1 else ""
+    times = f" ({counted(standing.crashes, 'crash')} at this spot)" if standing.crashes > 1 else ""
     state = ("a run is alive", "green") if standing.live else (f"crashed{times}", "bold red")
     screen.line((safe(session.id), "bold"), where, "  ", state)
     head = standing.head
@@ -155,7 +157,8 @@ def _decide(
     result: str | None,
     reason: str,
 ) -> None:
-    from backstay.cli.text import many, safe
+    from backstay.cli.text import safe
+    from backstay.model import counted
 
     made = _call(store, session, call, branch)
     if decision == "result":
@@ -172,7 +175,7 @@ def _decide(
     }
     screen.line(f"Decided: {safe(made.name)} ({made.id}) is {said[decision]}.")
     left = sum(len(each.in_doubt) for _, each in _crashed(store, session.id))
-    rest = f"{many(left, 'call')} in doubt: backstay recover" if left else "run the session again to go on"
+    rest = f"{counted(left, 'call')} in doubt: backstay recover" if left else "run the session again to go on"
     screen.line(f"{safe(session.id)}: {rest}.")
 
 
@@ -209,7 +212,8 @@ def _value(text: str) -> Any:
 
 
 def _abandon(screen: Screen, store: Store, session: Session, branch: str | None, reason: str) -> None:
-    from backstay.cli.text import many, safe
+    from backstay.cli.text import safe
+    from backstay.model import counted
 
     found = {each.branch: each for _, each in _crashed(store, session.id)}
     if branch is None and len(found) > 1:
@@ -220,5 +224,5 @@ def _abandon(screen: Screen, store: Store, session: Session, branch: str | None,
         message = f"nothing is pending on branch {name!r} of session {session.id!r}"
         raise backstay.NotFoundError(message, hint="`backstay recover` lists what is")
     session.abandon(name, reason=reason)
-    screen.line(f"Abandoned: {many(len(found[name].calls), 'call')} on {safe(name)} of {safe(session.id)}.")
+    screen.line(f"Abandoned: {counted(len(found[name].calls), 'call')} on {safe(name)} of {safe(session.id)}.")
     screen.line("They stay in the history; the next run starts anew at the last checkpoint.")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 import backstay
-from backstay.cli.asking import agree, yes_option
-from backstay.cli.line import Line
+from backstay.cli.command import Command
+from backstay.cli.confirm import agree, yes_option
 from backstay.cli.lookup import branch_option, ref_argument, session_argument, session_of
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -23,7 +23,7 @@ _LISTED = 8
 _LOOKED_AT = 1000
 
 
-@click.command("restore", cls=Line, examples=["backstay restore ticket-42 asked -y"])
+@click.command("restore", cls=Command, examples=["backstay restore ticket-42 asked -y"])
 @session_argument()
 @ref_argument()
 @branch_option("The branch that goes back.")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backstay.cli.bar import Bar
-from backstay.cli.line import Line, json_option
+from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import limit_option, session_id
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Piece, Screen
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "search",
-    cls=Line,
+    cls=Command,
     shape="found*",
     examples=["backstay search voucher", "backstay search 49.90 --session ticket-42 --tool refund"],
 )
@@ -96,7 +96,7 @@ def _shape(found: Match) -> dict[str, Any]:
 
 
 def _tell(screen: Screen, found: Match, length: int, *, first: bool) -> None:
-    from backstay.cli.talk import ROLES
+    from backstay.cli.conversation import ROLES
     from backstay.cli.text import age, cut, safe, short
     from backstay.store.fields import read_fields, to_datetime
 

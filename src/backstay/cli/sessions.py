@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backstay.cli.line import Line, json_option
+from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import limit_option
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Piece
@@ -22,7 +22,7 @@ STYLES = {"completed": "green", "failed": "red", "halted": "yellow", "crashed": 
 
 @click.command(
     "sessions",
-    cls=Line,
+    cls=Command,
     shape="session*",
     examples=["backstay sessions", "backstay sessions --crashed", "backstay sessions --agent support -n 1 --json"],
 )

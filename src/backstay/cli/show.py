@@ -6,19 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backstay.cli.line import Line, json_option
+from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import ref_argument, session_argument, session_of
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.face import Session, Store
     from backstay.model import Checkpoint
 
+_NAMES_WIDTH = 20  # with less room beside the id, names have a line of their own
+
 
 @click.command(
     "show",
-    cls=Line,
+    cls=Command,
     shape="shown",
     examples=[
         "backstay show ticket-42",
@@ -91,13 +93,19 @@ def _as_json(
 
 def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]) -> None:
     from backstay.cli.sessions import STYLES
-    from backstay.cli.text import age, cut, many, moment, money, safe, short
+    from backstay.cli.text import age, cut, moment, money, safe, short, width
+    from backstay.model import counted
 
     called = f"({safe(', '.join(refs))})" if refs else ""
-    screen.line(
-        (f"checkpoint {safe(point.id)}", "yellow"),
-        *([("  " + cut(called, screen.width - 38), "bold cyan")] if refs else []),
-    )
+    title = f"checkpoint {safe(point.id)}"
+    if width(title) > screen.width:  # rather the whole id alone: it may be copied
+        title = cut(safe(point.id), screen.width)
+    beside = screen.width - width(title) - 2
+    if width(called) <= beside or beside >= _NAMES_WIDTH:
+        screen.line((title, "yellow"), *([("  " + cut(called, beside), "bold cyan")] if refs else []))
+    else:
+        screen.line((title, "yellow"))
+        screen.line((cut(called, screen.width), "bold cyan"))
     made = session.calls(point)
     used, total = point.usage, point.total_usage
 
@@ -119,7 +127,7 @@ def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]
         ("parent", point.parent_id and short(point.parent_id)),
         ("hint", point.resume_hint),
         ("metadata", ", ".join(f"{key}={each!r}" for key, each in point.metadata.items())),
-        ("calls", made and f"{many(len(made), 'call')}: {', '.join(f'{each.name} {each.status}' for each in made)}"),
+        ("calls", made and f"{counted(len(made), 'call')}: {', '.join(f'{each.name} {each.status}' for each in made)}"),
         ("digest", point.digest[:32]),
     ]
     for name, text in facts:
@@ -131,7 +139,7 @@ def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]
 
 
 def _calls(screen: Screen, session: Session, point: Checkpoint) -> None:
-    from backstay.cli.talk import call_line
+    from backstay.cli.conversation import call_line
 
     made = session.calls(point)
     for call in made:
@@ -141,7 +149,7 @@ def _calls(screen: Screen, session: Session, point: Checkpoint) -> None:
 
 
 def _contents(screen: Screen, state: dict[str, Any], *, messages: bool, as_tree: bool, full: bool) -> None:
-    from backstay.cli.talk import conversation
+    from backstay.cli.conversation import conversation
     from backstay.cli.tree import tree
 
     spoken = state.get("messages")

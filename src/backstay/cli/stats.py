@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backstay.cli.bar import Bar
-from backstay.cli.line import Line, json_option
-from backstay.cli.where import in_store
+from backstay.cli.command import Command, json_option
+from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from backstay.model import SessionInfo, StoreStats
 
 
-@click.command("stats", cls=Line, shape="stats", examples=["backstay stats", "backstay stats --top 1 --json"])
+@click.command("stats", cls=Command, shape="stats", examples=["backstay stats", "backstay stats --top 1 --json"])
 @click.option(
     "--top",
     metavar="N",

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backstay.cli.line import Line, json_option
-from backstay.cli.where import name_of, open_store, store_option
+from backstay.cli.command import Command, json_option
+from backstay.cli.store_option import name_of, open_store, store_option
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
-@click.command("status", cls=Line, shape="status", examples=["backstay status", "backstay status --json"])
+@click.command("status", cls=Command, shape="status", examples=["backstay status", "backstay status --json"])
 @json_option
 @store_option
 def command(*, url: str | None, as_json: bool) -> None:
@@ -54,10 +54,13 @@ def _crashed(store: Store) -> list[tuple[str, RunStatus]]:
 
 
 def _tell(screen: Screen, name: str, stats: StoreStats, crashed: list[tuple[str, RunStatus]]) -> None:
-    from backstay.cli.text import cut, many, safe, size
+    from backstay.cli.text import cut, safe, size
+    from backstay.model import counted
 
     screen.line(("store     ", "dim"), safe(name))
-    screen.line(("sessions  ", "dim"), f"{many(stats.sessions, 'session')}, {many(stats.checkpoints, 'checkpoint')}")
+    screen.line(
+        ("sessions  ", "dim"), f"{counted(stats.sessions, 'session')}, {counted(stats.checkpoints, 'checkpoint')}"
+    )
     if stats.checkpoints:
         ratio = f", {stats.ratio:.1f}x smaller than plain copies" if stats.ratio > 1 else ""
         screen.line(("size      ", "dim"), f"{size(stats.stored_bytes)} on disk{ratio}")
@@ -69,10 +72,10 @@ def _tell(screen: Screen, name: str, stats: StoreStats, crashed: list[tuple[str,
     if not dead:
         screen.line(("crashed   ", "dim"), ("none", "green"))
         return
-    screen.line(("crashed   ", "dim"), (many(len(dead), "run"), "bold red"))
+    screen.line(("crashed   ", "dim"), (counted(len(dead), "run"), "bold red"))
     for id_, each in dead[:_SHOWN]:
         doubts = len(each.in_doubt)
-        what = f"{many(doubts, 'call')} in doubt" if doubts else "nothing in doubt: run it again to go on"
+        what = f"{counted(doubts, 'call')} in doubt" if doubts else "nothing in doubt: run it again to go on"
         where = "" if each.branch == "main" else f" ({safe(each.branch)})"
         screen.line("          ", (cut(f"{safe(id_)}{where}", screen.width - 44), "bold"), f"  {what}")
     if len(dead) > _SHOWN:

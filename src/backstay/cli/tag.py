@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from backstay.cli.branches import tell
-from backstay.cli.line import Line, json_option
+from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import ref_argument, session_argument, session_of
+from backstay.cli.store_option import in_store
 from backstay.cli.text import safe, short
-from backstay.cli.where import in_store
 
 if TYPE_CHECKING:
     from backstay.face import Store
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "tag",
-    cls=Line,
+    cls=Command,
     shape="branch*",
     examples=["backstay tag ticket-42 main~1 refunded", "backstay tag ticket-42", "backstay tag ticket-42 -d asked"],
 )

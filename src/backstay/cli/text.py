@@ -154,10 +154,3 @@ def size(count_bytes: int) -> str:
         if value < _THOUSAND or unit == "TB":
             break
     return f"{value:.1f} {unit}"
-
-
-def many(number: int, noun: str) -> str:
-    """`1 call`, `2 calls`, `1,000 branches`."""
-    if number == 1:
-        return f"1 {noun}"
-    return f"{number:,} {noun}{'es' if noun.endswith(('ch', 's')) else 's'}"

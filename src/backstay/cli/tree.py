@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from backstay.cli.text import cut, pad, safe, width
+from backstay.model import counted
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -70,7 +71,7 @@ def brief(value: Any, *, chars: int = _TEXT_CHARS) -> str:
     if isinstance(value, str):
         return safe(repr(value[:chars])) + ("…" if len(value) > chars else "")
     if isinstance(value, bytes):
-        return f"<{len(value):,} bytes>"
+        return f"<{counted(len(value), 'byte')}>"
     if isinstance(value, int) and value.bit_length() > _INT_BITS:
         return f"<int of {value.bit_length():,} bits>"
     if isinstance(value, dt.datetime | dt.date | dt.time):

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import click
 
 import backstay
-from backstay.cli.asking import agree, yes_option
-from backstay.cli.line import Line
+from backstay.cli.command import Command
+from backstay.cli.confirm import agree, yes_option
 from backstay.cli.lookup import branch_option, session_argument, session_of
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
     from backstay.face import Store
 
 
-@click.command("undo", cls=Line, examples=["backstay undo ticket-42 -y"])
+@click.command("undo", cls=Command, examples=["backstay undo ticket-42 -y"])
 @session_argument()
 @branch_option("The branch.")
 @yes_option

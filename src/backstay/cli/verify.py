@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backstay.cli.bar import Bar
-from backstay.cli.exit_codes import DAMAGED, in_words
-from backstay.cli.line import Line, json_option
+from backstay.cli.command import Command, json_option
+from backstay.cli.exit_codes import DAMAGED
 from backstay.cli.lookup import session_argument, session_id
-from backstay.cli.where import in_store
+from backstay.cli.store_option import in_store
+from backstay.hints import in_shell
 
 if TYPE_CHECKING:
     from backstay.face import Store
     from backstay.model import VerifyReport
 
 
-@click.command("verify", cls=Line, shape="verified", examples=["backstay verify", "backstay verify ticket-42 --json"])
+@click.command(
+    "verify", cls=Command, shape="verified", examples=["backstay verify", "backstay verify ticket-42 --json"]
+)
 @session_argument(required=False)
 @click.option("--repair", is_flag=True, help="First remove what is provably useless; never a readable checkpoint.")
 @json_option
@@ -35,7 +38,7 @@ def command(store: Store, session: str | None, *, repair: bool, as_json: bool) -
 
         screen.line(shapes.dump(_shape(report)))
     else:
-        screen.text(in_words(str(report)))
+        screen.text(str(_in_shell(report)))
     if not report.ok:
         raise click.exceptions.Exit(DAMAGED)
 
@@ -49,6 +52,13 @@ def _named(store: Store, given: str) -> str:
         return given  # the list cannot be read; the one that was named may be
 
 
+def _in_shell(report: VerifyReport) -> VerifyReport:
+    """The report with its remedies as commands and flags."""
+    from msgspec.structs import replace
+
+    return replace(report, problems=tuple([replace(each, remedy=in_shell(each.remedy)) for each in report.problems]))
+
+
 def _shape(report: VerifyReport) -> dict[str, Any]:
     return {
         "ok": report.ok,
@@ -59,7 +69,7 @@ def _shape(report: VerifyReport) -> dict[str, Any]:
                 "session": problem.session_id,
                 "checkpoints": list(problem.checkpoints),
                 "cost": problem.cost,
-                "remedy": in_words(problem.remedy),
+                "remedy": in_shell(problem.remedy),
             }
             for problem in report.problems
         ],

@@ -6,7 +6,6 @@ a private copy, compared by value and exact type. Pure: no I/O, no clock.
 """
 
 from backstay.delta.advance import Known, advance, know, whole
-from backstay.delta.merging import merge
 from backstay.delta.record import LARGE_BYTES, LOST, PIECE_BYTES, Rebuilt, Record, rebuild, refs_of
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "Record",
     "advance",
     "know",
-    "merge",
     "rebuild",
     "refs_of",
     "whole",

@@ -40,7 +40,7 @@ _MIN_PATCH_CHARS = 64
 Text = TypeVar("Text", str, bytes)
 
 
-class Writer:
+class DeltaWriter:
     """Collects ops, values and the pieces of large values."""
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ def advance(known: Known, state: StateDict, *, frozen: bool = False) -> tuple[Re
 
     With `frozen` nothing in the state will ever be changed; then what is the same object next time is not compared.
     """
-    writer = Writer()
+    writer = DeltaWriter()
     shadow, tree, skip = known.shadow, known.tree, frozenset[str]()
     if frozen and known.given is not None:
         shadow, tree, skip = _pass_over(writer, known, known.given, state)
@@ -169,7 +169,7 @@ def advance(known: Known, state: StateDict, *, frozen: bool = False) -> tuple[Re
 
 
 def _pass_over(
-    writer: Writer, known: Known, given: StateDict, state: StateDict
+    writer: DeltaWriter, known: Known, given: StateDict, state: StateDict
 ) -> tuple[dict[str, Any], DictTree, frozenset[str]]:
     """What is known once the lists that only grew are dealt with, and the keys that need no further look."""
     same_parts, grown = _identical(given, state)
@@ -206,7 +206,7 @@ def _identical(before: StateDict, after: StateDict) -> tuple[list[str], dict[str
 
 def whole(state: StateDict, touched: Collection[str] = ()) -> tuple[Record, dict[bytes, bytes]]:
     """A record that needs no other. Parts not touched since the last whole copy are kept once per store if large."""
-    writer = Writer()
+    writer = DeltaWriter()
     run: list[str] = []
 
     def flush() -> None:
@@ -230,7 +230,7 @@ def whole(state: StateDict, touched: Collection[str] = ()) -> tuple[Record, dict
 
 
 def _dict(
-    writer: Writer,
+    writer: DeltaWriter,
     old: dict[str, Any],
     tree: DictTree | None,
     new: dict[str, Any],
@@ -265,7 +265,9 @@ def _dict(
     return shadow, tree.replace(changed, removed) if tree is not None else None
 
 
-def _hashed(writer: Writer, before: object, tree: Tree | None, value: object, path: Path, key: str) -> tuple[Any, Tree]:
+def _hashed(
+    writer: DeltaWriter, before: object, tree: Tree | None, value: object, path: Path, key: str
+) -> tuple[Any, Tree]:
     """As `_value`, with the value's tree: kept along where the change went below it, made anew where it was set."""
     shadow, after = _value(writer, before, tree, value, path, key)
     if after is None:
@@ -275,7 +277,7 @@ def _hashed(writer: Writer, before: object, tree: Tree | None, value: object, pa
 
 
 def _value(
-    writer: Writer, before: object, tree: Tree | None, value: object, path: Path, key: Any
+    writer: DeltaWriter, before: object, tree: Tree | None, value: object, path: Path, key: Any
 ) -> tuple[Any, Tree | None]:
     """Make container[key] the value: by ops below it if both are dicts or lists, by a patch if both are texts."""
     here = (*path, key)
@@ -292,7 +294,7 @@ def _value(
     return shadow_of(value), None
 
 
-def _patch(writer: Writer, before: object, value: object, path: Path, key: Any) -> bool:
+def _patch(writer: DeltaWriter, before: object, value: object, path: Path, key: Any) -> bool:
     if isinstance(before, str) and isinstance(value, str):
         return _patch_text(writer, before, value, path, key)
     if isinstance(before, bytes) and isinstance(value, bytes):
@@ -300,7 +302,7 @@ def _patch(writer: Writer, before: object, value: object, path: Path, key: Any) 
     return False
 
 
-def _patch_text(writer: Writer, before: Text, value: Text, path: Path, key: Any) -> bool:
+def _patch_text(writer: DeltaWriter, before: Text, value: Text, path: Path, key: Any) -> bool:
     if min(len(before), len(value)) < _MIN_PATCH_CHARS:
         return False
     head = common_head(before, value)
@@ -313,7 +315,7 @@ def _patch_text(writer: Writer, before: Text, value: Text, path: Path, key: Any)
 
 
 def _list(
-    writer: Writer, before: Any, tree: ListTree | None, new: list[Any], path: Path
+    writer: DeltaWriter, before: Any, tree: ListTree | None, new: list[Any], path: Path
 ) -> tuple[Any, ListTree | None]:
     count = len(before)
     if is_vector(before):
@@ -340,7 +342,7 @@ def _list(
     return shadow_of(items) if is_vector(before) else shadow, tree
 
 
-def _splice(writer: Writer, tree: ListTree | None, path: Path, gap: Gap, items: list[Any]) -> ListTree | None:
+def _splice(writer: DeltaWriter, tree: ListTree | None, path: Path, gap: Gap, items: list[Any]) -> ListTree | None:
     """Put these items in the place of the old ones; they are settled where they lie, as each is looked at anyway."""
     drop = gap.old_to - gap.old_from
     if not drop and not items:
@@ -357,7 +359,7 @@ def _splice(writer: Writer, tree: ListTree | None, path: Path, gap: Gap, items: 
 
 
 def _edit(
-    writer: Writer, shadow: list[Any], tree: ListTree | None, path: Path, gap: Gap, items: list[Any]
+    writer: DeltaWriter, shadow: list[Any], tree: ListTree | None, path: Path, gap: Gap, items: list[Any]
 ) -> ListTree | None:
     """Items changed where they stand: ops inside each, or the item anew where that is shorter."""
     for offset in range(len(items) - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""What users hold: Store and Session. One line a method: each points down to the room that does it."""
+"""Store and Session, as users hold them. One line a method: each points down to the room that does it."""
 
 from backstay.face.session import Session
 from backstay.face.store import Store

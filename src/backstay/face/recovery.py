@@ -1,7 +1,8 @@
 """Going on with what crashed: every session whose run was entered and never properly left, each handled once.
 
-Whoever takes a crashed run's lease first has it; the run must still be the one that was found crashed, so that two
-recoverers never do the same work one after the other. A run that crashes again and again at one spot is halted.
+The process that takes a crashed run's lease first resumes it; the run must still be the one that was found crashed, so
+that two recoverers never do the same work one after the other. A run that crashes again and again at one spot is
+halted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 from backstay.errors import BackstayError, ConflictError, InDoubtError, LeaseHeldError, NotFoundError
 from backstay.face.store import Store
 from backstay.loops import LoopGuard
-from backstay.model import RecoverReport, SessionId
+from backstay.model import RecoverReport, SessionId, counted
 from backstay.port import LaneQuery, LaneRow
 from backstay.port.rows import ENTERED
 from backstay.run import Run
@@ -37,12 +38,12 @@ def recover(
 ) -> RecoverReport:
     """Call `handler(run)` for every crashed session; one that fails does not stop the rest.
 
-    With `wait_s`, those that crash in that time are taken up too, each within a second of the end of its lease.
+    With `wait_s`, those that crash in that time are resumed too, each within a second of the end of its lease.
     The other options are those of `session.run`.
     """
     options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
     tally = Tally()
-    watch = Watch(store, agent, wait_s)
+    watch = CrashWatch(store, agent, wait_s)
     while (found := watch.look()) is not None:
         for session_id, row in found:
             run = take_up(store, session_id, row, tally, options)
@@ -69,7 +70,7 @@ class RunOptions(NamedTuple):
     loops: LoopGuard | None
 
 
-class Watch:
+class CrashWatch:
     """Looks for crashed runs, at once and then for a while. None is given twice, unless another had it in between."""
 
     def __init__(self, store: Store, agent: str | None, wait_s: float) -> None:
@@ -105,7 +106,7 @@ class Watch:
 
 
 def take_up(store: Store, session_id: SessionId, row: LaneRow, tally: Tally, options: RunOptions) -> Run | None:
-    """The crashed run, entered; None if somebody else has it, or if it has crashed too often."""
+    """The crashed run, entered; None if another process has it, or if it has crashed too often."""
     run = store.session(session_id).run(
         branch=row.name,
         strategy=options.strategy,
@@ -126,14 +127,14 @@ def take_up(store: Store, session_id: SessionId, row: LaneRow, tally: Tally, opt
     if run.crashes >= MAX_CRASHES:
         reason = "crash loop"
         run.end_with("halted", reason)
-        tally.halted[session_id] = f"{reason}: {run.crashes} crashes at one spot"
+        tally.halted[session_id] = f"{reason}: {counted(run.crashes, 'crash')} at one spot"
         store.events.emit("crash_loop", run)
         return None
     return run
 
 
 class Tally:
-    """What became of each."""
+    """The outcome of each session."""
 
     def __init__(self) -> None:
         self.completed: list[SessionId] = []

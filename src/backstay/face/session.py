@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from backstay.digest import state_digest
 from backstay.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
+from backstay.hints import NEWEST_INTACT, SALVAGE, Hint
 from backstay.model import (
     ANY,
     NOTHING,
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
     from backstay.difference import Diff
     from backstay.loops import LoopGuard
     from backstay.run.options import OnDoubt, OnFailed
+
+_RESTORE = Hint(
+    "session.restore(ref) goes back to any checkpoint", "`backstay restore SESSION REF` goes back to any checkpoint"
+)
 
 _PAGE_ROWS = 100
 
@@ -99,6 +104,7 @@ class Session:
             summary=summary,
         )
         wanted = self._expected(state, branch, expect)
+        root = root or expect is NOTHING
         made = self._history.write(branch, state, given, expect=wanted, id_=id, root=root, frozen=frozen)
         if isinstance(state, State) and state.at is not None and state.at[:2] == (self.id, branch):
             state.at = (self.id, branch, made.id)
@@ -127,7 +133,7 @@ class Session:
         except NotFoundError:
             state = State({}, None)
             yield state
-            self.commit(state, branch=branch, expect=NOTHING)
+            self.commit(state, branch=branch)  # where this look found nothing, nothing must be yet
             return
         yield state
         self.commit(state, branch=branch)
@@ -146,7 +152,7 @@ class Session:
             lane = self._history.lane(branch)
             if lane.undo is None or lane.head is None:
                 message = f"branch {branch!r} has no restore to undo"
-                raise NotFoundError(message, hint="session.restore(ref) goes back to any checkpoint")
+                raise NotFoundError(message, hint=_RESTORE)
             target = self._history.find(lane.undo)
             if target is not None:
                 place = lane.head.id if expected is ANY else expected
@@ -253,7 +259,7 @@ class Session:
             self._history.looks.saw(ref, NOTHING)
 
     def head(self, branch: str = "main") -> Checkpoint | None:
-        """Where a branch is, or None."""
+        """The head of a branch, or None."""
         check_name(branch, "a branch name")
         view = self._backend.read(Ask(self.id, names=(branch,), heads=True))
         lane = view.lanes.get(branch)
@@ -302,7 +308,7 @@ class Session:
         return found
 
     def diff(self, a: Ref, b: Ref) -> Diff:
-        """What differs between two states, part by part."""
+        """The difference between two states, part by part."""
         from backstay.difference import difference
 
         before, after = self._history.load(a), self._history.load(b)
@@ -336,7 +342,7 @@ class Session:
             last = page[-1]
             before = last.sequence if isinstance(last, CheckpointRow) else last.key  # type: ignore[union-attr,assignment]
         message = f"session {self.id!r}: no checkpoint of branch {branch!r} is intact"
-        raise CorruptionError(message, hint="run verify, or load(salvage=True)")
+        raise CorruptionError(message, hint=SALVAGE)
 
     def _is_intact(self, row: object) -> bool:
         if not isinstance(row, CheckpointRow):
@@ -397,4 +403,4 @@ class Session:
 
 def _missing_head(session: str, name: str, sequence: int) -> CorruptionError:
     message = f"session {session!r}: {name!r} names checkpoint #{sequence}, which is missing"
-    return CorruptionError(message, hint="run verify; session.newest_intact() finds one that is whole")
+    return CorruptionError(message, hint=NEWEST_INTACT)

@@ -29,7 +29,7 @@ _MAX_PAGE_ROWS = 5000
 
 
 class Store:
-    """Where sessions live. A context manager; threads may share it."""
+    """A store of sessions. A context manager; threads may share it."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -183,7 +183,7 @@ class Store:
         on_exists: str = "refuse",
         progress: Progress | None = None,
     ) -> ImportReport:
-        """Take in the sessions of an export file; everything in it is verified before any of it can be seen.
+        """Import the sessions of an export file; everything in it is verified before any of it can be seen.
 
         A session that is here already is refused and with it the whole file, unless `on_exists` is "skip" or "rename".
         """
@@ -204,7 +204,7 @@ class Store:
         )
 
     def on(self, event: str, fn: Callable[[Any], object]) -> None:
-        """Call `fn` after each event of that name. What it raises is logged and disturbs nothing."""
+        """Call `fn` after each event of that name. An exception in it is logged and disturbs nothing."""
         self._events.on(event, fn)
 
     def close(self) -> None:
@@ -215,7 +215,7 @@ class Store:
 
     @property
     def events(self) -> Events:
-        """Who is told what happens here."""
+        """The listeners of this store."""
         return self._events
 
     def refuse_closed(self) -> None:

@@ -36,11 +36,17 @@ from backstay.formats.importer import adopt
 from backstay.formats.model import FoundSession, Reading, Trouble
 from backstay.formats.source import Source
 from backstay.formats.target import Target
+from backstay.hints import Hint
 from backstay.model import MAX_NAME_CHARS, SessionId, counted
 from backstay.names import check_name
 from backstay.port import Ask
 from backstay.upkeep.arrival import Arrival
 from backstay.upkeep.progress import Progress
+
+_TAKEN = Hint(
+    'on_exists="skip" leaves it, "rename" imports beside it',
+    "--on-exists skip leaves it, --on-exists rename imports beside it",
+)
 
 _SYSTEMS: dict[str, ModuleType] = {module.NAME: module for module in (ccswarm, ares, continuum, smooth)}
 SYSTEMS = tuple(_SYSTEMS)
@@ -168,17 +174,19 @@ def import_(
             message = f"{source.path} holds {len(reading.sessions)} sessions, and one name is given for all"
             raise InvalidInputError(message, hint="import without it, or a folder with one session")
         if strict and reading.troubles:
-            message = f"{len(reading.troubles)} files cannot be taken: {reading.troubles[0]}; nothing was imported"
+            message = (
+                f"{counted(len(reading.troubles), 'file')} cannot be taken: {reading.troubles[0]}; nothing was imported"
+            )
             raise CorruptionError(message, hint="without strict, all that is intact is imported")
         if not reading.sessions and not reading.troubles:
             reading.note(str(source.path), "there is no session here")
-        return _Intake(store, name, reading, strict=strict, on_exists=on_exists, progress=progress).run(rename)
+        return _ForeignImport(store, name, reading, strict=strict, on_exists=on_exists, progress=progress).run(rename)
 
 
 def _check_store(store: object) -> None:
     if not isinstance(store, Store):
         message = f"a store is needed, not {type(store).__name__}"
-        raise InvalidInputError(message, hint="open it with backstay.open; of an async one, the same URL will do")
+        raise InvalidInputError(message, hint="give one that is not async: the same URL opens it")
 
 
 def _looking(progress: Progress | None) -> Callable[[int], None] | None:
@@ -192,7 +200,7 @@ def _looking(progress: Progress | None) -> Callable[[int], None] | None:
     return tell
 
 
-class _Intake:
+class _ForeignImport:
     """One import on its way: session after session."""
 
     def __init__(
@@ -238,7 +246,7 @@ class _Intake:
     def _refuse_known(self, name: str) -> None:
         if self._is_here(name):
             message = f"there is already a session {name!r}; nothing was imported"
-            raise AlreadyExistsError(message, hint='on_exists="skip" leaves it, "rename" imports beside it')
+            raise AlreadyExistsError(message, hint=_TAKEN)
 
     def _is_here(self, name: str) -> bool:
         return self._backend.read(Ask(name)).session is not None

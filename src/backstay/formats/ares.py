@@ -11,9 +11,9 @@ from hashlib import sha256
 from typing import Any
 from unicodedata import normalize
 
-from backstay.formats.dialect import AFTER_LAST_SECOND, DamagedError, Writer, parse_object
+from backstay.formats.dialect import AFTER_LAST_SECOND, DamagedError, JsonWriter, parse_object
 from backstay.formats.exporter import Exporter, arguments_of, arguments_text, calls_in, jsonable, micros, own, text_of
-from backstay.formats.model import MAIN, FoundSession, Given, PendingCall, Point, Reading, arrange, free_name
+from backstay.formats.model import MAIN, FoundPoint, FoundSession, GivenFields, PendingCall, Reading, arrange, free_name
 from backstay.formats.source import Entry, Parts, Source, same_name
 from backstay.formats.target import Target, safe_parts
 from backstay.model import Checkpoint, StateDict, Status
@@ -53,7 +53,7 @@ def _is_ours(source: Source, entry: Entry) -> bool:
 def read(source: Source, reading: Reading) -> None:
     """Every step that is intact."""
     home = _home(source) or ()
-    sessions: dict[str, list[Point]] = {}
+    sessions: dict[str, list[FoundPoint]] = {}
     pointers: dict[str, Entry] = {}
     for entry in source.walk(*home):
         # A session called `a/b` has its files in a folder; other things in folders are nobody's business.
@@ -83,9 +83,9 @@ def read(source: Source, reading: Reading) -> None:
         reading.trouble(entry.shown, "it points at a session of which no step is here")
 
 
-def _point(source: Source, entry: Entry, name: str) -> tuple[str, Point]:
+def _point(source: Source, entry: Entry, name: str) -> tuple[str, FoundPoint]:
     data = source.read(entry.parts)
-    given = Given(parse_object(data))
+    given = GivenFields(parse_object(data))
     id_, agent, session = given.text("id"), given.text("agent_name"), given.text("session_id")
     step = given.whole("step", low=0)
     if not same_name(name, f"{session}_{step}.json"):
@@ -108,7 +108,7 @@ def _point(source: Source, entry: Entry, name: str) -> tuple[str, Point]:
         value = parse_object(source.again(entry.parts, digest))
         return {part: value[part] for part in ("messages", "tool_calls", "partial_results")}
 
-    return session, Point(
+    return session, FoundPoint(
         id=id_,
         order=(step,),
         at_us=min(max(seconds, 0), AFTER_LAST_SECOND - 1) * 10**6,
@@ -122,13 +122,13 @@ def _point(source: Source, entry: Entry, name: str) -> tuple[str, Point]:
     )
 
 
-def _check_lists(given: Given) -> None:
+def _check_lists(given: GivenFields) -> None:
     for message in given.items("messages"):
-        told = Given(message if isinstance(message, dict) else {}, "messages: ")
+        told = GivenFields(message if isinstance(message, dict) else {}, "messages: ")
         told.text("role")
         told.text("content")
     for call in given.items("tool_calls"):
-        told = Given(call if isinstance(call, dict) else {}, "tool_calls: ")
+        told = GivenFields(call if isinstance(call, dict) else {}, "tool_calls: ")
         told.text("tool_name")
         told.text("arguments")
         told.maybe_text("result")
@@ -254,7 +254,7 @@ def _content(exporter: Exporter, checkpoint: Checkpoint, step: int) -> bytes:
     name = names[checkpoint.status]
     record["status"] = {name: checkpoint.reason or ""} if name in _REASONED else name
     record |= kept.get("more", {})
-    return Writer().compact(record) if kept.get("compact") else Writer().pretty(record)
+    return JsonWriter().compact(record) if kept.get("compact") else JsonWriter().pretty(record)
 
 
 def _parts(exporter: Exporter, state: StateDict) -> dict[str, Any]:

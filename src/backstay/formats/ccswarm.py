@@ -11,9 +11,9 @@ from typing import Any
 from unicodedata import normalize
 
 from backstay.errors import InvalidInputError
-from backstay.formats.dialect import DamagedError, Sorted, Writer, has_plus, nanoseconds, parse_object, time_text
+from backstay.formats.dialect import DamagedError, JsonWriter, Sorted, has_plus, nanoseconds, parse_object, time_text
 from backstay.formats.exporter import Exporter, jsonable, micros, own
-from backstay.formats.model import FoundSession, Given, Point, Reading, arrange, free_name
+from backstay.formats.model import FoundPoint, FoundSession, GivenFields, Reading, arrange, free_name
 from backstay.formats.source import Entry, Parts, Source, same_name
 from backstay.formats.target import Target, safe_parts
 from backstay.formats.values import from_state, to_state
@@ -49,7 +49,7 @@ def read(source: Source, reading: Reading) -> None:
 
 
 def _read_home(source: Source, home: Parts, reading: Reading) -> None:
-    sessions: dict[str, list[Point]] = {}
+    sessions: dict[str, list[FoundPoint]] = {}
     here: set[str] = set()
     for entry in source.walk(*home, _SESSIONS):
         if entry.kind == "link":
@@ -73,9 +73,9 @@ def _read_home(source: Source, home: Parts, reading: Reading) -> None:
     reading.sessions += kept.values()
 
 
-def _point(source: Source, entry: Entry, top: int) -> tuple[str, Point]:
+def _point(source: Source, entry: Entry, top: int) -> tuple[str, FoundPoint]:
     data = source.read(entry.parts)
-    given = Given(parse_object(data))
+    given = GivenFields(parse_object(data))
     id_, session, created = given.text("id"), given.text("session_id"), given.text("created_at")
     wanted = f"{session}/{id_}.json"
     if not same_name("/".join(entry.parts[top:]), wanted):
@@ -83,7 +83,7 @@ def _point(source: Source, entry: Entry, top: int) -> tuple[str, Point]:
     label = given.maybe_text("label")
     given.value("state")
     context = _context(given)
-    told = Given(given.object("metadata"), "metadata.")
+    told = GivenFields(given.object("metadata"), "metadata.")
     total = Usage(tokens_in=told.maybe_whole("token_count") or 0, tasks_completed=told.whole("tasks_completed", low=0))
     told.whole("state_size_bytes")
     told.flag("context_compressed")
@@ -100,10 +100,10 @@ def _point(source: Source, entry: Entry, top: int) -> tuple[str, Point]:
     digest = sha256(data).digest()
 
     def load() -> StateDict:
-        value = Given(parse_object(source.again(entry.parts, digest)))
+        value = GivenFields(parse_object(source.again(entry.parts, digest)))
         return to_state(value.value("state"), _context(value))
 
-    return session, Point(
+    return session, FoundPoint(
         id=id_,
         order=(at_ns, total.tasks_completed, total.tokens_in, id_),
         at_us=at_ns // 1000,
@@ -116,7 +116,7 @@ def _point(source: Source, entry: Entry, top: int) -> tuple[str, Point]:
     )
 
 
-def _context(given: Given) -> bytes | None:
+def _context(given: GivenFields) -> bytes | None:
     if given.maybe("context") is None:
         return None
     numbers = given.items("context")
@@ -161,13 +161,13 @@ def _read_forks(source: Source, parts: Parts, sessions: dict[str, FoundSession],
     """Forks become branches of the session they were made from, at the checkpoint they were made from."""
     where = "/".join(parts)
     try:
-        forks = Given(parse_object(source.read(parts))).object("forks")
+        forks = GivenFields(parse_object(source.read(parts))).object("forks")
     except DamagedError as damage:
         reading.trouble(where, damage)
         return
     for id_, fork in forks.items():
         try:
-            given = Given(fork if isinstance(fork, dict) else {}, f"fork {id_[:60]!r}: ")
+            given = GivenFields(fork if isinstance(fork, dict) else {}, f"fork {id_[:60]!r}: ")
             session, checkpoint = given.text("parent_session_id"), given.text("checkpoint_id")
             wanted = given.maybe_text("branch_name") or id_
             given.text("fork_id")
@@ -215,7 +215,7 @@ def write(exporter: Exporter, target: Target) -> None:
     target.settle(*folder)
     if forks:
         _write_forks(target, exporter.session, forks)
-    target.write((_INDEX,), Writer().pretty(index))
+    target.write((_INDEX,), JsonWriter().pretty(index))
     target.settle()
     if exporter.newest_is_elsewhere():
         exporter.note("ccswarm goes on with the newest checkpoint, and that is not on the branch asked for")
@@ -232,9 +232,9 @@ def _index_there(target: Target) -> dict[str, Any]:
         raise InvalidInputError(message, hint="export to an empty folder, or mend it first") from damage
 
 
-def _record(session: str, checkpoint: Checkpoint) -> tuple[dict[str, Any], Writer]:
+def _record(session: str, checkpoint: Checkpoint) -> tuple[dict[str, Any], JsonWriter]:
     kept = own(checkpoint, NAME)
-    writer = Writer(plus=bool(kept.get("plus")))
+    writer = JsonWriter(plus=bool(kept.get("plus")))
     state, context = from_state(checkpoint.state)
     body = Sorted(jsonable(state, NAME))
     total = checkpoint.total_usage
@@ -281,4 +281,4 @@ def _write_forks(target: Target, session: str, forks: list[dict[str, Any]]) -> N
         there["forks"][fork["fork_id"]] = {**fork, "parent_session_id": session}
         if fork["fork_id"] not in children:
             children.append(fork["fork_id"])
-    target.write((_FORKS,), Writer().pretty(there))
+    target.write((_FORKS,), JsonWriter().pretty(there))

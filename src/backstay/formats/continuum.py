@@ -15,8 +15,8 @@ from typing import Any
 from backstay.formats.dialect import (
     AFTER_LAST_SECOND,
     DamagedError,
+    JsonWriter,
     Sorted,
-    Writer,
     has_plus,
     literal_digest,
     nanoseconds,
@@ -24,7 +24,7 @@ from backstay.formats.dialect import (
     time_text,
 )
 from backstay.formats.exporter import Exporter, arguments_of, arguments_text, jsonable, micros, own
-from backstay.formats.model import MAIN, FoundSession, Given, PendingCall, Point, Reading, arrange
+from backstay.formats.model import MAIN, FoundPoint, FoundSession, GivenFields, PendingCall, Reading, arrange
 from backstay.formats.source import Entry, Parts, Source, same_name
 from backstay.formats.target import Target, safe_parts
 from backstay.formats.values import from_state, to_state
@@ -67,7 +67,7 @@ def read(source: Source, reading: Reading) -> None:
     folders: dict[Parts, list[Entry]] = {}
     for entry in source.walk(*home):
         folders.setdefault(entry.parts[:-1], []).append(entry)
-    sessions: dict[str, list[Point]] = {}
+    sessions: dict[str, list[FoundPoint]] = {}
     beside: dict[str, Parts] = {}
     for folder, entries in folders.items():
         if folder == home or folder[-1:] == (_CHECKPOINTS,):
@@ -99,7 +99,7 @@ def _home(source: Source) -> Parts:
 
 
 def _read_checkpoints(
-    source: Source, entries: list[Entry], session: str | None, sessions: dict[str, list[Point]], reading: Reading
+    source: Source, entries: list[Entry], session: str | None, sessions: dict[str, list[FoundPoint]], reading: Reading
 ) -> set[str]:
     """The checkpoints of one folder; the sessions that they say they belong to (there should be one)."""
     seen: dict[tuple[str, bytes], str] = {}
@@ -158,8 +158,8 @@ def _link_text(source: Source, entry: Entry) -> str | None:
     return start.decode(errors="replace").strip()
 
 
-def _point(source: Source, entry: Entry, data: bytes, folder: str | None) -> tuple[str, Point]:
-    given = Given(parse_object(data))
+def _point(source: Source, entry: Entry, data: bytes, folder: str | None) -> tuple[str, FoundPoint]:
+    given = GivenFields(parse_object(data))
     if given.text("_version") != _VERSION:
         raise DamagedError(f"_version is {given.text('_version')[:40]!r}, and {_VERSION!r} is what can be read")
     if literal_digest(data, _SEALS) != given.text("_checksum"):
@@ -184,7 +184,7 @@ def _point(source: Source, entry: Entry, data: bytes, folder: str | None) -> tup
     if has_plus(data):
         kept["plus"] = True
     digest = sha256(data).digest()
-    point = Point(
+    point = FoundPoint(
         id=id_,
         order=(at_ns, iteration, "" if named is None else named[1], id_),
         at_us=at_ns // 1000,
@@ -254,7 +254,7 @@ def _find_pending(found: FoundSession) -> None:
 # the folder of the Python SDK
 
 
-def _read_sdk(source: Source, entries: list[Entry], sessions: dict[str, list[Point]], reading: Reading) -> None:
+def _read_sdk(source: Source, entries: list[Entry], sessions: dict[str, list[FoundPoint]], reading: Reading) -> None:
     for entry in entries:
         named = _SDK_FILE.fullmatch(entry.name)
         if entry.kind == "link":
@@ -270,10 +270,10 @@ def _read_sdk(source: Source, entries: list[Entry], sessions: dict[str, list[Poi
             reading.note(entry.shown, "it is not a checkpoint")
 
 
-def _sdk_point(source: Source, entry: Entry, seconds: int) -> tuple[str, Point]:
+def _sdk_point(source: Source, entry: Entry, seconds: int) -> tuple[str, FoundPoint]:
     """Its time is the local one of a machine nobody knows: the seconds in the name are used, the text is kept."""
     data = source.read(entry.parts)
-    given = Given(parse_object(data))
+    given = GivenFields(parse_object(data))
     if given.value("_version") != 1:
         raise DamagedError("_version is not 1")
     id_, session, created = given.text("checkpoint_id"), given.text("session_id"), given.text("created_at")
@@ -286,7 +286,7 @@ def _sdk_point(source: Source, entry: Entry, seconds: int) -> tuple[str, Point]:
     kept: dict[str, Any] = {"id": id_, "created_at": created, "layout": "sdk"}
     if given.rest():
         kept["more"] = given.rest()
-    return session, Point(
+    return session, FoundPoint(
         id=id_,
         order=(seconds * 10**9 + micro * 1000, 0, created, id_),
         at_us=min(seconds, AFTER_LAST_SECOND - 1) * 10**6 + micro,
@@ -326,7 +326,7 @@ def write(exporter: Exporter, target: Target) -> None:
     for name in (_META, _STATE):
         value = told.get(name.removesuffix(".json"))
         if value is not None:
-            target.write((*top, name), Writer().pretty(value))
+            target.write((*top, name), JsonWriter().pretty(value))
     target.settle(*folder)
 
 
@@ -363,7 +363,7 @@ def _content(exporter: Exporter, checkpoint: Checkpoint, kept: dict[str, Any]) -
         "trigger": checkpoint.trigger,
         **kept.get("more", {}),
     }
-    writer = Writer(plus=bool(kept.get("plus")))
+    writer = JsonWriter(plus=bool(kept.get("plus")))
     bare = {key: value for key, value in record.items() if key != "_version"}
     record["_checksum"] = sha256(writer.compact(Sorted(bare))).hexdigest()
     return writer.pretty(Sorted(record))

@@ -147,7 +147,7 @@ def float_text(value: float, *, plus: bool = False) -> str:
     return f"{sign}{digits[0]}{'.' if digits[1:] else ''}{digits[1:]}e{mark}{exponent}"
 
 
-class Writer:
+class JsonWriter:
     """Values to text. `plus` as in `float_text`; objects keep their order unless they are `Sorted`."""
 
     def __init__(self, *, plus: bool = False) -> None:
@@ -229,7 +229,7 @@ def literal_digest(data: bytes, without: tuple[str, ...]) -> str:
     if type(value) is not dict:
         raise DamagedError("it holds no JSON object")
     kept = {key: item for key, item in value.items() if key not in without}
-    return sha256(Writer().compact(Sorted(kept))).hexdigest()
+    return sha256(JsonWriter().compact(Sorted(kept))).hexdigest()
 
 
 # times

@@ -15,8 +15,9 @@ from uuid import NAMESPACE_URL, uuid5
 from backstay.codec import show_path
 from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.face import Session, Store
-from backstay.formats.dialect import Writer
+from backstay.formats.dialect import JsonWriter
 from backstay.formats.model import PendingCall
+from backstay.hints import LIST_SESSIONS, RUN_VERIFY
 from backstay.model import Checkpoint, SessionId
 from backstay.names import check_name
 from backstay.port import Ask, CallRow, CheckpointRow, Kind
@@ -47,7 +48,7 @@ class Exporter:
         line = self._backend.read(Ask(session)).session
         if line is None or not line.checkpoints:
             message = f"there is no session {session!r}" if line is None else f"session {session!r} has no checkpoints"
-            raise NotFoundError(message, hint="store.sessions() lists those there are")
+            raise NotFoundError(message, hint=LIST_SESSIONS)
         self._times = {row.sequence: read_fields(row).at_us for row in self._rows()}
         self.head = self._session.checkpoint(branch) if branch == "main" else self._branch_head(branch)
         self.agent = line.agent
@@ -57,7 +58,7 @@ class Exporter:
         for page in pages(self._backend, self.session, Kind.CHECKPOINT):
             for row in page:
                 if not isinstance(row, CheckpointRow):
-                    raise CorruptionError(f"session {self.session!r}: a checkpoint is damaged", hint="run verify")
+                    raise CorruptionError(f"session {self.session!r}: a checkpoint is damaged", hint=RUN_VERIFY)
                 yield row
 
     def checkpoints(self) -> Iterator[Checkpoint]:
@@ -79,7 +80,7 @@ class Exporter:
             rows = self._backend.ancestors(self.session, at, limit=_PAGE_ROWS)
             for row in rows:
                 if not isinstance(row, CheckpointRow):
-                    raise CorruptionError(f"session {self.session!r}: {row.why}", hint="run verify")
+                    raise CorruptionError(f"session {self.session!r}: {row.why}", hint=RUN_VERIFY)
                 found.append(row.sequence)
             at = rows[-1].parent if rows else None
         return found[::-1]
@@ -207,7 +208,7 @@ def text_of(content: Any) -> str:
         plain = [text for text in texts if isinstance(text, str)]
         if len(plain) == len(texts):
             return "".join(plain)
-    return Writer().compact(content).decode()
+    return JsonWriter().compact(content).decode()
 
 
 def calls_in(messages: Any) -> list[dict[str, Any]]:
@@ -234,7 +235,7 @@ def calls_in(messages: Any) -> list[dict[str, Any]]:
 
 def arguments_text(arguments: Any) -> str:
     """Arguments as text: a text as it is, anything else as JSON."""
-    return arguments if isinstance(arguments, str) else Writer().compact(arguments).decode()
+    return arguments if isinstance(arguments, str) else JsonWriter().compact(arguments).decode()
 
 
 def arguments_of(text: str) -> Any:

@@ -10,8 +10,8 @@ import secrets
 import time
 from collections.abc import Callable
 
-from backstay.formats.importer import Writer, rows_by_id
-from backstay.formats.model import FoundSession, Point
+from backstay.formats.importer import PointWriter, rows_by_id
+from backstay.formats.model import FoundPoint, FoundSession
 from backstay.port import EVERY, Ask, Backend, CallRow
 from backstay.rules import runs
 from backstay.rules.refusals import in_doubt
@@ -44,7 +44,7 @@ def extend(backend: Backend, found: FoundSession, name: str, tell: Callable[[], 
     new = [point for point in found.points if point.id not in here]
     if not _fits(backend, found, name, new):
         return 0
-    writer = Writer(backend, found, name)
+    writer = PointWriter(backend, found, name)
     for point in new:
         _make_way(backend, name, point.branch)
         writer.write(point)
@@ -53,7 +53,7 @@ def extend(backend: Backend, found: FoundSession, name: str, tell: Callable[[], 
     return len(new)
 
 
-def _fits(backend: Backend, found: FoundSession, name: str, new: list[Point]) -> bool:
+def _fits(backend: Backend, found: FoundSession, name: str, new: list[FoundPoint]) -> bool:
     """True if the new points are the last ones, and each continues the branch that it is on."""
     if found.points[len(found.points) - len(new) :] != new:
         return False

@@ -15,7 +15,7 @@ import msgspec
 
 from backstay.codec import Root, encode_stored
 from backstay.errors import InvalidInputError
-from backstay.formats.model import MAIN, FoundSession, PendingCall, Point
+from backstay.formats.model import MAIN, FoundPoint, FoundSession, PendingCall
 from backstay.messages import summarise
 from backstay.model import NOTHING, SessionId, Usage
 from backstay.names import check_name
@@ -40,7 +40,7 @@ _NONCE_BYTES = 8
 def adopt(backend: Backend, found: FoundSession, name: str, tell: Callable[[], None]) -> Arrival:
     """Take a session in under a name; AlreadyExistsError if that is taken."""
     with open_store("memory://") as store:
-        writer = Writer(store.backend, found, name)
+        writer = PointWriter(store.backend, found, name)
         for point in found.points:
             writer.write(point)
             tell()
@@ -66,7 +66,7 @@ def adopt(backend: Backend, found: FoundSession, name: str, tell: Callable[[], N
     return arrival
 
 
-class Writer:
+class PointWriter:
     """Writes points of a session, parents first, each on the branch it belongs to."""
 
     def __init__(self, backend: Backend, found: FoundSession, name: str) -> None:
@@ -77,7 +77,7 @@ class Writer:
         self._tips: dict[str, None] = {}  # branches whose last state is at hand, the one used longest ago first
         self.fields = _fields_of(found)
 
-    def write(self, point: Point) -> None:
+    def write(self, point: FoundPoint) -> None:
         """The next point; ConflictError if its branch is not at its parent."""
         branch, parent = point.branch, point.parent
         if parent is not None and branch not in self._tips:

@@ -40,7 +40,7 @@ class PendingCall(msgspec.Struct, frozen=True):
     args: Any
 
 
-class Point(msgspec.Struct, kw_only=True):
+class FoundPoint(msgspec.Struct, kw_only=True):
     """A checkpoint as it was found. `load` reads its state; `parent` is None where it was not recorded.
 
     `order` sorts points by when they were made. `total` is what had been used up to it.
@@ -68,7 +68,7 @@ class FoundSession(msgspec.Struct, kw_only=True):
     """A session ready to be taken in: points, parents first; branches; what was pending at the head of `main`."""
 
     id: str
-    points: list[Point]
+    points: list[FoundPoint]
     heads: dict[str, str]
     pending: list[PendingCall] = []
 
@@ -89,7 +89,7 @@ class Reading(msgspec.Struct):
         self.notes.append(Trouble(where, why))
 
 
-class Given:
+class GivenFields:
     """The fields of an object, asked for by name and kind: what is missing or another thing is DamagedError."""
 
     def __init__(self, value: Mapping[str, Any], what: str = "") -> None:
@@ -159,7 +159,9 @@ class Given:
         return found
 
 
-def arrange(session: str, points: list[Point], reading: Reading, *, head: str | None = None) -> FoundSession | None:
+def arrange(
+    session: str, points: list[FoundPoint], reading: Reading, *, head: str | None = None
+) -> FoundSession | None:
     """Points of one session as a tree; None if there are none, or the session cannot have that name."""
     try:
         check_name(session, "a session id")
@@ -175,7 +177,7 @@ def arrange(session: str, points: list[Point], reading: Reading, *, head: str | 
     return FoundSession(id=session, points=placed, heads=_branches(placed, main))
 
 
-def _unique(points: list[Point], reading: Reading) -> list[Point]:
+def _unique(points: list[FoundPoint], reading: Reading) -> list[FoundPoint]:
     """Ids are names here: what cannot be one, or is there twice, gets another."""
     seen: set[str] = set()
     for point in points:
@@ -196,14 +198,14 @@ def _unique(points: list[Point], reading: Reading) -> list[Point]:
     return points
 
 
-def _in_order(points: list[Point], reading: Reading) -> list[Point]:
+def _in_order(points: list[FoundPoint], reading: Reading) -> list[FoundPoint]:
     """Parents before children, otherwise by time; every point but the first gets a parent."""
     ids = {point.id for point in points}
-    waiting: dict[str, list[Point]] = {}
-    placed: list[Point] = []
+    waiting: dict[str, list[FoundPoint]] = {}
+    placed: list[FoundPoint] = []
     done: set[str] = set()
 
-    def place(first: Point) -> None:
+    def place(first: FoundPoint) -> None:
         ready = [first]
         while ready:
             point = ready.pop(0)
@@ -230,7 +232,7 @@ def _in_order(points: list[Point], reading: Reading) -> list[Point]:
     return placed
 
 
-def _branches(points: list[Point], main: str) -> dict[str, str]:
+def _branches(points: list[FoundPoint], main: str) -> dict[str, str]:
     parents = {point.id for point in points} & {point.parent for point in points}
     by_id = {point.id: point for point in points}
     heads = {MAIN: main}

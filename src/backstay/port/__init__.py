@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from backstay.errors import CorruptionError, FormatError
+from backstay.hints import RUN_VERIFY
 from backstay.model import Problem
 from backstay.port.lease import is_live
 from backstay.port.rows import (
@@ -31,7 +32,7 @@ from backstay.port.rows import (
     Unreadable,
 )
 
-LOOK_S = 0.5  # how long `wait` waits at most before somebody looks again
+LOOK_S = 0.5  # the longest that `wait` waits before it looks again
 
 EVERY = None  # in an Ask: all of them
 
@@ -39,7 +40,7 @@ _GAPS = 1000  # missing calls that are named one by one: a number in a file from
 
 
 class Features(msgspec.Struct, frozen=True, gc=False):
-    """What a store uses that not every version knows, as bit sets: needed to read it, needed to write it."""
+    """Features of a store that not every version knows, as bit sets: needed to read it, needed to write it."""
 
     read: int = 0
     write: int = 0
@@ -57,7 +58,7 @@ def refuse_unknown(features: Features, *, writing: bool) -> None:
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
-    """What is to be looked at, of one session, in one moment. The session's row always comes along.
+    """The rows to read of one session, as of one moment. The session's row always comes along.
 
     `names`: branches and tags, or EVERY; with `heads` the checkpoints that they name come along. `sequences`, `ids`:
     checkpoints. `prefix`: foreign ids that begin so (their sequences come in `foreign`). `children_of`: the sequences
@@ -85,11 +86,11 @@ _NOTHING: Mapping[Any, Any] = {}
 
 
 class View(msgspec.Struct, kw_only=True):
-    """What held at one moment, as far as it was asked for. What is absent here is absent in the store.
+    """The rows of one moment, as far as an Ask named them. A row that is absent here is absent in the store.
 
     `now_us` is the clock that leases go by, `wall_us` the calendar. `fresh` is larger than any `touched` that was ever
     put, by a session since deleted too: a rule takes it for `touched`, and for the number of a new run. `live` are the
-    branches whose lease somebody alive holds. `checkpoints` are by sequence, those asked for by `ids` too; `foreign`
+    branches whose lease a live process holds. `checkpoints` are by sequence, those asked for by `ids` too; `foreign`
     says which sequence a foreign id has. `again`: the outcome of an earlier try of this very write is not known, and
     the rows it tried to put were asked for as well. `answer` is what the rule had to say, once the write is done.
     """
@@ -114,10 +115,10 @@ class View(msgspec.Struct, kw_only=True):
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """What a rule decided: rows to put, keys to drop (a JournalKey: all calls under it), blobs that the rows refer to.
+    """The decision of a rule: rows to put, keys to drop (a JournalKey: all calls under it), blobs that the rows need.
 
     Puts come before drops. An empty batch writes and syncs nothing. `lazy`: it only renews a lease, so losing it ends
-    that early and no more: it need not be synced and wakes nobody. `wakes`: somebody may be waiting for this.
+    that early and no more: it need not be synced and wakes no waiter. `wakes`: a waiter may be waiting for this.
     """
 
     puts: tuple[Row, ...] = ()
@@ -137,7 +138,7 @@ class More(msgspec.Struct, frozen=True, gc=False):
 Decide = Callable[[View], Batch | More]
 
 
-class Stale(Exception):  # noqa: N818 - no error: whoever prepared the write prepares it again
+class Stale(Exception):  # noqa: N818 - no error: the caller prepares the write again
     """Raised by a rule where what was prepared does not fit the session that is there; nothing is written."""
 
 
@@ -147,7 +148,7 @@ class BlobsAbsentError(CorruptionError):
     def __init__(self, digests: Iterable[bytes]) -> None:
         self.digests = frozenset(digests)
         names = ", ".join(sorted([digest.hex()[:12] for digest in self.digests])[:8])
-        super().__init__(f"blobs are needed and not here: {names}", hint="run verify")
+        super().__init__(f"blobs are needed and not here: {names}", hint=RUN_VERIFY)
 
 
 class Records(msgspec.Struct, frozen=True):
@@ -165,7 +166,7 @@ class Records(msgspec.Struct, frozen=True):
 
 
 class SessionQuery(msgspec.Struct, frozen=True, gc=False):
-    """Which sessions, newest first: touched before a number, with a status, an agent, an id that begins so.
+    """A query for sessions, newest first: touched before a number, with a status, an agent, an id that begins so.
 
     `uid_start`: the first bytes of the uid; `foreign`: a session that has a checkpoint with this foreign id.
     """
@@ -181,13 +182,13 @@ class SessionQuery(msgspec.Struct, frozen=True, gc=False):
 
 
 class LaneQuery(msgspec.Struct, frozen=True, gc=False):
-    """Which branches of all sessions: those with one of these marks."""
+    """A query for branches of all sessions: those with one of these marks."""
 
     marks: int
 
 
 class FoundLane(msgspec.Struct, frozen=True, gc=False):
-    """A branch of some session, and whether somebody alive holds its lease."""
+    """A branch of some session, and whether a live process holds its lease."""
 
     session: SessionRow
     lane: LaneRow
@@ -210,7 +211,7 @@ class Backend(Protocol):
 
     # one session, one moment
     def read(self, ask: Ask) -> View:
-        """What holds now, as far as asked."""
+        """The rows that an Ask names, as of now."""
 
     def write(self, ask: Ask, decide: Decide) -> View:
         """Let a rule decide on what holds, and write what it says. Durable when it returns; `answer` is the rule's."""
@@ -238,8 +239,8 @@ class Backend(Protocol):
         """A page of a session's rows of one kind by key: upwards from behind `after`, or downwards from `before`.
 
         A row that is damaged comes as Unreadable. One that is missing does not come, or the end of the list is a
-        CorruptionError: whoever wants those that are there asks for fewer at a time. A page may be shorter than `limit`
-        where rows are long: only an empty page is the end.
+        CorruptionError: a caller that wants those that are there asks for fewer at a time. A page may be shorter than
+        `limit` where rows are long: only an empty page is the end.
         """
 
     # many sessions
@@ -251,7 +252,7 @@ class Backend(Protocol):
 
     # large values
     def absent(self, digests: Collection[bytes]) -> Collection[bytes]:
-        """Which blobs are not here: a hint."""
+        """The blobs among these that are not here: a hint."""
 
     def put_blobs(self, blobs: Mapping[bytes, bytes]) -> None:
         """Keep blobs ahead of the write that refers to them; `tend` may remove them before it comes."""
@@ -271,17 +272,17 @@ class Backend(Protocol):
         """Totals over all sessions, and the size on disk."""
 
     def check(self) -> Iterator[Problem]:
-        """What is wrong below the level of rows: pages, indexes, references."""
+        """Problems below the level of rows: pages, indexes, references."""
 
     def tend(self, *, repair: bool = False) -> Sequence[str]:
-        """Remove blobs that no row refers to, give space back in steps; with `repair`, mend indexes. What was done."""
+        """Remove blobs that no row refers to, give space back; with `repair`, mend indexes. Says what was done."""
 
     def close(self) -> None:
         """Release everything. Further use is a ClosedError."""
 
 
 def live_lanes(lanes: Iterable[LaneRow], *, now_us: int, wall_us: int, server_clock: bool = False) -> frozenset[str]:
-    """The branches whose lease somebody alive holds: what every View says of its lanes."""
+    """The branches whose lease a live process holds: what every View says of its lanes."""
     return frozenset(
         [
             lane.name
@@ -292,7 +293,7 @@ def live_lanes(lanes: Iterable[LaneRow], *, now_us: int, wall_us: int, server_cl
 
 
 def decided(look: Callable[[Ask], View], ask: Ask, decide: Decide) -> tuple[View, Batch]:
-    """What a rule decides on what a backend sees, looked at once more if it asks for that; inside one transaction."""
+    """The decision of a rule on a View, read once more if the rule asks for more; inside one transaction."""
     view = look(ask)
     batch = decide(view)
     if isinstance(batch, More):

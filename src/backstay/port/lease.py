@@ -1,4 +1,4 @@
-"""Who holds a lease, where, and for how long: this process as others can recognise it, and whether another lives.
+"""Leases: this process as others can recognise it, whether the holder of a lease lives, and until when it holds.
 
 The clock for leases is the machine's own, which no one sets and which goes on while the machine sleeps; it means
 something only together with the boot it counts from. A process is looked for by its number only where that number
@@ -40,7 +40,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 def clock_us() -> int:
-    """Microseconds on the clock that nobody sets and that counts sleep."""
+    """Microseconds on the monotonic clock that also counts sleep."""
     if sys.platform == "linux":
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
     if hasattr(time, "CLOCK_MONOTONIC"):  # counts sleep on macOS, where time.monotonic does not
@@ -96,7 +96,7 @@ def _is_running(pid: int, born: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it is somebody's
+        pass  # a process of another user has that number
     now = _born(pid)
     # A process that has ended and was not yet waited for by its parent answers, too, but it will write no more.
     return now >= 0 and (not born or not now or born == now)

@@ -7,12 +7,15 @@ its own: the header is made inside a transaction, where the sequence is known, t
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from typing import Any
 
 import msgspec
 
 from backstay.errors import CorruptionError
-from backstay.ids import TAIL_BYTES, is_ours, make_id
+from backstay.hints import RUN_VERIFY
+from backstay.ids import TAIL_BYTES, make_id, make_ids, match_ours
 from backstay.port.rows import (
     CallKey,
     CallRow,
@@ -26,7 +29,7 @@ from backstay.port.rows import (
     Took,
     Unreadable,
 )
-from backstay.sealing import SEAL_BYTES, seal
+from backstay.sealing import SEAL_BYTES
 
 _LENGTH_BYTES = 4
 
@@ -37,7 +40,6 @@ _tag = msgspec.msgpack.Decoder(TagRow).decode
 _call = msgspec.msgpack.Decoder(CallRow).decode
 
 _LANE, _TAG = b"L", b"T"
-_NAMED = (LaneRow, TagRow)  # made once: with every call a union would be made anew
 _TEXT, _RAW = b"T", b"R"
 
 
@@ -63,32 +65,45 @@ _header = msgspec.msgpack.Decoder(_Header).decode
 
 def pack(row: Row, uid: bytes) -> bytes:
     """The body of a row of the session with this uid."""
-    if isinstance(row, CheckpointRow):
-        return _pack_checkpoint(row, uid)
-    if isinstance(row, KeyframeRow):
-        return row.data  # sealed by the hall, with the checkpoint's tail and state
+    kind = type(row)
+    if kind is CheckpointRow:
+        return _pack_checkpoint(row, uid)  # type: ignore[arg-type]
+    if kind is KeyframeRow:
+        return row.data  # type: ignore[union-attr] # sealed by the hall, with the checkpoint's tail and state
     data = _encode(row)
-    if isinstance(row, _NAMED):
-        data = (_LANE if isinstance(row, LaneRow) else _TAG) + data
-        return seal(data, "name", uid, row.name) + data
-    if isinstance(row, CallRow):
-        return seal(data, "call", uid, *row.at) + data
-    return seal(data, "session", row.id) + data
+    if kind is LaneRow or kind is TagRow:
+        data = (_LANE if kind is LaneRow else _TAG) + data
+        names: tuple[Any, ...] = ("name", uid, row.name)  # type: ignore[union-attr]
+    elif kind is CallRow:
+        names = ("call", uid, row.run, row.journal, row.n)  # type: ignore[union-attr]
+    else:
+        names = ("session", row.id)  # type: ignore[union-attr]
+    return sha256(_encode(names) + data).digest()[:SEAL_BYTES] + data
+
+
+def seal(data: bytes, *names: bytes | int | str) -> bytes:
+    """A small seal over some bytes and what they are called; written out where a row a second would be too few."""
+    return sha256(_encode(names) + data).digest()[:SEAL_BYTES]
 
 
 def open_session(body: bytes, *, id_: str, hidden: bool | None = False) -> SessionRow:
     """A session's line, or a CorruptionError. `hidden` as it must be, None for either."""
-    what = f"the line of session {id_!r}"
-    row: SessionRow = _opened(body, _session, what, "session", id_)
-    if row.id != id_ or hidden not in (None, row.hidden):
-        raise _misplaced(what)
+    data = body[SEAL_BYTES:]
+    if sha256(_encode(("session", id_)) + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
+        raise _misplaced(f"the line of session {id_!r}")
+    try:
+        row = _session(data)
+    except msgspec.DecodeError as error:
+        raise CorruptionError(f"the line of session {id_!r} is sealed but does not decode") from error
+    if row.id != id_ or (hidden is not None and row.hidden is not hidden):
+        raise _misplaced(f"the line of session {id_!r}")
     return row
 
 
 def open_name(body: bytes, *, uid: bytes, name: str) -> LaneRow | TagRow:
     """A branch or a tag, or a CorruptionError."""
     data = body[SEAL_BYTES:]
-    if seal(data, "name", uid, name) != body[:SEAL_BYTES]:
+    if sha256(_encode(("name", uid, name)) + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
         raise _misplaced(f"the row of {name!r}")
     try:
         row = _lane(data[1:]) if data[:1] == _LANE else _tag(data[1:])
@@ -101,44 +116,83 @@ def open_name(body: bytes, *, uid: bytes, name: str) -> LaneRow | TagRow:
 
 def open_call(body: bytes, *, uid: bytes, at: CallKey) -> CallRow | Unreadable:
     """A journaled call; Unreadable where it is damaged, because a run can be given up all the same."""
+    data = body[SEAL_BYTES:]
+    if sha256(_encode(("call", uid, *at)) + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
+        return Unreadable(at, "a journaled call is damaged, or stands in the place of another")
     try:
-        row = _opened(body, _call, "a journaled call", "call", uid, *at)
-    except CorruptionError as error:
-        return Unreadable(at, str(error.args[0]))
-    return row if row.at == at else Unreadable(at, "a journaled call stands in the place of another")
+        row = _call(data)
+    except msgspec.DecodeError:
+        return Unreadable(at, "a journaled call is sealed but does not decode")
+    if (row.run, row.journal, row.n) != at:
+        return Unreadable(at, "a journaled call stands in the place of another")
+    return row
 
 
 def open_checkpoint(body: bytes, *, uid: bytes, sequence: int, parent: int | None) -> CheckpointRow | Unreadable:
     """A checkpoint; Unreadable where its header is damaged or does not agree with its index columns."""
-    if parent is not None and parent >= sequence:  # whoever follows it must come to an end
-        return Unreadable(sequence, f"checkpoint #{sequence} does not agree with its index")
-    at = SEAL_BYTES + _LENGTH_BYTES
-    size = int.from_bytes(body[SEAL_BYTES:at], "big")
-    data = body[at : at + size]
-    if len(data) != size or seal(data, "checkpoint", uid, sequence) != body[:SEAL_BYTES]:
-        return Unreadable(sequence, f"checkpoint #{sequence} is damaged, or stands in the place of another", parent)
-    try:
-        header = _header(data)
-        parent_id = None if header.parent_id is None else _long_id(header.parent_id)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return Unreadable(sequence, f"checkpoint #{sequence} is sealed but does not decode", parent)
-    if (header.sequence, header.parent) != (sequence, parent) or len(header.tail) != TAIL_BYTES:
-        return Unreadable(sequence, f"checkpoint #{sequence} does not agree with its index", parent)
-    return CheckpointRow(
-        sequence,
-        header.id or make_id(sequence, uid, header.tail),
-        header.tail,
-        parent,
-        parent_id,
-        header.parent_digest,
-        header.state_digest,
-        header.digest,
-        header.size_bytes,
-        header.keyframe,
-        header.took,
-        header.fields,
-        body[at + size :],
-    )
+    return open_checkpoints([(sequence, parent, body)], uid=uid)[0]
+
+
+def open_checkpoints(rows: Sequence[tuple[int, int | None, bytes]], *, uid: bytes) -> list[CheckpointRow | Unreadable]:
+    """Checkpoints by sequence, parent and body, each as `open_checkpoint` would open it: a long chain in one go."""
+    opened: list[tuple[_Header, str | None, bytes] | Unreadable] = []
+    ours: list[tuple[int, bytes]] = []
+    start = SEAL_BYTES + _LENGTH_BYTES
+    for sequence, parent, body in rows:
+        if parent is not None and parent >= sequence:  # a walk to the root must come to an end
+            opened.append(Unreadable(sequence, f"checkpoint #{sequence} does not agree with its index"))
+            continue
+        end = start + int.from_bytes(body[SEAL_BYTES:start], "big")
+        data = body[start:end]
+        names = _encode(("checkpoint", uid, sequence))
+        if len(body) < end or sha256(names + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
+            why = f"checkpoint #{sequence} is damaged, or stands in the place of another"
+            opened.append(Unreadable(sequence, why, parent))
+            continue
+        try:
+            header = _header(data)
+            short = header.parent_id
+            parent_id = None if short is None else short[1:].hex() if short[:1] == _RAW else short[1:].decode()
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            opened.append(Unreadable(sequence, f"checkpoint #{sequence} is sealed but does not decode", parent))
+            continue
+        if header.sequence != sequence or header.parent != parent or len(header.tail) != TAIL_BYTES:
+            opened.append(Unreadable(sequence, f"checkpoint #{sequence} does not agree with its index", parent))
+            continue
+        if not header.id:
+            ours.append((sequence, header.tail))
+        opened.append((header, parent_id, body[end:]))
+    return _with_ids(opened, iter(make_ids(ours, uid)))
+
+
+def _with_ids(
+    opened: list[tuple[_Header, str | None, bytes] | Unreadable], ids: Iterator[str]
+) -> list[CheckpointRow | Unreadable]:
+    """The rows of these headers; `ids` are those of our making, in order."""
+    found: list[CheckpointRow | Unreadable] = []
+    for row in opened:
+        if type(row) is Unreadable:
+            found.append(row)
+            continue
+        header, parent_id, delta = row  # type: ignore[misc]
+        found.append(
+            CheckpointRow(
+                header.sequence,
+                header.id or next(ids),
+                header.tail,
+                header.parent,
+                parent_id,
+                header.parent_digest,
+                header.state_digest,
+                header.digest,
+                header.size_bytes,
+                header.keyframe,
+                header.took,
+                header.fields,
+                delta,
+            )
+        )
+    return found
 
 
 def open_row(kind: Kind, key: Any, body: bytes, *, uid: bytes, parent: int | None = None) -> Row | Unreadable:
@@ -166,13 +220,16 @@ def foreign_id(body: bytes, *, uid: bytes, sequence: int) -> str | None:
 
 def _pack_checkpoint(row: CheckpointRow, uid: bytes) -> bytes:
     ours = row.id == make_id(row.sequence, uid, row.tail)
+    parent = row.parent_id
+    if parent is not None:  # an id in few bytes: one of our making as its raw bytes, any other as its text
+        short = _RAW + bytes.fromhex(parent) if match_ours(parent) else _TEXT + parent.encode()
     header = _encode(
         _Header(
             row.sequence,
             "" if ours else row.id,
             row.tail,
             row.parent,
-            _short_id(row.parent_id),
+            None if parent is None else short,
             row.parent_digest,
             row.state_digest,
             row.digest,
@@ -182,8 +239,8 @@ def _pack_checkpoint(row: CheckpointRow, uid: bytes) -> bytes:
             row.fields,
         )
     )
-    size = len(header).to_bytes(_LENGTH_BYTES, "big")
-    return seal(header, "checkpoint", uid, row.sequence) + size + header + row.delta
+    stamp = sha256(_encode(("checkpoint", uid, row.sequence)) + header).digest()[:SEAL_BYTES]
+    return b"".join([stamp, len(header).to_bytes(_LENGTH_BYTES, "big"), header, row.delta])
 
 
 def is_foreign(row: CheckpointRow, uid: bytes) -> bool:
@@ -191,26 +248,5 @@ def is_foreign(row: CheckpointRow, uid: bytes) -> bool:
     return row.id != make_id(row.sequence, uid, row.tail)
 
 
-def _short_id(id_: str | None) -> bytes | None:
-    """An id in few bytes: one of our making as its raw bytes, any other as its text."""
-    if id_ is None:
-        return None
-    return _RAW + bytes.fromhex(id_) if is_ours(id_) else _TEXT + id_.encode()
-
-
-def _long_id(data: bytes) -> str:
-    return data[1:].hex() if data[:1] == _RAW else data[1:].decode()
-
-
-def _opened(body: bytes, decode: Any, what: str, *names: Any) -> Any:
-    data = body[SEAL_BYTES:]
-    if seal(data, *names) != body[:SEAL_BYTES]:
-        raise _misplaced(what)
-    try:
-        return decode(data)
-    except msgspec.DecodeError as error:
-        raise CorruptionError(f"{what} is sealed but does not decode") from error
-
-
 def _misplaced(what: str) -> CorruptionError:
-    return CorruptionError(f"{what} is damaged, or stands in the place of another", hint="run verify")
+    return CorruptionError(f"{what} is damaged, or stands in the place of another", hint=RUN_VERIFY)

@@ -19,7 +19,7 @@ from backstay.port.lease import Claim
 
 
 class Kind(enum.IntEnum):
-    """What a row is. Branches and tags share one kind because they share their names."""
+    """The kinds of rows. Branches and tags share one kind because they share their names."""
 
     SESSION = 0
     NAME = 1
@@ -57,7 +57,7 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Head(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Where a branch stands: what a commit needs to know of its parent."""
+    """The head of a branch: what a commit needs to know of its parent."""
 
     sequence: int
     id: str
@@ -209,7 +209,7 @@ class Unreadable(msgspec.Struct, frozen=True, gc=False):
 Row = SessionRow | LaneRow | TagRow | CheckpointRow | KeyframeRow | CallRow
 Key = str | int | CallKey | JournalKey
 
-# What a call may be. The first two are in doubt once the run that wrote them is gone.
+# The statuses of a call. The first two are in doubt once the run that wrote them is gone.
 STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED = (
     "started",
     "in_doubt",
@@ -230,7 +230,7 @@ def marks_of(lane: LaneRow) -> int:
 
 
 def kind_of(row: Row) -> Kind:
-    """What a row is."""
+    """The kind of a row."""
     return _KINDS[type(row)]
 
 

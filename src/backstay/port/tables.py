@@ -9,7 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from backstay.errors import CorruptionError
+from backstay.hints import RUN_VERIFY
 from backstay.ids import sequence_of
+from backstay.model import counted
 from backstay.port import (
     Ask,
     CallRow,
@@ -139,15 +141,15 @@ class Tables:
         """CorruptionError if names are missing; a hidden session is being filled or emptied, and not counted."""
         line = self.session
         if not line.hidden and len(self.names) != line.lanes + line.tags:
-            raise self._missing(f"{line.lanes + line.tags} branches and tags are counted and {len(self.names)} here")
+            raise self._missing(f"it has {len(self.names)} branches and tags and counts {line.lanes + line.tags}")
 
     def _count_checkpoints(self) -> None:
         line = self.session
         if not line.hidden and len(self.checkpoints) != line.checkpoints:
-            raise self._missing(f"{line.checkpoints} checkpoints are counted and {len(self.checkpoints)} here")
+            raise self._missing(f"it has {counted(len(self.checkpoints), 'checkpoint')} and counts {line.checkpoints}")
 
     def _missing(self, what: str) -> CorruptionError:
-        return CorruptionError(f"session {self.session.id!r}: {what}", hint="run verify")
+        return CorruptionError(f"session {self.session.id!r}: {what}", hint=RUN_VERIFY)
 
     def _located(self, ask: Ask) -> Iterable[int]:
         for id_ in ask.ids:
@@ -241,7 +243,7 @@ def chain(
 
 
 def named_by(name: LaneRow | TagRow | None) -> int | None:
-    """The sequence of the checkpoint that a name stands for."""
+    """The sequence of the checkpoint that a name points at."""
     if isinstance(name, TagRow):
         return name.sequence
     return None if name is None or name.head is None else name.head.sequence

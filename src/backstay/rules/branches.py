@@ -9,7 +9,7 @@ from backstay.rules import refusals
 
 
 def naming_ask(session: str, name: str, sequence: int) -> Ask:
-    """What `fork` and `tag` look at."""
+    """The rows that `fork` and `tag` read."""
     return Ask(session, names=(name,), sequences=(sequence,))
 
 
@@ -65,7 +65,7 @@ def _counted(view: View, *, lanes: int = 0, tags: int = 0) -> Row:
 
 
 def name_ask(session: str, name: str) -> Ask:
-    """What `untag` and `delete_branch` look at."""
+    """The rows that `untag` and `delete_branch` read."""
     return Ask(session, names=(name,))
 
 

@@ -1,4 +1,4 @@
-"""The rule of a commit: a checkpoint on the expected head of a branch, by its run or by somebody else."""
+"""The rule of a commit: a checkpoint on the expected head of a branch, by its run or by another caller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from backstay.rules.runs import aged, ended, let_go, renewed, stood_at
 
 
 class Totals(msgspec.Struct, frozen=True, gc=False):
-    """What a session's line says after this checkpoint."""
+    """The totals in a session's line after this checkpoint."""
 
     agent: str | None
     status: str
@@ -80,7 +80,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def ask(self) -> Ask:
-        """What the rule looks at."""
+        """The rows that the rule reads."""
         return Ask(
             self.session,
             names=(self.branch,),

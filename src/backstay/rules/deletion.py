@@ -37,7 +37,7 @@ _EMPTYING_US = 60 * 1_000_000
 
 
 class Rewrite(msgspec.Struct, frozen=True, gc=False):
-    """What a checkpoint becomes when its parent goes: resting on `parent`, the nearest ancestor that stays.
+    """A checkpoint after its parent was deleted: resting on `parent`, the nearest ancestor that stays.
 
     `delta` leads there from the state with `base_digest`; it is empty where the checkpoint has a keyframe, or gets one.
     """
@@ -71,7 +71,7 @@ class Deletion(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def ask(self) -> Ask:
-        """What the rule looks at."""
+        """The rows that the rule reads."""
         staying = [at for rewrite in self.rewrites for at in (rewrite.sequence, rewrite.parent) if at is not None]
         return Ask(
             self.session,
@@ -212,7 +212,7 @@ def _drops(
     drops: list[tuple[Kind, Key]] = [(Kind.CALL, at) for at in dict.fromkeys(calls) if at not in found_again]
     for sequence in sorted(gone):
         row = view.checkpoints[sequence]
-        if isinstance(row, Unreadable) or row.keyframe:  # of one that cannot be read nobody knows
+        if isinstance(row, Unreadable) or row.keyframe:  # of one that cannot be read it is not known
             drops.append((Kind.KEYFRAME, sequence))
         drops.append((Kind.CHECKPOINT, sequence))
     return drops
@@ -222,14 +222,14 @@ def _drops(
 
 
 def hide_ask(session: str) -> Ask:
-    """What `hide` looks at."""
+    """The rows that `hide` reads."""
     return Ask(session, names=EVERY)
 
 
 def hide(session: str, *, touched: int | None = None, holder: Holder | None = None) -> Decide:
-    """Begin to delete a session: nobody sees it from now on. The answer is its row, hidden under a name of its own.
+    """Begin to delete a session: no reader sees it from now on. The answer is its row, hidden under a name of its own.
 
-    `holder` empties it: until a while has passed, or it is dead, nobody takes it for something left behind.
+    `holder` empties it: until a while has passed, or it is dead, no sweep takes it for an orphan.
 
     Not under its uid alone: a session that was imported twice has it twice, and both may be on their way out. The
     answer is None where an earlier try went through: what it hid is among the hidden sessions.
@@ -308,7 +308,7 @@ def _at_rest(lane: LaneRow) -> LaneRow:
 
 
 def show_ask(row: SessionRow, *, hidden: str | None = None) -> Ask:
-    """What `arrive` and `show` see: the hidden session, by its uid or another name, and whether its id is taken."""
+    """The rows that `arrive` and `show` read: the hidden session, by its uid or another name, and its id if taken."""
     return Ask(row.uid.hex() if hidden is None else hidden, hidden=True, beside=row.id)
 
 

@@ -23,11 +23,28 @@ from backstay.errors import (
     LeaseHeldError,
     NotFoundError,
 )
+from backstay.hints import DECIDE_CALLS, LIST_SESSIONS, NEWEST_INTACT, Hint
 from backstay.port import CallRow, LaneRow, Unreadable, View
 from backstay.port.rows import IN_DOUBT, STARTED
 
 _SHOWN = 12
 _NAMES = 8
+
+_FORK = Hint("session.fork(ref, name) makes one", "`backstay fork SESSION REF NAME` makes one")
+_TAGS = Hint("session.tags() lists those there are", "`backstay tag SESSION` lists those there are")
+_DELETED = Hint(
+    "it was deleted; session.log() lists those there are",
+    "it was deleted; `backstay log SESSION` lists those there are",
+)
+_ABANDON = Hint(
+    "run verify; session.abandon() gives up what is pending",
+    "run `backstay verify`; `backstay recover SESSION --abandon` gives up what is pending",
+)
+_PENDING = Hint(
+    "session.calls(pending=True) lists those pending now", "`backstay recover SESSION` lists those pending now"
+)
+_LOAD = Hint("load the branch again, then decide", "look at the branch again, then decide")
+_UNTAG = Hint("session.untag(name) first", "`backstay tag SESSION -d NAME` first")
 
 
 class Reason(enum.IntEnum):
@@ -53,7 +70,7 @@ class Reason(enum.IntEnum):
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """What a run shows with each of its writes: proof that it is the last one entered on its branch.
+    """A run shows its lease with each write: proof that it is the last one entered on its branch.
 
     With a `purpose` it is not a run's: see `runs.hold`.
     """
@@ -79,9 +96,9 @@ def settle(found: list[Found]) -> None:
 
 
 def no_session(session: str) -> Found:
-    """For whoever names a session that is not there."""
+    """For a caller who names a session that is not there."""
     message = f"there is no session {session!r}"
-    return Reason.NO_SESSION, NotFoundError(message, hint="store.sessions() lists those there are")
+    return Reason.NO_SESSION, NotFoundError(message, hint=LIST_SESSIONS)
 
 
 def session_exists(session: str) -> Found:
@@ -91,27 +108,26 @@ def session_exists(session: str) -> Found:
 
 
 def no_branch(session: str, branch: str) -> Found:
-    """For whoever names a branch that is not there."""
+    """For a caller who names a branch that is not there."""
     message = f"session {session!r} has no branch {branch!r}"
-    return Reason.NO_BRANCH, NotFoundError(message, hint="session.fork(ref, name) makes one")
+    return Reason.NO_BRANCH, NotFoundError(message, hint=_FORK)
 
 
 def no_tag(session: str, tag: str) -> Found:
-    """For whoever names a tag that is not there."""
+    """For a caller who names a tag that is not there."""
     message = f"session {session!r} has no tag {tag!r}"
-    return Reason.NO_TAG, NotFoundError(message, hint="session.tags() lists those there are")
+    return Reason.NO_TAG, NotFoundError(message, hint=_TAGS)
 
 
 def no_checkpoint(session: str, id_: str) -> Found:
     """For a checkpoint that was found a moment ago and is gone."""
     message = f"session {session!r} has no checkpoint {id_[:_SHOWN]}"
-    return Reason.NO_CHECKPOINT, NotFoundError(message, hint="it was deleted; session.log() lists those there are")
+    return Reason.NO_CHECKPOINT, NotFoundError(message, hint=_DELETED)
 
 
 def damaged_checkpoint(session: str, why: str) -> Found:
     """For a checkpoint that is there and cannot be read: it is not missing."""
-    hint = "run verify; session.newest_intact() finds the newest one that is whole"
-    return Reason.DAMAGED, CorruptionError(f"session {session!r}: {why}", hint=hint)
+    return Reason.DAMAGED, CorruptionError(f"session {session!r}: {why}", hint=NEWEST_INTACT)
 
 
 def name_taken(name: str) -> Found:
@@ -126,7 +142,7 @@ def name_taken(name: str) -> Found:
 def fenced(lease: Lease) -> Found:
     """For a run that is no longer the one on its branch."""
     message = f"session {lease.session!r}, branch {lease.branch!r}: this run has lost its lease to another"
-    return Reason.FENCED, FencedError(message, hint="stop here; the other goes on from what was recorded")
+    return Reason.FENCED, FencedError(message, hint="stop here; the other run goes on from what was recorded")
 
 
 def holds(lane: LaneRow | None, lease: Lease) -> bool:
@@ -165,21 +181,19 @@ def doubtful(session: str, branch: str, calls: Iterable[CallRow | Unreadable]) -
     for call in calls:
         if isinstance(call, Unreadable):
             message = f"session {session!r}, branch {branch!r}: a pending call is damaged: {call.why}"
-            hint = "run verify; session.abandon() gives up what is pending"
-            found.append((Reason.DAMAGED, CorruptionError(message, hint=hint)))
+            found.append((Reason.DAMAGED, CorruptionError(message, hint=_ABANDON)))
         elif in_doubt(call, None):
             unknown.append(f"{call.name} ({call.id})")
     if unknown:
         message = f"session {session!r}, branch {branch!r}: it is not known whether these calls happened: "
-        hint = "decide each with session.resolve(call_id, …), or give up: session.abandon()"
-        found.append((Reason.IN_DOUBT, InDoubtError(message + ", ".join(unknown[:_NAMES]), hint=hint)))
+        found.append((Reason.IN_DOUBT, InDoubtError(message + ", ".join(unknown[:_NAMES]), hint=DECIDE_CALLS)))
     return found
 
 
 def call_moved(call_id: str) -> Found:
     """For a decision about a call that is no longer as it was shown."""
     message = f"call {call_id} is no longer as it was: it has been decided, or a run went on"
-    return Reason.CALL_MOVED, ConflictError(message, hint="look again: session.calls(pending=True)")
+    return Reason.CALL_MOVED, ConflictError(message, hint=_PENDING)
 
 
 def run_moved(session: str, branch: str) -> Found:
@@ -196,7 +210,7 @@ def moved(session: str, branch: str, *, head: str | None, expect: str | None) ->
     where = "has no checkpoint" if head is None else f"is at {head[:_SHOWN]}"
     wanted = "expected to have none" if expect is None else f"expected at {expect[:_SHOWN]}"
     message = f"session {session!r}: branch {branch!r} {where}, {wanted}"
-    return Reason.MOVED, ConflictError(message, hint="load the branch again, then decide")
+    return Reason.MOVED, ConflictError(message, hint=_LOAD)
 
 
 def id_taken(session: str, id_: str) -> Found:
@@ -206,7 +220,7 @@ def id_taken(session: str, id_: str) -> Found:
 
 
 def changed(session: str, what: str) -> Found:
-    """For a plan that no longer fits what is there; whoever made it makes it again."""
+    """For a plan that no longer fits the rows; the caller plans again."""
     return Reason.CHANGED, ConflictError(f"session {session!r}: {what}", hint="try again")
 
 
@@ -215,7 +229,7 @@ def changed(session: str, what: str) -> Found:
 
 def tagged(name: str) -> Found:
     """For the deletion of a tagged checkpoint."""
-    return Reason.TAGGED, InvalidInputError(f"the checkpoint is tagged {name!r}", hint="untag it first")
+    return Reason.TAGGED, InvalidInputError(f"the checkpoint is tagged {name!r}", hint=_UNTAG)
 
 
 def full(session: str) -> Found:

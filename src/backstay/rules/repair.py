@@ -33,7 +33,7 @@ def recount(session: str, counts: Counts, *, touched: int) -> Decide:
 
 
 def point_back_ask(session: str, name: str, *, nowhere: int, to: int | None) -> Ask:
-    """What `point_back` looks at."""
+    """The rows that `point_back` reads."""
     return Ask(session, names=(name,), sequences=(nowhere,) if to is None else (nowhere, to))
 
 
@@ -60,7 +60,7 @@ def point_back(session: str, name: str, *, nowhere: int, to: int | None) -> Deci
             row = None if to is None else view.checkpoints.get(to)
             head = row.head if isinstance(row, CheckpointRow) else None
             change |= {"head": head, "token": lane.token + 1}
-            done = "begins anew" if head is None else f"is at {head.id[:12]} now"
+            done = "has no checkpoint now" if head is None else f"is at {head.id[:12]} now"
         if lane is None or not change:
             return Batch()
         answer = f"branch {name!r} led nowhere and {done}"
@@ -70,7 +70,7 @@ def point_back(session: str, name: str, *, nowhere: int, to: int | None) -> Deci
 
 
 def remake_ask(session: str, *, to: int | None) -> Ask:
-    """What `remake` looks at. Not at the name: it cannot be read."""
+    """The rows that `remake` reads. The name is not among them: it is damaged."""
     return Ask(session, sequences=() if to is None else (to,))
 
 
@@ -87,7 +87,7 @@ def remake(session: str, name: str, *, to: int | None, run: int) -> Decide:
         if not isinstance(row, CheckpointRow):
             drop: tuple[Kind, Key] = (Kind.NAME, name)
             return Batch(drops=(drop,), answer=f"{name!r} could not be read and was removed")
-        # A run that still lives has a smaller token, and is fenced: what it holds can be read by nobody.
+        # A run that still lives has a smaller token, and is fenced: no process can read its row.
         token = view.fresh
         lane = LaneRow(name, head=row.head, journal=row.sequence, run=run, token=token, unfinished=run != 0)
         return Batch((lane,), wakes=True, answer=f"branch {name!r} could not be read and is at {row.id[:12]} now")

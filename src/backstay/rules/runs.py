@@ -1,8 +1,8 @@
 """The rules of runs: the lease of a branch, the journal of its calls, and decisions about calls from outside.
 
-A lease is a claim in the lane's row and a token that proves it. Whoever takes the lease raises the token; a run whose
-token is not the lane's is fenced at its next write. Renewals are written when a twentieth of the lease has passed, so
-that most journal writes touch the call's row alone.
+A lease is a claim in the lane's row and a token that proves it. Each run that takes the lease raises the token; a run
+whose token is not the lane's is fenced at its next write. Renewals are written when a twentieth of the lease has
+passed, so that most journal writes touch the call's row alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Enter(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def ask(self) -> Ask:
-        """What the rule looks at."""
+        """The rows that the rule reads."""
         return Ask(self.session, names=(self.branch,), pending=(self.branch,))
 
 
@@ -81,7 +81,7 @@ def ended(lane: LaneRow, *, completed: bool) -> LaneRow:
 
 
 def let_go(lane: LaneRow) -> LaneRow:
-    """The lane after whoever held its lease, and all else as it was."""
+    """The lane without its lease, and all else as it was."""
     return msgspec.structs.replace(lane, claim=None, purpose=None, nonce=b"")
 
 
@@ -96,13 +96,13 @@ def pending_of(calls: Iterable[CallRow | Unreadable]) -> list[CallRow | Unreadab
 
 
 def spot_of(head: int, calls: Iterable[CallRow | Unreadable]) -> bytes:
-    """Where a run stood: two crashes at one spot had nothing recorded between them."""
+    """The spot a run was at: two crashes at one spot had nothing recorded between them."""
     stood = [(call.id, call.status) if isinstance(call, CallRow) else ("", "") for call in calls]
     return sha256(msgspec.msgpack.encode((head, stood))).digest()[:_SPOT_BYTES]
 
 
 def _crashes(lane: LaneRow, calls: Iterable[CallRow | Unreadable]) -> tuple[int, bytes]:
-    """How often runs died at one spot, and at which, as whoever takes the lease finds it."""
+    """How often runs died at one spot, and at which, as the run that takes the lease finds it."""
     if not lane.entered or lane.claim is None or lane.purpose is not None:
         return lane.crashes, lane.spot  # the last one was left or given up, or its end has been counted
     here = spot_of(stood_at(lane), calls)
@@ -180,7 +180,7 @@ def _entered(new: Enter, before: LaneRow | None, lane: LaneRow, calls: list[Call
 def hold(new: Enter, purpose: str) -> Decide:
     """Take the lease of a branch for something that is no run: lease and fence only. The answer is a Lease.
 
-    A run that died there is counted now, because its lease goes; the next run goes on as if nobody had been here.
+    A run that died there is counted now, because its lease goes; the next run goes on as if none had been between.
     """
 
     def decide(view: View) -> Batch:
@@ -214,7 +214,7 @@ def hold(new: Enter, purpose: str) -> Decide:
 
 
 def lease_ask(lease: Lease) -> Ask:
-    """What `renew` and `leave` look at."""
+    """The rows that `renew` and `leave` read."""
     return Ask(lease.session, names=(lease.branch,))
 
 
@@ -258,7 +258,7 @@ def _own_lane(view: View, lease: Lease) -> LaneRow:
 
 
 def journal_ask(lease: Lease, at: CallKey | None) -> Ask:
-    """What `journal` looks at: a call that is there, or how many there are."""
+    """The rows that `journal` reads: a call that is there, or how many there are."""
     return Ask(
         lease.session,
         names=(lease.branch,),
@@ -298,7 +298,7 @@ def _at(call: CallRow, at: CallKey) -> CallRow:
 
 
 def settle_ask(session: str, branch: str, at: CallKey) -> Ask:
-    """What `settle` looks at."""
+    """The rows that `settle` reads."""
     return Ask(session, names=(branch,), calls=(at,))
 
 
@@ -326,7 +326,7 @@ def settle(session: str, branch: str, *, before: CallRow, after: CallRow) -> Dec
 
 
 def abandon_ask(session: str, branch: str) -> Ask:
-    """What `abandon` looks at."""
+    """The rows that `abandon` reads."""
     return Ask(session, names=(branch,), pending=(branch,))
 
 

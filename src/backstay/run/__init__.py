@@ -113,7 +113,7 @@ class Run:
 
     @property
     def warning(self) -> str | None:
-        """What the loop guard has to say to the loop."""
+        """The verdict of the loop guard."""
         return self._loop.warning
 
     def _progress(self) -> tuple[int, float]:
@@ -173,7 +173,7 @@ class Run:
 
     @property
     def token(self) -> int:
-        """What proves its lease: a later run on the branch has a larger one."""
+        """The number that proves its lease: a later run on the branch has a larger one."""
         return self._entered().lease.token
 
     def _go_to(self, entered: Entered) -> None:
@@ -198,7 +198,7 @@ class Run:
                 self._counters = Counters(self.iteration, self.iteration, self.usage.cost)
             elif before is None or before.entered:
                 self._loop.watch = self._counters.watch
-            # Whoever starts it again after it had failed or was halted has looked at it: the guard begins anew.
+            # A caller who starts it again after it failed or was halted has looked at it: the guard starts again.
         self._recorded_iteration, self._recorded_at = self.iteration, time.monotonic()
 
     def __exit__(
@@ -303,7 +303,7 @@ class Run:
 
     @property
     def in_doubt(self) -> list[Call]:
-        """The calls of which nobody knows whether they happened; they came from a crash."""
+        """The calls in doubt: in flight at a crash, and not known whether they happened."""
         return self._entered().doubtful()
 
     def call(

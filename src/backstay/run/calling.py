@@ -100,7 +100,7 @@ class Calling:
             self._calls.failed(self._slot, None)
 
     def interrupt(self) -> None:
-        """Nobody knows what came out."""
+        """The outcome is not known: the call is in doubt."""
         if self.row.kind == "tool":
             now = msgspec.structs.replace(self.row, status=IN_DOUBT)
             with contextlib.suppress(BackstayError):  # where it cannot be said it is known from what was not said
@@ -108,7 +108,7 @@ class Calling:
         self._calls.stopped(self._slot)
 
     def withdraw(self) -> None:
-        """It was begun and then not made at all: it is what it was, or may be made without asking anybody."""
+        """It was begun and then not made at all: it is what it was, or may be made without a decision."""
         if self.row.kind == "tool":
             with contextlib.suppress(BackstayError):
                 self.write(self._was or msgspec.structs.replace(self.row, status=RETRY))

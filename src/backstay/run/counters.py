@@ -9,7 +9,7 @@ from backstay.store.fields import Fields
 
 
 class Counters(msgspec.Struct, frozen=True, array_like=True):
-    """What is recorded with a boundary beside its state: where the run began to count, and what its guard has seen."""
+    """Counters recorded with a boundary beside its state: where the run began to count, and what its guard has seen."""
 
     iteration: int = 0
     first_iteration: int = 0

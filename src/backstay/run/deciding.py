@@ -10,6 +10,7 @@ import msgspec
 
 from backstay.codec import Root, encode_stored
 from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
+from backstay.hints import RUN_VERIFY, Hint
 from backstay.model import Call, Checkpoint
 from backstay.names import check_name
 from backstay.port import EVERY, Ask, CallRow, LaneRow, Unreadable, View
@@ -27,7 +28,7 @@ _NONCE_BYTES = 8
 
 
 class Undecided:
-    """Stands for a result that was not given, because None is one."""
+    """The mark for a result that was not given, because None is one."""
 
     def __repr__(self) -> str:
         return "…"
@@ -78,9 +79,7 @@ def _live_token(view: View, lane: LaneRow) -> int | None:
 
 
 def _damaged(session: str, why: str) -> CorruptionError:
-    return CorruptionError(
-        f"session {session!r}: its journal is damaged: {why}", hint="run verify to see what is intact"
-    )
+    return CorruptionError(f"session {session!r}: its journal is damaged: {why}", hint=RUN_VERIFY)
 
 
 def resolve(history: History, call_id: str, decision: str | None, *, result: Any, failed: str | None) -> None:
@@ -89,7 +88,7 @@ def resolve(history: History, call_id: str, decision: str | None, *, result: Any
     given = [decision is not None, result is not UNDECIDED, failed is not None]
     if sum(given) != 1:
         message = "a call is decided by one of 'retry', 'skip', result=… and failed=…"
-        raise InvalidInputError(message, hint=f"session.resolve({call_id!r}, 'skip')")
+        raise InvalidInputError(message, hint=_one_decision(call_id))
     now_us = time.time_ns() // 1000
     change: dict[str, Any]
     if result is not UNDECIDED:
@@ -132,5 +131,9 @@ def _find(history: History, call_id: str) -> tuple[str, CallRow]:
                 return lane.name, call
             known += [call.id] if open_ else []
     message = f"session {history.id!r} has no pending call {call_id!r}"
-    hint = f"in doubt: {', '.join(known[:8])}" if known else "no call is in doubt: session.calls(pending=True)"
+    hint = f"in doubt: {', '.join(known[:8])}" if known else "no call is in doubt"
     raise NotFoundError(message, hint=hint)
+
+
+def _one_decision(call_id: str) -> Hint:
+    return Hint(f"session.resolve({call_id!r}, 'skip')", f"`backstay recover SESSION --call {call_id} --skip`")

@@ -14,7 +14,7 @@ _LOOKS_PER_LEASE = 5
 
 
 class Beating(Protocol):
-    """What has a heart."""
+    """A run as its heartbeat sees it."""
 
     lease_s: float
 

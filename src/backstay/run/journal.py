@@ -1,7 +1,7 @@
 """The journal of one run as it is held in memory: which recorded call is being asked for, and which are still unasked.
 
 A call is told by the call it is made in, its name, its key, and how often that was asked since the last recorded
-boundary. Nothing is written here; the run writes, and tells the journal. Whoever calls holds the run's lock.
+boundary. Nothing is written here; the run writes, and tells the journal. The caller holds the run's lock.
 """
 
 from __future__ import annotations

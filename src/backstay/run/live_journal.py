@@ -27,6 +27,7 @@ from backstay.errors import (
     InvalidInputError,
     MismatchError,
 )
+from backstay.hints import DECIDE_CALLS, Hint
 from backstay.loops import text_of
 from backstay.model import Call, StateDict
 from backstay.names import check_name
@@ -57,6 +58,11 @@ from backstay.run.result_places import MIN_BYTES
 from backstay.sealing import open_value, pack_value
 from backstay.store.events import Events
 from backstay.store.fields import check_text, to_call
+
+_GIVE_UP = Hint(
+    "run the code that made them, or give them up: session.abandon()",
+    "run the code that made them, or give them up: `backstay recover SESSION --abandon`",
+)
 
 _enclosing: contextvars.ContextVar[tuple[object, str] | None] = contextvars.ContextVar("backstay_call", default=None)
 
@@ -123,7 +129,7 @@ class LiveJournal:
     @contextlib.contextmanager
     def boundary(self, what: str) -> Iterator[None]:
         """Around a boundary. InvalidInputError if a call is being made; none can begin meanwhile."""
-        # One that did would be taken in before it has an outcome, and no later run would know that it is in doubt.
+        # One that did would go into the checkpoint without its outcome, and no later run would know of the doubt.
         with self._lock:
             names = ["another boundary"] if self._recording else [repr(name) for name in self._journal.in_flight()]
             if names:
@@ -149,12 +155,12 @@ class LiveJournal:
         names = ", ".join([shown(call) for call in unasked[:8]])
         if any(in_doubt(call, self.lease.token) for call in unasked):
             message = f"the run was to end while calls are in doubt or unasked: {names}"
-            return InDoubtError(message, hint="decide with session.resolve(call_id, …), or give up: session.abandon()")
+            return InDoubtError(message, hint=DECIDE_CALLS)
         message = f"the run was to end, and did not ask for calls that were recorded before the crash: {names}"
-        return MismatchError(message, hint="run the code that made them, or give them up: session.abandon()")
+        return MismatchError(message, hint=_GIVE_UP)
 
     def doubtful(self) -> list[Call]:
-        """The calls of which nobody knows whether they happened."""
+        """The calls in doubt."""
         with self._lock:
             rows = self._journal.doubtful()
         return [to_call(row, status=IN_DOUBT) for row in rows]
@@ -184,7 +190,7 @@ class LiveJournal:
         on_doubt: OnDoubt,
         on_failed: OnFailed,
     ) -> Calling:
-        """What is recorded of a call, or the word that it may be made."""
+        """The recorded outcome of a call, or the word that it may be made."""
         outer = _enclosing.get()
         parent = outer[1] if outer is not None and outer[0] is self else None
         check_name(name, "the name of a call")
@@ -385,7 +391,7 @@ class LiveJournal:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Around every write: what fails here ends the run, because nobody can say how much of it is recorded."""
+        """Around every write: a failed write ends the run, because it is not known how much of it is recorded."""
         self.refuse_ended()
         try:
             with self.heeding_fence():
@@ -418,7 +424,7 @@ class LiveJournal:
 
     def beat(self) -> None:
         """Renew while a call takes long; see pulse."""
-        # Without the lock: it may be held for as long as somebody decides about a call in doubt.
+        # Without the lock: it may be held for as long as a person decides about a call in doubt.
         if self.closed or self.fenced or self.broken is not None or not self._journal.is_busy():
             return
         if clock_us() - self._renewed_us < self.lease.lease_us // 3:

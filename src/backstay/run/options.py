@@ -9,11 +9,17 @@ from typing import Any, Literal
 
 from backstay.codec import Root, decode, encode_canonical
 from backstay.errors import CallFailedError, InDoubtError, InvalidInputError, MismatchError
+from backstay.hints import Hint
 from backstay.loops import LoopGuard
 from backstay.model import Call
 from backstay.port import CallRow
 from backstay.sealing import MAX_ROW_BYTES, open_value
 from backstay.strategy import Strategy
+
+_CHANGED = Hint(
+    "the code, or the state it starts from, has changed since: change it back, or session.resolve / session.abandon()",
+    "the code, or the state it starts from, has changed since: change it back, or decide with `backstay recover`",
+)
 
 OnDoubt = Literal["ask", "retry", "skip"] | Callable[[Call], Any]
 OnFailed = Literal["raise", "retry"]
@@ -63,7 +69,7 @@ def now_us() -> int:
 
 
 def text_of_error(error: BaseException) -> str:
-    """What an exception says, in a form that can be stored."""
+    """The text of an exception, in a form that can be stored."""
     text = str(error)[:_TEXT_CHARS]
     return text.encode("utf-8", "replace").decode()
 
@@ -86,7 +92,10 @@ def not_storable(call: CallRow, why: str) -> InvalidInputError:
     """The error for a call whose outcome cannot be kept."""
     if call.kind == "tool":
         message = f"call {call.name!r} was done, and is not made again, but its result cannot be stored: {why}"
-        hint = f"return plain values; what came out can be given with session.resolve({call.id!r}, result=…)"
+        hint = Hint(
+            f"return plain values; session.resolve({call.id!r}, result=…) records what came out",
+            f"return plain values; `backstay recover SESSION --call {call.id} --result JSON` records what came out",
+        )
         return InvalidInputError(message, hint=hint)
     message = f"the answer of {call.name!r} cannot be stored: {why}"
     return InvalidInputError(message, hint="return plain values")
@@ -101,15 +110,15 @@ def changed(call: CallRow, kind: str, digest: bytes, args: bytes | None) -> Mism
 
     was, now = spoken(call.kind, call.args_digest, call.args), spoken(kind, digest, args)
     message = f"{shown(call)} was recorded as {was}, and is now asked for as {now}"
-    hint = "the code or what it starts from has changed since: change it back, or session.resolve / session.abandon()"
-    return MismatchError(message, hint=hint)
+    return MismatchError(message, hint=_CHANGED)
 
 
 def doubt(call: CallRow) -> InDoubtError:
-    """The error for a call of which nobody knows whether it happened."""
-    message = f"nobody knows whether {shown(call)} happened: it was in flight when its run ended"
-    hint = (
+    """The error for a call in doubt."""
+    message = f"it is not known whether {shown(call)} happened: it was in flight when its run ended"
+    hint = Hint(
         f"find out, then session.resolve({call.id!r}, 'retry' or 'skip'), or with result=… or failed=…; "
-        "on_doubt= decides beforehand"
+        "on_doubt= decides beforehand",
+        f"find out, then `backstay recover SESSION --call {call.id}` with --retry, --skip, --result or --mark-failed",
     )
     return InDoubtError(message, hint=hint)

@@ -13,6 +13,7 @@ import msgspec
 
 from backstay.codec import encode_stored
 from backstay.errors import BackstayError, CorruptionError
+from backstay.hints import RUN_VERIFY
 from backstay.model import StateDict
 
 MIN_BYTES = 256  # below that a place is hardly shorter than the result
@@ -27,7 +28,7 @@ Results = Mapping[str, tuple[Any, bytes]]  # by the call's id: the result, and a
 
 
 def places(state: StateDict, results: Results) -> dict[str, bytes]:
-    """Where in the state these results stand, for those that do."""
+    """The places of these results in the state, for those that are in it."""
     texts: dict[str | bytes, list[str]] = {}
     for id_, (value, _) in results.items():
         if type(value) in (str, bytes):
@@ -87,7 +88,7 @@ def at_place(state: StateDict, place: bytes) -> Any:
             value = _below_it(value, step)
     except (msgspec.DecodeError, LookupError) as error:
         message = "a journaled result is said to stand in the state, and does not"
-        raise CorruptionError(message, hint="run verify to see what is intact") from error
+        raise CorruptionError(message, hint=RUN_VERIFY) from error
     return value
 
 

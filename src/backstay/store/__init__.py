@@ -1,1 +1,1 @@
-"""Reading and writing one session: load, plan, write. What Session, Run and upkeep stand on; decides no rule."""
+"""Reading and writing one session: load, plan, write. Session, Run and upkeep use it; it decides no rule."""

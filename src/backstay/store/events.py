@@ -1,4 +1,4 @@
-"""Who is told what happens in a store: `store.on(event, fn)`."""
+"""Listeners of a store: `store.on(event, fn)`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVENTS = ("checkpoint", "call", "in_doubt", "fenced", "crash_loop")
 
 
 class Events:
-    """The listeners of one store. What one raises is logged and disturbs nothing."""
+    """The listeners of one store. An exception in one is logged and disturbs nothing."""
 
     def __init__(self) -> None:
         self.listeners: dict[str, list[Callable[[Any], object]]] = {event: [] for event in EVENTS}

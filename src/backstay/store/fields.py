@@ -16,6 +16,7 @@ import msgspec
 from backstay.codec import Root, decode, encode_stored
 from backstay.digest import checkpoint_digest
 from backstay.errors import CorruptionError, InvalidInputError
+from backstay.hints import NEWEST_INTACT
 from backstay.messages import summarise
 from backstay.model import (
     Call,
@@ -92,7 +93,7 @@ def read_fields(row: CheckpointRow) -> Fields:
     )
     if expected != row.digest:
         message = f"checkpoint {row.id[:12]} is damaged: its fields do not match its digest"
-        raise CorruptionError(message, hint="session.newest_intact() finds the newest one that is whole")
+        raise CorruptionError(message, hint=NEWEST_INTACT)
     try:
         return _decode_fields(row.fields)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -115,14 +116,14 @@ def decode_usage(data: bytes) -> Usage:
 
 
 def total_of(parent: Fields | None, used: Usage) -> bytes:
-    """What was used up to here: the parent's total and this step's own."""
+    """The usage up to here: the parent's total and this step's own."""
     if parent is None or not parent.total:
         return encode_usage(used)
     return parent.total if used == _NO_USAGE else encode_usage(decode_usage(parent.total) + used)
 
 
 class Given(msgspec.Struct, frozen=True, gc=False):
-    """What a caller says of a checkpoint, checked. `status` and `loop` are the parent's where they are None."""
+    """The fields of a checkpoint that a caller gave, checked. `status` and `loop` are the parent's where None."""
 
     trigger: str
     used: Usage = _NO_USAGE
@@ -148,7 +149,7 @@ def check_given(
     resume_hint: str | None,
     summary: str | None,
 ) -> Given:
-    """What a caller of `commit` says, or an InvalidInputError."""
+    """The fields that a caller of `commit` gave, checked; or an InvalidInputError."""
     check_text(label, "label")
     check_text(resume_hint, "resume_hint")
     check_text(summary, "summary")
@@ -323,7 +324,7 @@ def _to_checkpoint(row: CheckpointRow, session: str, load: Callable[[], StateDic
 
 
 def to_totals(fields: Fields) -> Totals:
-    """What a session's line says after this checkpoint."""
+    """The totals in a session's line after this checkpoint."""
     return Totals(fields.agent, fields.status, fields.reason, fields.step, fields.total, fields.at_us)
 
 

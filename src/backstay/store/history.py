@@ -1,4 +1,4 @@
-"""One session's history as the hall reads and writes it: load, plan, write. What Session and Run share.
+"""One session's history as the hall reads and writes it: load, plan, write. Session and Run share it.
 
 A History keeps what is known of the heads it wrote, so that a commit costs what changed, and where each branch was last
 seen (see looks), so that it never writes over what its caller has not seen.
@@ -18,6 +18,7 @@ import msgspec
 
 from backstay.delta import Known, Record, advance, know, whole
 from backstay.errors import ConflictError, CorruptionError, InvalidInputError
+from backstay.hints import NEWEST_INTACT
 from backstay.ids import TAIL_BYTES, UID_BYTES
 from backstay.model import ANY, MAX_STATE_BYTES, NOTHING, Checkpoint, SessionId, StateDict
 from backstay.port import Ask, Backend, Batch, BlobsAbsentError, CallKey, CheckpointRow, LaneRow, Stale, View
@@ -90,8 +91,7 @@ class History:
                 return found
         except CorruptionError as error:
             message = f"session {self.id!r}: the state at {ref!r} is damaged: {error.args[0]}"
-            hint = "session.newest_intact() finds the newest one that is whole"
-            raise CorruptionError(message, hint=hint) from error
+            raise CorruptionError(message, hint=NEWEST_INTACT) from error
         return None
 
     def state_of(self, row: CheckpointRow) -> StateDict:
@@ -127,7 +127,7 @@ class History:
                 break
 
     def forget(self, branch: str | None = None) -> None:
-        """What is known of a branch, or of all, may be out of date."""
+        """Forget the cached head of a branch, or of all: it may be out of date."""
         if branch is None:
             self._tips.clear()
         else:
@@ -236,8 +236,8 @@ class History:
             return self.remember(branch, found)
         session = found.session
         self._uid = None if session is None else session.uid
-        if expect is ANY and session is not None and session.checkpoints:
-            raise refusals.no_branch(self.id, branch)[1]
+        if expect in (ANY, NOTHING) and session is not None and session.checkpoints:
+            raise refusals.no_branch(self.id, branch)[1]  # a branch begins by a fork, or with `root`
         if expect not in (ANY, NOTHING):
             self._refuse(draft, expect)
         return None
@@ -291,7 +291,7 @@ def tip_of(loaded: Loaded) -> Tip:
         loaded.row.head,
         read_fields(loaded.row),
         know(loaded.state),
-        sum([max(_MIN_DELTA_WEIGHT, size) for size in loaded.deltas]),
+        sum(map(_weight, loaded.deltas)),
         loaded.keyframe_bytes,
         loaded.touched,
         loaded.blobs,
@@ -301,7 +301,7 @@ def tip_of(loaded: Loaded) -> Tip:
 class Plan:
     """A commit ready to be written, and what the tip will be when it is."""
 
-    __slots__ = ("_fields", "_known", "_pieces", "_tip", "_touched", "commit")
+    __slots__ = ("_fields", "_known", "_pieces", "_tip", "_touched", "_weight", "commit")
 
     def __init__(
         self,
@@ -327,12 +327,14 @@ class Plan:
             message = f"the state has {known.size_bytes:,} bytes, more than the limit of {MAX_STATE_BYTES:,}"
             raise InvalidInputError(message, hint="keep large things outside and store where they are")
         keyframe: Record | None = None
-        if tip is None or delta is None or _keyframe_is_due(tip, delta, known):
+        weight = 0 if delta is None else _weight(delta.size_bytes + sum(map(len, pieces.values())))
+        if tip is None or delta is None or _keyframe_is_due(tip, weight, known):
             keyframe, more = whole(state, touched)
             if delta is not None and delta.size_bytes > _KEEP_DELTA_BELOW * keyframe.size_bytes:
                 delta, pieces = None, {}
             pieces = {**pieces, **more}
         self._tip, self._known, self._touched, self._fields, self._pieces = tip, known, touched, fields, pieces
+        self._weight = weight
         uid = uid or secrets.token_bytes(UID_BYTES)
         tail = secrets.token_bytes(TAIL_BYTES)
         self.commit = self._sealed(commit, uid, tail, delta, keyframe, None if before is None else before.digest)
@@ -380,12 +382,17 @@ class Plan:
             blobs |= self._pieces.keys()
         if before is None or commit.keyframe is not None:
             return Tip(commit.uid, row.head, self._fields, self._known, 0, self._known.size_bytes, frozenset(), blobs)
-        weight = before.weight + max(_MIN_DELTA_WEIGHT, len(commit.delta))
+        weight = before.weight + self._weight
         return Tip(commit.uid, row.head, self._fields, self._known, weight, before.keyframe_bytes, self._touched, blobs)
 
 
-def _keyframe_is_due(tip: Tip, delta: Record, known: Known) -> bool:
-    weight = tip.weight + max(_MIN_DELTA_WEIGHT, delta.size_bytes)
+def _weight(size_bytes: int) -> int:
+    """The cost of reading a delta, its large values included."""
+    return max(_MIN_DELTA_WEIGHT, size_bytes)
+
+
+def _keyframe_is_due(tip: Tip, delta_weight: int, known: Known) -> bool:
+    weight = tip.weight + delta_weight
     reading = tip.keyframe_bytes + weight
     return (
         reading > _READ_AT_MOST * known.size_bytes + _SLACK_BYTES or weight > _REACH * tip.keyframe_bytes + _SLACK_BYTES

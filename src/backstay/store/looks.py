@@ -1,4 +1,4 @@
-"""Where a Session's users last saw each branch: what a commit of a plain dict expects.
+"""The place where each caller of a Session last saw each branch: what a commit of a plain dict expects.
 
 Tasks and threads may share a Session. Each remembers where it last saw a branch itself; one that never looked goes by
 the Session's last look, which other tasks' commits do not move: a ConflictError too many, never a lost turn. To have
@@ -22,7 +22,7 @@ caller: contextvars.ContextVar[object | None] = contextvars.ContextVar("backstay
 
 
 class Looks:
-    """What was seen of the branches of one session."""
+    """The heads that callers saw of the branches of one session."""
 
     def __init__(self) -> None:
         self._last: dict[str, Place] = {}
@@ -38,14 +38,14 @@ class Looks:
         self._by_caller.setdefault(_caller(), {})[branch] = place
 
     def expected(self, branch: str) -> Place:
-        """What a commit of this caller expects; ANY if nobody has looked."""
+        """The head that a commit of this caller expects; ANY if this caller has not read the branch."""
         own = self._by_caller.get(_caller())
         if own is not None and branch in own:
             return own[branch]
         return self._last.get(branch, ANY)
 
     def followed(self, branch: str, gone: str, place: str) -> None:
-        """A checkpoint was deleted through this Session: those who saw it see where the branch is now."""
+        """A checkpoint was deleted through this Session: callers who saw it are moved to the branch's head of now."""
         for seen in (self._last, *self._by_caller.values()):
             if seen.get(branch) == gone:
                 seen[branch] = place

@@ -1,8 +1,10 @@
-"""What a session has, without opening its states: names, where an undo leads, the calls of a checkpoint."""
+"""A session without its states: names, where an undo leads, the calls of a checkpoint."""
 
 from __future__ import annotations
 
 from backstay.errors import CorruptionError
+from backstay.hints import RUN_VERIFY
+from backstay.model import counted
 from backstay.port import EVERY, Ask, Backend, CallRow, CheckpointRow, SessionRow, Unreadable
 
 
@@ -48,9 +50,9 @@ def calls_taken(backend: Backend, session: str, row: CheckpointRow) -> list[Call
     calls = [call for call in kept if isinstance(call, CallRow)]
     if len(calls) != row.took.count or len(kept) != len(calls):
         lost = [call.why for call in kept if isinstance(call, Unreadable)]
-        why = lost[0] if lost else f"{row.took.count} calls were taken in, and {len(kept)} are there"
+        why = lost[0] if lost else f"{counted(row.took.count, 'call')} must be there, and {len(kept)} can be read"
         message = f"session {session!r}: its journal is damaged: {why}"
-        raise CorruptionError(message, hint="run verify to see what is intact")
+        raise CorruptionError(message, hint=RUN_VERIFY)
     return calls
 
 
@@ -64,6 +66,6 @@ def find_row(backend: Backend, session: str, id_: str) -> CheckpointRow | None:
     """A checkpoint by its whole id; CorruptionError if it is damaged."""
     for row in backend.read(Ask(session, ids=(id_,))).checkpoints.values():
         if isinstance(row, Unreadable):
-            raise CorruptionError(f"session {session!r}: {row.why}", hint="run verify to see what is intact")
+            raise CorruptionError(f"session {session!r}: {row.why}", hint=RUN_VERIFY)
         return row
     return None

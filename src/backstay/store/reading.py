@@ -72,7 +72,7 @@ def _opened(records: Records, session: SessionRow, *, salvage: bool) -> Loaded:
         row,
         rebuilt.state,
         rebuilt.touched,
-        tuple([record.size_bytes for record in chain[1:]]),
+        tuple([_weight(record, records.blobs) for record in chain[1:]]),
         oldest.size_bytes if isinstance(oldest, CheckpointRow) else row.size_bytes,
         frozenset(wanted),
     )
@@ -122,6 +122,11 @@ def _shape(data: bytes, blobs: Mapping[bytes, bytes]) -> Record:
         return salvage(unspill(data, blobs)) or _EMPTY_SHAPE
     except CorruptionError:
         return _EMPTY_SHAPE
+
+
+def _weight(record: Record, blobs: Mapping[bytes, bytes]) -> int:
+    """The size of a delta with its large values, as they are packed."""
+    return record.size_bytes + sum([len(blobs.get(ref, b"")) for ref in record.refs])
 
 
 def _pieces(wanted: set[bytes], blobs: Mapping[bytes, bytes], *, salvaging: bool) -> dict[bytes, bytes]:

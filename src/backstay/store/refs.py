@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
+from backstay.hints import NEWEST_INTACT, Hint
 from backstay.ids import sequences_starting
-from backstay.model import MIN_PREFIX_CHARS, Checkpoint
+from backstay.model import MIN_PREFIX_CHARS, Checkpoint, counted
 from backstay.names import parse_steps
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Unreadable, View
 from backstay.store.fields import check_text
@@ -42,7 +43,8 @@ class Refs:
             raise self.unknown(text)
         line = self._backend.ancestors(self._session, start[0].sequence, limit=steps.steps + 1)
         if len(line) <= steps.steps:
-            message = f"{ref!r} goes back further than the history: there are {len(line) - 1} checkpoints before it"
+            before = counted(len(line) - 1, "checkpoint")
+            message = f"{ref!r} goes back further than the history, which has {before} before it"
             raise NotFoundError(message)
         return readable(self._session, line[-1]), None
 
@@ -78,7 +80,7 @@ class Refs:
         row = view.checkpoints.get(sequence)
         if row is None:
             message = f"session {self._session!r}: {name!r} names checkpoint #{sequence}, which is missing"
-            raise CorruptionError(message, hint="run verify; session.newest_intact() finds one that is whole")
+            raise CorruptionError(message, hint=NEWEST_INTACT)
         return readable(self._session, row)
 
     def _by_prefix(self, view: View, prefix: str) -> tuple[CheckpointRow, str | None] | None:
@@ -100,12 +102,14 @@ class Refs:
         message = f"session {self._session!r} has nothing called {ref!r}"
         if not known:
             return NotFoundError(f"{message}: it has no checkpoints yet", hint="commit a state first")
-        return NotFoundError(message, hint=f"it has {', '.join(known[:_CANDIDATES])}, and ids as session.log() shows")
+        names = f"it has {', '.join(known[:_CANDIDATES])}"
+        hint = Hint(f"{names}, and ids as session.log() shows", f"{names}, and ids as `backstay log SESSION` shows")
+        return NotFoundError(message, hint=hint)
 
 
 def readable(session: str, row: CheckpointRow | Unreadable) -> CheckpointRow:
     """A row that can be read, or a CorruptionError."""
     if isinstance(row, Unreadable):
         message = f"session {session!r}: {row.why}"
-        raise CorruptionError(message, hint="session.newest_intact() finds the newest one that is whole")
+        raise CorruptionError(message, hint=NEWEST_INTACT)
     return row

@@ -1,6 +1,6 @@
-"""Where a copy comes to: rows and blobs written in portions beside a hidden line, and shown at once when all are there.
+"""The target of a copy: rows and blobs written in portions beside a hidden line, and shown at once when all are there.
 
-A claim on the line says that its maker lives. What a kill leaves has one that ends: `deletion.sweep` removes it.
+A claim on the line says that its maker lives. An orphan's claim ends: `deletion.sweep` removes it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from backstay.errors import ConflictError, CorruptionError, NotFoundError
+from backstay.hints import RUN_VERIFY
 from backstay.port import Ask, Backend, Batch, BlobsAbsentError, More, Row, SessionRow, View
 from backstay.port.lease import here
 from backstay.rules.deletion import add_rows, arrive, show, show_ask
@@ -30,7 +31,7 @@ _CARRIED = 100_000
 
 
 class Arrival:
-    """A copy that is complete and that nobody sees yet; `row` is what it will be, and is, once it is shown."""
+    """A copy that is complete and still hidden; `row` is what it will be, and is, once it is shown."""
 
     def __init__(self, target: Backend, hidden: str, row: SessionRow, last_run: int) -> None:
         self._target = target
@@ -47,32 +48,32 @@ class Arrival:
         def decide(view: View) -> Batch | More:
             batch = rule(view)
             if isinstance(batch, Batch) and batch.puts and isinstance(batch.puts[0], SessionRow):
-                self._shown = batch.puts[0]  # before it is written, lest an interrupt leave nobody who knows
+                self._shown = batch.puts[0]  # before it is written, so that an interrupt leaves a record of it
             return batch
 
         self._target.write(show_ask(wanted, hidden=self._hidden), decide)
         self.row = self._shown or wanted
 
     def discard(self) -> None:
-        """It is not wanted after all: removed, but for what somebody has already gone on with."""
+        """It is not wanted after all: removed, unless a commit or a run has gone on with it."""
         empty(self._target, self._hidden)
         if self._shown is not None:
             with contextlib.suppress(ConflictError, NotFoundError):
                 delete_session(self._target, self._shown.id, touched=self._shown.touched)
 
 
-class Blobs:
+class SourceBlobs:
     """The blobs of a source."""
 
     def __init__(self, source: Backend) -> None:
         self._source = source
 
     def packed(self, digests: Collection[bytes]) -> Mapping[bytes, bytes]:
-        """Blobs as they are kept; CorruptionError if one is missing. They are verified by whoever opens them."""
+        """Blobs as they are kept; CorruptionError if one is missing. The caller that opens them verifies them."""
         found = self._source.blobs(digests)
         for digest in digests:
             if digest not in found:
-                raise CorruptionError(f"blob {digest.hex()[:12]} is missing", hint="run verify to see what is intact")
+                raise CorruptionError(f"blob {digest.hex()[:12]} is missing", hint=RUN_VERIFY)
         return found
 
     def one_by_one(self, digests: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
@@ -96,11 +97,11 @@ class Portions:
         self._blobs: dict[bytes, bytes] = {}
         self._weight = 0
         self._carried: set[bytes] = set()
-        self._source: Blobs | None = None
+        self._source: SourceBlobs | None = None
         self._renew_at = 0.0
 
     def begin(self, line: SessionRow) -> None:
-        """The session's line, hidden, with a claim on it, lest somebody take it for what a kill has left."""
+        """The session's line, hidden, with a claim on it, so that no sweep takes it for an orphan."""
         self._session = line.id
         claim = claim_for(self._clock(), here(), _LEASE_US)
         self._target.write(self._ask, arrive(msgspec.structs.replace(line, id=self._hidden, hidden=True, claim=claim)))
@@ -112,7 +113,7 @@ class Portions:
         if self._weight >= PORTION_BYTES:
             self.flush()
 
-    def carry(self, digests: Iterable[bytes], source: Blobs) -> None:
+    def carry(self, digests: Iterable[bytes], source: SourceBlobs) -> None:
         """Blobs that the next row refers to."""
         self._source = source
         fresh = [digest for digest in dict.fromkeys(digests) if digest not in self._carried]
@@ -154,7 +155,7 @@ class Portions:
         return self._target.read(self._ask)
 
     def arrival(self, row: SessionRow, last_run: int) -> Arrival:
-        """What there is to show."""
+        """The copy, complete and still hidden."""
         return Arrival(self._target, self._hidden, row, last_run)
 
     def discard(self) -> None:

@@ -7,11 +7,13 @@ might be to do it twice.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from shlex import quote
 
 from backstay.codec import decode, encode_canonical
 from backstay.digest import DIGEST_BYTES
 from backstay.errors import CorruptionError, InvalidInputError, UnavailableError
-from backstay.model import Problem, SessionId, StateDict
+from backstay.hints import Hint
+from backstay.model import Problem, SessionId, StateDict, counted
 from backstay.names import check_name
 from backstay.port import Ask, Backend, CallRow, CheckpointRow, JournalKey, Kind, LaneRow, Unreadable
 from backstay.port.rows import ABANDONED, DONE, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
@@ -19,6 +21,15 @@ from backstay.run.result_places import at_place
 from backstay.sealing import MAX_ROW_BYTES, open_value
 from backstay.store.fields import check_text, to_call
 from backstay.upkeep.pages import pages
+
+_DELETE = Hint(
+    "session.delete() of the checkpoint it was made on, or of the branch",
+    "`backstay delete SESSION REF` of the checkpoint it was made on, or of the branch",
+)
+_NOTHING_OR_DELETE = Hint(
+    "nothing, or session.delete() of that checkpoint: the work goes on without it",
+    "nothing, or `backstay delete SESSION REF` of that checkpoint: the work goes on without it",
+)
 
 UNREADABLE = (CorruptionError, InvalidInputError, UnavailableError)
 
@@ -60,7 +71,7 @@ def check_value(data: bytes | None) -> None:
 
 
 def said(error: Exception) -> str:
-    """What an error says, without its hint."""
+    """The message of an error, without its hint."""
     return str(error.args[0]) if error.args else str(error)
 
 
@@ -95,7 +106,7 @@ class _Journal:
     def misfit(self, count: int, state: StateDict | None = None) -> str | None:
         """Why these are not the calls that there must be: so many, with results that stand in the state."""
         if self.why is not None or self.count != count:
-            return self.why or f"there must be {count} calls, and there are {self.count}"
+            return self.why or f"{counted(count, 'call')} must be there, and {self.count} can be read"
         try:
             for place in self.places if state is not None else ():
                 at_place(state or {}, place)
@@ -147,11 +158,11 @@ class CallCheck:
             why = said(error)
         if why is not None:
             what = f"checkpoint {row.id[:12]}: a call that it took in cannot be read: {why}"
-            cost = "its state is not touched by this; session.calls() of it is an error, and so is an export"
-            self._tell(what, cost, "nothing, or session.delete() of that checkpoint: the work goes on without it")
+            cost = "its state is not touched by this; its calls cannot be listed, and it cannot be exported"
+            self._tell(what, cost, _NOTHING_OR_DELETE)
 
     def pending(self, lane: LaneRow) -> None:
-        """What is pending on a branch, and what a restore parked."""
+        """The pending calls of a branch, and those that a restore parked."""
         if not lane.run:
             return
         journal = self._journals.pop((lane.run, lane.journal), None)
@@ -169,28 +180,28 @@ class CallCheck:
         view = self._backend.read(Ask(self._session, names=(name,), pending=(name,), journals=parked))
         lane = view.lanes.get(name)
         if lane is None or (lane.journal, lane.undo_journal) != (before.journal, before.undo_journal):
-            return  # somebody went on there
+            return  # another process went on there
         why = _Journal(view.pending.get(name, ())).why
         if why is not None:
             self._tell_pending(name, why)
         why = _parked_misfit(lane, _Journal(view.journals.get(parked[0], ())) if parked else None)
         if why is not None:
             cost = "an undo cannot take it up again, and an export is an error"
-            remedy = "session.delete() of the checkpoint it was made on, or of the branch"
+            remedy = _DELETE
             self._tell(f"branch {name!r}: a call that a restore parked cannot be read: {why}", cost, remedy)
 
     def rest(self) -> None:
-        """What no checkpoint took in and no branch waits for."""
+        """The calls that no checkpoint recorded and no branch waits for."""
         damaged = [journal.why for journal in self._journals.values() if journal.why is not None]
         if damaged and not self.problems:
             what = f"a call that no checkpoint took in cannot be read: {damaged[0]}"
-            remedy = "session.delete() of the checkpoint it was made on, or of the branch"
+            remedy = _DELETE
             self._tell(what, "an export is an error", remedy)
 
     def _tell_pending(self, branch: str, why: str) -> None:
         what = f"branch {branch!r}: what is pending cannot be read: {why}"
         cost = "no run can go on there, lest a call be made twice; checkpoints are not touched by this"
-        self._tell(what, cost, f"find out what was done, then session.abandon({branch!r}, reason=…)")
+        self._tell(what, cost, _give_up(branch))
 
     def _tell(self, what: str, cost: str, remedy: str) -> None:
         self.problems.append(Problem(what=what, session_id=SessionId(self._session), cost=cost, remedy=remedy))
@@ -199,3 +210,10 @@ class CallCheck:
 def _parked_misfit(lane: LaneRow, parked: _Journal | None) -> str | None:
     count = 0 if lane.undo_journal is None else lane.undo_calls
     return (parked or _Journal()).misfit(count)
+
+
+def _give_up(branch: str) -> Hint:
+    return Hint(
+        f"find out what was done, then session.abandon({branch!r}, reason=…)",
+        f"find out what was done, then `backstay recover SESSION --branch {quote(branch)} --abandon`",
+    )

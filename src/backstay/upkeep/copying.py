@@ -2,7 +2,7 @@
 
 A copy is filled in portions under a hidden name and shown at once, complete. A kill leaves a hidden session, which
 `deletion.sweep` removes. Bodies are sealed to the session's uid, which travels: checkpoints and keyframes go as they
-are, each opened on the way, so that damage is told now. Leases stay behind.
+are, each opened on the way, so that damage is told now. Leases are not copied.
 
 A copy is of one moment although writers go on: that of the first look at the session's line, its names and the calls
 that are pending or parked. Later checkpoints are left out. Earlier ones change only by a deletion, which shows: the
@@ -22,6 +22,8 @@ import msgspec
 
 from backstay.delta import Record
 from backstay.errors import BackstayError, ConflictError, CorruptionError, NotFoundError
+from backstay.hints import RUN_VERIFY
+from backstay.model import counted
 from backstay.port import (
     EVERY,
     Ask,
@@ -41,7 +43,7 @@ from backstay.port import (
 from backstay.rules import refusals
 from backstay.sealing import MAX_BLOB_BYTES, open_delta, open_keyframe, spilled, unspill
 from backstay.store.fields import read_fields
-from backstay.upkeep.arrival import PORTION_BYTES, Arrival, Blobs, Portions
+from backstay.upkeep.arrival import PORTION_BYTES, Arrival, Portions, SourceBlobs
 from backstay.upkeep.pages import row_key, weigh
 
 _TRIES = 5  # of one session, before its deletions win
@@ -53,8 +55,8 @@ _RECENT = 4096
 _TELL_EVERY = 32
 
 
-class Moment(msgspec.Struct, frozen=True):
-    """A session as it was when it was looked at. Of a session that nobody writes to, only the line is looked at."""
+class SessionMoment(msgspec.Struct, frozen=True):
+    """A session as it was when it was looked at. Of a session that no process writes to, only the line is read."""
 
     line: SessionRow
     names: tuple[LaneRow | TagRow, ...] | None = None
@@ -62,7 +64,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Link(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a checkpoint by those that rest on it."""
+    """Facts about a checkpoint that those resting on it need."""
 
     id: str
     digest: bytes
@@ -122,16 +124,16 @@ def bring(
             arrival = copy.run()
         except (ConflictError, CorruptionError, NotFoundError):
             if not _is_torn(source, moment.line):
-                raise  # nobody has deleted what could not be read: it is damage
+                raise  # no checkpoint was deleted meanwhile: it is damage
             continue
         if not _is_torn(source, moment.line):
             return arrival
         arrival.discard()
     message = f"session {session!r}: checkpoints were deleted while it was copied, {_TRIES} times"
-    raise ConflictError(message, hint="try again when nobody prunes")
+    raise ConflictError(message, hint="try again when no prune is running")
 
 
-def _look(source: Backend, session: str) -> Moment | None:
+def _look(source: Backend, session: str) -> SessionMoment | None:
     asked: frozenset[JournalKey] = frozenset()
     for _ in range(_LOOKS):
         view = source.read(Ask(session, names=EVERY, pending=EVERY, journals=tuple(sorted(asked))))
@@ -142,7 +144,7 @@ def _look(source: Backend, session: str) -> Moment | None:
         if parked <= asked:
             journals = {at: tuple(view.journals.get(at, ())) for at in parked}
             journals |= {(lane.run, lane.journal): tuple(view.pending.get(lane.name, ())) for lane in lanes if lane.run}
-            return Moment(view.session, (*lanes, *view.tags.values()), journals)
+            return SessionMoment(view.session, (*lanes, *view.tags.values()), journals)
         asked = frozenset(parked)
     raise refusals.changed(session, "its branches do not rest")[1]
 
@@ -156,13 +158,13 @@ def _is_torn(source: Backend, line: SessionRow) -> bool:
 
 
 class Copy:
-    """One session on its way. With an inspector nobody writes to the source, and the names are read in pages too."""
+    """One session on its way. With an inspector no process writes to the source, and names are read in pages too."""
 
     def __init__(
         self,
         source: Backend,
         portions: Portions,
-        moment: Moment,
+        moment: SessionMoment,
         *,
         inspector: Inspector | None = None,
         tell: Callable[[int], None] | None = None,
@@ -171,7 +173,7 @@ class Copy:
         self._line = moment.line
         self._moment = moment
         self._out = portions
-        self._blobs = Blobs(source)
+        self._blobs = SourceBlobs(source)
         self._inspector = inspector
         self._tell = tell
         self._recent: dict[int, Link] = {}
@@ -334,7 +336,7 @@ class Copy:
             came += 1
         self._call_count += came
         if count is not None and came != count:
-            raise self._damaged(f"{count} calls belong together, and {came} are there")
+            raise self._damaged(f"{counted(count, 'call')} must be there, and {came} came")
         if self._inspector is not None:
             self._inspector.journal_ends(at, came)
 
@@ -363,7 +365,7 @@ class Copy:
             limit = max(1, min(_PAGE_ROWS, 4 * limit, len(page) * PORTION_BYTES // weight))
 
     def _damaged(self, what: str) -> CorruptionError:
-        return CorruptionError(f"session {self._line.id!r}: {what}", hint="run verify to see what is intact")
+        return CorruptionError(f"session {self._line.id!r}: {what}", hint=RUN_VERIFY)
 
 
 def _weight(row: Row | Unreadable) -> int:

@@ -1,10 +1,10 @@
 """Deleting: single checkpoints, many of them in portions, and whole sessions.
 
 A checkpoint that stays but whose parent goes is written again, before the rule decides: as a delta from its nearest
-ancestor that stays, or as a keyframe where there is none or that is hardly longer. If somebody commits in between, the
-rule refuses and the portion is planned again. A session is hidden at once and then emptied in portions; a kill on the
-way leaves a hidden session, which `sweep` finishes: with the next deletion, prune, import or repair. It is no damage:
-nobody can see it.
+ancestor that stays, or as a keyframe where there is none or that is hardly longer. If another process commits in
+between, the rule refuses and the portion is planned again. A session is hidden at once and then emptied in portions; a
+kill on the way leaves a hidden session, which `sweep` finishes: with the next deletion, prune, import or repair. It is
+no damage: no reader can see it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _plan(backend: Backend, session: str, gone: Sequence[int], *, spare_names: b
 
 
 def _rewrite(backend: Backend, session: str, child: int, anchor: int | None, blobs: dict[bytes, bytes]) -> Rewrite:
-    """What a checkpoint becomes; the blobs it needs are added to `blobs`."""
+    """A checkpoint as it will be; the blobs it needs are added to `blobs`."""
     found = _loaded(backend, session, child)
     row, uid = found.row, found.session.uid
     if row.keyframe:
@@ -147,7 +147,7 @@ def empty(backend: Backend, hidden: str) -> None:
 
 
 def leftovers(backend: Backend) -> list[SessionRow]:
-    """The hidden sessions that nobody deletes or imports any more; none if they cannot be listed."""
+    """The orphans: hidden sessions that no process deletes or imports any more; none if they cannot be listed."""
     try:
         rows = backend.sessions(SessionQuery(hidden=True, limit=_HIDDEN))
         view = backend.read(Ask("")) if rows else None
@@ -159,7 +159,7 @@ def leftovers(backend: Backend) -> list[SessionRow]:
 
 
 def sweep(backend: Backend) -> list[str]:
-    """Finish what a kill left of deletions and imports; what was done. What is damaged is left where it is."""
+    """Remove the orphans of killed deletions and imports, and say so. A damaged one is left where it is."""
     done = []
     for row in leftovers(backend):
         with contextlib.suppress(CorruptionError):

@@ -1,8 +1,8 @@
 """The file of an export: a store of its own, in SQLite, with a mark that says so. Made under another name, then whole.
 
 It is written inside a folder of ours beside its target (`.backstay-….part`, which only you can enter), synced, and
-linked or renamed into place. The folder is locked by its maker. Whoever exports to the same place next removes those
-that nobody has locked: their makers were killed. An export that is read is resolved to a regular file first; SQLite
+linked or renamed into place. The folder is locked by its maker. The next export to the same place removes those
+that no process has locked: their makers were killed. An export that is read is resolved to a regular file first; SQLite
 then opens it as a file that never changes, and neither locks it nor writes beside it.
 """
 
@@ -29,7 +29,11 @@ from backstay.errors import (
     NotFoundError,
     UnavailableError,
 )
+from backstay.hints import Hint
 from backstay.port import Backend
+
+_ANOTHER_NAME = Hint("choose another name, or pass overwrite=True", "choose another name, or give --overwrite")
+_EXPORT = Hint("store.export(path) writes one", "`backstay export FILE` writes one")
 
 try:
     import fcntl
@@ -43,7 +47,7 @@ _FOLDER_MODE = 0o700
 _NEWBORN_S = 60.0  # between the making of a folder and its lock
 _FORGOTTEN_S = 86_400.0  # where folders cannot be locked
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-# What a row that was written to mean harm can make Python say, beside what Backstay says itself.
+# Errors of Python that a row written with intent can cause, beside Backstay's own.
 _NONSENSE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, AssertionError)
 
 
@@ -190,7 +194,7 @@ def _sync(path: Path) -> None:
 
 
 def _exists(target: Path) -> AlreadyExistsError:
-    return AlreadyExistsError(f"there is already a file {target}", hint="choose another name, or pass overwrite=True")
+    return AlreadyExistsError(f"there is already a file {target}", hint=_ANOTHER_NAME)
 
 
 @contextlib.contextmanager
@@ -225,7 +229,7 @@ def _regular(path: str | os.PathLike[str]) -> Path:
         name = Path(path).resolve(strict=True)
         mode = name.lstat().st_mode
     except FileNotFoundError:
-        raise NotFoundError(f"there is no file {path}", hint="store.export(path) writes one") from None
+        raise NotFoundError(f"there is no file {path}", hint=_EXPORT) from None
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(f"{path!r} cannot be the name of a file") from error
     except OSError as error:

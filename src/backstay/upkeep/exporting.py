@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from backstay.errors import UnavailableError
+from backstay.hints import after
 from backstay.port import Ask, Backend, SessionQuery, SessionRow
 from backstay.rules import refusals
 from backstay.upkeep.copying import bring
@@ -34,7 +35,7 @@ def export(
     except UnavailableError as error:
         if "nothing was exported" in error.hint:
             raise
-        hint = f"nothing was exported; {error.hint}" if error.hint else "nothing was exported"
+        hint = after("nothing was exported", error.hint)
         raise UnavailableError(error.args[0], hint=hint, retryable=error.retryable) from error
 
 
@@ -55,7 +56,7 @@ def _one_session(backend: Backend, session: str) -> SessionRow:
 
 
 def _all_sessions(backend: Backend) -> list[SessionRow]:
-    """Every session, the one touched longest ago first: taken in again in this order, they are listed as they were."""
+    """Every session, the one touched longest ago first: imported again in this order, they are listed as they were."""
     found: dict[str, SessionRow] = {}
     newest: int | None = None
     while True:
@@ -76,7 +77,7 @@ def _all_sessions(backend: Backend) -> list[SessionRow]:
 
 
 class Meter:
-    """Counts checkpoints over several sessions for whoever wants to know. It never goes back."""
+    """Counts checkpoints over several sessions for a progress callback. It never goes back."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress = progress

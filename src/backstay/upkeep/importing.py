@@ -1,8 +1,8 @@
 """Sessions out of a file: each copied under a hidden name and validated on the way, then all of them shown.
 
 Nothing of a file can be seen before all of it was found sound. If showing one fails because its name was taken
-meanwhile, those shown before are removed again, unless somebody has gone on with them. Only a kill between two of them
-leaves the first; hidden ones that a kill leaves are swept away by the next import, or by verify.
+meanwhile, those shown before are removed again, unless a commit or a run has gone on with them. Only a kill between two
+of them leaves the first; hidden ones that a kill leaves are swept away by the next import, or by verify.
 """
 
 from __future__ import annotations
@@ -12,16 +12,26 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 
 from backstay.errors import AlreadyExistsError, BackstayError, CorruptionError, InvalidInputError
+from backstay.hints import Hint
 from backstay.model import MAX_NAME_CHARS, ImportReport, SessionId
 from backstay.names import check_name
 from backstay.port import Ask, Backend, Row, SessionQuery, SessionRow
-from backstay.upkeep.arrival import Arrival, Blobs, Portions
-from backstay.upkeep.copying import Copy, Moment
+from backstay.upkeep.arrival import Arrival, Portions, SourceBlobs
+from backstay.upkeep.copying import Copy, SessionMoment
 from backstay.upkeep.deletion import sweep
 from backstay.upkeep.export_file import opened
 from backstay.upkeep.exporting import Meter
 from backstay.upkeep.progress import Progress
 from backstay.upkeep.validation import Validator
+
+_TAKEN = Hint(
+    'pass on_exists="rename" or "skip", or rename={old: new}',
+    "give --on-exists rename, --on-exists skip, or --rename NAME",
+)
+_NAME_EACH = Hint(
+    "rename={'old': 'new', …} gives each a name of its own",
+    "leave --rename out; --on-exists rename keeps each beside the one that is there",
+)
 
 ON_EXISTS = ("refuse", "skip", "rename")
 
@@ -38,7 +48,7 @@ def import_file(
     on_exists: str = "refuse",
     progress: Progress | None = None,
 ) -> ImportReport:
-    """Take in all sessions of a file, or none."""
+    """Import all sessions of a file, or none."""
     if on_exists not in ON_EXISTS:
         message = f"on_exists is one of {', '.join(ON_EXISTS)}, not {on_exists!r}"
         raise InvalidInputError(message)
@@ -47,7 +57,7 @@ def import_file(
         lines = _lines(file)
         naming.settle(list(lines))
         sweep(backend)
-        intake = _Intake(backend, file, naming, Meter(progress, sum(lines.values())))
+        intake = _FileImport(backend, file, naming, Meter(progress, sum(lines.values())))
         try:
             for session in lines:
                 intake.bring(session)
@@ -74,7 +84,7 @@ def _lines(file: Backend) -> dict[str, int]:
 
 
 class _Naming:
-    """What each session will be called here, and what is done when that name is taken."""
+    """The name of each session here, and what is done when that name is taken."""
 
     def __init__(self, backend: Backend, rename: Rename | None, on_exists: str) -> None:
         self._backend = backend
@@ -92,7 +102,7 @@ class _Naming:
         rename = self._rename
         if isinstance(rename, str) and len(sessions) != 1:
             message = f"the file holds {len(sessions)} sessions, and one name is given for all"
-            raise InvalidInputError(message, hint="rename={'old': 'new', …} names each")
+            raise InvalidInputError(message, hint=_NAME_EACH)
         unknown = set() if isinstance(rename, str) else set(rename or ()) - set(sessions)
         if unknown:
             message = f"the file holds no session {min(unknown)!r}"
@@ -104,10 +114,10 @@ class _Naming:
                 raise self.taken(wanted)
         if len(set(self._wanted.values())) != len(self._wanted):
             message = "two sessions would get the same name"
-            raise InvalidInputError(message, hint="rename={'old': 'new', …} must give each its own")
+            raise InvalidInputError(message, hint=_NAME_EACH)
 
     def wanted(self, session: str) -> str:
-        """The name it gets if nobody has it."""
+        """The name it gets if that is free."""
         return self._wanted[session]
 
     def is_skipped(self, session: str) -> bool:
@@ -133,10 +143,10 @@ class _Naming:
 
     def taken(self, name: str) -> AlreadyExistsError:
         message = f"there is already a session {name!r}; nothing was imported"
-        return AlreadyExistsError(message, hint='pass on_exists="rename" or "skip", or rename={old: new}')
+        return AlreadyExistsError(message, hint=_TAKEN)
 
 
-class _Intake:
+class _FileImport:
     """The sessions of a file on their way in."""
 
     def __init__(self, backend: Backend, file: Backend, naming: _Naming, meter: Meter) -> None:
@@ -148,14 +158,14 @@ class _Intake:
         self._skipped: list[SessionId] = []
 
     def bring(self, session: str) -> None:
-        """Copy a session to where nobody sees it; one that is to be skipped is only looked at."""
+        """Copy a session, hidden; one that is to be skipped is only looked at."""
         line = self._file.read(Ask(session)).session
         if line is None:
             raise CorruptionError(f"the export is damaged: session {session[:64]!r} is listed, and is not there")
         skipped = self._naming.is_skipped(session)
         portions = _Nowhere(self._backend) if skipped else Portions(self._backend)
         validator = Validator(self._file, line)
-        arrival = Copy(self._file, portions, Moment(line), inspector=validator, tell=self._meter.tell).run()
+        arrival = Copy(self._file, portions, SessionMoment(line), inspector=validator, tell=self._meter.tell).run()
         self._meter.next(line.checkpoints)
         if skipped:
             self._skipped.append(SessionId(session))
@@ -178,13 +188,13 @@ class _Intake:
                 arrival.discard()
 
     def take_back(self) -> None:
-        """Remove what this import took in, but for what somebody has already gone on with."""
+        """Remove the sessions this import has shown, unless a commit or a run has gone on with them."""
         for arrival in self._arrivals.values():
             with contextlib.suppress(BackstayError):
                 arrival.discard()
 
     def report(self) -> ImportReport:
-        """What came."""
+        """The report."""
         rows = {session: arrival.row for session, arrival in self._arrivals.items()}
         return ImportReport(
             sessions=tuple([SessionId(row.id) for row in rows.values()]),
@@ -203,7 +213,7 @@ class _Nowhere(Portions):
     def put(self, row: Row, weight: int) -> None:
         pass
 
-    def carry(self, digests: Iterable[bytes], source: Blobs) -> None:
+    def carry(self, digests: Iterable[bytes], source: SourceBlobs) -> None:
         for _ in source.one_by_one(digests):
             pass
 

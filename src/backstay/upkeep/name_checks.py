@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Collection, Iterator, Sequence
 
 from backstay.errors import ConflictError, CorruptionError, LeaseHeldError
-from backstay.model import Problem, SessionId
+from backstay.hints import repairs
+from backstay.model import Problem, SessionId, counted
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Decide, Kind, LaneRow, Row, SessionRow, TagRow, Unreadable
 from backstay.rules.repair import Counts, point_back, point_back_ask, recount, remake, remake_ask
 from backstay.store.fields import read_fields
@@ -19,7 +20,7 @@ _BEYOND = 2**40  # any sequence
 
 
 class Listed:
-    """What was met when the checkpoints were listed. `present` are those of `wanted` that are there."""
+    """Counts and sequences from the listing of checkpoints. `present` are those of `wanted` that are there."""
 
     def __init__(self, wanted: Collection[int]) -> None:
         self.wanted = wanted
@@ -105,7 +106,7 @@ class NameCheck:
     def _unreadable(self, row: Unreadable) -> None:
         name = str(row.key)
         cost = "no run and no commit can go on there; its checkpoints are intact, and are read by their ids"
-        remedy = "verify(repair=True) makes the branch again at its newest intact checkpoint"
+        remedy = repairs("makes the branch again at its newest intact checkpoint")
         if not self._repair:
             self._tell(row.why, cost=cost, remedy=remedy)
             return
@@ -125,22 +126,22 @@ class NameCheck:
         tags = sum([isinstance(row, TagRow) for row in rows])
         wrong = []
         if len(rows) == lanes + tags:
-            wrong += [] if lanes == line.lanes else [f"has {lanes} branches and counts {line.lanes}"]
-            wrong += [] if tags == line.tags else [f"has {tags} tags and counts {line.tags}"]
+            wrong += [] if lanes == line.lanes else [f"has {counted(lanes, 'branch')} and counts {line.lanes}"]
+            wrong += [] if tags == line.tags else [f"has {counted(tags, 'tag')} and counts {line.tags}"]
         # Only what nothing was committed to or deleted from meanwhile can be counted in pages. Of an unreadable one it
         # may not be known whether it is there at all.
         quiet = (line.sequence, line.checkpoints) == (before.sequence, before.checkpoints)
         fewer = listed.checkpoints < line.checkpoints
         if quiet and (fewer or (listed.checkpoints != line.checkpoints and not listed.unreadable)):
-            wrong.append(f"has {listed.checkpoints} checkpoints and counts {line.checkpoints}")
+            wrong.append(f"has {counted(listed.checkpoints, 'checkpoint')} and counts {line.checkpoints}")
             listed.error = None  # that they are missing may have been it
         if not wrong:
             return
         counts = Counts(listed.checkpoints if quiet else line.checkpoints, lanes, tags, listed.logical_bytes)
-        remedy = "verify(repair=True) lets it count what is there"
+        remedy = repairs("counts again what is there")
         rule = recount(self._session, counts, touched=line.touched)
         cost = "what is missing is lost, unless it is told here why"
-        self._mend(Ask(self._session), rule, "it " + ", ".join(wrong), cost=cost, remedy=remedy, done="counted anew")
+        self._mend(Ask(self._session), rule, "it " + ", ".join(wrong), cost=cost, remedy=remedy, done="counted again")
 
     def _nowhere(self, row: LaneRow | TagRow) -> None:
         for at in targets(row):
@@ -152,12 +153,12 @@ class NameCheck:
             if isinstance(row, LaneRow) and not is_head:
                 what = f"branch {row.name!r} has an undo that leads to {label}, which is not there"
             to = self._newest_before(at, row.name) if is_head else None
-            remedy = "verify(repair=True) moves it to its newest intact ancestor"
+            remedy = repairs("moves it to its newest intact ancestor")
             ask = point_back_ask(self._session, row.name, nowhere=at, to=to)
             self._mend(ask, point_back(self._session, row.name, nowhere=at, to=to), what, remedy=remedy)
 
     def _leads(self, name: str, sequence: int) -> bool:
-        """True if a name still leads there: somebody may have moved it, and then deleted what it led to."""
+        """True if a name still leads there: another process may have moved it, and then deleted its old target."""
         view = self._backend.read(Ask(self._session, names=(name,)))
         row = view.lanes.get(name) or view.tags.get(name)
         return row is not None and sequence in targets(row)
@@ -168,7 +169,7 @@ class NameCheck:
         return row if isinstance(row, CheckpointRow | Unreadable) else None
 
     def _newest_before(self, sequence: int, branch: str) -> int | None:
-        """What is left of a branch's line: its newest intact checkpoint, or else the newest of any."""
+        """The rest of a branch's line: its newest intact checkpoint, or else the newest of any."""
         for found in (self._intact(sequence, branch=branch), self._intact(sequence)):
             for row in found:
                 return row.sequence

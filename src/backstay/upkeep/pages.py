@@ -1,4 +1,4 @@
-"""A session's rows page by page, as many at a time as weigh little together: for whoever reads all of them."""
+"""A session's rows page by page, as many at a time as weigh little together: for upkeep that reads all of them."""
 
 from __future__ import annotations
 

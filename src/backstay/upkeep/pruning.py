@@ -2,7 +2,7 @@
 
 What stays can be read at every moment (see deletion). A commit that comes in between is safe: heads never go, and a
 plan that no longer fits (a branch or a tag was set on a checkpoint meanwhile) is made again. A session on which
-somebody works, or could go on with a run, is not over.
+a run works, or can be resumed, is not over.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from backstay.errors import (
     LeaseHeldError,
     NotFoundError,
 )
+from backstay.hints import Hint
 from backstay.model import CheckpointId, PruneReport, SessionId, Status
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Kind, LaneRow, SessionQuery, View
-from backstay.retention import Point, Retention, is_over, to_drop
+from backstay.retention import Candidate, Retention, is_over, to_drop
 from backstay.rules import branches, refusals
 from backstay.rules.runs import pending_of
 from backstay.store.fields import read_fields
@@ -28,6 +29,8 @@ from backstay.store.refs import readable
 from backstay.upkeep.deletion import delete_session, delete_some, sweep
 from backstay.upkeep.pages import pages, weigh
 from backstay.upkeep.progress import Progress
+
+_RETENTION = Hint("Retention(keep_last=50, keep_days=30)", "--keep-last 50 --keep-days 30")
 
 _TRIES = 20
 _PAGE_ROWS = 1000
@@ -45,7 +48,7 @@ def prune(
     """Forget what a retention allows; with `dry_run`, only say what, and what its rows and keyframes weigh."""
     if not isinstance(retention, Retention):
         message = f"prune takes a Retention, not {type(retention).__name__}"
-        raise InvalidInputError(message, hint="Retention(keep_last=50, keep_days=30)")
+        raise InvalidInputError(message, hint=_RETENTION)
     if session is not None and backend.read(Ask(session)).session is None:
         raise refusals.no_session(session)[1]
     before = backend.sizes().stored_bytes
@@ -57,7 +60,7 @@ def prune(
         try:
             pruning.prune(id_)
         except NotFoundError:
-            continue  # somebody deleted it meanwhile
+            continue  # another process deleted it meanwhile
     if not dry_run and (sweep(backend) or pruning.dropped or pruning.ended):
         backend.tend()
     freed = pruning.weight if dry_run else before - backend.sizes().stored_bytes
@@ -83,7 +86,7 @@ class _Plan:
     """
 
     def __init__(self, backend: Backend, session: str) -> None:
-        self._points: dict[int, Point] = {}
+        self._points: dict[int, Candidate] = {}
         self._session = session
         self.ids: dict[int, str] = {}
         self.weights: dict[int, int] = {}
@@ -104,12 +107,12 @@ class _Plan:
 
     def _add(self, row: CheckpointRow) -> None:
         fields = read_fields(row)
-        self._points[row.sequence] = Point(row.sequence, row.parent, fields.at_us, fields.label is not None)
+        self._points[row.sequence] = Candidate(row.sequence, row.parent, fields.at_us, fields.label is not None)
         self.ids[row.sequence] = row.id
         self.weights[row.sequence] = weigh(row)
 
     def gone(self, retention: Retention, now_us: int) -> list[int]:
-        """What goes, oldest first."""
+        """The checkpoints to delete, oldest first."""
         points = sorted(self._points.values(), key=lambda point: point.sequence)
         return to_drop(points, self._heads, self._pinned, retention, now_us=now_us)
 
@@ -141,7 +144,7 @@ class _Pruning:
             try:
                 view = self._backend.read(Ask(session, names=EVERY, heads=True, pending=EVERY))
             except CorruptionError:
-                return False  # whether somebody could go on there cannot be told
+                return False  # whether a run can be resumed there cannot be told
             if view.session is None or not self._is_over(view):
                 return False
             if self._dry_run:
@@ -151,9 +154,9 @@ class _Pruning:
             try:
                 delete_session(self._backend, session, touched=view.session.touched)
             except ConflictError:
-                continue  # somebody wrote to it since it was looked at
+                continue  # another process wrote to it since it was read
             except LeaseHeldError:
-                return False  # somebody has begun to work on it again
+                return False  # another process works on it again
             return True
         return False
 
@@ -192,7 +195,7 @@ class _Pruning:
         raise refusals.changed(session, "it keeps changing; it was not pruned to its end")[1]
 
     def _keyframes(self, session: str) -> dict[int, int]:
-        """What the keyframes of a session weigh."""
+        """The size of a session's keyframes."""
         found = [row for page in pages(self._backend, session, Kind.KEYFRAME) for row in page]
         return {row.sequence: weigh(row) for row in found}  # type: ignore[union-attr]
 

@@ -1,4 +1,4 @@
-"""Which checkpoint first said something: a history read from its beginning, only as far as it can matter.
+"""Search for the checkpoint that first said something: a history read from its beginning, only as far as it can matter.
 
 What a checkpoint changed is looked at as it is kept; a state is opened only where the text stands in those bytes, or
 where a patch might have completed it. A message that is found is told once, at the first checkpoint that has it.
@@ -22,7 +22,7 @@ from backstay.upkeep.pages import Keyframes, pages
 from backstay.upkeep.progress import Progress
 
 _KNOWN_BLOBS = 100_000
-_IDS = ("id", "tool_call_id", "call_id", "tool_use_id")  # of messages: nobody said them
+_IDS = ("id", "tool_call_id", "call_id", "tool_use_id")  # of messages: ids are not searched
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ def search(
     tool: str | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Match]:
-    """Where a text was first said in a session, oldest first; upper and lower case are the same.
+    """The checkpoints that first said a text, oldest first; upper and lower case are the same.
 
     With a role or a tool, only messages of that role, or calls of that tool and their results.
     """
@@ -94,7 +94,7 @@ class _Hunt:
                 progress(done, None)
 
     def state(self, row: CheckpointRow) -> Mapping[str, Any]:
-        """The state there; what cannot be read is salvaged, because somebody is looking for something."""
+        """The state there; a damaged one is salvaged, because a search wants all that is left."""
         try:
             found = load(self._backend, self._session, row.sequence)
         except CorruptionError:

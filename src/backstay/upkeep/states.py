@@ -1,4 +1,4 @@
-"""What is kept at hand while a history is replayed: the states at the ends of its lines, and large values."""
+"""Caches for the replay of a history: the states at the ends of its lines, and large values."""
 
 from __future__ import annotations
 

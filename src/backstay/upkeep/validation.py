@@ -1,10 +1,10 @@
-"""What comes in a file from outside, looked at in full while it is copied and before any of it can be seen.
+"""Rows of a file from outside, checked in full while it is copied and before any of it can be seen.
 
-A seal keeps damage out, not intent: anybody can compute one. So a Validator refuses what no commit and no run could
-have written: wrong digests, names that are none, links that lead nowhere, states too deep or too large, results that
-do not stand where they are said to. Each state is rebuilt along its deltas, and again from each keyframe. Lengths are
-compared with what the checkpoint says of itself before anything is unpacked; what is held at a time is one state, the
-last of a few lines, and some bytes for each name and each boundary of a run.
+A seal keeps damage out, not intent: every program can compute one. So a Validator refuses what no commit and no run
+could have written: wrong digests, names that are none, links that lead nowhere, states too deep or too large, results
+that do not stand where they are said to. Each state is rebuilt along its deltas, and again from each keyframe. Lengths
+are compared with what the checkpoint says of itself before anything is unpacked; what is held at a time is one state,
+the last of a few lines, and some bytes for each name and each boundary of a run.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _ANCESTORS = 16
 
 
 class _Family(msgspec.Struct, frozen=True, gc=False):
-    """What tells a call from the others of its journal."""
+    """The fields that tell a call from the others of its journal."""
 
     id: str
     parent: str | None
@@ -64,7 +64,7 @@ class _Family(msgspec.Struct, frozen=True, gc=False):
 
 
 class Validator:
-    """One session of a source that nobody writes to; see copying.Inspector for the order of what it is shown."""
+    """One session of a source that no process writes to; see copying.Inspector for the order of what it is shown."""
 
     def __init__(self, source: Backend, line: SessionRow) -> None:
         self._source = source

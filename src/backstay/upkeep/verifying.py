@@ -1,10 +1,10 @@
 """Verification: everything read again and compared with its digests, session by session, in one pass.
 
 A history is paged through in order and each delta is done to the state before it, so that a checkpoint costs what
-changed in it; of the lines that are open at a time the states are kept. A keyframe is decoded and compared as well.
-What does not fit is read once more by itself, as of one moment, before it is told: somebody may have deleted meanwhile.
-All that fails because of the same damage belongs to one problem. Calls, names and counts are read along (call_checks,
-name_checks). Nothing raised by damage leaves this module.
+changed in it; of the lines that are open at a time the states are kept. A keyframe is decoded and compared as well. A
+row that does not fit is read once more by itself, as of one moment, before it is told: a deletion may have come
+between. All that fails because of the same damage belongs to one problem. Calls, names and counts are read along
+(call_checks, name_checks). Nothing raised by damage leaves this module.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import msgspec
 
 from backstay.delta.replay import Replay, stand_on
 from backstay.errors import CorruptionError, NotFoundError
+from backstay.hints import SALVAGE
 from backstay.ids import sequence_of
-from backstay.model import CheckpointId, Problem, SessionId, VerifyReport
+from backstay.model import CheckpointId, Problem, SessionId, VerifyReport, counted
 from backstay.port import Ask, Backend, CheckpointRow, Kind, SessionQuery, SessionRow, Unreadable
 from backstay.rules import refusals
 from backstay.sealing import open_delta, open_keyframe, spilled, unspill
@@ -73,11 +74,11 @@ def _line(backend: Backend, session: str, problems: list[Problem]) -> list[Sessi
 
 
 def _lines(backend: Backend, problems: list[Problem]) -> list[SessionRow]:
-    """What lies below the sessions is checked first; then all sessions, or as far as the list can be read."""
+    """Pages and indexes are checked first; then all sessions, or as far as the list can be read."""
     try:
         problems += backend.check()
     except UNREADABLE as error:
-        problems.append(Problem(what=said(error), cost="what lies below the sessions was not checked to its end"))
+        problems.append(Problem(what=said(error), cost="pages and indexes were not checked to their end"))
     found: list[SessionRow] = []
     before: int | None = None
     limit = _SESSIONS_PAGE
@@ -180,11 +181,11 @@ class _SessionCheck:
         except UNREADABLE as error:
             self._listed.error = error
         if self._listed.error is not None:
-            cost = f"{self.checked} checkpoints were checked before; what comes behind could not be read"
+            cost = f"only {counted(self.checked, 'checkpoint')} could be read and checked"
             self._others.append(_problem(self._session, said(self._listed.error), cost=cost, remedy="run verify again"))
 
     def problems(self) -> list[Problem]:
-        """What was found, one problem for each damage; nothing of a session that was deleted meanwhile."""
+        """The problems found, one for each damage; nothing of a session that was deleted meanwhile."""
         if not self._is_there:
             return []
         return [self._told(damage) for damage in self._damages] + self._others + self._calls.problems
@@ -240,7 +241,7 @@ class _SessionCheck:
         return dict(self._backend.blobs(parts)) if parts else {}
 
     def _read(self, sequence: int) -> tuple[CheckpointRow, Replay]:
-        """A checkpoint by itself, in whatever way it can be had."""
+        """The state of one checkpoint by itself, in any way it can be read."""
         found = load(self._backend, self._session, sequence)
         if not isinstance(found, Loaded):
             if found.session is None:
@@ -254,7 +255,7 @@ class _SessionCheck:
     # damage
 
     def _look_closer(self, row: CheckpointRow) -> None:
-        """Find out whether a checkpoint whose records do not all fit can be had in any way."""
+        """Find out whether a checkpoint whose records do not all fit can still be read."""
         self._tips.take(row.sequence)
         try:
             fresh, tip = self._read(row.sequence)
@@ -311,7 +312,7 @@ class _SessionCheck:
         root = self._ids.get(damage.root)
         what = damage.what if root is None else f"checkpoint {root[:12]}: {damage.what}"
         if not damage.lost:
-            cost = "nothing is lost: what it stands for can be read another way"
+            cost = "nothing is lost: the same state can be read another way"
             return _problem(self._session, what, cost=cost, remedy="copy the session with export while it is whole")
         lost = [self._ids.get(at) for at in damage.lost]
         if len(lost) == 1:
@@ -320,10 +321,9 @@ class _SessionCheck:
             first, last = [id_[:12] if id_ else f"#{at}" for at, id_ in zip(damage.lost, lost, strict=True)][
                 :: len(lost) - 1
             ]
-            cost = f"{len(lost)} checkpoints, {first} to {last}, cannot be loaded"
+            cost = f"{counted(len(lost), 'checkpoint')}, {first} to {last}, cannot be loaded"
         cost += self._intact_part(damage)
-        remedy = "carry on from session.newest_intact(), or load(salvage=True)"
-        return _problem(self._session, what, checkpoints=[id_ for id_ in lost if id_], cost=cost, remedy=remedy)
+        return _problem(self._session, what, checkpoints=[id_ for id_ in lost if id_], cost=cost, remedy=SALVAGE)
 
     def _intact_part(self, damage: _Damage) -> str:
         again = "" if damage.after is None else f" and again from {damage.after[:12]} on"

@@ -93,7 +93,7 @@ def test_500_turns_stay_small(tmp_path: Path) -> None:
     with BackstaySaver.open(f"sqlite:///{path}", durability="relaxed") as saver:
         turns(saver, 500)
         assert len(read(BackstaySaver(saver.store), thread()).checkpoint["channel_values"]["messages"]) == 1000
-    assert path.stat().st_size < 2_000_000
+    assert path.stat().st_size < 3_000_000  # deltas are not packed: 516 MB of states, one after the other
 
 
 def test_a_message_changed_in_place_is_recorded(saver: BackstaySaver) -> None:
@@ -313,6 +313,7 @@ def test_a_restore_with_backstays_own_means_is_where_the_graph_goes_on(saver: Ba
     session = saver.store.session("t")
     before = session.checkpoint()
     graph.invoke(say("two"), thread())
+    assert session.head() != before  # a restore goes by what was last seen, as a commit does
     session.restore(before)
     found = graph.invoke(say("three"), thread())["messages"]
     assert [message.content for message in found] == ["one", "answer to one", "three", "answer to three"]

@@ -18,8 +18,8 @@ from pathlib import Path
 import click
 
 from backstay import cli
+from backstay.cli.command import Command
 from backstay.cli.exit_codes import MEANINGS
-from backstay.cli.line import Line
 from backstay.cli.shapes import SHAPES
 from tests.faces.cli import shell, story
 from tests.faces.formats import made as foreign
@@ -51,6 +51,7 @@ All examples are run on one small store, at one moment.
 
 - **The store** is the one of `--store URL`, else of the variable `BACKSTAY_URL`, else the `.backstay/` in this folder
   or the nearest one above, as git finds `.git`. Commands that look make none by looking; `backstay init` makes one.
+  `--store FILE` with an export looks into that: it is only read, and `backstay import` takes it in.
 - **SESSION** is a session's id, or any start of it that only one session has. An id with spaces or a slash needs the
   shell's quotes. One that begins with a dash works too; where it could be an option, write `--` before it.
 - **REF** is a branch (`main`), a tag, a checkpoint id or the first four or more letters of one; `main~3` is the third
@@ -85,9 +86,9 @@ def page() -> str:
     return "\n".join([*parts, _shapes()])
 
 
-def command_of(name: str) -> Line:
+def command_of(name: str) -> Command:
     found = cli.commands.get_command(click.Context(cli.commands), name)
-    assert isinstance(found, Line), f"{name} is not a Line"
+    assert isinstance(found, Command), f"{name} is not a Command"
     return found
 
 

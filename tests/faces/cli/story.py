@@ -42,17 +42,18 @@ def fixed(at: datetime = BEGIN, seed: str = "") -> Iterator[Clock]:
     """Ids from a counter and a clock that stands: what is made inside is the same every time."""
     clock, numbers = Clock(at), itertools.count()
 
-    def token_hex(size: int = 32) -> str:
-        return hashlib.sha256(f"{seed}{next(numbers)}".encode()).hexdigest()[: 2 * size]
+    def token_bytes(size: int = 32) -> bytes:
+        return hashlib.sha256(f"{seed}{next(numbers)}".encode()).digest()[:size]
 
-    # Only where checkpoints and calls get their ids: what a backend draws for itself is its own affair.
-    drawn = SimpleNamespace(token_hex=token_hex)
-    with (
-        mock.patch("backstay.store.session.secrets", drawn),
-        mock.patch("backstay.run.calling.secrets", drawn),
-        mock.patch("backstay.run.journal.secrets", drawn),
-        mock.patch.object(time, "time_ns", clock.ns),
-    ):
+    def token_hex(size: int = 32) -> str:
+        return token_bytes(size).hex()
+
+    # Only where sessions, checkpoints and calls get their ids: what a backend draws for itself is its own affair.
+    drawn = SimpleNamespace(token_bytes=token_bytes, token_hex=token_hex)
+    with contextlib.ExitStack() as patched:
+        for module in ("store.history", "run", "run.live_journal", "run.journal", "run.deciding"):
+            patched.enter_context(mock.patch(f"backstay.{module}.secrets", drawn))
+        patched.enter_context(mock.patch.object(time, "time_ns", clock.ns))
         yield clock
 
 

@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 from click.shell_completion import BashComplete
 
+import backstay
 from backstay import cli
 from tests.faces.cli import shell
 
@@ -32,7 +33,9 @@ def test_commands_options_sessions_and_refs_are_offered(folder: Path) -> None:
     assert offered(folder, "re") == ["restore", "recover"]
     assert "--graph" in offered(folder, "log", "--g")
     assert offered(folder, "log", "tick") == ["ticket-43", "ticket-42"]
-    assert {"main", "what-if", "asked", "d4735e3a"} <= set(offered(folder, "log", "ticket-42", ""))
+    with backstay.open(folder / ".backstay" / "store.db") as store:
+        first = store.session("ticket-42").checkpoint("asked").id
+    assert {"main", "what-if", "asked", first[:8]} <= set(offered(folder, "log", "ticket-42", ""))
     assert offered(folder, "diff", "ticket-42", "main", "wh") == ["what-if"]
     assert offered(folder, "restore", "ticket-42", "asked", "--branch", "m") == ["main"]
 

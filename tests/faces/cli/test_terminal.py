@@ -85,7 +85,10 @@ def test_who_leaves_the_pager_has_seen_enough_and_broken_nothing(tmp_path: Path)
 )
 def test_a_question_is_answered_at_the_terminal(answer: str, code: int, changed: bool, folder: Path) -> None:
     terminal = shell.Terminal("restore", "ticket-42", "asked", folder=folder)
-    terminal.until("Restore main to d4735e3a? [y/N] ")
+    terminal.until("? [y/N] ")
+    with backstay.open(folder / ".backstay" / "store.db") as store:
+        asked = store.session("ticket-42").checkpoint("asked").id[:8]
+    assert f"Restore main to {asked}? [y/N] " in terminal.seen
     assert "-5 removed" in terminal.seen
     terminal.types(answer)
     assert terminal.ends() == code

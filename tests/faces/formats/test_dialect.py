@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from backstay.formats.dialect import (
     DamagedError,
+    JsonWriter,
     Sorted,
-    Writer,
     float_text,
     has_plus,
     literal_digest,
@@ -48,7 +48,7 @@ from backstay.formats.dialect import (
 )
 def test_a_float_is_written_as_the_original_writes_it(value: float, written: str) -> None:
     assert float_text(value) == written
-    assert Writer().compact([value]) == f"[{written}]".encode()
+    assert JsonWriter().compact([value]) == f"[{written}]".encode()
 
 
 def test_a_large_float_is_written_as_the_newer_library_writes_it_where_that_was_used() -> None:
@@ -73,11 +73,11 @@ plain: st.SearchStrategy[Any] = st.recursive(
 
 @given(plain)
 def test_everything_but_floats_is_written_as_everyone_writes_it(value: Any) -> None:
-    assert Writer().pretty(value) == json.dumps(value, indent=2, ensure_ascii=False).encode()
-    assert Writer().compact(value) == json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    assert JsonWriter().pretty(value) == json.dumps(value, indent=2, ensure_ascii=False).encode()
+    assert JsonWriter().compact(value) == json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
     ordered = json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
-    assert Writer().compact(Sorted(value)) == ordered.encode()
-    assert parse(Writer().pretty(value)) == value
+    assert JsonWriter().compact(Sorted(value)) == ordered.encode()
+    assert parse(JsonWriter().pretty(value)) == value
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def _shape_in(plain: Plain) -> _Shape | None:
     return _SHAPES.get(tag) if isinstance(tag, str) else None
 
 
-class Run(NamedTuple):
+class EncodedMessages(NamedTuple):
     """Messages as they stood in a channel, a copy of each one's fields, and what each was encoded to.
 
     Three long lists, because those are compared faster than they are gone through. Holding the messages keeps their ids
@@ -121,12 +121,12 @@ class Memo:
     __slots__ = ("_fallback", "_known", "_runs", "_seals")
 
     def __init__(self, fallback: Callable[[Any], Plain], *, seals: bool) -> None:
-        self._runs: dict[tuple[str, str], list[Run]] = {}
+        self._runs: dict[tuple[str, str], list[EncodedMessages]] = {}
         self._known: dict[int, Known] = {}  # those met since the last checkpoint
         self._fallback = fallback
         self._seals = seals
 
-    def note(self, key: tuple[str, str], run: Run) -> None:
+    def note(self, key: tuple[str, str], run: EncodedMessages) -> None:
         """Remember the messages of a channel. The last two lists are, since a reader may come between two writes."""
         if len(self._runs) > _MANY_CHANNELS:
             self._runs.clear()
@@ -150,14 +150,14 @@ class Memo:
         else:
             for messages, fields, plain in runs:  # some went, or were changed: each is looked up
                 self._known |= {id(one): (one, *rest) for one, *rest in zip(messages, fields, plain, strict=True)}
-            run = Run([], [], [])
+            run = EncodedMessages([], [], [])
         new = values[len(run.messages) :]
         added: list[Plain] = self.value(new)
         known = [self._known.get(id(item)) for item in new]
         if None not in known:
             fields = [kept[1] for kept in known if kept is not None]
             # A copy of the list too: it is the graph's own, and nodes append to it.
-            self.note(key, Run(values.copy(), run.fields + fields, run.plain + added))
+            self.note(key, EncodedMessages(values.copy(), run.fields + fields, run.plain + added))
         return run.plain + added
 
     def value(self, value: Any) -> Plain:
@@ -280,12 +280,12 @@ class Codec:
             if not shapes or None in shapes:
                 result[name] = found = self.revive(value)
                 if self.seals and type(value) is list and _is_sealed_chat(value, found):
-                    memo.note((ns, name), Run(found.copy(), list(map(memo.fields, found)), value))
+                    memo.note((ns, name), EncodedMessages(found.copy(), list(map(memo.fields, found)), value))
                 continue
             pairs = [self._message(item, shape) for item, shape in zip(value, shapes, strict=True) if shape]
             result[name] = messages = [message for message, _ in pairs]
             if not any(map(_EXTRA, messages)):
-                memo.note((ns, name), Run(messages.copy(), [fields for _, fields in pairs], value))
+                memo.note((ns, name), EncodedMessages(messages.copy(), [fields for _, fields in pairs], value))
         return result
 
     def revive(self, value: Plain) -> Any:

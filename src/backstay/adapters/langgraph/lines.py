@@ -169,7 +169,7 @@ def short_ts(ts: str) -> str | int:
         return ts
 
 
-class Tail(NamedTuple):
+class LineEnd(NamedTuple):
     """What a line ended with when it was last seen: enough to write the next row without reading anything."""
 
     branch: str
@@ -193,7 +193,7 @@ class Thread:
         self.backend: Backend = store.backend
         self.id = self.session.id
         self.lock = threading.RLock()
-        self.tails: dict[str, Tail] = {}
+        self.tails: dict[str, LineEnd] = {}
         self.early: set[str] = set()  # checkpoints that were not there yet when writes of theirs came
 
     # reading
@@ -417,4 +417,4 @@ class Thread:
             ts="",
             long_ns=mine.get("ns"),
         )
-        self.tails[ns] = Tail(place.branch, head, state)
+        self.tails[ns] = LineEnd(place.branch, head, state)

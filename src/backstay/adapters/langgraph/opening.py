@@ -22,7 +22,7 @@ class _Leaving(Protocol):
 S = TypeVar("S", bound=_Leaving)
 
 
-class Opening(Generic[S]):
+class SaverOpening(Generic[S]):
     """What `BackstaySaver.open` gives: the store is opened and closed by `with`, or by `async with`."""
 
     def __init__(self, make: Callable[[], S]) -> None:

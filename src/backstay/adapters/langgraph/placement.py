@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backstay.adapters.langgraph.lines import MINE, Entries, Held, Place, Tail, Thread, stray_id, write_id
+from backstay.adapters.langgraph.lines import MINE, Entries, Held, LineEnd, Place, Thread, stray_id, write_id
 from backstay.codec import encode_canonical
 from backstay.model import StateDict
 
@@ -59,7 +59,7 @@ def unchanged(thread: Thread, place: Place, parent: str | None, versions: StateD
     return {name: before[name] for name in missing if name in before and known.get(name) == versions[name]}
 
 
-def on_checkpoint(thread: Thread, ns: str, tail: Tail, entries: Entries) -> None:
+def on_checkpoint(thread: Thread, ns: str, tail: LineEnd, entries: Entries) -> None:
     """Writes of the checkpoint that a line ends with."""
     head = tail.head
     mine = {key: value for key, value in tail.state.get(MINE, {}).items() if key != "stray"}

@@ -31,9 +31,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 import backstay
 from backstay.adapters.langgraph.codec import Codec, Memo, listed
-from backstay.adapters.langgraph.lines import MINE, Entries, Held, Place, Tail, Thread, calls_of, short_ts
+from backstay.adapters.langgraph.lines import MINE, Entries, Held, LineEnd, Place, Thread, calls_of, short_ts
 from backstay.adapters.langgraph.listing import checkpoints, made_by, outdated
-from backstay.adapters.langgraph.opening import Opening, sync_store
+from backstay.adapters.langgraph.opening import SaverOpening, sync_store
 from backstay.adapters.langgraph.placement import NEVER, elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
 from backstay.aio import AsyncStore
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
@@ -80,9 +80,9 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="backstay-langgraph")
 
     @classmethod
-    def open(cls, url: str | Path | None = None, *, durability: str = "full", **options: Any) -> Opening[Self]:
+    def open(cls, url: str | Path | None = None, *, durability: str = "full", **options: Any) -> SaverOpening[Self]:
         """A saver with its own store: `with BackstaySaver.open("sqlite:///agent.db") as saver`, or `async with`."""
-        return Opening(lambda: cls(backstay.open(url, durability=durability), **options))
+        return SaverOpening(lambda: cls(backstay.open(url, durability=durability), **options))
 
     def leave(self) -> None:
         """Close the store that `open` opened."""
@@ -115,7 +115,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             return self._tuple(thread, memo, last or row, strays)
         tail = thread.tails.get(ns)
         if tail is None or tail.head.id != row.id:
-            thread.tails[ns] = Tail(branch, row, thread.state(row.id))
+            thread.tails[ns] = LineEnd(branch, row, thread.state(row.id))
         return self._tuple(thread, memo, row)
 
     def list(
@@ -238,7 +238,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             with contextlib.suppress(*_MOVED):
                 for branch, head in heads.items():
                     if head.of == id_:
-                        return on_checkpoint(thread, ns, Tail(branch, head, thread.state(head.id)), entries)
+                        return on_checkpoint(thread, ns, LineEnd(branch, head, thread.state(head.id)), entries)
                 return elsewhere(thread, ns, heads, id_, entries)
         raise _busy(thread)
 

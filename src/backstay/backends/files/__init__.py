@@ -19,11 +19,11 @@ from typing import TypeVar
 import msgspec
 
 from backstay.backends.files import upkeep
-from backstay.backends.files.blobs import Blobs
+from backstay.backends.files.blobs import BlobFolder
 from backstay.backends.files.catalogue import Catalogue, Summary
 from backstay.backends.files.disk import Disk, translated
 from backstay.backends.files.folder import Count, Folder
-from backstay.backends.files.group_commit import Writer
+from backstay.backends.files.group_commit import JournalWriter
 from backstay.backends.files.index import Rows
 from backstay.errors import BackstayError, ClosedError
 from backstay.model import Problem
@@ -65,9 +65,9 @@ class FilesBackend:
         self._pid = os.getpid()
         self._closed = False
         self._folder = Folder(path, disk or Disk(), durable=durability == "full")
-        self._blobs = Blobs(self._folder)
+        self._blobs = BlobFolder(self._folder)
         self._catalogue = Catalogue(self._folder)
-        self._writer = Writer(self._folder, self._blobs, self._catalogue, self._view, self._refuse_use)
+        self._writer = JournalWriter(self._folder, self._blobs, self._catalogue, self._view, self._refuse_use)
 
     # one session
 
@@ -193,7 +193,7 @@ class FilesBackend:
             for at in range(0, len(orphans), _BLOBS_AT_ONCE):
                 self._writer.alone(partial(self._writer.free, orphans[at : at + _BLOBS_AT_ONCE]))
             gone = len(orphans) - len([digest for digest in orphans if self._blobs.has(digest)])
-        return [*done, f"{gone} {'blob' if gone == 1 else 'blobs'} that nothing needs: removed"] if gone else done
+        return [*done, f"removed blobs that no row needs: {gone:,}"] if gone else done
 
     def _tend(self, name: str, done: list[str], *, repair: bool) -> None:
         with self._catalogue.lock:

@@ -21,7 +21,7 @@ _USER = struct.Struct(">8sI")
 _DIGITS = 64
 
 
-class Blobs:
+class BlobFolder:
     """See the module's text. What changes anything is called with the store's lock held, but for `write_aside`."""
 
     def __init__(self, folder: Folder) -> None:

@@ -11,7 +11,7 @@ import threading
 import msgspec
 
 from backstay.backends.files.folder import JOURNAL, Count, Folder, is_name, place
-from backstay.backends.files.journal import Journal, is_noted
+from backstay.backends.files.journal import JournalFile, is_noted
 from backstay.backends.files.lines import Note, Put, body_of
 from backstay.errors import CorruptionError
 from backstay.port import SessionRow
@@ -38,9 +38,9 @@ class Catalogue:
     def __init__(self, folder: Folder) -> None:
         self.lock = threading.RLock()
         self.count: Count | None = None  # while this process has the store's lock: then nobody else changes anything
-        self.touched: dict[str, Journal] = {}  # to be synced by whoever leads; not to be closed before
+        self.touched: dict[str, JournalFile] = {}  # to be synced by whoever leads; not to be closed before
         self._folder = folder
-        self._open: dict[str, Journal] = {}  # the one used last comes last
+        self._open: dict[str, JournalFile] = {}  # the one used last comes last
         self._epoch = 1
         self._changes = -1
         self._listed: dict[str, Summary] = {}
@@ -57,7 +57,7 @@ class Catalogue:
         """This process itself has written, and knows what."""
         self._changes = count.changes
 
-    def journal(self, name: str) -> Journal | None:
+    def journal(self, name: str) -> JournalFile | None:
         """A journal as it is now; None if there is none, or nothing was ever recorded in it."""
         if self.count is None:
             self.look(self._folder.count())
@@ -66,14 +66,14 @@ class Catalogue:
             self.forget(name)
             journal = None
         if journal is None:
-            journal = Journal.open(self._folder, name, locked=self.count is not None)
+            journal = JournalFile.open(self._folder, name, locked=self.count is not None)
         if journal is None or journal.is_empty:
             self.forget(name)
             return None
         self.keep(journal)
         return journal
 
-    def of(self, session: str, *, hidden: bool = False) -> Journal | None:
+    def of(self, session: str, *, hidden: bool = False) -> JournalFile | None:
         """The journal of a session; a CorruptionError for one that is listed and does not say its id."""
         journal = self.journal(place(session, hidden=hidden))
         nameless = journal is None and session.startswith(_NAMELESS) and is_name(session[1:])
@@ -82,7 +82,7 @@ class Catalogue:
             raise CorruptionError(f"{session[1:]}{JOURNAL} does not say whose it is", hint=hint)
         return journal
 
-    def keep(self, journal: Journal) -> None:
+    def keep(self, journal: JournalFile) -> None:
         """This journal is as it should be, and was used last."""
         journal.epoch = self._epoch
         self._open.pop(journal.name, None)
@@ -97,7 +97,7 @@ class Catalogue:
         if journal is not None:
             journal.close()
 
-    def rename(self, name: str, journal: Journal) -> None:
+    def rename(self, name: str, journal: JournalFile) -> None:
         """A journal that was open under this name has another now."""
         self._open.pop(name, None)
         self.keep(journal)
@@ -138,7 +138,7 @@ class Catalogue:
         if note is not None and is_noted(self._folder, name, note) and (row := _noted_row(name, note)) is not None:
             return Summary(row, bytes.fromhex(note.born), note.marks, note.foreign)
         try:
-            journal = Journal.open(self._folder, name, locked=self.count is not None)
+            journal = JournalFile.open(self._folder, name, locked=self.count is not None)
         except CorruptionError:
             journal = None
         if journal is None and note is None and not self._folder.disk.is_there(self._folder.journal(name)):

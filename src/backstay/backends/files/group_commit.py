@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from backstay.backends.files.blobs import Blobs
+from backstay.backends.files.blobs import BlobFolder
 from backstay.backends.files.catalogue import Catalogue
 from backstay.backends.files.disk import translate
 from backstay.backends.files.folder import Count, Folder, place
-from backstay.backends.files.journal import Journal, new_born
+from backstay.backends.files.journal import JournalFile, new_born
 from backstay.backends.files.rewrite import is_wasteful, rewrite
 from backstay.backends.files.turns import Ticket, Turns
 from backstay.errors import ClosedError, CorruptionError, UnavailableError
@@ -33,13 +33,13 @@ class _Job(NamedTuple):
     decide: Decide
 
 
-class Writer:
+class JournalWriter:
     """See the module's text. `look` makes a View; it is called with the catalogue's lock held."""
 
     def __init__(
         self,
         folder: Folder,
-        blobs: Blobs,
+        blobs: BlobFolder,
         catalogue: Catalogue,
         look: Callable[[Ask], View],
         refuse_use: Callable[[], None],
@@ -148,7 +148,7 @@ class Writer:
                     with contextlib.suppress(OSError, CorruptionError):
                         self._compact(journal)
 
-    def _sync(self, journal: Journal, tickets: Sequence[Ticket]) -> None:
+    def _sync(self, journal: JournalFile, tickets: Sequence[Ticket]) -> None:
         """Make a journal's new lines last, for all who wrote them."""
         try:
             journal.sync()
@@ -165,7 +165,7 @@ class Writer:
         with self._catalogue.lock, contextlib.suppress(OSError, CorruptionError):
             journal.write_note()
 
-    def _decide(self, job: _Job) -> tuple[View, Journal | None]:
+    def _decide(self, job: _Job) -> tuple[View, JournalFile | None]:
         view, batch = decided(self._look, job.ask, job.decide)
         journal = self._catalogue.journal(place(job.ask.session, hidden=job.ask.hidden))
         if batch.lazy and journal is not None and all([isinstance(row, LaneRow) for row in batch.puts]):
@@ -178,12 +178,12 @@ class Writer:
             self._touch(journal)  # what this rule saw must be on the disk when it returns
         return view, journal
 
-    def _touch(self, journal: Journal) -> None:
+    def _touch(self, journal: JournalFile) -> None:
         """A journal is to be synced; that happens without the lock under which its file may be opened anew."""
         journal.take_file()
         self._catalogue.touched[journal.name] = journal
 
-    def _apply(self, ask: Ask, journal: Journal | None, batch: Batch) -> Journal | None:
+    def _apply(self, ask: Ask, journal: JournalFile | None, batch: Batch) -> JournalFile | None:
         catalogue = self._catalogue
         rows: list[Row] = sorted(batch.puts, key=lambda row: not isinstance(row, SessionRow))
         session = rows[0] if rows and isinstance(rows[0], SessionRow) else None
@@ -198,7 +198,7 @@ class Writer:
         target = target if session is None else place(session.id, hidden=session.hidden)
         self.announce(target if journal is None else journal.name)
         if journal is None:
-            journal = Journal.create(self._folder, target, born)
+            journal = JournalFile.create(self._folder, target, born)
             catalogue.keep(journal)
         self._touch(journal)
         drops = [(kind, key) for kind, key in batch.drops if kind is not Kind.SESSION]
@@ -214,7 +214,7 @@ class Writer:
         self._move(journal, target, lambda: journal.append(rows, drops, to=target))
         return journal
 
-    def _move(self, journal: Journal, target: str, append: Callable[[], None]) -> None:
+    def _move(self, journal: JournalFile, target: str, append: Callable[[], None]) -> None:
         name, catalogue = journal.name, self._catalogue
         self.announce(target)
         journal.sync()
@@ -231,7 +231,7 @@ class Writer:
         catalogue.rename(name, journal)
         catalogue.touched[target] = journal
 
-    def _remove(self, journal: Journal) -> None:
+    def _remove(self, journal: JournalFile) -> None:
         del self._catalogue.touched[journal.name]
         self._catalogue.forget(journal.name)
         try:
@@ -244,7 +244,7 @@ class Writer:
 
     # blobs
 
-    def _keep_blobs(self, batch: Batch, journal: Journal | None, born: bytes) -> None:
+    def _keep_blobs(self, batch: Batch, journal: JournalFile | None, born: bytes) -> None:
         refs = {ref for row in batch.puts for ref in getattr(row, "refs", None) or ()}
         absent = [ref for ref in refs if ref not in batch.blobs and not self._blobs.has(ref)]
         if absent:
@@ -253,7 +253,7 @@ class Writer:
         self._blobs.put({ref: batch.blobs[ref] for ref in new if ref in batch.blobs}, born)
         self._blobs.use([ref for ref in new if ref not in batch.blobs], born)
 
-    def _release(self, journal: Journal) -> None:
+    def _release(self, journal: JournalFile) -> None:
         """Remove the blobs that nobody needs any more since these lines."""
         released, journal.rows.released = journal.rows.released, set()
         if released and not journal.rows.damage:
@@ -277,7 +277,7 @@ class Writer:
                     return True
         return False
 
-    def _compact(self, journal: Journal) -> None:
+    def _compact(self, journal: JournalFile) -> None:
         rewrite(self._folder, journal)
         self._catalogue.touched.pop(journal.name, None)
         self._catalogue.forget(journal.name)

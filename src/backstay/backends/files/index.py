@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 
 from backstay.backends.files.folder import place
-from backstay.backends.files.lines import KIND_NAMES, KINDS, Line, Put, body_of
+from backstay.backends.files.lines import KIND_NAMES, KINDS, JournalLine, Put, body_of
 from backstay.backends.files.places import Journals, Places
 from backstay.errors import CorruptionError
 from backstay.port import (
@@ -43,7 +43,7 @@ _UNNAMED = SessionRow("", b"", 0, 0)
 class Rows(Tables):
     """See the module's text. `load` gives the line at a place, or None if it cannot be read any more."""
 
-    def __init__(self, load: Callable[[int], Line | None]) -> None:
+    def __init__(self, load: Callable[[int], JournalLine | None]) -> None:
         super().__init__(_UNNAMED)
         self._load = load
         openers: dict[Kind, Any] = {
@@ -71,7 +71,7 @@ class Rows(Tables):
 
     # taking in lines
 
-    def take(self, line: Line, at: int) -> None:
+    def take(self, line: JournalLine, at: int) -> None:
         """What the line at a place says; `settle` comes after the last one for now."""
         self.written += len(line.rows) + len(line.drops)
         if self._lost_after is not None:

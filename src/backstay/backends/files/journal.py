@@ -23,7 +23,7 @@ from backstay.backends.files.lines import (
     KIND_NAMES,
     TAIL_BYTES,
     Header,
-    Line,
+    JournalLine,
     Note,
     Put,
     open_header,
@@ -47,7 +47,7 @@ _BORN_BYTES = 8
 _SECOND_LOOKS_S = (0.001, 0.01, 0.05)
 
 
-class Journal:
+class JournalFile:
     """An open journal. Not thread-safe: whoever uses it holds the backend's lock."""
 
     def __init__(self, folder: Folder, name: str, file: int) -> None:
@@ -71,12 +71,12 @@ class Journal:
         self._safe_end = 0  # where the lines end that are known to be on the disk
         self._kept_end = 0  # where they ended when this was last read or synced
         self._torn = self._mend = self._sync_name = self._failed = False
-        self._recent: tuple[int, Line | None] = (-1, None)
+        self._recent: tuple[int, JournalLine | None] = (-1, None)
 
     # reading
 
     @classmethod
-    def open(cls, folder: Folder, name: str, *, locked: bool) -> Journal | None:
+    def open(cls, folder: Folder, name: str, *, locked: bool) -> JournalFile | None:
         """The journal of this name, read from its beginning; None if there is none, or nothing was ever recorded."""
         journal = cls._open(folder, name)
         for wait_s in () if locked else _SECOND_LOOKS_S:
@@ -88,7 +88,7 @@ class Journal:
         return journal
 
     @classmethod
-    def _open(cls, folder: Folder, name: str) -> Journal | None:
+    def _open(cls, folder: Folder, name: str) -> JournalFile | None:
         missed = 0
         while True:
             note = folder.read_note(name)  # before the journal, which may be ahead of it but never behind
@@ -194,7 +194,7 @@ class Journal:
         found = [line for _, raw in self._pieces(at) if (line := open_line(raw)) is not None]
         return all([line.first <= self.lines + 1 for line in found])
 
-    def _take(self, line: Line, at: int, raw: bytes) -> None:
+    def _take(self, line: JournalLine, at: int, raw: bytes) -> None:
         self.rows.take(line, at)
         self.lines, self.end, self._last = line.n, at + len(raw), sum_of(raw)
 
@@ -227,7 +227,7 @@ class Journal:
         self.settled, self._kept_end = self.synced >= self.lines, self.end
         return True
 
-    def line(self, at: int) -> Line | None:
+    def line(self, at: int) -> JournalLine | None:
         """The line at a place, verified."""
         if self._recent[0] != at:
             data = self._disk.read(self._file, _LINE_BYTES, at)
@@ -280,7 +280,7 @@ class Journal:
             self._file, self.writable = file, True
 
     @classmethod
-    def create(cls, folder: Folder, name: str, born: bytes) -> Journal:
+    def create(cls, folder: Folder, name: str, born: bytes) -> JournalFile:
         """A new journal, in the place of what a write that was cut short may have left."""
         try:
             file = folder.disk.create(folder.journal(name))
@@ -303,7 +303,7 @@ class Journal:
         if not self.end:
             text = seal(Header("journal", FORMAT, self.born.hex(), self.generation, 0))
             self._last = sum_of(text)
-        line = Line(self.lines + 1, self.synced + 1, self._last, to, puts, names)
+        line = JournalLine(self.lines + 1, self.synced + 1, self._last, to, puts, names)
         raw = seal(line)
         text += b"\n" + raw if self._mend else raw
         try:

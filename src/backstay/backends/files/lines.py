@@ -42,7 +42,7 @@ class Put(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     refs: tuple[str, ...] = ()
 
 
-class Line(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class JournalLine(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One batch."""
 
     n: int
@@ -84,7 +84,7 @@ class Note(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_line = msgspec.json.Decoder(Line).decode
+_line = msgspec.json.Decoder(JournalLine).decode
 _header = msgspec.json.Decoder(Header).decode
 _note = msgspec.json.Decoder(Note).decode
 _bytes = msgspec.json.Decoder(bytes).decode
@@ -107,7 +107,7 @@ def body_of(raw: msgspec.Raw) -> bytes:
     return _bytes(raw)
 
 
-def seal(value: Line | Header | Note) -> bytes:
+def seal(value: JournalLine | Header | Note) -> bytes:
     """A line with its sum."""
     text = _encode(value)[:-1]
     return b'%b%b%b"}\n' % (text, _SUM, sha256(text).hexdigest()[:16].encode())
@@ -125,7 +125,7 @@ def _unsealed(raw: bytes) -> bytes | None:
     return text + b"}" if whole else None
 
 
-def open_line(raw: bytes) -> Line | None:
+def open_line(raw: bytes) -> JournalLine | None:
     """The batch in these bytes, if they are whole."""
     text = _unsealed(raw)
     try:

@@ -10,22 +10,22 @@ import contextlib
 from collections.abc import Iterator
 
 from backstay.backends.files.folder import SESSIONS, Folder
-from backstay.backends.files.journal import Journal
-from backstay.backends.files.lines import FORMAT, Header, Line, Put, seal, sum_of, to_put
+from backstay.backends.files.journal import JournalFile
+from backstay.backends.files.lines import FORMAT, Header, JournalLine, Put, seal, sum_of, to_put
 from backstay.port import Key, Kind, Row
 
 _WASTE, _WASTE_FROM = 4, 256  # a commit puts three rows, of which one stays
 _ROWS_A_LINE = 100
 
 
-def is_wasteful(journal: Journal) -> bool:
+def is_wasteful(journal: JournalFile) -> bool:
     """True if most of what is in a journal has been superseded."""
     rows = journal.rows
     there = 1 + len(rows.names) + sum([len(places) for places in rows.places.values()])
     return not rows.damage and rows.written > _WASTE * there + _WASTE_FROM
 
 
-def rewrite(folder: Folder, journal: Journal) -> None:
+def rewrite(folder: Folder, journal: JournalFile) -> None:
     """Write a journal anew; whoever called opens it again. With the store's lock held."""
     disk, aside = folder.disk, folder.aside()
     count = sum([1 for _ in _lines(journal)])
@@ -35,7 +35,7 @@ def rewrite(folder: Folder, journal: Journal) -> None:
         disk.write(file, text, 0)
         end, last = len(text), sum_of(text)
         for number, puts in enumerate(_lines(journal), 1):
-            text = seal(Line(number, number, last, None, tuple(puts)))
+            text = seal(JournalLine(number, number, last, None, tuple(puts)))
             disk.write(file, text, end)
             end, last = end + len(text), sum_of(text)
         disk.sync(file)
@@ -49,7 +49,7 @@ def rewrite(folder: Folder, journal: Journal) -> None:
     disk.sync_folder(folder.path / SESSIONS)
 
 
-def _lines(journal: Journal) -> Iterator[list[Put]]:
+def _lines(journal: JournalFile) -> Iterator[list[Put]]:
     rows = journal.rows
     places: list[list[tuple[Kind, Key]]] = [
         [(Kind.CHECKPOINT, at), (Kind.KEYFRAME, at)] for at in rows.places[Kind.CHECKPOINT]

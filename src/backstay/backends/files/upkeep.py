@@ -7,13 +7,19 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from backstay.backends.files.blobs import Blobs
+from backstay.backends.files.blobs import BlobFolder
 from backstay.backends.files.folder import JOURNAL, NOTES, SESSIONS, Folder, is_name
-from backstay.backends.files.journal import Journal, new_born
+from backstay.backends.files.journal import JournalFile, new_born
 from backstay.backends.files.rewrite import is_wasteful, rewrite
 from backstay.errors import CorruptionError
+from backstay.hints import Hint
 from backstay.model import Problem, SessionId
 from backstay.port import Kind, LaneRow, TagRow
+
+_CARRY_ON = Hint(
+    "go on from session.newest_intact(); store.verify(repair=True) repairs the journal",
+    "`backstay restore SESSION REF` goes back to an intact checkpoint; `backstay verify --repair` repairs the journal",
+)
 
 
 def stored_bytes(folder: Folder) -> int:
@@ -37,7 +43,7 @@ def check(folder: Folder) -> Iterator[Problem]:
         yield Problem(what="the store's counter is damaged", remedy=remedy)
     for name in folder.journals():
         try:
-            journal = Journal.open(folder, name, locked=False)
+            journal = JournalFile.open(folder, name, locked=False)
         except CorruptionError as error:
             yield Problem(
                 what=f"{name}{JOURNAL}: {error.args[0]}", cost="the session cannot be read", remedy=error.hint
@@ -50,7 +56,7 @@ def check(folder: Folder) -> Iterator[Problem]:
                 journal.close()
 
 
-def _check(journal: Journal) -> Iterator[Problem]:
+def _check(journal: JournalFile) -> Iterator[Problem]:
     rows = journal.rows
     found = list(rows.damage)
     if journal.damaged_header and not journal.is_empty:
@@ -62,17 +68,17 @@ def _check(journal: Journal) -> Iterator[Problem]:
             what=where + what,
             session_id=session,
             cost="what was damaged cannot be read; the rest of this session and all others can",
-            remedy="carry on from the newest intact checkpoint; verify with repair mends the journal",
+            remedy=_CARRY_ON,
         )
 
 
 # mending, with the store's lock held
 
 
-def tend(folder: Folder, blobs: Blobs, name: str, announce: Callable[[], None], *, repair: bool) -> list[str]:
+def tend(folder: Folder, blobs: BlobFolder, name: str, announce: Callable[[], None], *, repair: bool) -> list[str]:
     """Give back what a journal does not need; with `repair`, settle what damage has left unknown."""
     try:
-        journal = Journal.open(folder, name, locked=True)
+        journal = JournalFile.open(folder, name, locked=True)
     except CorruptionError:
         if not repair or folder.disk.is_there(folder.journal(name)):
             return []
@@ -100,13 +106,13 @@ def tend(folder: Folder, blobs: Blobs, name: str, announce: Callable[[], None], 
     return []
 
 
-def _rewrite(folder: Folder, blobs: Blobs, journal: Journal, *, damaged: bool) -> list[str]:
+def _rewrite(folder: Folder, blobs: BlobFolder, journal: JournalFile, *, damaged: bool) -> list[str]:
     done = _mend(journal) if damaged else []
     if not journal.born:  # it is no longer known by what its blobs know it
         journal.born = new_born()
         blobs.use([digest for digest in journal.rows.uses if blobs.has(digest)], journal.born)
     rewrite(folder, journal)
-    anew = Journal.open(folder, journal.name, locked=True)
+    anew = JournalFile.open(folder, journal.name, locked=True)
     if anew is not None:
         with contextlib.suppress(OSError, CorruptionError):
             anew.write_note()
@@ -114,7 +120,7 @@ def _rewrite(folder: Folder, blobs: Blobs, journal: Journal, *, damaged: bool) -
     return done
 
 
-def _mend(journal: Journal) -> list[str]:
+def _mend(journal: JournalFile) -> list[str]:
     """Settle names and counts on what can be read, so that the session can be used again."""
     rows = journal.rows
     lost = [at for at in rows.places[Kind.CHECKPOINT] if rows.put_at(Kind.CHECKPOINT, at) is None]
@@ -146,12 +152,12 @@ def _mend(journal: Journal) -> list[str]:
     return done + [f"{session}tag {name!r} is gone with its checkpoint" for name in gone]
 
 
-def orphans(folder: Folder, blobs: Blobs) -> list[bytes]:
+def orphans(folder: Folder, blobs: BlobFolder) -> list[bytes]:
     """Blobs that no journal needed when it was looked at; without the lock, so that others can write meanwhile."""
     there, used = list(blobs.every()), set[bytes]()
     for name in folder.journals():
         with contextlib.suppress(CorruptionError):
-            journal = Journal.open(folder, name, locked=False)
+            journal = JournalFile.open(folder, name, locked=False)
             if journal is not None:
                 journal.close()
                 used.update(journal.rows.uses)

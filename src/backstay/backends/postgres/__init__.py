@@ -15,9 +15,9 @@ from typing import TypeVar
 
 from backstay.backends.postgres import queries, upkeep
 from backstay.backends.postgres.listener import Listener
-from backstay.backends.postgres.pool import Place, Pool, Wire
+from backstay.backends.postgres.pool import Pool, SchemaPlace, Wire
 from backstay.backends.postgres.schema import check_schema_name, prepare
-from backstay.backends.postgres.writing import Writer, looked
+from backstay.backends.postgres.writing import SessionQueues, looked
 from backstay.model import Problem
 from backstay.port import (
     Ask,
@@ -46,8 +46,8 @@ class PostgresBackend:
 
     def __init__(self, conninfo: str, *, schema: str = "backstay", durability: str = "full") -> None:
         self.schema = check_schema_name(schema)
-        self._pool = Pool(conninfo, Place(schema, relaxed=durability != "full"))
-        self._writer = Writer(self._pool)
+        self._pool = Pool(conninfo, SchemaPlace(schema, relaxed=durability != "full"))
+        self._writer = SessionQueues(self._pool)
         self._listener = Listener(self._pool)
         try:
             self._pool.run(prepare, "opening the store")

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import psycopg
 
 from backstay.errors import BackstayError, CorruptionError, FormatError, UnavailableError, UnsupportedError
+from backstay.hints import RUN_VERIFY
 
 # Raised by our own functions.
 BLOBS_ABSENT = "BS001"  # the detail is their digests
@@ -23,6 +24,7 @@ _UNDONE = {
     "40001",  # serialization failure
     "40P01",  # deadlock
     "55P03",  # a lock was not to be had
+    "26000",  # a statement that was kept is gone
 }
 _STANDBY = "25006"
 _AWAY = {
@@ -90,7 +92,7 @@ def translate(error: psycopg.Error, doing: str, *, unclear: bool = False) -> Bac
     state = error.sqlstate
     code = "" if state is None else f" (PostgreSQL says {state})"
     if state in _DAMAGED:
-        return CorruptionError(f"{doing}: the server found damage{code}", hint="run verify")
+        return CorruptionError(f"{doing}: the server found damage{code}", hint=RUN_VERIFY)
     if state in _NOT_THERE:
         message = f"{doing}: the tables are not those of a Backstay store{code}"
         return FormatError(message, hint="name another schema: '?schema=…'")

@@ -7,10 +7,11 @@ Answers are arrays of bytes, each a letter, numbers and the rest, because a sing
 of columns: `i` the clock and the features, `s` the session, `b` the one beside it, `n` a name, `k` a call, `m` how many
 calls, `c` a checkpoint, `p` a child, `f` a foreign id, `t` how many rows there are. A write that went through says `w`.
 
-`write_2` takes the lock of the session's row before anything else: all writers of a session come one after another, so
-nobody waits for somebody who waits for him, and whatever is compared afterwards stays as it is until the end. Blobs,
-which sessions share, are locked after that, all at once and in the order of their digests. Each statement inside sees
-what was committed before it began (READ COMMITTED): a blob is locked by one statement and its references are looked for
+All who write take locks in one order, so that nobody waits for somebody who waits for him: the session's row, names by
+name, calls, then blobs by digest; and what is compared under a lock stays as it is until the end. A write that changes
+only calls and branches that are there (`p_light`) shares the session's row with others of its kind, and with a commit
+on another branch. Each statement sees what was committed before it began (READ COMMITTED): so calls are counted by a
+statement after the one that locks their branch, and a blob is locked by one statement and its references are looked for
 by the next, or a commit that had just referred to it would be missed.
 
 A revision that is expected is NULL for a row that must not be there, and 0 where any will do.
@@ -122,6 +123,19 @@ BEGIN
 END
 """
 
+# The same under the locks that a write takes, with a number that nobody else is given.
+HOLD = f"""
+CREATE FUNCTION {{schema}}.hold_2({_LOOK}) RETURNS bytea[] LANGUAGE plpgsql {_PLANS} AS {{body}}
+DECLARE
+  v_sid bigint;
+BEGIN
+  SELECT sid INTO v_sid FROM {{schema}}.sessions WHERE hidden = p_hidden AND id = p_id FOR NO KEY UPDATE;
+  PERFORM 1 FROM {{schema}}.names WHERE sid = v_sid AND (p_every OR name = ANY(p_names)) ORDER BY name
+  FOR NO KEY UPDATE;
+  RETURN {{schema}}.look_2({_LOOKED}) || int8send(nextval('{{schema_text}}.touches'));
+END
+"""
+
 # Durability, the session and everything else that was looked at.
 _COMPARE = f"""
   IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -144,10 +158,13 @@ _COMPARE = f"""
       v_touched := nextval('{{schema_text}}.touches');
     END LOOP;
   END IF;
-  IF p_body IS NULL THEN
-    SELECT sid, revision INTO v_sid, v_revision FROM {{schema}}.sessions
-    WHERE hidden = p_hidden AND id = p_id AND sid = p_sid FOR NO KEY UPDATE;
-    EXIT fits WHEN NOT FOUND OR v_revision <> coalesce(nullif(p_expect, 0), v_revision);
+  IF p_light THEN
+    SELECT sid INTO v_sid FROM {{schema}}.sessions WHERE hidden = p_hidden AND id = p_id AND sid = p_sid FOR KEY SHARE;
+    EXIT fits WHEN NOT FOUND;
+  ELSIF p_body IS NULL THEN
+    SELECT sid INTO v_sid FROM {{schema}}.sessions
+    WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND revision = p_expect FOR NO KEY UPDATE;
+    EXIT fits WHEN NOT FOUND;
   ELSIF p_expect IS NULL THEN
     INSERT INTO {{schema}}.sessions(
       hidden, id, uid, touched, revision, checkpoints, logical, status, agent, body)
@@ -157,23 +174,18 @@ _COMPARE = f"""
     EXIT fits WHEN NOT FOUND;
     v_changed := true;
   ELSE
-    UPDATE {{schema}}.sessions SET hidden = p_put_hidden, id = p_put_id, uid = p_uid, revision = p_revision,
-      touched = coalesce(v_touched, touched), checkpoints = p_checkpoints, logical = p_logical, status = p_status,
-      agent = p_agent, body = p_body
+    UPDATE {{schema}}.sessions SET revision = p_revision, touched = coalesce(v_touched, touched),
+      checkpoints = p_checkpoints, logical = p_logical, status = p_status, agent = p_agent, body = p_body
     WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND revision = p_expect RETURNING sid INTO v_sid;
     EXIT fits WHEN NOT FOUND;
     v_changed := true;
+    IF (p_put_hidden, p_put_id) <> (p_hidden, p_id) THEN
+      UPDATE {{schema}}.sessions SET hidden = p_put_hidden, id = p_put_id, uid = p_uid WHERE sid = v_sid;
+    END IF;
   END IF;
   IF p_beside IS NOT NULL THEN
     v_revision := (SELECT revision FROM {{schema}}.sessions WHERE NOT hidden AND id = p_beside AND sid <> v_sid);
     EXIT fits WHEN v_revision IS DISTINCT FROM p_beside_expect;
-  END IF;
-  FOR i IN 1 .. coalesce(cardinality(p_j_runs), 0) LOOP
-    EXIT fits WHEN p_j_counts[i] <> coalesce((SELECT max(n) + 1 FROM {{schema}}.calls
-      WHERE sid = v_sid AND run = p_j_runs[i] AND journal = p_j_journals[i]), 0);
-  END LOOP;
-  IF p_absent IS NOT NULL THEN
-    EXIT fits WHEN EXISTS (SELECT 1 FROM {{schema}}.foreign_ids WHERE sid = v_sid AND id = ANY(p_absent));
   END IF;
 """
 
@@ -181,7 +193,7 @@ _COMPARE = f"""
 _PUT = """
   FOR i IN 1 .. coalesce(cardinality(p_n_names), 0) LOOP
     IF p_n_bodies[i] IS NULL THEN
-      v_revision := (SELECT revision FROM {schema}.names WHERE sid = v_sid AND name = p_n_names[i]);
+      SELECT revision INTO v_revision FROM {schema}.names WHERE sid = v_sid AND name = p_n_names[i] FOR NO KEY UPDATE;
       EXIT fits WHEN v_revision IS DISTINCT FROM p_n_expects[i];
     ELSIF p_n_expects[i] > 0 THEN
       UPDATE {schema}.names SET revision = p_revision, marks = p_n_marks[i], run = p_n_runs[i],
@@ -199,10 +211,17 @@ _PUT = """
       v_changed := true;
     END IF;
   END LOOP;
+  FOR i IN 1 .. coalesce(cardinality(p_j_runs), 0) LOOP
+    EXIT fits WHEN p_j_counts[i] <> coalesce((SELECT max(n) + 1 FROM {schema}.calls
+      WHERE sid = v_sid AND run = p_j_runs[i] AND journal = p_j_journals[i]), 0);
+  END LOOP;
+  IF p_absent IS NOT NULL THEN
+    EXIT fits WHEN EXISTS (SELECT 1 FROM {schema}.foreign_ids WHERE sid = v_sid AND id = ANY(p_absent));
+  END IF;
   FOR i IN 1 .. coalesce(cardinality(p_c_runs), 0) LOOP
     IF p_c_bodies[i] IS NULL THEN
-      v_revision := (SELECT revision FROM {schema}.calls
-        WHERE sid = v_sid AND run = p_c_runs[i] AND journal = p_c_journals[i] AND n = p_c_ns[i]);
+      SELECT revision INTO v_revision FROM {schema}.calls
+      WHERE sid = v_sid AND run = p_c_runs[i] AND journal = p_c_journals[i] AND n = p_c_ns[i] FOR NO KEY UPDATE;
       EXIT fits WHEN v_revision IS DISTINCT FROM p_c_expects[i];
     ELSIF p_c_expects[i] > 0 THEN
       UPDATE {schema}.calls SET revision = p_revision, body = p_c_bodies[i]
@@ -220,7 +239,7 @@ _PUT = """
       v_changed := true;
     END IF;
   END LOOP;
-  IF p_bump AND p_body IS NULL THEN
+  IF p_body IS NULL AND NOT p_light THEN
     UPDATE {schema}.sessions SET revision = p_revision WHERE sid = v_sid;
   END IF;
   FOR i IN 1 .. coalesce(cardinality(p_k_sequences), 0) LOOP
@@ -305,7 +324,7 @@ _DROP = """
 WRITE = f"""
 CREATE FUNCTION {{schema}}.write_2({_LOOK},
   p_relaxed boolean, p_read bigint, p_write bigint, p_revision bigint, p_sid bigint, p_expect bigint,
-  p_beside_expect bigint, p_absent bytea[], p_bump boolean, p_wakes boolean,
+  p_beside_expect bigint, p_absent bytea[], p_light boolean, p_wakes boolean,
   p_put_hidden boolean, p_put_id bytea, p_uid bytea, p_checkpoints bigint, p_logical bigint, p_status bytea,
   p_agent bytea, p_body bytea, p_touched bigint, p_exact bigint,
   p_j_runs bigint[], p_j_journals bigint[], p_j_counts bigint[],
@@ -402,4 +421,4 @@ BEGIN
 END
 """
 
-FUNCTIONS = (LOOK, WRITE, STATE)
+FUNCTIONS = (LOOK, HOLD, WRITE, STATE)

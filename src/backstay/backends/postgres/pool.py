@@ -26,11 +26,12 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
 from backstay.backends.postgres.faults import fault_of, is_standby, translate
-from backstay.backends.postgres.protocol import Sent, ask, ask_kept, keep, pack_all, rows_of
+from backstay.backends.postgres.protocol import Sent, ask, ask_kept, keep, pack_all, rows_of, tell
 from backstay.errors import ClosedError, InvalidInputError, UnavailableError
 
 CONNECTIONS = 16
 PATIENCE_S = 15.0
+IDLE_S = 10.0  # inside a transaction
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 1.0
 _KEPT_S = 600.0
@@ -50,7 +51,7 @@ _WORDS = re.compile(r"\{(?:schema|schema_text|channel)\}")
 T = TypeVar("T")
 
 
-class Place:
+class SchemaPlace:
     """The schema that statements speak of: `{schema}` in them becomes its quoted name.
 
     In a literal it is `{schema_text}`; `{channel}` is where news are told. All in one pass: a name may itself hold any
@@ -88,7 +89,7 @@ class Wire:
 
     __slots__ = ("_kept", "_used", "connection", "made", "place")
 
-    def __init__(self, connection: psycopg.Connection[Any], place: Place) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], place: SchemaPlace) -> None:
         self.connection = connection
         self.place = place
         self.made = time.monotonic()
@@ -107,14 +108,16 @@ class Wire:
         """Run one of the few statements that are asked all the time: the server keeps it, which saves parsing."""
         said = self.place(statement)
         name = self._kept.get(said)
-        if name is not None and self.usable:
+        if name is not None:
             try:
                 return ask_kept(self.connection, name, sent)
             except psycopg.errors.InvalidSqlStatementName:
                 # Somebody threw it away. Nothing was carried out, and on this connection it is not kept again.
                 del self._kept[said]
+                if not self.usable:
+                    raise  # inside a transaction, which is tried again
         used = self._used[said] = self._used.get(said, 0) + 1
-        if used == _OFTEN and self.usable and self._is_straight():
+        if used == _OFTEN and self._is_straight():
             # Named by its text: whatever has that name already is the same.
             function = re.sub(r".*\.(\w+)\(.*", r"\1", statement)
             name = f"backstay.{function}.{sha256(said).hexdigest()[:24]}".encode()
@@ -129,14 +132,15 @@ class Wire:
 
     @contextlib.contextmanager
     def transaction(self, how: str = "ISOLATION LEVEL READ COMMITTED") -> Iterator[None]:
-        """Several statements; committed at the end."""
-        self.connection.execute(f"BEGIN {how}".encode())
+        """Several statements; committed at the end. A process that stands still meanwhile does not keep its locks."""
+        idle_ms = round(IDLE_S * 1000)
+        tell(self.connection, f"BEGIN {how}; SET LOCAL idle_in_transaction_session_timeout = {idle_ms}".encode())
         try:
             yield
-            self.connection.execute("COMMIT")
+            tell(self.connection, b"COMMIT")
         except BaseException:
             if self.connection.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
-                self.connection.execute("ROLLBACK")
+                tell(self.connection, b"ROLLBACK")
             raise
 
     @property
@@ -147,7 +151,7 @@ class Wire:
 class Pool:
     """See the module's text."""
 
-    def __init__(self, conninfo: str, place: Place) -> None:
+    def __init__(self, conninfo: str, place: SchemaPlace) -> None:
         self._conninfo = _with_defaults(conninfo)
         self.place = place
         self.losses = 0  # connections that broke: what was kept from a server may be another's now

@@ -32,6 +32,11 @@ def ask(connection: psycopg.Connection[Any], statement: bytes, sent: Sequence[Se
     return _fine(connection, connection.pgconn.exec_params(statement, sent, types, formats, _BINARY))
 
 
+def tell(connection: psycopg.Connection[Any], statement: bytes) -> None:
+    """Run a statement without values or rows."""
+    _fine(connection, connection.pgconn.exec_(statement))
+
+
 def keep(connection: psycopg.Connection[Any], name: bytes, statement: bytes, types: Sequence[int]) -> None:
     """Have the server keep a statement."""
     _fine(connection, connection.pgconn.prepare(name, statement, types))

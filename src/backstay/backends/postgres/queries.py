@@ -16,6 +16,7 @@ from backstay.backends.postgres.views import (
     session_of,
 )
 from backstay.errors import CorruptionError
+from backstay.hints import RUN_VERIFY
 from backstay.port import (
     CheckpointRow,
     FoundLane,
@@ -107,13 +108,13 @@ def state(wire: Wire, session: str, ref: str | int, without: Collection[int], *,
         if kind == _NAME:
             name = open_name(body, uid=line.uid, name=str(ref))
             if name_columns(name)[-1] != number:
-                raise CorruptionError(f"the row of {ref!r} does not agree with its index", hint="run verify")
+                raise CorruptionError(f"the row of {ref!r} does not agree with its index", hint=RUN_VERIFY)
         elif kind in (_ROW, _LOST):
             row: CheckpointRow | Unreadable = Unreadable(number, f"checkpoint #{number} is missing")
             if kind == _ROW:
                 row = open_checkpoint(body, uid=line.uid, sequence=number, parent=parent)
             if isinstance(row, Unreadable) and not salvage:
-                raise CorruptionError(f"session {session!r}: {row.why}", hint="run verify")
+                raise CorruptionError(f"session {session!r}: {row.why}", hint=RUN_VERIFY)
             rows.append(row)
         elif kind == _KEYFRAME:
             keyframe = body
@@ -215,7 +216,7 @@ def _range(start: bytes) -> tuple[bytes, bytes]:
 def _listed(id_: bytes, hidden: bool, touched: int, body: bytes, *columns: Any) -> SessionRow:  # noqa: FBT001 - a column
     row = session_of(body, id_.decode("utf-8", "surrogatepass"), touched, hidden=hidden)
     if list(columns) != line_columns(row):
-        raise CorruptionError(f"the line of session {row.id!r} does not agree with its index", hint="run verify")
+        raise CorruptionError(f"the line of session {row.id!r} does not agree with its index", hint=RUN_VERIFY)
     return row
 
 

@@ -24,8 +24,9 @@ import psycopg
 from psycopg import sql
 
 from backstay.backends.postgres.functions import FORMAT, FUNCTIONS
-from backstay.backends.postgres.pool import Place, Wire
+from backstay.backends.postgres.pool import SchemaPlace, Wire
 from backstay.errors import FormatError, InvalidInputError, UnsupportedError
+from backstay.hints import RUN_VERIFY
 from backstay.port import Features, refuse_unknown
 
 _MAX_NAME_BYTES = 63
@@ -148,7 +149,7 @@ def _is_store(wire: Wire) -> bool:
         return False
     rows = wire.rows(_FEATURES)
     if len(rows) != 1:
-        raise FormatError(f"the schema {schema!r} does not say which format it has", hint="run verify")
+        raise FormatError(f"the schema {schema!r} does not say which format it has", hint=RUN_VERIFY)
     if rows[0][0] != FORMAT:
         message = f"this store has format {rows[0][0]}; this version knows {FORMAT}"
         raise FormatError(message, hint="upgrade: pip install -U backstay")
@@ -165,7 +166,7 @@ def _make(wire: Wire) -> None:
         connection.execute(_said(function, place).encode())
 
 
-def _said(function: str, place: Place) -> str:
+def _said(function: str, place: SchemaPlace) -> str:
     """A function for this schema; its body as a literal, because a hostile name could end any other quoting."""
     head, _, body = function.partition("{body}")
     return place.plainly(head) + sql.Literal(place.plainly(body)).as_string(None)

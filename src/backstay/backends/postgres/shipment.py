@@ -24,7 +24,7 @@ from backstay.backends.postgres.protocol import (
     pack_texts,
     text_bytes,
 )
-from backstay.backends.postgres.views import LOOK_TYPES, Known, Watched, look_values, name_columns
+from backstay.backends.postgres.views import LOOK_TYPES, KnownSession, Watched, look_values, name_columns
 from backstay.ids import sequence_of
 from backstay.port import (
     KNOWN,
@@ -68,7 +68,7 @@ _NO_COLUMNS = (0, None, None, None)
 class Shipment:
     """See the module's text."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: KnownSession) -> None:
         self.revision = secrets.randbits(62) + 1
         self.asks: list[Ask] = []
         self.full = False
@@ -77,7 +77,8 @@ class Shipment:
         self._sid, self._session, self._expect = known.sid, known.session, known.revision
         self._last = known.last
         self._lazy = True
-        self._needs_session = self._bump = self._wakes = False
+        self.light = True  # neither rests on the session's row nor changes what its revision stands for; see `schema`
+        self._wakes = False
         # What is expected: revisions of names and calls, how many calls there are, foreign ids that nobody has.
         self._seen_names: dict[str, int | None] = {}
         self._seen_calls: dict[CallKey, int | None] = {}
@@ -106,9 +107,7 @@ class Shipment:
         for row in batch.puts:
             light &= isinstance(row, CallRow) or (isinstance(row, LaneRow) and known.has_name(row.name))
             self._put(row)
-        # A session's revision stands for more than its row; see `schema`.
-        self._bump |= not light
-        self._needs_session |= not light
+        self.light &= light
         self._drops = batch.drops
         self._blobs |= batch.blobs
         self._wakes |= batch.wakes
@@ -121,7 +120,7 @@ class Shipment:
     def _rest_on(self, ask: Ask, view: Watched) -> None:
         known = self._known
         history = ask.sequences or ask.ids or ask.prefix or ask.children_of
-        self._needs_session |= view.looked or ask.names is None or bool(history)
+        self.light &= not (view.looked or ask.names is None or history or ask.beside is not None)
         for name in known.names if ask.names is None else ask.names:
             self._see(self._seen_names, name, known.names.get(name, (None, None))[1])
         for journal in [*ask.journals, *[(view.lanes[name].run, view.lanes[name].journal) for name in view.pending]]:
@@ -168,7 +167,6 @@ class Shipment:
         """What `write_2` is given; `ask` is what it answers if something is not as expected."""
         line = self.line
         uid = line.uid if line is not None else uid or b""
-        expect = self._expect if line is not None or self._needs_session else 0
         beside = self._known.beside_revision
         return [
             *look_values(ask, uid),
@@ -177,10 +175,10 @@ class Shipment:
             pack_int(KNOWN.write),
             pack_int(self.revision),
             None if self._sid is None else pack_int(self._sid),
-            None if expect is None else pack_int(expect),
+            None if self._expect is None else pack_int(self._expect),
             None if beside is None else pack_int(beside),
             pack_texts(all_text_bytes(self._absent)) if self._absent else None,
-            pack_bool(self._bump),
+            pack_bool(self.light),
             pack_bool(self._wakes),
             *_session_values(line),
             *self._number_values(line),
@@ -201,7 +199,7 @@ class Shipment:
 
     def _name_values(self, uid: bytes) -> list[Sent]:
         puts = self._names
-        names = [*[name for name in self._seen_names if name not in puts], *puts]
+        names = sorted({*self._seen_names, *puts})  # the order in which they are locked
         return [
             pack_texts(all_text_bytes(names)),
             pack_ints([self._seen_names.get(name, 0) for name in names]),
@@ -211,7 +209,7 @@ class Shipment:
 
     def _call_values(self, uid: bytes) -> list[Sent]:
         puts = self._calls
-        keys = [*[at for at in self._seen_calls if at not in puts], *puts]
+        keys = sorted({*self._seen_calls, *puts})
         return [
             *_columns(keys, 3),
             pack_ints([self._expected_call(at) for at in keys]),

@@ -16,7 +16,9 @@ import msgspec
 
 from backstay.backends.postgres.protocol import Sent, all_text_bytes, pack_bool, pack_ints, pack_texts, text_bytes
 from backstay.errors import CorruptionError
+from backstay.hints import RUN_VERIFY
 from backstay.ids import sequence_of
+from backstay.model import counted
 from backstay.port import (
     Ask,
     Batch,
@@ -40,6 +42,7 @@ from backstay.port.row_codec import is_foreign, open_call, open_checkpoint, open
 from backstay.port.rows import marks_of
 
 LOOK = "SELECT {schema}.look_2(" + ", ".join(["%s"] * 16) + ")"
+HOLD = LOOK.replace("look_2", "hold_2")
 LOOK_TYPES = (16, 17, 1001, 16, 1016, 1001, 17, 17, 1016, 1001, 1001, 1016, 1016, 1016, 17, 16)
 
 _EMPTY_LIST = struct.pack("!iii", 0, 0, 17)
@@ -117,7 +120,7 @@ Called = tuple[CallRow | Unreadable | None, int | None]
 _ABSENT: tuple[None, None] = (None, None)
 
 
-class Known:
+class KnownSession:
     """See the module's text. What is said of checkpoints, foreign ids and other sessions holds as it was read only."""
 
     def __init__(self, ask: Ask) -> None:
@@ -274,7 +277,7 @@ class Known:
             self.session = msgspec.structs.replace(self.session, touched=touched)
         self.heard(now_us, last)
 
-    def trimmed(self) -> Known | None:
+    def trimmed(self) -> KnownSession | None:
         """What is worth keeping after a write."""
         if self.session is None:
             return None
@@ -289,13 +292,15 @@ class Known:
         return self
 
 
-def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> Known:
+def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> KnownSession:
     """What the server's answer to an ask says; CorruptionError where a row does not open, or is missing."""
-    known = Known(ask)
+    known = KnownSession(ask)
     now_us, last, *features = _FOUR.unpack_from(answer[0], 1)
     refuse_unknown(Features(*features), writing=writing)
     known.heard(now_us, last)
     uid, totals = b"", None
+    if len(answer[-1]) == _ONE.size:
+        known.last, known.reserved = _ONE.unpack(answer.pop())[0] - 1, True
     for part in answer[1:]:
         kind, rest = part[:1], memoryview(part)[1:]
         if kind == b"s":
@@ -334,7 +339,7 @@ def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> Known:
     return known
 
 
-def _complete(known: Known, ask: Ask) -> None:
+def _complete(known: KnownSession, ask: Ask) -> None:
     """Note what is absent, and which journals have come whole."""
     for name in ask.names or ():
         known.names.setdefault(name, _ABSENT)
@@ -352,15 +357,15 @@ def _complete(known: Known, ask: Ask) -> None:
 def count_names(line: SessionRow, here: int) -> None:
     """CorruptionError if names are missing; a hidden session is being filled or emptied, and not counted."""
     if not line.hidden and here != line.lanes + line.tags:
-        message = f"session {line.id!r}: {line.lanes + line.tags} branches and tags are counted and {here} here"
-        raise CorruptionError(message, hint="run verify")
+        message = f"session {line.id!r}: it has {here} branches and tags and counts {line.lanes + line.tags}"
+        raise CorruptionError(message, hint=RUN_VERIFY)
 
 
 def count_checkpoints(line: SessionRow, here: int) -> None:
     """The same for checkpoints."""
     if not line.hidden and here != line.checkpoints:
-        message = f"session {line.id!r}: {line.checkpoints} checkpoints are counted and {here} here"
-        raise CorruptionError(message, hint="run verify")
+        message = f"session {line.id!r}: it has {counted(here, 'checkpoint')} and counts {line.checkpoints}"
+        raise CorruptionError(message, hint=RUN_VERIFY)
 
 
 def session_of(body: bytes, id_: str, touched: int, *, hidden: bool = False) -> SessionRow:
@@ -385,7 +390,7 @@ def name_of(body: bytes, uid: bytes, name: str, columns: list[int]) -> LaneRow |
     """A branch or tag; CorruptionError if it is damaged, or its columns say otherwise."""
     row = open_name(body, uid=uid, name=name)
     if [-1 if column is None else column for column in name_columns(row)] != columns:
-        raise CorruptionError(f"the row of {name!r} does not agree with its index", hint="run verify")
+        raise CorruptionError(f"the row of {name!r} does not agree with its index", hint=RUN_VERIFY)
     return row
 
 

@@ -24,9 +24,9 @@ import psycopg
 
 from backstay.backends.postgres.faults import BLOBS_ABSENT, MISSED, NOT_READ_COMMITTED, UNIQUE, fault_of
 from backstay.backends.postgres.pool import Pool, Wire
-from backstay.backends.postgres.protocol import text_bytes, unpack_texts
+from backstay.backends.postgres.protocol import unpack_texts
 from backstay.backends.postgres.shipment import WRITE, WRITE_TYPES, Shipment
-from backstay.backends.postgres.views import LOOK, LOOK_TYPES, Known, joined, known_of, look_values
+from backstay.backends.postgres.views import HOLD, LOOK, LOOK_TYPES, KnownSession, joined, known_of, look_values
 from backstay.errors import BackstayError, UnavailableError
 from backstay.ids import is_ours
 from backstay.port import Ask, Batch, BlobsAbsentError, CallRow, CheckpointRow, Decide, More, SessionRow, View
@@ -35,15 +35,14 @@ _DOING = "writing to the store"
 _PATIENT_MISSES = 2  # then the session is locked before a rule decides
 _MOST_MISSES = 50
 _LINES = 256
-# With a number that nobody else is given: where many write, the next one is always another's by the time of the write.
-_LOCK = (
-    "SELECT nextval('{schema_text}.touches') FROM (SELECT 1) one LEFT JOIN LATERAL ("
-    "SELECT sid FROM {schema}.sessions WHERE hidden = %s AND id = %s FOR NO KEY UPDATE) locked ON true"
-)
 
 
 class _MissedError(Exception):
     """What a write rests on has changed, or is not there: nothing was written, and it is decided again."""
+
+
+class _BusyError(Exception):
+    """Other processes write to this session all the time: it is locked before a rule decides."""
 
 
 class Job:
@@ -99,11 +98,13 @@ class Job:
             self.awake.release()
 
 
-class Line:
+class SessionQueue:
     """The writes of one process that wait for one session, and what is known of it."""
 
-    def __init__(self, serve: Callable[[Line, list[Job]], None]) -> None:
-        self.known: Known | None = None
+    def __init__(self, serve: Callable[[SessionQueue, list[Job]], None]) -> None:
+        self.known: KnownSession | None = None
+        self.busy = False  # others write here all the time: until nobody has between two writes from here
+        self.left: int | None = None  # the session's revision after the last write from here
         self._serve = serve
         self._mutex = threading.Lock()
         self._queue: list[Job] = []
@@ -174,12 +175,12 @@ class Line:
             self._leader = heir
 
 
-class Writer:
+class SessionQueues:
     """All lines of a store."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._lines: OrderedDict[tuple[bool, str], Line] = OrderedDict()
+        self._lines: OrderedDict[tuple[bool, str], SessionQueue] = OrderedDict()
         self._mutex = threading.Lock()
         self._last = 0  # of the numbers that this process knows to be given
         self._wrapped = False  # the server's own isolation is another: every write needs a transaction around it
@@ -191,7 +192,7 @@ class Writer:
         with self._mutex:
             line = self._lines.get(place)
             if line is None:
-                line = self._lines[place] = Line(self._serve)
+                line = self._lines[place] = SessionQueue(self._serve)
                 idle = [other for other, each in self._lines.items() if each.idle and each is not line]
                 for other in idle[: max(0, len(self._lines) - _LINES)]:
                     del self._lines[other]
@@ -204,7 +205,7 @@ class Writer:
         known = None if line is None else line.known
         return None if known is None else known.uid
 
-    def _serve(self, line: Line, jobs: list[Job]) -> None:
+    def _serve(self, line: SessionQueue, jobs: list[Job]) -> None:
         """Resolve the first of some jobs, and as many of the others as come along."""
         misses = 0
         if line.known is not None:
@@ -212,10 +213,12 @@ class Writer:
         while not jobs[0].resolved:
             locked = misses >= _PATIENT_MISSES
             try:
-                if not self._pool.run(lambda wire: self._attempt(wire, line, jobs, locked=locked), _DOING):  # noqa: B023
-                    misses += 1
+                self._pool.run(lambda wire: self._attempt(wire, line, jobs, locked=locked), _DOING)  # noqa: B023
             except _MissedError:
                 misses += 1
+                line.busy |= misses >= _PATIENT_MISSES
+            except _BusyError:
+                misses = max(misses, _PATIENT_MISSES)
             except BackstayError as error:
                 if len(jobs) > 1 and not isinstance(error, UnavailableError):
                     jobs = jobs[:1]  # a row that only one of them asked for may be damaged
@@ -226,42 +229,47 @@ class Writer:
             if misses > _MOST_MISSES:
                 jobs[0].fail(UnavailableError(f"{_DOING}: others were in the way", hint="try again"))
 
-    def _attempt(self, wire: Wire, line: Line, jobs: list[Job], *, locked: bool) -> bool:
-        """Let rules decide, send what they say; False if something was no longer as they had seen it."""
+    def _attempt(self, wire: Wire, line: SessionQueue, jobs: list[Job], *, locked: bool) -> None:
+        """Let rules decide, and send what they say."""
         jobs = [job for job in jobs if not job.resolved]
         known, line.known = line.known, None  # whatever happens here, nothing half true is kept
         unsure = any([job.tried is not None for job in jobs])
         if known is not None and (locked or unsure or known.losses != self._pool.losses):
             known = None
         with wire.transaction() if locked or self._wrapped else contextlib.nullcontext():
-            number = wire.rows(_LOCK, jobs[0].ask.hidden, text_bytes(jobs[0].ask.session))[0][0] if locked else 0
             if known is None:
-                known = self._look(wire, jobs)
+                known = self._look(wire, jobs, HOLD if locked else LOOK)
+            if locked:
+                line.busy = known.revision != line.left
             uid = known.uid
-            known.last, known.reserved = (number - 1, True) if locked else (max(known.last, self._last), False)
+            if not known.reserved:
+                known.last = max(known.last, self._last)
+            kept = not known.pristine
             decision = _decide(jobs, known)
-            found = self._send(wire, decision, known, uid) if decision.decided else None
-        if found is not None:
-            line.known = found
-            return False
+            if decision.decided:
+                if line.busy and kept and not decision.shipment.light:
+                    raise _BusyError
+                line.known = self._send(wire, decision, known, uid)
+        if line.known is not None:
+            raise _MissedError
         for job, view, batch in decision.decided:
             job.done(view, batch.answer)
+        line.left = known.revision
         if not decision.stale and not decision.shipment.ends:
             line.known = known.trimmed()
-        return True
 
-    def _look(self, wire: Wire, jobs: list[Job]) -> Known:
+    def _look(self, wire: Wire, jobs: list[Job], statement: str) -> KnownSession:
         for job in jobs:
             job.look_back()
         apart = [job for job in jobs if job.ask.prefix or job.ask.beside is not None]
         chosen = jobs[:1] if jobs[0] in apart else [job for job in jobs if job not in apart]
         ask = joined([job.ask for job in chosen])
         losses = self._pool.losses
-        known = looked(wire, ask, uid=self.uid_of(ask), writing=True)
+        known = looked(wire, ask, uid=self.uid_of(ask), writing=True, statement=statement)
         known.losses = losses
         return known
 
-    def _send(self, wire: Wire, decision: _Decision, known: Known, uid: bytes | None) -> Known | None:
+    def _send(self, wire: Wire, decision: _Decision, known: KnownSession, uid: bytes | None) -> KnownSession | None:
         """None if it is written, and known to be; what is there instead, if it missed."""
         shipment = decision.shipment
         ask = joined(shipment.asks)
@@ -292,7 +300,7 @@ class Writer:
 class _Decision:
     """What rules made of what is known."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: KnownSession) -> None:
         self.shipment = Shipment(known)
         self.decided: list[tuple[Job, View, Batch]] = []
         self.stale = False  # somebody has to look again
@@ -311,7 +319,7 @@ class _Decision:
                 job.fail(BlobsAbsentError(needed & absent))
 
 
-def _decide(jobs: list[Job], known: Known) -> _Decision:
+def _decide(jobs: list[Job], known: KnownSession) -> _Decision:
     decision = _Decision(known)
     for job in jobs:
         ask = job.ask
@@ -347,11 +355,11 @@ def _begins(batch: Batch) -> bool:
     return any([isinstance(row, SessionRow) for row in batch.puts])
 
 
-def looked(wire: Wire, ask: Ask, *, uid: bytes | None, writing: bool) -> Known:
+def looked(wire: Wire, ask: Ask, *, uid: bytes | None, writing: bool, statement: str = LOOK) -> KnownSession:
     """Ask the server; again if the ids of this session lead elsewhere than was thought."""
     ours = any([is_ours(id_) for id_ in ask.ids])
     while True:
-        answer = unpack_texts(wire.call(LOOK, look_values(ask, uid), LOOK_TYPES).get_value(0, 0))
+        answer = unpack_texts(wire.call(statement, look_values(ask, uid), LOOK_TYPES).get_value(0, 0))
         known = known_of(answer, ask, writing=writing)
         if not ours or known.uid in (None, uid):
             return known

@@ -22,6 +22,7 @@ from backstay.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from backstay.hints import RUN_VERIFY
 
 BUSY_S = 15.0
 
@@ -167,11 +168,11 @@ def is_damage(error: apsw.Error) -> bool:
 def translate(error: apsw.Error, doing: str, *, committing: bool = False) -> BackstayError:
     """The Backstay error for one of SQLite's. `committing`: the sync may have failed after the log was written."""
     if is_damage(error):
-        return CorruptionError(f"{doing}: a page of the store is damaged", hint="run verify to see what is intact")
+        return CorruptionError(f"{doing}: a page of the store is damaged", hint=RUN_VERIFY)
     if isinstance(error, apsw.NotADBError):
         return FormatError(f"{doing}: this is not a Backstay store", hint="give the path of a store or of a new file")
     if isinstance(error, apsw.ConstraintError | apsw.MismatchError):
-        return CorruptionError(f"{doing}: rows contradict one another", hint="run verify to see what is intact")
+        return CorruptionError(f"{doing}: rows contradict one another", hint=RUN_VERIFY)
     if committing:
         message = f"{doing}: the storage failed at the last step, and it is not known whether it was recorded"
         return UnavailableError(message, hint="look before you try again")
@@ -193,6 +194,6 @@ def translated(doing: str) -> Iterator[None]:
     except apsw.Error as error:
         raise translate(error, doing) from error
     except UnicodeDecodeError as error:  # text in a row that is not text
-        raise CorruptionError(f"{doing}: a row of the store is damaged", hint="run verify") from error
+        raise CorruptionError(f"{doing}: a row of the store is damaged", hint=RUN_VERIFY) from error
     except (UnicodeEncodeError, OverflowError) as error:
         raise InvalidInputError(f"{doing}: no store can hold such a text or number") from error

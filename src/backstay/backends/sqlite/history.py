@@ -21,6 +21,7 @@ from backstay.backends.sqlite.views import (
     refuse_miscounted_names,
 )
 from backstay.errors import CorruptionError
+from backstay.hints import RUN_VERIFY
 from backstay.ids import MAX_SEQUENCE
 from backstay.port import CheckpointRow, Key, KeyframeRow, Kind, LaneRow, Records, Row, TagRow, Unreadable
 from backstay.port.row_codec import open_name
@@ -93,7 +94,7 @@ def state(connection: Connection, session: str, ref: str | int, *, salvage: bool
     keyframe: bytes | None = None
     for row in () if at is None else walk(connection, line, at, expected=line.name is not None):
         if isinstance(row, Unreadable) and not salvage:
-            raise CorruptionError(f"session {line.row.id!r}: {row.why}", hint="run verify")
+            raise CorruptionError(f"session {line.row.id!r}: {row.why}", hint=RUN_VERIFY)
         rows.append(row)
         keyframe = _keyframe(connection, line, row, salvage=salvage, without=without)
         if keyframe is not None:
@@ -117,7 +118,7 @@ def _keyframe(
         return None
     if found is None and not salvage:
         message = f"session {line.row.id!r}: the keyframe of checkpoint #{sequence} is missing"
-        raise CorruptionError(message, hint="run verify")
+        raise CorruptionError(message, hint=RUN_VERIFY)
     return None if found is None else open_body(found[0])
 
 

@@ -15,6 +15,7 @@ from backstay.backends.sqlite import schema
 from backstay.backends.sqlite.connections import Connection
 from backstay.backends.sqlite.schema import Entry, lead
 from backstay.errors import CorruptionError
+from backstay.hints import RUN_VERIFY
 from backstay.port import CallKey, CallRow, JournalKey, Unreadable, numbered
 from backstay.port.row_codec import open_call, pack
 
@@ -88,7 +89,7 @@ def count_under(connection: Connection, sid: int, at: JournalKey) -> int:
         return 0
     last: Any = connection.execute(_LAST, _bounds(number)).fetchall()[0][0]
     if last is None:
-        raise CorruptionError("journaled calls are missing", hint="run verify to see what is intact")
+        raise CorruptionError("journaled calls are missing", hint=RUN_VERIFY)
     return int(last & _LAST_N) + 1
 
 

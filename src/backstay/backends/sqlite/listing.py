@@ -10,6 +10,7 @@ from backstay.backends.sqlite import schema
 from backstay.backends.sqlite.connections import Connection
 from backstay.backends.sqlite.views import beyond, open_body, refuse_lost_index
 from backstay.errors import CorruptionError
+from backstay.hints import RUN_VERIFY
 from backstay.port import FoundLane, LaneQuery, LaneRow, SessionQuery, SessionRow, Sizes, live_lanes
 from backstay.port.lease import clock_us
 from backstay.port.row_codec import open_name, open_session
@@ -93,15 +94,15 @@ def _columns(sid: int, *columns: Any) -> tuple[int, str, bytes]:
 def open_line(id_: Any, touched: Any, body: Any) -> SessionRow:
     """A session's line from its columns, hidden or not."""
     if not isinstance(id_, str):
-        raise CorruptionError("the line of a session is damaged", hint="run verify")
+        raise CorruptionError("the line of a session is damaged", hint=RUN_VERIFY)
     row = open_session(open_body(body), id_=id_, hidden=None)
     if row.touched != touched:
-        raise CorruptionError(f"the line of session {id_!r} does not agree with its index", hint="run verify")
+        raise CorruptionError(f"the line of session {id_!r} does not agree with its index", hint=RUN_VERIFY)
     return row
 
 
 def _stray(sid: int) -> CorruptionError:
-    return CorruptionError(f"the index of sessions leads to number {sid}, which is not there", hint="run verify")
+    return CorruptionError(f"the index of sessions leads to number {sid}, which is not there", hint=RUN_VERIFY)
 
 
 def _matches(row: SessionRow, query: SessionQuery) -> bool:
@@ -130,7 +131,7 @@ def lanes(connection: Connection, query: LaneQuery) -> list[FoundLane]:
             lines[sid] = open_line(*line)
         lane = None if body is None else open_name(open_body(body), uid=lines[sid].uid, name=name)
         if not isinstance(lane, LaneRow) or marks_of(lane) != marks:
-            raise CorruptionError(f"the index of branches leads to {name!r}, which is another", hint="run verify")
+            raise CorruptionError(f"the index of branches leads to {name!r}, which is another", hint=RUN_VERIFY)
         if not lines[sid].hidden:
             live = lane.name in live_lanes([lane], now_us=now_us, wall_us=wall_us)
             found.append(FoundLane(lines[sid], lane, live))

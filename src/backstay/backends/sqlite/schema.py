@@ -22,6 +22,7 @@ from typing import Any
 import apsw
 
 from backstay.errors import CorruptionError, FormatError
+from backstay.hints import RUN_VERIFY
 from backstay.port import Features, LaneRow, SessionRow, TagRow, refuse_unknown
 from backstay.port.rows import marks_of
 
@@ -104,7 +105,7 @@ def meta(connection: apsw.Connection, *, writing: bool = False) -> dict[str, int
     """What the store says of itself; FormatError if it uses what this version does not know."""
     found: dict[Any, Any] = dict(connection.execute(_META))
     if not found.keys() >= {"read", "write"} or not all([type(value) is int for value in found.values()]):
-        raise CorruptionError("the store does not say what it needs", hint="run verify")
+        raise CorruptionError("the store does not say what it needs", hint=RUN_VERIFY)
     features = Features(found["read"], found["write"])
     refuse_unknown(features, writing=writing)
     return found

@@ -15,7 +15,8 @@ from backstay.backends.sqlite.listing import open_line
 from backstay.backends.sqlite.schema import Entry, child_entries, lead, line_entries, name_entries, sequence_in
 from backstay.backends.sqlite.views import Line, open_body
 from backstay.errors import CorruptionError
-from backstay.model import Problem
+from backstay.hints import REPAIR, RUN_VERIFY
+from backstay.model import Problem, counted
 from backstay.port import SessionRow
 from backstay.port.row_codec import foreign_id, open_name
 
@@ -60,7 +61,7 @@ def sweep_some(connection: Connection) -> bool:
     # Where references were lost with a page, blobs that are needed would seem not to be.
     ((rows, entries),) = connection.execute(_COUNT_REFS).fetchall()
     if rows != entries:
-        raise CorruptionError("the references to blobs do not agree with their index", hint="run verify")
+        raise CorruptionError("the references to blobs do not agree with their index", hint=RUN_VERIFY)
     connection.execute(_SWEEP, (_SWEEP_BLOBS,))
     return connection.changes() == _SWEEP_BLOBS
 
@@ -103,7 +104,7 @@ def repair(connection: Connection) -> list[str]:
     """Make the index agree with the rows it leads to."""
     astray, missing = _compare(connection)
     lead(connection, drop=astray, put=missing)
-    return [f"{len(astray | missing)} entries of the index were mended"] if astray or missing else []
+    return [f"mended {counted(len(astray | missing), 'entry')} of the index"] if astray or missing else []
 
 
 def _compare(connection: Connection) -> tuple[set[Entry], set[Entry]]:
@@ -165,16 +166,16 @@ def check(connection: Connection) -> list[Problem]:
     try:
         faults = connection.execute("PRAGMA integrity_check(100)").fetchall()
         if faults != [("ok",)]:
-            what = f"{len(faults)} faults in the structure of the file"
+            what = f"{counted(len(faults), 'fault')} in the structure of the file"
             problems.append(Problem(what=what, remedy="copy what is intact with export"))
         for table, what, sql in _STRAYS:
             count: Any = connection.execute(f"SELECT count(*) {sql}").fetchall()[0][0] if connection.has(table) else 0
             if count:
-                problems.append(Problem(what=f"{count} {what}"))
+                problems.append(Problem(what=f"{what}: {count:,}"))
         astray, missing = _compare(connection)
         if astray or missing:
-            what = f"{len(astray | missing)} entries of the index do not agree with its rows"
-            problems.append(Problem(what=what, cost="rows may not be found", remedy="verify(repair=True)"))
+            what = f"the index disagrees with its rows in {counted(len(astray | missing), 'entry')}"
+            problems.append(Problem(what=what, cost="rows may not be found", remedy=REPAIR))
     except apsw.Error as error:
         if not is_damage(error):
             raise

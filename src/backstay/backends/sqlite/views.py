@@ -12,7 +12,9 @@ from backstay.backends.sqlite import journals, schema
 from backstay.backends.sqlite.connections import Connection, is_damage
 from backstay.backends.sqlite.schema import key_of
 from backstay.errors import CorruptionError
+from backstay.hints import REPAIR, RUN_VERIFY
 from backstay.ids import MAX_SEQUENCE, sequence_of
+from backstay.model import counted
 from backstay.port import Ask, CheckpointRow, JournalKey, LaneRow, SessionRow, TagRow, Unreadable, View, live_lanes
 from backstay.port.lease import clock_us
 from backstay.port.row_codec import open_checkpoint, open_name, open_session
@@ -101,10 +103,10 @@ def find_line(connection: Connection, id_: str, *, hidden: bool = False, name: s
         return None
     sid, touched, body, marks, named = found
     if body is None:
-        raise CorruptionError(f"the line of session {id_!r} is missing", hint="run verify")
+        raise CorruptionError(f"the line of session {id_!r} is missing", hint=RUN_VERIFY)
     row = open_session(open_body(body), id_=id_, hidden=hidden)
     if row.touched != touched:
-        raise CorruptionError(f"the line of session {id_!r} does not agree with its index", hint="run verify")
+        raise CorruptionError(f"the line of session {id_!r} does not agree with its index", hint=RUN_VERIFY)
     return Line(sid, row, None if named is None or name is None else _open_name(row, name, marks, named))
 
 
@@ -118,13 +120,13 @@ def refuse_lost_index(connection: Connection) -> None:
         known = shapes == [int, int, str, bytes]
         known &= connection.execute(_LEADS, (last[0], schema.SHOWN, schema.HIDDEN)).fetchall() == [(1,)]
     if not known:
-        raise CorruptionError("the index of sessions is damaged", hint="run verify(repair=True)")
+        raise CorruptionError("the index of sessions is damaged", hint=REPAIR)
 
 
 def open_body(value: Any) -> bytes:
     """The bytes of a row's body; a column of another type is a row of another table, where pages were exchanged."""
     if type(value) is not bytes:
-        raise CorruptionError("a row of the store is damaged", hint="run verify to see what is intact")
+        raise CorruptionError("a row of the store is damaged", hint=RUN_VERIFY)
     return value
 
 
@@ -140,7 +142,7 @@ def beyond(start: str) -> str | bytes:
 def _open_name(session: SessionRow, name: str, marks: Any, body: Any) -> LaneRow | TagRow:
     row = open_name(open_body(body), uid=session.uid, name=name)
     if marks != (marks_of(row) if isinstance(row, LaneRow) else 0):
-        raise CorruptionError(f"the row of {name!r} does not agree with its index", hint="run verify")
+        raise CorruptionError(f"the row of {name!r} does not agree with its index", hint=RUN_VERIFY)
     return row
 
 
@@ -175,7 +177,7 @@ def refuse_miscounted_names(connection: Connection, line: Line) -> None:
 
 
 def _names_missing(session: SessionRow) -> CorruptionError:
-    return CorruptionError(f"session {session.id!r} has other names than it counts", hint="run verify")
+    return CorruptionError(f"session {session.id!r} has other names than it counts", hint=RUN_VERIFY)
 
 
 # checkpoints
@@ -203,10 +205,11 @@ def open_found(line: Line, sequence: int, parent: Any, body: Any) -> CheckpointR
 
 def refuse_miscount(connection: Connection, line: Line, count_by: str = _COUNT_RISING) -> None:
     """CorruptionError if a checkpoint that seems absent was not deleted, but lost."""
-    (count,) = connection.execute(count_by, (key_of(line.sid, 0), key_of(line.sid, MAX_SEQUENCE))).fetchall()[0]
+    counts: Any = connection.execute(count_by, (key_of(line.sid, 0), key_of(line.sid, MAX_SEQUENCE))).fetchall()
+    count = counts[0][0]
     if not line.row.hidden and count != line.row.checkpoints:
-        message = f"session {line.row.id!r} has {count} checkpoints and counts {line.row.checkpoints}"
-        raise CorruptionError(message, hint="run verify to see what is intact")
+        message = f"session {line.row.id!r}: it has {counted(count, 'checkpoint')} and counts {line.row.checkpoints}"
+        raise CorruptionError(message, hint=RUN_VERIFY)
 
 
 def _heads(view: View) -> list[int]:
@@ -246,7 +249,9 @@ def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View, wante
 def _foreign(connection: Connection, line: Line, id_: str, sequence: int) -> CheckpointRow | Unreadable:
     row = find_checkpoint(connection, line, sequence)
     if row is None or (isinstance(row, CheckpointRow) and row.id != id_):
-        raise CorruptionError(f"session {line.row.id!r}: checkpoint {id_!r} is not where its index says", hint="verify")
+        raise CorruptionError(
+            f"session {line.row.id!r}: checkpoint {id_!r} is not where its index says", hint=RUN_VERIFY
+        )
     return row
 
 

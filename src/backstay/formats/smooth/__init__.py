@@ -7,7 +7,7 @@ exact, wins. Times come first, then iterations, then how much was said: saves wi
 from __future__ import annotations
 
 from backstay.formats.exporter import Exporter
-from backstay.formats.model import MAIN, FoundSession, Point, Reading, arrange
+from backstay.formats.model import MAIN, FoundPoint, FoundSession, Reading, arrange
 from backstay.formats.smooth import branchable, database, files
 from backstay.formats.smooth.talk import find_pending
 from backstay.formats.source import Parts, Source
@@ -39,7 +39,7 @@ def _is_ours(source: Source, home: Parts) -> bool:
 
 def read(source: Source, reading: Reading) -> None:
     """Every checkpoint that is intact."""
-    agents: dict[str, dict[str, Point]] = {}
+    agents: dict[str, dict[str, FoundPoint]] = {}
     for home in _homes(source) or [()]:
         for entry in source.entries(*home):
             if entry.kind == "file" and database.is_sqlite(source, entry):
@@ -59,7 +59,7 @@ def read(source: Source, reading: Reading) -> None:
             reading.sessions.append(found)
 
 
-def _merge(agents: dict[str, dict[str, Point]], more: list[tuple[str, Point]]) -> None:
+def _merge(agents: dict[str, dict[str, FoundPoint]], more: list[tuple[str, FoundPoint]]) -> None:
     for agent, point in more:
         points = agents.setdefault(agent, {})
         there = points.get(point.id)

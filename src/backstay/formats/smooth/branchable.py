@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from backstay.formats.dialect import DamagedError, nanoseconds, parse_object
-from backstay.formats.model import Given, Point, Reading, arrange
+from backstay.formats.model import FoundPoint, GivenFields, Reading, arrange
 from backstay.formats.smooth.talk import NAME
 from backstay.formats.source import Entry, Source
 from backstay.model import StateDict
@@ -42,7 +42,7 @@ def read(source: Source, entry: Entry, reading: Reading) -> None:
     """A session, every entry a checkpoint."""
     try:
         first, *lines = source.read(entry.parts).split(b"\n")
-        told = Given(parse_object(first))
+        told = GivenFields(parse_object(first))
         if told.text("type") != "session_meta":
             raise DamagedError("its first line is not that of a session")
         session, head = told.text("id"), told.maybe_text("current_head")
@@ -50,7 +50,7 @@ def read(source: Source, entry: Entry, reading: Reading) -> None:
         reading.trouble(entry.shown, damage)
         return
     tree = _Tree()
-    points: list[Point] = []
+    points: list[FoundPoint] = []
     for number, line in enumerate(lines, 2):
         if line.strip():
             where = f"{entry.shown}:{number}"
@@ -71,11 +71,11 @@ def read(source: Source, entry: Entry, reading: Reading) -> None:
         reading.note(entry.shown, "it holds no entry")
 
 
-def _point(tree: _Tree, line: bytes, where: str, number: int) -> Point:
-    given = Given(parse_object(line))
+def _point(tree: _Tree, line: bytes, where: str, number: int) -> FoundPoint:
+    given = GivenFields(parse_object(line))
     id_, parent, at = given.text("id"), given.maybe_text("parent_id"), given.text("timestamp")
     message = given.object("message")
-    told = Given(message, "message.")
+    told = GivenFields(message, "message.")
     told.text("role")
     told.text("content")
     if id_ in tree.messages:
@@ -86,7 +86,7 @@ def _point(tree: _Tree, line: bytes, where: str, number: int) -> Point:
     if given.rest():
         kept["more"] = given.rest()
     # A line stands behind all that it could refer to: that is the order, whatever the clock said.
-    return Point(
+    return FoundPoint(
         id=id_,
         order=(number,),
         at_us=at_ns // 1000,

@@ -14,9 +14,9 @@ from typing import Any
 import apsw
 
 from backstay.errors import UnavailableError
-from backstay.formats.dialect import AFTER_LAST_SECOND, DamagedError, Writer, has_plus, parse, parse_object
+from backstay.formats.dialect import AFTER_LAST_SECOND, DamagedError, JsonWriter, has_plus, parse, parse_object
 from backstay.formats.exporter import Exporter, micros, own
-from backstay.formats.model import Point, Reading
+from backstay.formats.model import FoundPoint, Reading
 from backstay.formats.smooth.talk import (
     HAS_EXPONENT,
     NAME,
@@ -28,7 +28,7 @@ from backstay.formats.smooth.talk import (
 )
 from backstay.formats.source import Entry, Source
 from backstay.formats.target import Target, safe_parts
-from backstay.model import Checkpoint, StateDict
+from backstay.model import Checkpoint, StateDict, counted
 
 _MAGIC = b"SQLite format 3\0"
 _TABLE = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'checkpoints'"
@@ -63,9 +63,9 @@ def recognise(source: Source, entry: Entry) -> bool:
     return any(b"checkpoints" in start and b"conversation" in start for start in starts)
 
 
-def read(source: Source, entry: Entry, reading: Reading) -> list[tuple[str, Point]]:
+def read(source: Source, entry: Entry, reading: Reading) -> list[tuple[str, FoundPoint]]:
     """The rows of a database, each with its agent."""
-    found: list[tuple[str, Point]] = []
+    found: list[tuple[str, FoundPoint]] = []
     try:
         connection = _connection(source, entry)
         have = {row[1] for row in connection.execute("PRAGMA table_info(checkpoints)")}
@@ -80,11 +80,11 @@ def read(source: Source, entry: Entry, reading: Reading) -> list[tuple[str, Poin
     except DamagedError as damage:
         reading.trouble(entry.shown, damage)
     except apsw.Error as error:
-        reading.trouble(entry.shown, f"it is damaged: {error}; {len(found)} rows before that were taken")
+        reading.trouble(entry.shown, f"it is damaged: {error}; taken before that: {counted(len(found), 'row')}")
     return found
 
 
-def _point(source: Source, entry: Entry, row: Any, where: str) -> tuple[str, Point]:
+def _point(source: Source, entry: Entry, row: Any, where: str) -> tuple[str, FoundPoint]:
     rowid, id_, agent, iteration, data, metadata, seconds = row
     if not (type(id_) is str and type(agent) is str and type(iteration) is int and type(seconds) is int):
         raise DamagedError("its columns hold other things than smooth writes")
@@ -177,7 +177,7 @@ def write(exporter: Exporter, target: Target, name: str) -> None:
 
 def _row(exporter: Exporter, checkpoint: Checkpoint) -> tuple[Any, ...]:
     kept = own(checkpoint, NAME)
-    writer = Writer(plus=kept.get("plus", True))
+    writer = JsonWriter(plus=kept.get("plus", True))
     return (
         kept.get("id", checkpoint.id),
         exporter.session,

@@ -6,9 +6,9 @@ import re
 from hashlib import sha256
 from itertools import islice
 
-from backstay.formats.dialect import DamagedError, Writer, has_plus, nanoseconds, parse, parse_object, time_text
+from backstay.formats.dialect import DamagedError, JsonWriter, has_plus, nanoseconds, parse, parse_object, time_text
 from backstay.formats.exporter import Exporter, micros, own
-from backstay.formats.model import Given, Point, Reading
+from backstay.formats.model import FoundPoint, GivenFields, Reading
 from backstay.formats.smooth.talk import (
     HAS_EXPONENT,
     NAME,
@@ -44,9 +44,9 @@ def _text(quoted: bytes) -> str:
         return ""
 
 
-def read(source: Source, folder: Entry, top: int, reading: Reading) -> list[tuple[str, Point]]:
+def read(source: Source, folder: Entry, top: int, reading: Reading) -> list[tuple[str, FoundPoint]]:
     """The checkpoints of a folder, each with its agent."""
-    found: list[tuple[str, Point]] = []
+    found: list[tuple[str, FoundPoint]] = []
     for entry in source.walk(*folder.parts):
         if entry.kind == "link":
             reading.trouble(entry.shown, "it is a link, which is not followed")
@@ -60,9 +60,9 @@ def read(source: Source, folder: Entry, top: int, reading: Reading) -> list[tupl
     return found
 
 
-def _point(source: Source, entry: Entry, top: int) -> tuple[str, Point]:
+def _point(source: Source, entry: Entry, top: int) -> tuple[str, FoundPoint]:
     data = source.read(entry.parts)
-    given = Given(parse_object(data))
+    given = GivenFields(parse_object(data))
     id_, agent, created = given.text("id"), given.text("agent_id"), given.text("created_at")
     wanted = f"{agent}/{id_}.json"
     if not same_name("/".join(entry.parts[top:]), wanted):
@@ -109,7 +109,7 @@ def write(exporter: Exporter, target: Target) -> None:
             **kept.get("more", {}),
         }
         parts = safe_parts(f"{exporter.session}/{id_}", "a checkpoint called", tail=".json")
-        target.write(parts, Writer(plus=kept.get("plus", True)).pretty(record))
+        target.write(parts, JsonWriter(plus=kept.get("plus", True)).pretty(record))
     if not exporter.is_all():
         exporter.note("smooth has no branches: only the branch asked for was written")
     target.settle(*folder)

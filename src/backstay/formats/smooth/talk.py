@@ -8,7 +8,7 @@ from typing import Any
 
 from backstay.formats.dialect import DamagedError, Sorted, nanoseconds, time_text
 from backstay.formats.exporter import Exporter, arguments_of, jsonable, made_uuid, micros, own, text_of
-from backstay.formats.model import Given, PendingCall, Point
+from backstay.formats.model import FoundPoint, GivenFields, PendingCall
 from backstay.model import Checkpoint, StateDict
 
 NAME = "smooth"
@@ -22,11 +22,11 @@ _MAX_ITERATION = 2**32
 
 def check_conversation(value: Any) -> dict[str, Any]:
     """A conversation, or DamagedError."""
-    given = Given(value if isinstance(value, dict) else {}, "conversation.")
+    given = GivenFields(value if isinstance(value, dict) else {}, "conversation.")
     given.text("id")
     given.whole("max_context_tokens", low=0)
     for message in given.items("messages"):
-        told = Given(message if isinstance(message, dict) else {}, "messages: ")
+        told = GivenFields(message if isinstance(message, dict) else {}, "messages: ")
         told.text("id")
         if told.text("role") not in _ROLES:
             raise DamagedError(f"messages: role is {told.text('role')[:40]!r}, which is none")
@@ -35,7 +35,7 @@ def check_conversation(value: Any) -> dict[str, Any]:
         told.maybe_text("tool_call_id")
         calls = told.maybe("tool_calls")
         for call in calls if isinstance(calls, list) else []:
-            asked = Given(call if isinstance(call, dict) else {}, "tool_calls: ")
+            asked = GivenFields(call if isinstance(call, dict) else {}, "tool_calls: ")
             asked.text("id")
             asked.text("name")
             asked.value("arguments")
@@ -54,7 +54,7 @@ def make_point(
     where: str,
     tie: int,
     load: Callable[[], StateDict],
-) -> Point:
+) -> FoundPoint:
     """A checkpoint as Backstay keeps it. Its metadata still lacks how its time was written."""
     if not 0 <= iteration < _MAX_ITERATION:
         raise DamagedError(f"iteration is {iteration}, which cannot be")
@@ -69,7 +69,7 @@ def make_point(
     more = {key: value for key, value in conversation.items() if key not in ("id", "messages", "max_context_tokens")}
     if more:
         kept["conversation"] = more
-    return Point(
+    return FoundPoint(
         id=id_,
         order=(at_ns // 10**9, at_ns % 10**9, iteration, len(conversation["messages"]), tie, id_),
         at_us=at_ns // 1000,

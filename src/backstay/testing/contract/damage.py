@@ -54,7 +54,7 @@ LOST = {6: {6, 7, 8}, 5: {5, 6, 7, 8}, 10: {10}}  # what rests on a checkpoint, 
 every_change = pytest.mark.parametrize("change", CHANGES)
 
 
-class World:
+class DamageTrial:
     """Two sessions, and what each verb said of the first before it was damaged."""
 
     def __init__(self, backend: Backend) -> None:
@@ -129,7 +129,7 @@ class DamageContract(Hooks):
     def test_w10_a_damaged_checkpoint_costs_the_states_up_to_the_next_keyframe(
         self, backend: Backend, sequence: int, change: str
     ) -> None:
-        world, lost = World(backend), LOST[sequence]
+        world, lost = DamageTrial(backend), LOST[sequence]
         backend = self.harmed(backend, Kind.CHECKPOINT, sequence, change)
         assert world.readable(backend) >= set(world.states) - lost
         assert sequence == 5 or not world.readable(backend) & lost, "only a keyframe may lead around it"
@@ -144,7 +144,7 @@ class DamageContract(Hooks):
 
     @every_change
     def test_w10_a_damaged_keyframe_never_gives_a_wrong_state(self, backend: Backend, change: str) -> None:
-        world = World(backend)
+        world = DamageTrial(backend)
         backend = self.harmed(backend, Kind.KEYFRAME, 5, change)
         assert world.readable(backend) >= {1, 2, 3, 4, 9, 10}
         for sequence in (5, 6, 7, 8):  # there is a way around it
@@ -153,7 +153,7 @@ class DamageContract(Hooks):
 
     @every_change
     def test_w10_a_damaged_blob_costs_the_states_that_need_it(self, backend: Backend, change: str) -> None:
-        world = World(backend)
+        world = DamageTrial(backend)
         digests = set(backend.state(SESSION, 8).blobs) - set(backend.state(SESSION, 7).blobs)
         if not self.harm_blob(backend, digests.pop(), CHANGES[change]):
             pytest.skip(f"a blob of this backend cannot be {change}")
@@ -168,7 +168,7 @@ class DamageContract(Hooks):
     def test_w10_a_damaged_name_is_an_error_and_not_a_missing_name(
         self, backend: Backend, name: str, change: str
     ) -> None:
-        world = World(backend)
+        world = DamageTrial(backend)
         backend = self.harmed(backend, Kind.NAME, name, change)
         for ask in (Ask(SESSION, names=(name,)), Ask(SESSION, names=EVERY)):
             with pytest.raises(CorruptionError):
@@ -182,7 +182,7 @@ class DamageContract(Hooks):
 
     @every_change
     def test_w10_a_damaged_session_is_an_error_and_not_a_missing_session(self, backend: Backend, change: str) -> None:
-        world = World(backend)
+        world = DamageTrial(backend)
         backend = self.harmed(backend, Kind.SESSION, SESSION, change)
         if change == "removed":  # what no row names any more cannot be missed by a read, but must be by a check
             view = gently(lambda: backend.read(Ask(SESSION)))
@@ -202,7 +202,7 @@ class DamageContract(Hooks):
 
     @every_change
     def test_w10_a_damaged_call_is_never_taken_for_one_that_was_not_made(self, backend: Backend, change: str) -> None:
-        world = World(backend)
+        world = DamageTrial(backend)
         backend = self.harmed(backend, Kind.CALL, (world.run, 10, 1), change)
         view: View | None = gently(lambda: backend.read(Ask(SESSION, names=("main",), pending=("main",))))
         if view is not None:
@@ -223,7 +223,7 @@ class DamageContract(Hooks):
 
     @every_change
     def test_w10_a_damaged_call_that_was_taken_in_costs_itself_alone(self, backend: Backend, change: str) -> None:
-        world = World(backend)
+        world = DamageTrial(backend)
         assert world.took is not None
         at = (world.took.run, world.took.journal)
         backend = self.harmed(backend, Kind.CALL, (*at, 0), change)
@@ -234,7 +234,7 @@ class DamageContract(Hooks):
 
     @pytest.mark.parametrize("kind", [Kind.CHECKPOINT, Kind.KEYFRAME, Kind.NAME, Kind.CALL])
     def test_w10_a_row_in_the_place_of_another_is_damage(self, backend: Backend, kind: Kind) -> None:
-        world = World(backend)
+        world = DamageTrial(backend)
         places: dict[Kind, tuple[Key, Key]] = {
             Kind.CHECKPOINT: (6, 7),
             Kind.KEYFRAME: (5, 9),
@@ -258,7 +258,7 @@ class DamageContract(Hooks):
 
     @pytest.mark.parametrize("change", ["an early byte", "removed"])
     def test_salvage_has_a_place_for_every_row(self, backend: Backend, change: str) -> None:
-        World(backend)
+        DamageTrial(backend)
         backend = self.harmed(backend, Kind.CHECKPOINT, 6, change)
         with pytest.raises(CorruptionError):
             backend.state(SESSION, 8)
@@ -270,7 +270,7 @@ class DamageContract(Hooks):
     @pytest.mark.parametrize("kind", [Kind.CHECKPOINT, Kind.KEYFRAME, Kind.CALL])
     @pytest.mark.parametrize("change", ["an early byte", "removed"])
     def test_a_damaged_session_can_be_taken_away(self, backend: Backend, kind: Kind, change: str) -> None:
-        world = World(backend)
+        world = DamageTrial(backend)
         places: dict[Kind, Key] = {Kind.CHECKPOINT: 6, Kind.KEYFRAME: 5, Kind.CALL: (world.run, 10, 0)}
         backend = self.harmed(backend, kind, places[kind], change)
         row = gently(lambda: hide(backend))

@@ -31,7 +31,7 @@ _changes = st.lists(CHANGES, min_size=1, max_size=3)
 
 
 @dataclass
-class Point:
+class ModelPoint:
     """A checkpoint as the model knows it."""
 
     state: StateDict
@@ -56,14 +56,14 @@ class Unfinished:
 
 
 @dataclass
-class History:
+class ModelHistory:
     """A session as the model knows it.
 
     `calls` is those that no checkpoint took in, by the branch and the checkpoint that they were made on: pending where
     the branch stands there now, parked elsewhere. `taken` is the others, by who took them in.
     """
 
-    points: dict[str, Point] = field(default_factory=dict)
+    points: dict[str, ModelPoint] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
     undos: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class History:
         self.written += 1
         assert made.parent_id == parent
         assert made.sequence == self.written
-        self.points[made.id] = Point(copy.deepcopy(state), parent, parent)
+        self.points[made.id] = ModelPoint(copy.deepcopy(dict(state)), parent, parent)
         self.branches[branch] = made.id
 
     def remove(self, id_: str) -> None:
@@ -115,6 +115,8 @@ class History:
         for name, head in self.branches.items():
             if head == id_ and gone.link is not None:
                 self.branches[name] = gone.link
+                if self.undos.get(name) == gone.link:  # the restore itself is gone: there is nothing left to undo
+                    del self.undos[name]
         self.undos = {name: target for name, target in self.undos.items() if target != id_}
         self.calls = {place: made for place, made in self.calls.items() if place[1] != id_}
         self.taken.pop(id_, None)
@@ -137,7 +139,7 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(prefix="backstay-machine-")
         self.store = self._open()
-        self.model: dict[str, History] = {}
+        self.model: dict[str, ModelHistory] = {}
         self.sessions: dict[str, Session] = {}
 
     def _open(self) -> Store:
@@ -159,11 +161,11 @@ class Histories(RuleBasedStateMachine):
 
     def _check(self, session: Session, ref: str, name: str, id_: str) -> None:
         loaded, true = session.load(ref), self.model[name].points[id_].state
-        assert exactly_equal(loaded, true), f"{ref} gives {loaded!r} instead of {true!r}"
+        assert exactly_equal(dict(loaded), dict(true)), f"{ref} gives {loaded!r} instead of {true!r}"
 
     @property
-    def _history(self) -> History:
-        return self.model.get(SESSIONS[0]) or History()
+    def _history(self) -> ModelHistory:
+        return self.model.get(SESSIONS[0]) or ModelHistory()
 
     def _points(self) -> int:
         return len(self._history.points)
@@ -179,7 +181,7 @@ class Histories(RuleBasedStateMachine):
         self._commit(SESSIONS[0], "main", changes, 0)
 
     def _commit(self, name: str, branch: str, changes: list[Change], base: int) -> None:
-        history = self.model.setdefault(name, History())
+        history = self.model.setdefault(name, ModelHistory())
         state = copy.deepcopy(history.points[history.pick(base)].state) if history.points else {}
         for change in changes:
             apply(change, state)

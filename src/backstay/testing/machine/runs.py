@@ -30,7 +30,7 @@ from backstay.rules import runs
 from backstay.run import Run
 from backstay.run.options import digest_of
 from backstay.sealing import pack_value
-from backstay.testing.machine.histories import SESSIONS, Histories, History, Made, Unfinished
+from backstay.testing.machine.histories import SESSIONS, Histories, Made, ModelHistory, Unfinished
 
 _NAME, _COPY = "tool", "a copy"
 _NOW_US = 1_700_000_000_000_000
@@ -276,7 +276,7 @@ class Runs(Histories):
 
     # what always holds
 
-    def _check_calls(self, session: Session, history: History, ids: list[str]) -> None:
+    def _check_calls(self, session: Session, history: ModelHistory, ids: list[str]) -> None:
         for branch in history.branches:
             assert _told(session.calls(branch, pending=True)) == _known(history.pending(branch))
         for id_ in ids:

@@ -1,4 +1,4 @@
-"""Asking before something is changed: `-y`, or a yes at a terminal. Where nobody can answer, nobody is asked."""
+"""Confirmation before something is changed: `-y`, or a yes at a terminal. Without a terminal nothing is asked."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ json_option: Callable[[Decorated], Decorated] = click.option(
 )
 
 
-class Line(click.Command):
+class Command(click.Command):
     """A command with examples, whose arguments may begin with a dash."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), shape: str = "", **settings: Any) -> None:

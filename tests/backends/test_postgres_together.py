@@ -1,0 +1,290 @@
+"""Many who write to one PostgreSQL at once: threads of one process, processes, and those who are interrupted."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from backstay.backends.postgres import pool, protocol, writing
+from backstay.backends.postgres.faults import fault_of
+from backstay.port import Ask, Batch, BlobsAbsentError, Kind, LaneRow, View
+from backstay.testing.author import SESSION, Author, Runner, fork
+from backstay.testing.contract.handmade import blob, checkpoint, drop, put, together
+from tests.backends.proxy import eventually
+from tests.backends.round_trips import Pair, Trips, pair, trips, warm
+
+__all__ = ["pair", "trips"]
+
+
+# many at once
+
+
+def test_sixteen_threads_of_one_run_share_round_trips_and_refuse_nobody(pair: Pair, trips: Trips) -> None:
+    one, two = pair
+    warm(one)
+    run = Runner(one)
+    before = len(trips.sent)
+
+    def act(_me: int) -> None:
+        for _ in range(5):
+            run.call()
+
+    together(act, 16)
+    assert len(trips.sent) - before < 80, "160 journal writes"
+    calls = two.read(Ask(SESSION, names=("main",), pending=("main",))).pending["main"]
+    assert len(calls) == 80
+    assert {call.status for call in calls if not isinstance(call, str)} == {"done"}  # type: ignore[union-attr]
+
+
+def test_a_write_that_misses_again_and_again_takes_the_lock(pair: Pair, trips: Trips) -> None:
+    one, two = pair
+    put(one, LaneRow("main"))
+    tries = 0
+
+    def decide(view: View) -> Batch:
+        nonlocal tries
+        tries += 1
+        if tries <= 3:  # somebody is always faster, until the session is locked
+            beaten = threading.Thread(target=put, args=(two, LaneRow("main", token=tries)))
+            beaten.start()
+            beaten.join(0.5)
+        return Batch((msgspec.structs.replace(view.lanes["main"], crashes=view.lanes["main"].token),))
+
+    one.write(Ask(SESSION, names=("main",)), decide)
+    assert tries == 3
+    assert any([b"hold_2" in said for said in trips.sent])
+    assert eventually(lambda: two.read(Ask(SESSION, names=("main",))).lanes["main"].token == 3)
+
+
+def test_a_process_that_stands_still_with_the_lock_loses_it_and_writes_once(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "IDLE_S", 0.2)
+    one, two = pair
+    put(one, LaneRow("main"))
+    slept: list[float] = []
+    tries = 0
+
+    def decide(view: View) -> Batch:
+        nonlocal tries
+        tries += 1
+        if tries <= 2:
+            put(two, LaneRow("main", token=tries))
+        elif not slept:  # it has the lock by now
+            started = time.monotonic()
+            put(two, LaneRow("main", token=9))
+            slept.append(time.monotonic() - started)
+        return Batch((msgspec.structs.replace(view.lanes["main"], crashes=view.lanes["main"].token),))
+
+    one.write(Ask(SESSION, names=("main",)), decide)
+    assert 0.1 < slept[0] < 5
+    lane = two.read(Ask(SESSION, names=("main",))).lanes["main"]
+    assert (lane.token, lane.crashes) == (9, 9)
+
+
+COMMITTER = """
+import json, sys, random
+from backstay.backends.postgres import PostgresBackend
+from backstay.errors import ConflictError
+from backstay.testing.author import Author
+backend = PostgresBackend(sys.argv[1], schema=sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
+won = []
+for number in range(25):
+    author = Author(backend).stand_on_head()
+    while True:
+        try:
+            won.append(author.commit({"by": sys.argv[3], "number": number}).sequence)
+            break
+        except ConflictError:
+            author.stand_on_head()
+    own = Author(backend, branch=sys.argv[3]).stand_on_head()
+    own.commit({"own": number})
+print(json.dumps(won), flush=True)
+"""
+
+
+def test_processes_that_race_for_one_head_lose_no_turn(pair: Pair, postgres_url: str) -> None:
+    one, two = pair
+    first = Author(one).grow(1)[0]
+    for name in "abc":
+        fork(one, SESSION, first, name)
+    command = [sys.executable, "-c", COMMITTER, postgres_url, one.schema]
+    workers = [
+        subprocess.Popen([*command, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for name in "abc"
+    ]
+    try:
+        for worker in workers:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "ready\n"
+        won = []
+        for worker in workers:
+            assert worker.stdin is not None
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+        for worker in workers:
+            assert worker.stdout is not None
+            won += json.loads(worker.stdout.readline())
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+    rows = two.scan(SESSION, Kind.CHECKPOINT, limit=999)
+    assert len(rows) == 1 + 75 + 75
+    head = two.read(Ask(SESSION, names=("main",))).lanes["main"].head
+    assert head is not None
+    line = [row.sequence for row in two.ancestors(SESSION, head.sequence, limit=999) if not hasattr(row, "why")]
+    assert sorted(won) == sorted(line)[1:]
+    assert not list(two.check())
+
+
+# blobs
+
+
+def test_blobs_that_come_and_go_at_once_are_there_exactly_as_long_as_they_are_needed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = dict([blob(number) for number in range(4)])
+    faults: list[str | None] = []
+
+    def judged(error: psycopg.Error, *, broken: bool) -> Any:
+        faults.append(error.sqlstate)
+        return fault_of(error, broken=broken)
+
+    monkeypatch.setattr(writing, "fault_of", judged)
+
+    def act(me: int) -> None:
+        chance = random.Random(me)
+        backend, session = pair[me % 2], f"session {me}"
+        for _ in range(30):
+            refs = tuple(chance.sample(sorted(shared), 3))
+            put(backend, checkpoint(1, refs=refs), session=session, blobs={ref: shared[ref] for ref in refs})
+            if chance.random() < 0.5:
+                drop(backend, (Kind.CHECKPOINT, 1), session=session)
+
+    together(act, 6)
+    two = pair[1]
+    assert not list(two.check())
+    for me in range(6):
+        if two.scan(f"session {me}", Kind.CHECKPOINT, limit=1):
+            drop(two, (Kind.CHECKPOINT, 1), session=f"session {me}")
+    assert not two.blobs(list(shared))
+    assert "40P01" not in faults, "nobody waits for somebody who waits for him"
+
+
+def test_of_writes_that_share_a_round_trip_only_the_one_without_its_blob_fails(pair: Pair) -> None:
+    one, _ = pair
+    digest, _ = blob(1)
+    put(one, LaneRow("main"))
+    gate = threading.Event()
+    failed: list[Any] = []
+
+    def act(me: int) -> None:
+        nonlocal failed
+        if me == 0:
+
+            def slow(view: View) -> Batch:
+                gate.wait(1)
+                return Batch((LaneRow("main", token=1),))
+
+            one.write(Ask(SESSION, names=("main",)), slow)
+            return
+        time.sleep(0.1)
+        if me == 7:
+            time.sleep(0.2)
+            gate.set()
+        try:
+            put(one, checkpoint(me, refs=(digest,) if me == 3 else ()))
+        except BlobsAbsentError as error:
+            failed += [(me, error.digests)]
+
+    together(act, 8)
+    assert failed == [(3, {digest})]
+    assert [row.sequence for row in one.scan(SESSION, Kind.CHECKPOINT, limit=9)] == [1, 2, 4, 5, 6, 7]  # type: ignore[union-attr]
+
+
+# interrupts
+
+
+def test_an_interrupted_leader_leaves_the_others_to_go_on(pair: Pair) -> None:
+    one, two = pair
+    run = Runner(one)
+    waiting = threading.Event()
+    done: list[int] = []
+
+    def follow(me: int) -> None:
+        waiting.wait(5)
+        run.call(f"call {me}")
+        done.append(me)
+
+    followers = [threading.Thread(target=follow, args=(me,)) for me in range(6)]
+    for thread in followers:
+        thread.start()
+
+    def interrupted(_view: View) -> Batch:
+        waiting.set()
+        time.sleep(0.2)
+        signal.raise_signal(signal.SIGINT)
+        return Batch()
+
+    with pytest.raises(KeyboardInterrupt):
+        one.write(Ask(SESSION, names=("main",)), interrupted)
+    for thread in followers:
+        thread.join(10)
+    assert sorted(done) == list(range(6))
+    assert len(two.read(Ask(SESSION, names=("main",), pending=("main",))).pending["main"]) == 6
+
+
+def test_writes_that_were_sent_when_their_leader_was_interrupted_are_recognised(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = pair
+    run = Runner(one)
+    run.start("first")
+    strike = threading.Event()
+    send = protocol.ask_kept, protocol.ask
+
+    def interrupting(which: int) -> Callable[..., Any]:
+        def act(connection: Any, said: bytes, *rest: Any) -> Any:
+            found = send[which](connection, said, *rest)
+            if strike.is_set() and b"write_2" in said and threading.current_thread() is threading.main_thread():
+                strike.clear()
+                raise KeyboardInterrupt  # the server has written; nobody is told
+            return found
+
+        return act
+
+    monkeypatch.setattr(pool, "ask_kept", interrupting(0))
+    monkeypatch.setattr(pool, "ask", interrupting(1))
+    queued = threading.Event()
+
+    def follow(me: int) -> None:
+        queued.wait(5)
+        run.start(f"call {me}")
+
+    followers = [threading.Thread(target=follow, args=(me,)) for me in range(5)]
+    for thread in followers:
+        thread.start()
+
+    def slow(view: View) -> Batch:
+        queued.set()
+        time.sleep(0.2)
+        strike.set()
+        return Batch((view.lanes["main"],))
+
+    with pytest.raises(KeyboardInterrupt):
+        one.write(Ask(SESSION, names=("main",)), slow)
+    for thread in followers:
+        thread.join(10)
+    calls = two.read(Ask(SESSION, names=("main",), pending=("main",))).pending["main"]
+    assert len(calls) == 6
