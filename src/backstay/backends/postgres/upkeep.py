@@ -14,6 +14,7 @@ from backstay.backends.postgres.pool import Wire
 from backstay.backends.postgres.protocol import text_bytes
 from backstay.backends.postgres.views import line_columns, name_columns
 from backstay.errors import CorruptionError
+from backstay.hints import REPAIR
 from backstay.model import Problem
 from backstay.port import CheckpointRow, Kind, SessionRow
 from backstay.port.row_codec import is_foreign, open_checkpoint, open_name, open_session
@@ -69,9 +70,9 @@ def check(wire: Wire) -> list[Problem]:
         for table, orphaned, what in (*_ORPHANS, ("blobs", _UNUSED, "blobs that no row needs")):
             ((count,),) = wire.rows(f"SELECT count(*) FROM {{schema}}.{table} t WHERE {orphaned}")
             if count:
-                problems.append(Problem(what=f"{count} {what}", cost="space only", remedy="verify(repair=True)"))
+                problems.append(Problem(what=f"{what}: {count:,}", cost="space only", remedy=REPAIR))
         # What does not open at all is told by whoever reads it.
-        problems += [Problem(what=what, remedy="verify(repair=True)") for what, fix in _disagreements(wire) if fix]
+        problems += [Problem(what=what, remedy=REPAIR) for what, fix in _disagreements(wire) if fix]
     return problems
 
 
@@ -125,12 +126,12 @@ def tend(wire: Wire, *, repair: bool) -> list[str]:
             wire.do(_ALONE)
             for table, orphaned, what in _ORPHANS:
                 count = wire.do(f"DELETE FROM {{schema}}.{table} t WHERE {orphaned}")
-                done += [f"{count} {what} removed"] if count else []
+                done += [f"removed {what}: {count:,}"] if count else []
             for what, fix in [(what, fix) for what, fix in _disagreements(wire) if fix is not None]:
                 wire.do(fix[0], *fix[1])
                 done.append(f"{what}: mended")
     swept = _sweep(wire)
-    done += [f"{swept} blobs that no row needs removed"] if swept else []
+    done += [f"removed blobs that no row needs: {swept:,}"] if swept else []
     for table in _TABLES:
         try:
             wire.connection.execute(wire.place(f"VACUUM {{schema}}.{table}"))
