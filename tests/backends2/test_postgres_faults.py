@@ -242,6 +242,18 @@ def test_an_answer_that_never_comes_is_not_called_a_failure(setting: Setting, im
     assert len(near.scan(SESSION, Kind.CHECKPOINT, limit=9)) == 3
 
 
+def test_what_is_kept_of_other_sessions_is_forgotten_when_a_connection_breaks(setting: Setting) -> None:
+    proxy, far, _ = setting
+    authors = [Author(far, f"session {number}") for number in range(2)]
+    for author in authors:
+        author.grow(8)
+    proxy.cut(b"write_2", "after")
+    authors[0].grow(1)
+    proxy.cut(b"look_2", "before")  # the next server may have another clock
+    authors[1].grow(1)
+    assert proxy.cuts == 2
+
+
 def test_a_second_address_takes_over_when_the_first_is_gone(postgres_url: str, fresh_schema: Fresh) -> None:
     with Proxy(postgres_url) as first, Proxy(postgres_url) as second:
         ports = [psycopg.conninfo.conninfo_to_dict(proxy.url)["port"] for proxy in (first, second)]

@@ -163,7 +163,7 @@ class ListingContract(Hooks):
     def test_a_write_is_news_for_every_opening(self, backend: Backend) -> None:
         other = self.other(backend)
         before, elsewhere = backend.changes(), other.changes()
-        assert backend.changes() == before
+        assert not self.alone or backend.changes() == before
         put(backend, LaneRow("main"))
         assert backend.changes() != before
         assert other.changes() != elsewhere
