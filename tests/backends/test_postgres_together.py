@@ -182,6 +182,53 @@ def test_blobs_that_come_and_go_at_once_are_there_exactly_as_long_as_they_are_ne
     assert "40P01" not in faults, "nobody waits for somebody who waits for him"
 
 
+def in_thread(act: Callable[[], Any]) -> tuple[threading.Thread, list[BaseException]]:
+    """Somebody who is at it for a while; and what came of it, if it was an error."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:  # noqa: BLE001 - asserted by the test
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(0.3)
+    return thread, raised
+
+
+def test_a_blob_that_is_just_being_referred_to_is_not_removed(pair: Pair, postgres_url: str) -> None:
+    one, _ = pair
+    digest, data = blob(1)
+    put(one, checkpoint(1, refs=(digest,)), blobs={digest: data})
+    with psycopg.connect(postgres_url) as other:  # somebody in the middle of a write
+        other.execute(f'SELECT 1 FROM "{one.schema}".blobs FOR KEY SHARE')
+        dropping, raised = in_thread(lambda: drop(one, (Kind.CHECKPOINT, 1)))
+        assert dropping.is_alive()
+        other.execute(f'INSERT INTO "{one.schema}".refs VALUES (999, 2, 1, %s)', (digest,))
+        other.commit()
+    dropping.join(10)
+    assert not raised
+    assert one.blobs([digest]) == {digest: data}
+
+
+def test_a_blob_that_is_just_being_removed_is_not_referred_to(pair: Pair, postgres_url: str) -> None:
+    one, _ = pair
+    digest, data = blob(1)
+    one.put_blobs({digest: data})
+    with psycopg.connect(postgres_url) as other:  # somebody who sweeps
+        other.execute(f'DELETE FROM "{one.schema}".blobs')
+        putting, raised = in_thread(lambda: put(one, checkpoint(1, refs=(digest,))))
+        assert putting.is_alive()
+        other.commit()
+    putting.join(10)
+    assert [type(error) for error in raised] == [BlobsAbsentError]
+    assert one.read(Ask(SESSION)).session is None
+    put(one, checkpoint(1, refs=(digest,)), blobs={digest: data})
+    assert not list(one.check())
+
+
 def test_of_writes_that_share_a_round_trip_only_the_one_without_its_blob_fails(pair: Pair) -> None:
     one, _ = pair
     digest, _ = blob(1)

@@ -143,6 +143,17 @@ def test_a_run_that_was_fenced_elsewhere_learns_it_at_its_next_call(pair: Pair) 
     assert new.call().status == DONE
 
 
+def test_a_call_rests_on_its_branch_though_it_does_not_change_it(pair: Pair, trips: Trips) -> None:
+    one, two = pair
+    run = Runner(one)
+    run.call()
+    lane = two.read(Ask(SESSION, names=("main",))).lanes["main"]
+    put(two, msgspec.structs.replace(lane, token=lane.token + 1))
+    for act in (run.start, run.renew):
+        with pytest.raises(FencedError):
+            act()
+
+
 def test_a_call_that_was_settled_outside_is_not_overwritten(pair: Pair) -> None:
     one, two = pair
     run = Runner(one)

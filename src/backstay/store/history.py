@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import os
+import secrets
 import sys
 import threading
 from collections.abc import Mapping
@@ -411,8 +411,8 @@ class Plan:
             parent = None if tip is None else tip.fields
             fields = make_fields(fields, parent, state, branch=commit.branch, agent=agent)
         self._tip, self._known, self._touched, self._fields, self._pieces = tip, known, touched, fields, pieces
-        uid = uid or os.urandom(UID_BYTES)
-        tail = os.urandom(TAIL_BYTES)
+        uid = uid or secrets.token_bytes(UID_BYTES)
+        tail = secrets.token_bytes(TAIL_BYTES)
         change: dict[str, Any] = {}
         if delta is not None and before is not None:
             base, digest = before.tree.digest, known.tree.digest

@@ -16,7 +16,7 @@ from psycopg import pq
 
 BOOL, BYTES, INT, BYTES_LIST, INT_LIST = 16, 17, 20, 1001, 1016
 
-_BINARY = pq.Format.BINARY
+_BINARY: Any = int(pq.Format.BINARY)  # as a plain number, which the driver need not look up for every value
 _LIST = struct.Struct("!iiiii")
 _INT = struct.Struct("!q")
 _SIZED_INT = struct.Struct("!iq")
