@@ -195,7 +195,7 @@ def test_what_was_acknowledged_survives_kill_9_again_and_again(path: Path) -> No
                 break
         rest = running.communicate()[0].splitlines()
         for line in rest:
-            if line.startswith("tag"):
+            if line.startswith("tag ") and len(line.split()) == 2:  # the last line may be cut off
                 tags.append(line.split()[1])
             elif len(line.split()) == 2 and len(line.split()[1]) == 32:
                 acknowledged.append((int(line.split()[0]), line.split()[1]))

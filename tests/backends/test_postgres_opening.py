@@ -11,7 +11,6 @@ import pytest
 from psycopg import sql
 
 from backstay.backends.postgres import PostgresBackend
-from backstay.backends.postgres import PostgresBackend as FirstEdition
 from backstay.backends.postgres import schema as layout
 from backstay.errors import FormatError, InvalidInputError, UnavailableError, UnsupportedError
 from backstay.port import Ask
@@ -170,18 +169,6 @@ def test_a_store_of_another_format_is_refused_untouched(postgres_url: str, fresh
         PostgresBackend(postgres_url, schema=schema)
     assert contents(postgres_url, schema) == before
     assert len(before["checkpoints"]) == 2
-
-
-def test_a_store_of_the_first_edition_and_one_of_this_refuse_one_another(
-    postgres_url: str, fresh_schema: Fresh
-) -> None:
-    old, new = fresh_schema(), fresh_schema()
-    FirstEdition(postgres_url, schema=old).close()
-    with pytest.raises(FormatError, match="never released"):
-        PostgresBackend(postgres_url, schema=old)
-    PostgresBackend(postgres_url, schema=new).close()
-    with pytest.raises(FormatError):
-        FirstEdition(postgres_url, schema=new)
 
 
 def contents(url: str, schema: str) -> dict[str, list[tuple[Any, ...]]]:

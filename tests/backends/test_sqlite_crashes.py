@@ -382,8 +382,8 @@ def test_after_a_failed_sync_nobody_is_told_that_nothing_was_recorded(path: Path
     program = """
 import sys, errno
 from pathlib import Path
-from backstay.testing.faults.switch import Faults
-from backstay.testing.faults.vfs import mount
+from tests.faults.switch import Faults
+from tests.faults.vfs import mount
 faults = Faults()
 with mount(faults):
     from backstay.backends.sqlite import SqliteBackend

@@ -155,7 +155,9 @@ class Pool:
         self._conninfo = _with_defaults(conninfo)
         self.place = place
         self.losses = 0  # connections that broke: what was kept from a server may be another's now
-        self._changed = threading.Condition(threading.Lock())
+        # Taken by itself: a Condition is entered by Python code, where an interrupt could leave the lock behind.
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
         self._idle: list[Wire] = []
         self._lent: set[Wire] = set()
         self._coming = 0  # connections being made
@@ -198,7 +200,7 @@ class Pool:
 
     def _take(self, deadline: float) -> Wire:
         self.refuse_child()
-        with self._changed:
+        with self._mutex:
             while True:
                 if self._closed:
                     raise ClosedError("the store is closed", hint="open it again")
@@ -217,14 +219,14 @@ class Pool:
             made = self.connect()
             return made
         finally:
-            with self._changed:
+            with self._mutex:
                 self._coming -= 1
                 if made is not None:
                     self._lent.add(made)
                 self._changed.notify()
 
     def _give(self, wire: Wire) -> None:
-        with self._changed:
+        with self._mutex:
             self._lent.discard(wire)
             kept = wire.usable and not self._closed
             if kept:
@@ -237,7 +239,7 @@ class Pool:
             each.connection.close()
 
     def _let_go(self, broken: Wire | None) -> None:
-        with self._changed:
+        with self._mutex:
             self.losses += 1
             idle, self._idle = self._idle, []
         for wire in [*idle, *([] if broken is None else [broken])]:
@@ -245,7 +247,7 @@ class Pool:
 
     def close(self) -> None:
         """Refuse everything further, and wait for what is under way."""
-        with self._changed:
+        with self._mutex:
             self._closed = True
             self._changed.notify_all()
             while self._lent or self._coming:

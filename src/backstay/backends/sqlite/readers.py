@@ -35,6 +35,8 @@ class Readers:
         self._make = make
         self._moved = moved
         self._mutex = threading.Lock()
+        self._gate = threading.Event()  # shut while a fork waits: readers in a loop would never let it through
+        self._gate.set()
         self._watching = threading.Lock()
         self._watcher = _Seat(None)
         self._watchers = 0
@@ -47,6 +49,7 @@ class Readers:
 
         `settled`: what the connection remembers must hold. Whoever looks for damage goes without it.
         """
+        self._gate.wait()
         with self._mutex:
             if self.closed:
                 raise ClosedError("the store is closed", hint="open it again")
@@ -87,6 +90,7 @@ class Readers:
         """A number that is another once any other connection, of this process or not, has committed."""
         with self._watching:
             seat = self._watcher
+            self._gate.wait()
             with self._mutex:
                 if self.closed:
                     raise ClosedError("the store is closed", hint="open it again")
@@ -117,16 +121,19 @@ class Readers:
 
     def hold(self, deadline: float) -> bool:
         """Wait until nobody reads, and let nobody begin to."""
+        self._gate.clear()
         while time.monotonic() < deadline:
             self._mutex.acquire()
             if not self._busy:
                 return True
             self._mutex.release()
             time.sleep(0.0005)
+        self._gate.set()
         return False
 
     def release(self) -> None:
         """Give back what `hold` took."""
+        self._gate.set()
         self._mutex.release()
 
     def abandon(self) -> None:
