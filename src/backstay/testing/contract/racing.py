@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backstay.errors import AlreadyExistsError, ConflictError, CorruptionError, NotFoundError
+from backstay.errors import AlreadyExistsError, ConflictError, CorruptionError, LeaseHeldError, NotFoundError
 from backstay.port import (
     EVERY,
     Ask,
@@ -363,6 +363,18 @@ class RacingContract(Hooks):
 
         together(act, 4)
         check_states(openings[1], SESSION, author.states)
+
+    def test_of_those_that_enter_at_once_one_does(self, backend: Backend) -> None:
+        openings = [backend, self.other(backend)]
+        tokens: list[int] = []
+
+        def enter(me: int) -> None:
+            with contextlib.suppress(LeaseHeldError):
+                tokens.append(Runner(openings[me % 2]).lease.token)
+
+        Author(backend).grow(1)
+        together(enter, 16)
+        assert len(tokens) == 1
 
     @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers of that kind")
     def test_w1_an_interrupt_anywhere_leaves_all_of_a_batch_or_nothing(self, backend: Backend) -> None:
