@@ -157,6 +157,14 @@ SHAPES: dict[str, dict[str, str]] = {
         "sessions": "list of text",
         "freed_bytes": "number",
     },
+    "deleted": {
+        "dry_run": "true or false",
+        "session": "text",
+        "what": "text",
+        "name": "text",
+        "checkpoints": "number",
+        "freed_bytes": "number",
+    },
     "finding": {"check": "text", "verdict": "text", "detail": "text"},
 }
 
