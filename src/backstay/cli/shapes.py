@@ -157,6 +157,7 @@ SHAPES: dict[str, dict[str, str]] = {
         "sessions": "list of text",
         "freed_bytes": "number",
     },
+    "restored": {"session": "text", "branch": "text", "before": "text", "head": "checkpoint"},
     "deleted": {
         "dry_run": "true or false",
         "session": "text",
@@ -165,6 +166,29 @@ SHAPES: dict[str, dict[str, str]] = {
         "checkpoints": "number",
         "freed_bytes": "number",
     },
+    "exported": {
+        "path": "text",
+        "system": "text or null",
+        "sessions": "list of text",
+        "files": "list of text",
+        "notes": "list of text",
+    },
+    "imported": {
+        "dry_run": "true or false",
+        "system": "text or null",
+        "sessions": "list of text",
+        "checkpoints": "number",
+        "extended": "object",
+        "renamed": "object",
+        "skipped": "list of text",
+        "in_doubt": "list of text",
+        "not_taken": "list of trouble",
+        "notes": "list of trouble",
+    },
+    "trouble": {"where": "text", "why": "text"},
+    "place": {"store": "text", "backend": "text", "made": "true or false"},
+    "script": {"shell": "text", "script": "text"},
+    "told": {"chapter": "number", "title": "text", "holds": "text"},
     "finding": {"check": "text", "verdict": "text", "detail": "text"},
 }
 
