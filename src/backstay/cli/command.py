@@ -29,6 +29,8 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Sort options from arguments; an unknown option is told with those that are like it."""
         words = list(args)
+        if ctx.resilient_parsing and words and words[-1].startswith("--"):
+            args = words[:-1]  # a shell asks for its value, and click would forget the arguments before it
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:

@@ -16,7 +16,6 @@ from backstay.cli.store_option import open_store, store_option
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.face import Store
-    from backstay.formats import FormatReport
     from backstay.model import ImportReport
 
 
@@ -94,14 +93,12 @@ def _store(url: str | None, *, dry_run: bool) -> Store:
 
 def _places(what: tuple[str, ...]) -> tuple[str | None, list[Path]]:
     """Which system, if that was said, and where to look."""
-    from backstay.formats.folders import ALSO_CALLED, default_folders
-
-    systems = backstay.formats.SYSTEMS
+    systems, also = backstay.formats.SYSTEMS, backstay.formats.ALSO_CALLED
     if len(what) > len(("SYSTEM", "PATH")):
         raise click.UsageError("give one PATH, with the name of the system before it or without")
-    named = ALSO_CALLED.get(what[0], what[0])
+    named = also.get(what[0], what[0])
     if len(what) > 1 and named not in systems:
-        meant = alike(named, [*systems, *ALSO_CALLED])
+        meant = alike(named, [*systems, *also])
         rest = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(systems)}"
         raise click.UsageError(f"{what[0]!r} is no system; {rest}")
     path = Path(what[-1]).expanduser()
@@ -109,7 +106,7 @@ def _places(what: tuple[str, ...]) -> tuple[str | None, list[Path]]:
         if not path.exists():
             raise backstay.NotFoundError(f"there is no file or folder {what[-1]!r}", hint=_advice(what[-1]))
         return (named if len(what) > 1 else None), [path]
-    folders = default_folders(named)
+    folders = backstay.formats.default_folders(named)
     if not folders:
         message = f"{what[0]} has no folder of its own"
         raise backstay.NotFoundError(message, hint=f"say where it is: backstay import {what[0]} PATH")
@@ -161,7 +158,7 @@ def _of_ours(store: Store, report: ImportReport) -> dict[str, Any]:
     }
 
 
-def _of_theirs(report: FormatReport) -> dict[str, Any]:
+def _of_theirs(report: backstay.formats.FormatReport) -> dict[str, Any]:
     return {
         "dry_run": report.dry_run,
         "system": report.system,

@@ -105,7 +105,9 @@ def _gone(report: PruneReport) -> str:
     if not what:
         return "Nothing goes: all of it is kept."
     verb = "would go" if report.dry_run else "went"
-    return f"{' and '.join(what)} {verb}: {size(report.freed_bytes)}."
+    # A file that is not smaller has free pages now, which the next checkpoints fill.
+    weight = f": {size(report.freed_bytes)}" if report.freed_bytes else ""
+    return f"{' and '.join(what)} {verb}{weight}."
 
 
 def _shape(report: PruneReport) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from backstay.formats import ares, ccswarm, continuum, smooth
 from backstay.formats.dialect import DamagedError
 from backstay.formats.exporter import Exporter
 from backstay.formats.extend import compare, extend
+from backstay.formats.folders import ALSO_CALLED, default_folders
 from backstay.formats.importer import adopt, rehearse
 from backstay.formats.model import FoundSession, Reading, Trouble
 from backstay.formats.source import Source
@@ -59,8 +60,8 @@ class FormatReport(msgspec.Struct, frozen=True, kw_only=True):
     """What an import took in, and what it did not.
 
     `problems` are the files (or rows) that could not be taken, each with why; `notes` say what was decided where
-    nothing is missing; `extended` were here and got so many newer checkpoints; `skipped` were here already; `doubts` are
-    the calls of each session that are in doubt. With `dry_run` it says what an import would do.
+    nothing is missing; `extended` were here and got so many newer checkpoints; `skipped` were here already; `doubts`
+    are the calls of each session that are in doubt. With `dry_run` it says what an import would do.
     """
 
     system: str
@@ -167,9 +168,9 @@ def import_(
     """Import every session found there, each in one transaction; with `dry_run` all is read and nothing imported.
 
     With `strict` nothing is taken unless everything can be. A second import of the same place adds what is new there,
-    if the session has not gone on here. A session here of the same name that is another one is left alone and reported; with
-    `on_exists="rename"` the new one gets a name beside it, with "refuse" nothing at all is imported. `rename` names a
-    single session anew.
+    if the session has not gone on here. Another session of the same name is left alone and reported; with
+    `on_exists="rename"` the new one gets a name beside it, with "refuse" nothing at all is imported. `rename` is the
+    new name of a single session.
     """
     if on_exists not in ON_EXISTS:
         message = f"on_exists is one of {', '.join(ON_EXISTS)}, not {on_exists!r}"
@@ -381,4 +382,15 @@ def export(
     return WriteReport(system=system, session=SessionId(session), files=written, notes=tuple(exporter.notes))
 
 
-__all__ = ["ON_EXISTS", "SYSTEMS", "FormatReport", "Trouble", "WriteReport", "export", "import_", "recognise"]
+__all__ = [
+    "ALSO_CALLED",
+    "ON_EXISTS",
+    "SYSTEMS",
+    "FormatReport",
+    "Trouble",
+    "WriteReport",
+    "default_folders",
+    "export",
+    "import_",
+    "recognise",
+]

@@ -38,9 +38,7 @@ def compare(backend: Backend, found: FoundSession, name: str) -> tuple[int, int]
     return missing, changed
 
 
-def extend(
-    backend: Backend, found: FoundSession, name: str, tell: Callable[[], None], *, dry_run: bool = False
-) -> int:
+def extend(backend: Backend, found: FoundSession, name: str, tell: Callable[[], None], *, dry_run: bool = False) -> int:
     """How many checkpoints were added, or in a dry run would be; 0 if they do not fit behind what is here."""
     here = rows_by_id(backend, name, [point.id for point in found.points])
     new = [point for point in found.points if point.id not in here]

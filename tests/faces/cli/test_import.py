@@ -14,8 +14,8 @@ from tests.faces.formats import made as foreign
 from tests.faces.formats.test_ares import OPEN
 
 
-def imported(*args: str, folder: Path, **env: str) -> dict[str, Any]:
-    done = shell.run("import", *args, "--json", folder=folder, **env)
+def imported(*args: str, folder: Path, home: Path | None = None) -> dict[str, Any]:
+    done = shell.run("import", *args, "--json", folder=folder, HOME=str(home), XDG_DATA_HOME="")
     assert done.err == ""
     (line,) = done.out.splitlines()
     told: dict[str, Any] = json.loads(line)
@@ -115,14 +115,13 @@ def test_a_system_is_found_where_it_keeps_its_sessions(
         "ares": lambda: foreign.ares(tmp_path / where, [foreign.ares_step(0)]),
         "continuum": lambda: foreign.continuum(tmp_path / where, [foreign.continuum_checkpoint(0)]),
     }
-    env = {"HOME": str(tmp_path), "XDG_DATA_HOME": ""}
-    missing = shell.run("import", name, folder=tmp_path, **env)
+    missing = shell.run("import", name, folder=tmp_path, HOME=str(tmp_path), XDG_DATA_HOME="")
     assert (missing.code, missing.out) == (1, "")
     assert f"{name} keeps its sessions in {tmp_path}" in missing.err
     assert f"and there is no such folder (say where it is: backstay import {name} PATH)" in missing.err
     assert tree(tmp_path) == set(), "a store was made for nothing"
     makes[system]()
-    told = imported(name, folder=tmp_path, **env)
+    told = imported(name, folder=tmp_path, home=tmp_path)
     assert (told["system"], told["sessions"]) == (system, ["s"])
 
 

@@ -101,7 +101,7 @@ def test_every_command_can_be_read_by_programs(name: str) -> None:
 
 @pytest.mark.parametrize("line", [*EVERY.values(), *MORE])
 def test_what_is_printed_has_the_shape_that_is_promised(line: str, folder: Path) -> None:
-    name = line.split()[0]
+    name = line.partition(" ")[0]
     foreign.ares(folder / "checkpoints", [foreign.ares_step(0), foreign.ares_step(1)])
     done = shell.run(*shlex.split(line), "--json", folder=folder)
     assert (done.code, done.err) == (0, "")
