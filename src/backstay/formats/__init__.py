@@ -351,7 +351,7 @@ def export(
             else:
                 smooth.write_file(exporter, target, database)
             written = tuple(target.written)
-    return WriteReport(system=system, session=SessionId(session), files=written, notes=tuple(exporter.notes))
+    return WriteReport(system=system, session=SessionId(session), files=written, notes=exporter.notes)
 
 
 __all__ = ["ON_EXISTS", "SYSTEMS", "FormatReport", "Trouble", "WriteReport", "export", "import_", "recognise"]
