@@ -141,6 +141,7 @@ class AsyncStore:
         strategy: Strategy = ALWAYS,
         branch: str = "main",
         input: Any = None,
+        restart: bool = False,
         lease_s: float = 30.0,
         on_doubt: OnDoubt = "ask",
         on_failed: OnFailed = "raise",
@@ -151,6 +152,7 @@ class AsyncStore:
             strategy=strategy,
             branch=branch,
             input=input,
+            restart=restart,
             lease_s=lease_s,
             on_doubt=on_doubt,
             on_failed=on_failed,
@@ -366,6 +368,7 @@ class AsyncSession:
         strategy: Strategy = ALWAYS,
         branch: str = "main",
         input: Any = None,
+        restart: bool = False,
         lease_s: float = 30.0,
         on_doubt: OnDoubt = "ask",
         on_failed: OnFailed = "raise",
@@ -376,6 +379,7 @@ class AsyncSession:
             strategy=strategy,
             branch=branch,
             input=input,
+            restart=restart,
             lease_s=lease_s,
             on_doubt=on_doubt,
             on_failed=on_failed,
@@ -395,6 +399,9 @@ class AsyncSession:
         failed: str | None = None,
     ) -> None:
         await self._turns.run(self._session.resolve, call_id, decision, result=result, failed=failed)
+
+    async def cancel(self, branch: str = "main", *, reason: str) -> bool:
+        return await self._turns.run(self._session.cancel, branch, reason=reason)
 
     async def abandon(self, branch: str = "main", *, reason: str) -> None:
         await self._turns.run(self._session.abandon, branch, reason=reason)

@@ -44,6 +44,7 @@ GROUPS = {
     },
     "After a crash": {
         "recover": "What crashed, which calls are in doubt; decide them.",
+        "cancel": "Stop the run of a session, wherever it runs.",
     },
     "Upkeep": {
         "stats": "How much is kept, in how little space.",

@@ -91,6 +91,7 @@ class Store:
         strategy: Strategy = ALWAYS,
         branch: str = "main",
         input: Any = None,
+        restart: bool = False,
         lease_s: float = 30.0,
         on_doubt: OnDoubt = "ask",
         on_failed: OnFailed = "raise",
@@ -101,6 +102,7 @@ class Store:
             strategy=strategy,
             branch=branch,
             input=input,
+            restart=restart,
             lease_s=lease_s,
             on_doubt=on_doubt,
             on_failed=on_failed,
@@ -114,7 +116,11 @@ class Store:
 
     def _crashed(self) -> dict[str, SessionInfo]:
         found = self.backend.lanes(LaneQuery(ENTERED))
-        return {one.session.id: to_info(one.session, crashed=True) for one in found if not one.live}
+        return {
+            one.session.id: to_info(one.session, crashed=True)
+            for one in found
+            if not one.live and one.lane.stop is None
+        }
 
     def delete(self, session_id: str) -> None:
         """Delete a whole session; nothing of it is left behind."""

@@ -379,7 +379,7 @@ def export(
             else:
                 smooth.write_file(exporter, target, database)
             written = tuple(target.written)
-    return WriteReport(system=system, session=SessionId(session), files=written, notes=tuple(exporter.notes))
+    return WriteReport(system=system, session=SessionId(session), files=written, notes=exporter.notes)
 
 
 __all__ = [

@@ -23,7 +23,7 @@ from backstay.model import CheckpointId, PruneReport, SessionId, Status
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Kind, LaneRow, SessionQuery, View
 from backstay.retention import Candidate, Retention, is_over, to_drop
 from backstay.rules import branches, refusals
-from backstay.rules.runs import pending_of
+from backstay.rules.calls import pending_of
 from backstay.store.fields import read_fields
 from backstay.store.refs import readable
 from backstay.upkeep.deletion import delete_session, delete_some, sweep
@@ -35,7 +35,7 @@ _RETENTION = Hint("Retention(keep_last=50, keep_days=30)", "--keep-last 50 --kee
 
 _TRIES = 20
 _PAGE_ROWS = 1000
-_FINISHED = frozenset({Status.COMPLETED.value, Status.FAILED.value, Status.HALTED.value})
+_FINISHED = frozenset({Status.COMPLETED.value, Status.FAILED.value, Status.HALTED.value, Status.CANCELLED.value})
 
 
 def prune(
