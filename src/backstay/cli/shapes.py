@@ -157,6 +157,7 @@ SHAPES: dict[str, dict[str, str]] = {
         "sessions": "list of text",
         "freed_bytes": "number",
     },
+    "cancelled": {"session": "text", "branch": "text", "reason": "text", "cancelled": "true or false"},
     "restored": {"session": "text", "branch": "text", "before": "text", "head": "checkpoint"},
     "deleted": {
         "dry_run": "true or false",
