@@ -61,9 +61,12 @@ def chosen(given: str, found: Sequence[str], *, among: Sequence[str], noun: str)
     raise backstay.NotFoundError(message, hint=hint + where)
 
 
-def session_argument(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """SESSION, by its id or a unique start of it."""
-    metavar = "SESSION" if required else "[SESSION]"
+def session_argument(
+    *, required: bool = True, also: str | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """SESSION, by its id or a unique start of it; `also`: what else a command takes in its place."""
+    metavar = "|".join(filter(None, ["SESSION", also]))
+    metavar = metavar if required else f"[{metavar}]"
     return click.argument("session", metavar=metavar, required=required, shell_complete=_offer_sessions)
 
 
