@@ -82,7 +82,7 @@ SHAPES: dict[str, dict[str, str]] = {
         "updated_at": "time",
     },
     "checkpoint": _CHECKPOINT,
-    "logged": {**_CHECKPOINT, "refs": "list of text", "calls": "list of made"},
+    "logged": {**_CHECKPOINT, "refs": "list of text", "calls": "list of made", "diff": "diff or null"},
     "made": {"id": "text", "name": "text", "kind": "text", "status": "text"},
     "shown": {**_CHECKPOINT, "refs": "list of text", "state": "object", "calls": "list of call"},
     "call": _CALL,

@@ -124,6 +124,7 @@ def _value(state: dict[str, Any], path: str | None, out: str | None, *, as_json:
             Screen().line(f"written: {safe(out)} ({size(written)})")
         return
     from backstay.cli import shapes
+    from backstay.cli.conversation import conversation
     from backstay.cli.tree import brief, tree
 
     with Screen(paged=not as_json) as screen:
@@ -132,12 +133,20 @@ def _value(state: dict[str, Any], path: str | None, out: str | None, *, as_json:
         elif isinstance(value, str):
             for line in lines_of(value):
                 screen.line(line)
+        elif _is_talk(value):
+            conversation(screen, value if isinstance(value, list) else [value], full=True)
         elif isinstance(value, dict) and value:
             tree(screen, value, full=True)
         elif isinstance(value, list | tuple) and value:
             tree(screen, dict(enumerate(value)), full=True)
         else:
             screen.line(brief(value))
+
+
+def _is_talk(value: Any) -> bool:
+    """True for a message, and for a list of them."""
+    messages = value if isinstance(value, list) and value else [value]
+    return all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in messages)
 
 
 def _as_json(

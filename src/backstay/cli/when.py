@@ -13,27 +13,23 @@ _AGO = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|h|d|w)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-class Moment(click.ParamType):
-    """A moment: so long ago, or a date with or without a time."""
-
-    name = "when"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """The moment that was typed."""
-        if isinstance(value, datetime):
-            return value
-        from backstay.cli import text
-
-        found = _AGO.fullmatch(value.strip().lower())
-        try:
-            if found is not None:
-                return text.now() - timedelta(**{_UNITS[found[2]]: float(found[1])})
-            at = datetime.fromisoformat(value.strip())
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no moment: write 30m, 2h, 3d, 1w, 2025-06-02 or 2025-06-02T10:00", param, ctx)
-        return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-
-
 def since_option(help_: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`--since WHEN`."""
-    return click.option("--since", metavar="WHEN", type=Moment(), help=help_)
+    return click.option("--since", metavar="WHEN", callback=_moment, help=help_)
+
+
+def _moment(_ctx: click.Context, _param: click.Parameter, given: str | None) -> datetime | None:
+    """The moment that was typed: so long ago, or a date with or without a time."""
+    if given is None:
+        return None
+    from backstay.cli import text
+
+    found = _AGO.fullmatch(given.strip().lower())
+    try:
+        if found is not None:
+            return text.now() - timedelta(**{_UNITS[found[2]]: float(found[1])})
+        at = datetime.fromisoformat(given.strip())
+    except (ValueError, OverflowError):
+        message = f"{given!r} is no moment: write 30m, 2h, 3d, 1w, 2025-06-02 or 2025-06-02T10:00"
+        raise click.BadParameter(message) from None
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
