@@ -14,7 +14,7 @@ import click
 Decorated = Callable[..., Any]
 
 json_option: Callable[[Decorated], Decorated] = click.option(
-    "--json", "as_json", is_flag=True, help="As JSON, in a shape that stays."
+    "--json", "as_json", is_flag=True, help="Print JSON, in a stable shape."
 )
 
 

@@ -42,7 +42,7 @@ _PATIENCE_S = 60
 def command(keep: Path | None, *, as_json: bool) -> None:
     """Run a story: an agent is killed inside a tool, carries on, and its history is forked, compared and verified.
 
-    Everything happens in a temporary folder that is removed at the end. Takes a few seconds.
+    The demo takes a few seconds, in a temporary folder that is removed at the end.
     """
     from backstay.cli.screen import Screen
     from backstay.cli.text import safe
@@ -186,8 +186,8 @@ def look(story: Story, store: backstay.Store, world: agent.World) -> backstay.Ca
 
 
 def decide(story: Story, store: backstay.Store, call: backstay.Call, world: agent.World) -> None:
-    """Somebody looks whether the refund was paid, and says so."""
-    story.chapter("Somebody looks at the bank account, and decides.")
+    """The refund is looked up outside, and decided."""
+    story.chapter("You look at the bank account, and decide.")
     story.code('session.resolve(call.id, result="refund of 49.90 EUR issued")')
     session = store.session(agent.SESSION)
     paid = len(world.deeds("refund")) == 1

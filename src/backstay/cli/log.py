@@ -43,16 +43,14 @@ _WORTH_TELLING = {"completed": "green", "failed": "red", "halted": "yellow", "ca
 )
 @session_argument()
 @ref_argument(default="")
-@click.option("--graph", is_flag=True, help="Draw the branches, where they left, and what a restore brought back.")
-@click.option("--all", "everything", is_flag=True, help="All branches and tags, not only what led to REF.")
+@click.option("--graph", is_flag=True, help="Draw branches, forks and restores.")
+@click.option("--all", "everything", is_flag=True, help="All branches and tags, not only the line to REF.")
 @click.option("--oneline", is_flag=True, help="One line each.")
 @limit_option
-@since_option("Only those made since then: 30m, 2h, 3d, 2025-06-02 or 2025-06-02T10:00 (UTC).")
-@click.option("--calls", is_flag=True, help="The calls that led to each, with arguments and results.")
-@click.option("-p", "--patch", is_flag=True, help="What each changed: messages and values that came and went.")
-@click.option(
-    "-f", "--follow", "following", is_flag=True, help="Then wait for new ones, the oldest first; Ctrl-C ends it."
-)
+@since_option("Only checkpoints since then: 30m, 2h, 3d, 2025-06-02 or 2025-06-02T10:00 (UTC).")
+@click.option("--calls", is_flag=True, help="Show the calls of each step, with arguments and results.")
+@click.option("-p", "--patch", is_flag=True, help="Show what each changed: messages and values.")
+@click.option("-f", "--follow", "following", is_flag=True, help="Wait for new ones, oldest first; Ctrl-C ends it.")
 @json_option
 @in_store
 def command(
@@ -70,10 +68,10 @@ def command(
     following: bool,
     as_json: bool,
 ) -> None:
-    """Show the history of SESSION that led to REF (main), newest first.
+    """Show the checkpoints of SESSION that led to REF (main), newest first.
 
-    Each checkpoint has its id, step, label, what caused it, what happened, and the tokens and cost of the step. A run
-    that crashed, or is alive, is marked. With --follow the last 10 (or -n) come first, and the newest at the end.
+    A checkpoint is shown with its id, step, label, cause, last message, and the tokens and cost of the step. Crashed
+    and live runs are marked. With --follow the last 10 (or -n) come first, and the newest at the end.
     """
     from backstay.cli.screen import Screen
     from backstay.face.run_status import run_statuses

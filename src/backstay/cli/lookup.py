@@ -87,7 +87,7 @@ def branch_option(help_: str) -> Callable[[Callable[..., Any]], Callable[..., An
 
 def limit_option(run: Callable[..., Any]) -> Callable[..., Any]:
     """`-n N`."""
-    return click.option("-n", "limit", metavar="N", type=int, callback=_at_least_one, help="At most so many.")(run)
+    return click.option("-n", "limit", metavar="N", type=int, callback=_at_least_one, help="At most N of them.")(run)
 
 
 def _at_least_one(_ctx: click.Context, _param: click.Parameter, value: int | None) -> int | None:
@@ -126,7 +126,7 @@ def _items(found: Iterable[tuple[str, str]]) -> list[CompletionItem]:
 
 @contextlib.contextmanager
 def _quiet_store(ctx: click.Context) -> Any:
-    """The store that the line so far names, or None: nobody wants an error in the middle of typing."""
+    """The store that the line so far names, or None: an error in the middle of typing helps no reader."""
     from backstay.cli.store_option import open_store
 
     try:

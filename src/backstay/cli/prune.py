@@ -28,11 +28,9 @@ _LISTED = 20
     examples=["backstay prune --keep-last 2 --dry-run", "backstay prune ticket-42 --keep-last 1 --keep-days 0 -y"],
 )
 @session_argument(required=False)
-@click.option("--keep-last", metavar="N", type=int, help="So many checkpoints of each branch stay.")
+@click.option("--keep-last", metavar="N", type=int, help="The last N checkpoints of each branch stay.")
 @click.option("--keep-days", metavar="DAYS", type=float, help="Checkpoints younger than this stay.")
-@click.option(
-    "--finished", metavar="DAYS", type=float, help="Finished sessions untouched for so many days go as a whole."
-)
+@click.option("--finished", metavar="DAYS", type=float, help="Finished sessions untouched for DAYS go as a whole.")
 @dry_run_option
 @yes_option
 @json_option

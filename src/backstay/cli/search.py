@@ -1,4 +1,4 @@
-"""`backstay search`: which checkpoint first said something, with the words around it."""
+"""`backstay search`: the checkpoint that first said something, with the words around it."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def command(
     limit: int | None,
     as_json: bool,
 ) -> None:
-    """Say where TEXT was first said: session, checkpoint, who, and the words around it.
+    """Find where TEXT was first said: session, checkpoint, role, and the words around it.
 
-    A message is told once, at the first checkpoint that has it. Upper and lower case are the same.
+    A message is listed once, at the first checkpoint that has it. Upper and lower case are the same.
     """
     from backstay.cli.screen import Screen
 

@@ -48,18 +48,18 @@ _ORDERS: dict[str, tuple[Callable[[SessionInfo], Any], bool]] = {
 @click.option(
     "--status",
     type=click.Choice(["in_progress", "waiting", "completed", "failed", "halted", "cancelled", "crashed"]),
-    help="Only those that stand like this.",
+    help="Only sessions with this status.",
 )
-@click.option("--agent", metavar="NAME", help="Only those of this agent.")
-@click.option("--crashed", is_flag=True, help="Only those whose run ended without a word.")
+@click.option("--agent", metavar="NAME", help="Only sessions of this agent.")
+@click.option("--crashed", is_flag=True, help="Only sessions whose run crashed.")
 @click.option(
     "--sort",
     type=click.Choice(list(_ORDERS)),
     default="touched",
     show_default=True,
-    help="The order: the newest, largest or most expensive first, names from A to Z.",
+    help="The order: newest, largest or most expensive first; names from A to Z.",
 )
-@click.option("--reverse", is_flag=True, help="The other way round.")
+@click.option("--reverse", is_flag=True, help="Turn the order round.")
 @limit_option
 @json_option
 @in_store
@@ -76,7 +76,7 @@ def command(
 ) -> None:
     """List the sessions, the one touched last first.
 
-    A session whose run ended without a word (a kill, a crash, power loss) is shown as crashed.
+    A session is crashed when a run on it ended without a word: a kill, a crash, power loss.
     """
     from backstay.cli.screen import Screen
 

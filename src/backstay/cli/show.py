@@ -38,10 +38,10 @@ _NAMES_WIDTH = 20  # with less room beside the id, names have a line of their ow
 @click.argument("path", metavar="[PATH]", required=False)
 @click.option("--messages", is_flag=True, help="Only the messages, as a conversation.")
 @click.option("--state", "as_tree", is_flag=True, help="Only the state, as a tree.")
-@click.option("--calls", is_flag=True, help="Only the calls that led to it, with arguments and results.")
+@click.option("--calls", is_flag=True, help="Only the calls of its step, with arguments and results.")
 @click.option("--raw", is_flag=True, help="Only the state, as one line of JSON.")
 @click.option("--full", is_flag=True, help="Fold nothing.")
-@click.option("--salvage", is_flag=True, help="Of a damaged state, show what can be read.")
+@click.option("--salvage", is_flag=True, help="Show what can be read of a damaged state.")
 @click.option(
     "--out",
     metavar="FILE",
