@@ -311,11 +311,13 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: int
     renamed: Mapping[SessionId, SessionId]
     skipped: tuple[SessionId, ...]
+    dry_run: bool = False
 
     def __str__(self) -> str:
         """The count, then a line per session that is not simply there."""
-        head = f"{counted(len(self.sessions), 'session')} with {counted(self.checkpoints, 'checkpoint')} imported"
-        renamed = [f"{old!r} is now {new!r}" for old, new in self.renamed.items()]
+        verb = "would be imported" if self.dry_run else "imported"
+        head = f"{counted(len(self.sessions), 'session')} with {counted(self.checkpoints, 'checkpoint')} {verb}"
+        renamed = [f"{old!r} {'would be' if self.dry_run else 'is now'} {new!r}" for old, new in self.renamed.items()]
         return "\n".join([head, *renamed, *[f"{name!r} was here already and is as it was" for name in self.skipped]])
 
 

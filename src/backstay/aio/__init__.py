@@ -190,11 +190,14 @@ class AsyncStore:
         *,
         rename: str | Mapping[str, str] | None = None,
         on_exists: str = "refuse",
+        dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ImportReport:
-        """Take in the sessions of a file. `progress` is called on the event loop that opened the store."""
+        """Import the sessions of a file. `progress` is called on the event loop that opened the store."""
         told = self._on_loop(progress)
-        return await self._threads.run(self._store.import_, path, rename=rename, on_exists=on_exists, progress=told)
+        return await self._threads.run(
+            self._store.import_, path, rename=rename, on_exists=on_exists, dry_run=dry_run, progress=told
+        )
 
     def _on_loop(self, progress: Progress | None) -> Progress | None:
         def tell(done: int, total: int | None) -> None:

@@ -187,16 +187,20 @@ class Store:
         *,
         rename: str | Mapping[str, str] | None = None,
         on_exists: str = "refuse",
+        dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ImportReport:
         """Import the sessions of an export file; everything in it is verified before any of it can be seen.
 
         A session that is here already is refused and with it the whole file, unless `on_exists` is "skip" or "rename".
+        With `dry_run` all of it is read and verified, and nothing is imported.
         """
         self.refuse_closed()
         from backstay.upkeep import importing
 
-        return importing.import_file(self.backend, path, rename=rename, on_exists=on_exists, progress=progress)
+        return importing.import_file(
+            self.backend, path, rename=rename, on_exists=on_exists, dry_run=dry_run, progress=progress
+        )
 
     def stats(self) -> StoreStats:
         """How much is kept, and in how little space."""
