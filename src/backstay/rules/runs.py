@@ -169,6 +169,7 @@ def _begun(new: Enter, view: View, lane: LaneRow | None, calls: list[CallRow | U
         purpose=None,
         was_entered=before.entered,
         was_unfinished=before.unfinished,
+        since_us=new.at_us,
     )
 
 

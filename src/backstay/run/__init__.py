@@ -12,9 +12,9 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 import msgspec
 
@@ -26,12 +26,12 @@ from backstay.model import NOTHING, Call, Checkpoint, SessionId, StateDict, Usag
 from backstay.port.lease import here
 from backstay.rules import runs
 from backstay.rules.runs import Entered
-from backstay.run.calling import Calling
+from backstay.run.call_making import CallMaking
 from backstay.run.counters import Counters, encode_counters, read_counters
 from backstay.run.guard import GuardedLoop
 from backstay.run.heartbeat import heartbeat
 from backstay.run.live_journal import LiveJournal
-from backstay.run.options import OnDoubt, OnFailed, check_choices, check_options
+from backstay.run.options import OnDoubt, OnFailed, check_options
 from backstay.run.result_places import places
 from backstay.sealing import open_value, pack_value
 from backstay.store.fields import Given, check_text, check_usage, decode_usage
@@ -70,7 +70,7 @@ class SessionHandle(Protocol):
         """The calls of a checkpoint, or those pending on a branch."""
 
 
-class Run:
+class Run(CallMaking):
     """One live execution of a session. Made by `session.run()` or `store.run()`, entered by `with`."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Run:
         loops: LoopGuard | None,
     ) -> None:
         check_options(strategy, lease_s, loops)
-        check_choices(on_doubt, on_failed)
+        super().__init__(on_doubt=on_doubt, on_failed=on_failed)
         self.session = session
         self._history = history
         self.branch = branch
@@ -101,14 +101,12 @@ class Run:
         self.resume_hint: str | None = None
         self.crashes = 0
         self._strategy = strategy
-        self._on_doubt, self._on_failed = on_doubt, on_failed
         self._loop = GuardedLoop(loops, self._progress)
         self._counters = Counters()
         self._used = Usage()
         self._recorded_iteration = 0
         self._recorded_at = 0.0
         self.end: RunEnded | None = None
-        self._calls: LiveJournal | None = None
         self._lock = threading.RLock()
 
     @property
@@ -294,89 +292,7 @@ class Run:
         self._entered().ended = self.end
         raise self.end
 
-    def _entered(self) -> LiveJournal:
-        if self._calls is None:
-            raise InvalidInputError("this run was not entered", hint="use it as: with store.run(…) as run:")
-        return self._calls
-
-    # calls
-
-    @property
-    def in_doubt(self) -> list[Call]:
-        """The calls in doubt: in flight at a crash, and not known whether they happened."""
-        return self._entered().doubtful()
-
-    def call(
-        self,
-        name: str,
-        fn: Callable[[], Any],
-        *,
-        key: str | None = None,
-        kind: Literal["tool", "llm"] = "tool",
-        args: Any = None,
-        on_doubt: OnDoubt | None = None,
-        on_failed: OnFailed | None = None,
-    ) -> Any:
-        """The outcome of `fn()`, journaled: given again after a crash, not made again. See docs/runs.md."""
-        calling = self.begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
-        if calling.done:
-            return calling.result
-        with self._entered().enclosed(calling):
-            try:
-                value = fn()
-            except BaseException as error:
-                calling.give_up(error)  # raises CallFailedError where the journal has it as failed
-                raise
-        return calling.finish(value)
-
-    @contextlib.contextmanager
-    def calling(
-        self,
-        name: str,
-        *,
-        key: str | None = None,
-        kind: Literal["tool", "llm"] = "tool",
-        args: Any = None,
-        on_doubt: OnDoubt | None = None,
-        on_failed: OnFailed | None = None,
-    ) -> Iterator[Calling]:
-        """A call that someone else makes: `if not call.done: call.finish(value)`; then `call.result`."""
-        calling = self.begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
-        with self._entered().enclosed(calling):
-            try:
-                yield calling
-            except BaseException as error:
-                if not calling.done:
-                    calling.give_up(error)
-                raise
-        if not calling.done:
-            calling.interrupt()
-            message = f"call {name!r} was left without an outcome, and is in doubt now"
-            raise InvalidInputError(message, hint="say what came out: call.finish(value)")
-
-    def begin(
-        self,
-        name: str,
-        *,
-        key: str | None = None,
-        kind: Literal["tool", "llm"] = "tool",
-        args: Any = None,
-        on_doubt: OnDoubt | None = None,
-        on_failed: OnFailed | None = None,
-    ) -> Calling:
-        """The first half of `call`, for loops that someone else drives: the recorded outcome, or leave to make it."""
-        return self._entered().begin(
-            name,
-            key=key,
-            kind=kind,
-            args=args,
-            on_doubt=on_doubt or self._on_doubt,
-            on_failed=on_failed or self._on_failed,
-        )
-
-    def enclosed(self, calling: Calling) -> contextlib.AbstractContextManager[None]:
-        """LiveJournal made meanwhile, here and in tasks started here, belong to this one."""
-        return self._entered().enclosed(calling)
+    # the state, and what was used
 
     def append(self, message: Any, part: str = "messages") -> None:
         """Add a message to a list in the state."""
@@ -386,12 +302,17 @@ class Run:
             raise InvalidInputError(message_, hint="append(message, part=…) names the list to add to")
         items.append(message)
 
-    def use(self, *, tokens_in: int = 0, tokens_out: int = 0, cost: float = 0.0, **extra: Any) -> None:
-        """Count what was used since the last boundary; other numbers go to `usage.extra`."""
-        tasks = extra.pop("tasks_completed", 0)
-        used = check_usage(
-            {"tokens_in": tokens_in, "tokens_out": tokens_out, "cost": cost, "tasks_completed": tasks, "extra": extra}
-        )
+    def use(
+        self,
+        *,
+        tokens_in: int = 0,
+        tokens_out: int = 0,
+        cost: float = 0.0,
+        tasks_completed: int = 0,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Count what was used since the last boundary; `extra` is for counts of your own."""
+        used = check_usage(Usage(tokens_in, tokens_out, cost, tasks_completed, {} if extra is None else extra))
         with self._lock:
             self._used += used
             self.usage += used
@@ -413,6 +334,7 @@ class Run:
         recorded, before = None, self.iteration
         with calls.boundary(f"{event.value!r} is no boundary"):
             self.iteration += event is Event.ITERATION
+            calls.reported(event)
             try:
                 if not calls.unasked() and self._strategy.due(self._moment(calls, event)):
                     recorded = self._record(calls, trigger=event.value)
