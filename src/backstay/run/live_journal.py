@@ -18,7 +18,15 @@ import msgspec
 
 from backstay.codec import Root, decode, encode_stored
 from backstay.delta import Known, advance, know
-from backstay.errors import BackstayError, ClosedError, ConflictError, FencedError, InDoubtError, InvalidInputError
+from backstay.errors import (
+    BackstayError,
+    ClosedError,
+    ConflictError,
+    FencedError,
+    InDoubtError,
+    InvalidInputError,
+    MismatchError,
+)
 from backstay.hints import DECIDE_CALLS, Hint
 from backstay.loops import text_of
 from backstay.model import Call, StateDict
