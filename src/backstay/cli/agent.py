@@ -35,14 +35,14 @@ SYSTEM = "You are the support agent of a lamp shop. Be kind, be brief, follow th
 
 
 class World:
-    """What is outside: lines that stay when a process is killed."""
+    """The world outside: lines that stay when a process is killed."""
 
     def __init__(self, path: Path, *, stand_still_in: str | None = None) -> None:
         self.path = path
         self._stand_still_in = stand_still_in
 
     def deeds(self, what: str = "") -> list[str]:
-        """What was really done."""
+        """The deeds that were really done."""
         lines = self.path.read_text().splitlines() if self.path.exists() else []
         return [line for line in lines if line.startswith(what)]
 

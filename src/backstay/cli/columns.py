@@ -1,6 +1,6 @@
 """Listings: rows under headings, in columns that fit the screen.
 
-Widths are settled by the first rows, so that a list of any length starts at once. What does not fit is taken from the
+Widths are settled by the first rows, so that a list of any length starts at once. Missing room is taken from the
 columns that may be cut, the widest first; a later row that is wider is cut to its place.
 """
 

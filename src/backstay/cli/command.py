@@ -1,6 +1,6 @@
-"""What the commands' own lines have in common: examples at the end of the help, `--json`, and what a typo is told.
+"""The common parts of all commands: examples at the end of the help, `--json`, and the answer to a typo.
 
-What begins with a dash is an option. A name that does is written behind `--`, as everywhere: an option that was
+A word that begins with a dash is an option. A name that does is written behind `--`, as everywhere: an option that was
 misspelt is then never taken for a session or a ref.
 """
 

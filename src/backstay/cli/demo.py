@@ -107,7 +107,7 @@ class Story:
             self.say((row if len(row) <= WIDTH else row[: WIDTH - 1] + "…").rstrip())
 
     def diff(self, diff: backstay.Diff) -> None:
-        """What differs, as `print(diff)` shows it."""
+        """The difference, as `print(diff)` shows it."""
         for line in str(diff).splitlines():
             mark = line.lstrip()[:1]
             style = {"+": "green", "-": "red", "~": "yellow"}.get(mark, "")
@@ -158,8 +158,8 @@ def die(story: Story, file: Path, world: agent.World) -> None:
 
 
 def look(story: Story, store: backstay.Store, world: agent.World) -> backstay.Call:
-    """What the store knows of it."""
-    story.chapter("What is known afterwards.")
+    """The same, as the store knows it."""
+    story.chapter("Look at what is known afterwards.")
     story.code("store.crashed()")
     crashed = store.crashed()
     story.ok(

@@ -44,7 +44,7 @@ NOT_COVERED = (
 
 
 class Finding(NamedTuple):
-    """What was looked at, how it is, and why."""
+    """A check, how it came out, and why."""
 
     check: str
     verdict: str

@@ -188,7 +188,7 @@ class _Teller:
         self._patch = patch
 
     def flush(self) -> None:
-        """What was written is to be seen now."""
+        """Everything written so far is to be seen now."""
         self._screen.flush()
 
     def as_json(self, point: Checkpoint) -> None:
@@ -343,7 +343,7 @@ def _deeds(tools: list[CallRow], room: int) -> list[Piece]:
 
 
 def _titles(point: Checkpoint) -> list[tuple[str, str]]:
-    """What sets a checkpoint apart: its label, what caused it, how it ended."""
+    """The marks that set a checkpoint apart: its label, its cause, how it ended."""
     from backstay.cli.text import cut, safe, short
 
     titles: list[tuple[str, str]] = []

@@ -1,6 +1,6 @@
 """From what is typed to what is meant: sessions by a unique start of their id, calls too; and what a shell can offer.
 
-An exact id always wins over ids that only begin like it. What could be several things is an error that lists them.
+An exact id always wins over ids that only begin like it. A start that fits several is an error that lists them.
 """
 
 from __future__ import annotations

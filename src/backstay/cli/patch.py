@@ -1,4 +1,4 @@
-"""What a checkpoint changed, below its line in `log -p`: `+` came, `-` went, `~` is another now."""
+"""The changes of a checkpoint, below its line in `log -p`: `+` came, `-` went, `~` is another now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LINES = 3  # of an item
 
 
 def diff_of(session: Session, point: Checkpoint) -> Diff:
-    """What a checkpoint changed on the one before it; of the first one, all of it."""
+    """The difference between a checkpoint and the one before it; all of it for the first one."""
     from backstay.difference import difference
     from backstay.errors import NotFoundError
 

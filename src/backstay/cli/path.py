@@ -47,7 +47,7 @@ def parse(text: str) -> list[str | int]:
 
 
 def value_at(state: Any, text: str) -> Any:
-    """What stands at a place of a state; NotFoundError that says what is there instead."""
+    """The value at a place of a state; NotFoundError that says what is there instead."""
     value, walked = state, ""
     for step in parse(text):
         value = _inside(value, step, walked)

@@ -1,4 +1,4 @@
-"""`backstay prune`: forget what a retention allows, and give the space back. What goes is shown first."""
+"""`backstay prune`: forget what a retention allows, and give the space back; a preview comes first."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def command(
 
 
 def _tell(screen: Screen, report: PruneReport) -> None:
-    """What goes, a line for each session; then all of it together."""
+    """A line for each session; then all of it together."""
     from backstay.cli.columns import Column, listing
     from backstay.cli.text import safe
     from backstay.model import counted

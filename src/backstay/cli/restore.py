@@ -82,7 +82,7 @@ def refuse_moved(session: Session, branch: str, head: Checkpoint) -> None:
 
 
 def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, target: Checkpoint) -> None:
-    """What the branch holds now and would hold then: the steps that leave the head, and how much differs."""
+    """The branch as it is and as it would be: the steps that leave the head, and how much differs."""
     from backstay.cli.diff import tell_stat
     from backstay.cli.text import age, cut, safe, short
 
