@@ -152,6 +152,11 @@ def stray_id(checkpoint: str) -> str:
     return f"{checkpoint}!{secrets.token_hex(8)}"
 
 
+def in_order(entries: Entries) -> Entries:
+    """Writes as LangGraph replays them: by path, task and place."""
+    return sorted(entries, key=lambda entry: (entry[0], entry[1], entry[2]))
+
+
 def _micros(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
@@ -252,8 +257,8 @@ class Thread:
         rows = [id_ for id_ in self.ids(checkpoint) if checkpoint_of(id_) == checkpoint]
         strays = [id_ for id_ in rows if id_ != checkpoint and not number_of(id_)]
         own = [id_ for id_ in rows if id_ == checkpoint or number_of(id_)]
-        # Each was written on top of the one before.
-        return (self.find(max(own, key=number_of)) if own else None), strays
+        # Each was written on top of the one before. A restored checkpoint has an id of the store's own making.
+        return self.find(max(own, key=number_of, default=checkpoint)), strays
 
     def strays(self, ids: Iterable[str], *, born: int) -> tuple[Entries, Entries]:
         """The writes in these rows, in the store's order: those that came before their checkpoint, and those after."""

@@ -84,21 +84,4 @@ def outdated(thread: Thread, _: Mapping[str, CheckpointRow]) -> list[str]:
         if row.of and (ns not in newest or row.born > newest[ns].born):
             newest[ns] = row
     kept = {row.of for row in newest.values()}
-    parents = {row.of: row.parent for row in rows if row.id == row.of}
-    for row in newest.values():
-        kept |= _delta_ancestors(thread, row, parents)
     return [row.id for row in rows if row.of not in kept and checkpoint_of(row.id) not in kept]
-
-
-def _delta_ancestors(thread: Thread, row: Held, parents: Mapping[str, str | None]) -> set[str]:
-    """What the delta channels of a checkpoint are rebuilt from: its ancestors, back to one that holds the value."""
-    row = thread.about(row)
-    channels = set(row.metadata.get("counters_since_delta_snapshot") or ()) - set(thread.state(row.id))
-    kept: set[str] = set()
-    parent = row.parent
-    while channels and parent is not None and parent in parents and parent not in kept:
-        kept.add(parent)
-        found = thread.trace(parent)[0]
-        channels -= set() if found is None else set(thread.state(found.id))
-        parent = parents[parent]
-    return kept

@@ -28,10 +28,12 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 import backstay
 from backstay.adapters.langgraph.codec import Codec, Memo, listed
-from backstay.adapters.langgraph.lines import MINE, Entries, Held, LineEnd, Place, Thread, calls_of, short_ts
+from backstay.adapters.langgraph.delta_channels import gathered, history, notes_of
+from backstay.adapters.langgraph.lines import MINE, Entries, Held, LineEnd, Place, Thread, calls_of, in_order, short_ts
 from backstay.adapters.langgraph.listing import checkpoints, made_by, outdated
 from backstay.adapters.langgraph.opening import SaverOpening, sync_store
 from backstay.adapters.langgraph.placement import NEVER, elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
@@ -118,6 +120,30 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             thread.tails[ns] = LineEnd(branch, row, thread.state(row.id))
         return self._tuple(thread, memo, row)
 
+    def get_delta_channel_history(self, *, config: Config, channels: Sequence[str]) -> Any:
+        """What delta channels are rebuilt from: seed and writes, which a checkpoint of this saver holds itself."""
+        thread, _ = self._thread(config["configurable"]["thread_id"])
+        ns: str = config["configurable"].get("checkpoint_ns", "")
+        wanted = get_checkpoint_id(config)
+        with thread.lock:
+            found = thread.newest(ns) if not wanted else (None, thread.trace(str(wanted))[0])
+            row = None if found is None else found[1]
+            state = {} if row is None or row.ns != ns else thread.state(row.id)
+            result, missing = {}, []
+            for channel in channels:
+                told = history(state, channel)
+                if told is None:
+                    missing.append(channel)
+                    continue
+                seed, writes = told
+                result[channel] = self._history(channel, seed, writes)
+        return result | super().get_delta_channel_history(config=config, channels=missing) if missing else result
+
+    def _history(self, channel: str, seed: Sequence[Any], writes: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        revive = self._codec.revive
+        entry: dict[str, Any] = {"writes": [(task, channel, revive(value)) for task, value in writes]}
+        return entry | {"seed": revive(seed[0])} if seed else entry
+
     def list(
         self,
         config: Config | None,
@@ -159,12 +185,15 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             early, late = thread.strays(strays, born=row.born)
             entries = merged(entries if about.took else merged(early, entries), late)
         revive = self._codec.revive
-        values = self._codec.channels(ns, {key: value for key, value in state.items() if key != MINE}, memo)
+        apart = {MINE, *notes_of(state)}  # what a delta channel holds is asked for by itself
+        values = self._codec.channels(ns, {key: value for key, value in state.items() if key not in apart}, memo)
+        for name in mine.get("snapshots", ()):
+            values[name] = _DeltaSnapshot(values[name])
         inner, *rest = mine["cp"]
         values.update(revive(inner))
         checkpoint = {key: revive(value) for key, value in rest}
         checkpoint |= {"id": row.of, "ts": about.ts, "channel_values": values}
-        writes = [(task, channel, revive(value)) for _, task, _, channel, value in sorted(entries, key=_order)]
+        writes = [(task, channel, revive(value)) for _, task, _, channel, value in in_order(entries)]
         parent = _config(thread.id, ns, about.parent) if about.parent else None
         here = _config(thread.id, ns, row.of)
         return CheckpointTuple(here, checkpoint, revive(about.metadata), parent, writes)
@@ -178,17 +207,29 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         ns: str = asked.get("checkpoint_ns", "")
         id_, parent = checkpoint["id"], asked.get("checkpoint_id")
         with thread.lock:
-            values = memo.channels(ns, checkpoint["channel_values"])
+            snapshots = [name for name, value in checkpoint["channel_values"].items() if type(value) is _DeltaSnapshot]
+            whole = {name: checkpoint["channel_values"][name].value for name in snapshots}
+            values = memo.channels(ns, {**checkpoint["channel_values"], **whole})
             rest = {key: memo.plain(value) for key, value in checkpoint.items() if key not in _OWN}
             inner = {key: values.pop(key) for key in [*values] if key == MINE or is_inner(key)}
             # A tuple is one value: it is written anew each time, but packs to almost nothing beside the one before.
             mine: StateDict = {"cp": (inner, *rest.items())}
+            if snapshots:
+                mine["snapshots"] = snapshots
             plain = listed(memo.plain(dict(get_checkpoint_metadata(config, metadata))))
             ts = short_ts(checkpoint["ts"])
 
             def write(place: Place, early: Entries) -> None:
-                same = unchanged(thread, place, parent, rest.get("channel_versions", {}), values)
-                state = {**values, **same, MINE: {**mine, "writes": early}}
+                versions = rest.get("channel_versions", {})
+                before = thread.state(place.head.id) if place.head is not None and place.head.of == parent else {}
+                deltas, notes = gathered(before, versions, values, plain)
+                same = unchanged(before, versions, {**values, **deltas})
+                state = {
+                    **values,
+                    **same,
+                    **deltas,
+                    MINE: {**mine, **({"delta": notes} if notes else {}), "writes": early},
+                }
                 thread.put(ns, place, state, id_=id_, metadata=plain, parent=parent, ts=ts, took=bool(early))
 
             self._put(thread, ns, id_, parent, write)
@@ -406,11 +447,6 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
 
 def _config(thread_id: object, ns: str, checkpoint_id: str) -> Config:
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}}
-
-
-def _order(entry: list[Any]) -> tuple[str, str, int]:
-    path, task, at, _, _ = entry
-    return path, task, at
 
 
 def _busy(thread: Thread) -> ConflictError:
