@@ -1,5 +1,4 @@
-"""Threads whose messages and files are delta channels, as deepagents keeps them: what every operation leaves is what
-LangGraph itself would replay."""
+"""Threads whose messages and files are delta channels: every operation leaves what LangGraph itself would replay."""
 
 from __future__ import annotations
 
@@ -12,9 +11,10 @@ import pytest
 
 from tests.faces.adapters.graphs import say, thread
 
-DeltaChannel = pytest.importorskip("langgraph.channels.delta", reason="delta channels came later").DeltaChannel
+pytest.importorskip("langgraph.channels.delta", reason="delta channels came later")
 
 from langchain_core.messages import AIMessage, RemoveMessage
+from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
@@ -39,10 +39,9 @@ def join_files(value: dict[str, Any], writes: Sequence[dict[str, Any]]) -> dict[
 
 def graph_over(saver: Any, frequency: int = 4) -> Any:
     """A node that answers and one that writes files, twice a turn."""
-
     chat = Annotated[list[Any], DeltaChannel(join_messages, snapshot_frequency=frequency)]
     files = Annotated[dict[str, Any], DeltaChannel(join_files, snapshot_frequency=frequency)]
-    schema: Any = TypedDict("Deep", {"messages": chat, "files": files, "turns": int})  # type: ignore[operator] # noqa: UP013
+    Deep = TypedDict("Deep", {"messages": chat, "files": files, "turns": int})  # noqa: UP013
 
     def model(state: Any) -> dict[str, Any]:
         last = state["messages"][-1]
@@ -57,7 +56,7 @@ def graph_over(saver: Any, frequency: int = 4) -> Any:
         turns = state.get("turns", 0) + 1
         return {"files": {f"f{turns % 3}.txt": None if turns % 5 == 0 else f"text of {turns}"}, "turns": turns}
 
-    graph = StateGraph(schema)
+    graph = StateGraph(Deep)
     graph.add_node("model", model)
     graph.add_node("write", write)
     graph.add_edge(START, "model")
@@ -157,7 +156,9 @@ def test_people_see_the_messages_and_files_of_a_delta_thread() -> None:
         state = store.session("t").load()
         assert [message["content"] for message in state["messages"]][:2] == ["question 0", "answer to question 0"]
         assert state["files"] == {"f1.txt": "text of 1", "f2.txt": "text of 2", "f0.txt": "text of 3"}
-        assert store.session("t").head().summary == "assistant: answer to question 2"
+        head = store.session("t").head()
+        assert head is not None
+        assert head.summary == "assistant: answer to question 2"
 
 
 def test_a_delta_thread_is_read_without_a_walk_over_its_ancestors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +166,13 @@ def test_a_delta_thread_is_read_without_a_walk_over_its_ancestors(monkeypatch: p
         saver = BackstaySaver(store)
         graph = graph_over(saver, frequency=100)
         talk(graph, 6)
-        reads = []
+        reads: list[Any] = []
         real = BackstaySaver.get_tuple
-        monkeypatch.setattr(BackstaySaver, "get_tuple", lambda self, config: reads.append(1) or real(self, config))
+
+        def counted(self: BackstaySaver, config: Any) -> Any:
+            reads.append(config)
+            return real(self, config)
+
+        monkeypatch.setattr(BackstaySaver, "get_tuple", counted)
         assert len(values_of(graph, thread())["messages"]) == 12
         assert len(reads) == 1

@@ -6,8 +6,8 @@ restore, fork and export move them with it, and people see them. A list that onl
 
 | the channel holds | its key in the state | `lg.delta` says of it |
 |---|---|---|
-| a list | seed and writes in one list | `seed`: how many items it has, `writes`: task and count of each (None: one item) |
-| anything else | a dict merged as most reducers do, to look at | `base`: the seed, `raw`: task and value of each write |
+| a list | seed and writes in one list | `seed`: its items' count; `writes`: task and count of each (None: one item) |
+| anything else | a dict merged as most reducers do, to look at | `base`: the seed; `raw`: task, value of each write |
 """
 
 from __future__ import annotations
@@ -58,21 +58,23 @@ def _extended(
     value: Any, note: dict[str, Any] | None, new: list[Write], *, has_seed: bool
 ) -> tuple[Any, dict[str, Any]]:
     if note is None:
-        first = value if has_seed else new[0][1]
-        if type(first) is list or (type(first) is dict and ("role" in first or "lc" in first)):
-            value, note = (
-                (value, {"seed": len(value), "writes": []}) if has_seed else ([], {"seed": None, "writes": []})
-            )
-        else:
-            note = {"base": value, "raw": []} if has_seed else {"raw": []}
+        note = _first_note(value, new, has_seed=has_seed)
+        value = value if has_seed else [] if "writes" in note else None
     if not new:
         return value, note
     if "writes" in note:
-        counts = [[task, len(item) if type(item) is list else None] for task, item in new]
-        items = [one for _, item in new for one in (item if type(item) is list else [item])]
-        return [*value, *items], {**note, "writes": [*note["writes"], *counts]}
-    note = {**note, "raw": [*note["raw"], *[[task, item] for task, item in new]]}
-    return _merged(value if has_seed else None, [item for _, item in new]), note
+        counts = [[task, len(item) if isinstance(item, list) else None] for task, item in new]
+        items = [one for _, item in new for one in (item if isinstance(item, list) else [item])]
+        return value + items, {**note, "writes": note["writes"] + counts}
+    return _merged(value, [item for _, item in new]), {**note, "raw": note["raw"] + list(map(list, new))}
+
+
+def _first_note(value: Any, new: list[Write], *, has_seed: bool) -> dict[str, Any]:
+    if has_seed:
+        return {"seed": len(value), "writes": []} if type(value) is list else {"base": value, "raw": []}
+    first = new[0][1]
+    is_item = type(first) is dict and ("role" in first or "lc" in first)  # a message by itself
+    return {"seed": None, "writes": []} if type(first) is list or is_item else {"raw": []}
 
 
 def _merged(value: Any, new: Iterable[Any]) -> Any:
