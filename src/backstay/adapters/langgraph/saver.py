@@ -59,8 +59,8 @@ Config = Any
 class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
     """Keeps the checkpoints of a graph in a Store: `graph.compile(checkpointer=BackstaySaver(store))`.
 
-    `allow` names the types beyond LangGraph's own safe list that are built again when they are read, as classes or as
-    (module, name); True is all. Others come back as plain data.
+    Types that the graph's schema names are built again when they are read, and those on LangGraph's own safe list.
+    `allow` names others, as classes or as (module, name); True is all. One that is unknown is UnsupportedError.
     """
 
     def __init__(
@@ -140,9 +140,9 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         return result | super().get_delta_channel_history(config=config, channels=missing) if missing else result
 
     def _history(self, channel: str, seed: Sequence[Any], writes: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        revive = self._codec.revive
-        entry: dict[str, Any] = {"writes": [(task, channel, revive(value)) for task, value in writes]}
-        return entry | {"seed": revive(seed[0])} if seed else entry
+        write = self._codec.write
+        entry: dict[str, Any] = {"writes": [(task, channel, write(channel, value)) for task, value in writes]}
+        return entry | {"seed": write(channel, seed[0])} if seed else entry
 
     def list(
         self,
@@ -193,7 +193,8 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         values.update(revive(inner))
         checkpoint = {key: revive(value) for key, value in rest}
         checkpoint |= {"id": row.of, "ts": about.ts, "channel_values": values}
-        writes = [(task, channel, revive(value)) for _, task, _, channel, value in in_order(entries)]
+        write = self._codec.write
+        writes = [(task, channel, write(channel, value)) for _, task, _, channel, value in in_order(entries)]
         parent = _config(thread.id, ns, about.parent) if about.parent else None
         here = _config(thread.id, ns, row.of)
         return CheckpointTuple(here, checkpoint, revive(about.metadata), parent, writes)
