@@ -40,6 +40,7 @@ _WRITES = re.compile(r".*\+(\d+)", re.DOTALL)
 _LONG_NS = 200
 _MANY_LINES = 8
 _PAGE_ROWS = 64
+_MANY_WAITING = 64
 Entries = list[list[Any]]  # writes: path, task, index, channel, value
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -200,6 +201,7 @@ class Thread:
         self.lock = threading.RLock()
         self.tails: dict[str, LineEnd] = {}
         self.early: set[str] = set()  # checkpoints that were not there yet when writes of theirs came
+        self._waiting: dict[str, Entries] = {}
 
     # reading
 
@@ -316,6 +318,26 @@ class Thread:
             at, last = page[-1].parent, page[-1].id
 
     # writing
+
+    def wait(self, checkpoint: str, entries: Entries) -> None:
+        """Keep writes of a thread that is not there until their checkpoint comes.
+
+        A crash loses nothing with them, since there is nothing to resume. And writes that come late, from a graph whose
+        thread was deleted under it, do not make the thread anew.
+        """
+        while len(self._waiting) >= _MANY_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+        self._waiting[checkpoint] = self._waiting.get(checkpoint, []) + entries
+        self.early.add(checkpoint)
+
+    def waited(self, checkpoint: str) -> Entries:
+        """The writes that waited for a checkpoint, which is about to be put."""
+        return self._waiting.get(checkpoint, [])
+
+    def settled(self, checkpoint: str) -> None:
+        """A checkpoint has come, and its early writes with it."""
+        self.early.discard(checkpoint)
+        self._waiting.pop(checkpoint, None)
 
     def on_top(self, ns: str, base: Held | None) -> Place:
         """Where a row goes that follows this one: at the end of its line, or on a new line that begins there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from backstay.adapters.langgraph.lines import Held, Thread, checkpoint_of, held
+from backstay.adapters.langgraph.lines import MINE, Entries, Held, Thread, checkpoint_of, held
 from backstay.port import CheckpointRow
 
 
@@ -85,3 +85,14 @@ def outdated(thread: Thread, _: Mapping[str, CheckpointRow]) -> list[str]:
             newest[ns] = row
     kept = {row.of for row in newest.values()}
     return [row.id for row in rows if row.of not in kept and checkpoint_of(row.id) not in kept]
+
+
+def stranded(thread: Thread, runs: Collection[str]) -> list[tuple[str, str, Entries]]:
+    """Writes of other checkpoints that lie on top of what these runs made: namespace, checkpoint and writes."""
+    rows = list(thread.rows(None))
+    gone = {row.of for row in rows if str(row.metadata.get("run_id")) in runs}
+    return [
+        (row.ns or "", checkpoint_of(row.id), thread.state(row.id)[MINE].get("stray", []))
+        for row in reversed(rows)
+        if row.is_stray and row.of in gone and checkpoint_of(row.id) not in gone
+    ]

@@ -34,8 +34,8 @@ import backstay
 from backstay.adapters.langgraph.codec import Codec, Memo, listed
 from backstay.adapters.langgraph.delta_channels import gathered, history, notes_of
 from backstay.adapters.langgraph.lines import MINE, Entries, Held, LineEnd, Place, Thread, calls_of, in_order, short_ts
-from backstay.adapters.langgraph.listing import checkpoints, made_by, outdated
-from backstay.adapters.langgraph.opening import SaverOpening, sync_store
+from backstay.adapters.langgraph.listing import checkpoints, made_by, outdated, stranded
+from backstay.adapters.langgraph.opening import Done, SaverOpening, sync_store
 from backstay.adapters.langgraph.placement import NEVER, elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
 from backstay.aio import AsyncStore
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
@@ -57,7 +57,9 @@ Config = Any
 
 
 class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
-    """Keeps the checkpoints of a graph in a Store: `graph.compile(checkpointer=BackstaySaver(store))`.
+    """Keeps the checkpoints of a graph in a Store: `graph.compile(checkpointer=BackstaySaver("sqlite:///agent.db"))`.
+
+    It takes a Store, or the URL of one, which stays open as long as the saver does; `leave` closes it.
 
     Types that the graph's schema names are built again when they are read, and those on LangGraph's own safe list.
     `allow` names others, as classes or as (module, name); True is all. One that is unknown is UnsupportedError.
@@ -65,7 +67,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
 
     def __init__(
         self,
-        store: Store | AsyncStore,
+        store: Store | AsyncStore | str | Path,
         *,
         serde: Any = None,
         allow: Collection[type | tuple[str, ...]] | bool = (),
@@ -74,7 +76,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         if serde is None:
             serde = JsonPlusSerializer(allowed_msgpack_modules=True if allow is True else list(allow or ()) or None)
         super().__init__(serde=serde)
-        self.store = sync_store(store)
+        self.store = backstay.open(store) if isinstance(store, str | Path) else sync_store(store)
         self._agent = agent
         self._threads: OrderedDict[str, tuple[Thread, Memo]] = OrderedDict()
         self._guard = threading.Lock()
@@ -86,8 +88,17 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         """A saver with its own store: `with BackstaySaver.open("sqlite:///agent.db") as saver`, or `async with`."""
         return SaverOpening(lambda: cls(backstay.open(url, durability=durability), **options))
 
+    @classmethod
+    def from_conn_string(cls, conn_string: str) -> SaverOpening[Self]:
+        """As `open`, by the name that LangGraph's own savers have for it."""
+        return cls.open(conn_string)
+
+    def setup(self) -> Done:
+        """Nothing is left to set up; it is here for code written for LangGraph's own savers, which may await it."""
+        return Done()
+
     def leave(self) -> None:
-        """Close the store that `open` opened."""
+        """Close the store that `open`, or a URL, opened."""
         self.store.close()
         self._pool.shutdown(wait=False)
 
@@ -252,8 +263,9 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             if row is not None:
                 return None
             with contextlib.suppress(*_MOVED):
-                write(place_of(thread, ns, heads, parent), merged([], thread.strays(strays, born=NEVER)[0]))
-                thread.early.discard(id_)
+                early = merged([], thread.strays(strays, born=NEVER)[0] + thread.waited(id_))
+                write(place_of(thread, ns, heads, parent), early)
+                thread.settled(id_)
                 return None
         raise _busy(thread)
 
@@ -277,6 +289,9 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
                 return on_checkpoint(thread, ns, tail, entries)
         for _ in range(_RACES):
             heads = thread.heads(ns)
+            if not heads and session_row(self.store.backend, thread.id) is None:
+                thread.wait(id_, entries)
+                return None
             with contextlib.suppress(*_MOVED):
                 for branch, head in heads.items():
                     if head.of == id_:
@@ -301,21 +316,33 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         self._forget(thread_id)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints that these runs made, in every thread."""
+        """Delete the checkpoints that these runs made, in every thread; writes of others that lie among them stay."""
         wanted = {str(run_id) for run_id in run_ids}
         if not wanted:
             return
-
         for info in self.store.sessions():
-            if drop(self.store.backend, info.id, partial(made_by, wanted)):
-                self._forget(info.id)
+            thread, _ = self._thread(info.id)
+            with thread.lock:
+                orphans = stranded(thread, wanted)
+                if drop(self.store.backend, info.id, partial(made_by, wanted)):
+                    self._forget(info.id)
+            thread, _ = self._thread(info.id)
+            for ns, checkpoint, entries in orphans:
+                with thread.lock:
+                    self._put_writes(thread, ns, checkpoint, entries)
+        self.store.backend.tend()
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread with all it has: namespaces, forks, parents and writes."""
-        source = str(source_thread_id)
-        if session_row(self.store.backend, source) is None:
-            return
-        copy_session(self.store.backend, source, str(target_thread_id))
+        """Copy a thread with all it has: namespaces, forks, parents, writes, and the journal of its tools."""
+        source, target = str(source_thread_id), str(target_thread_id)
+        # The journal first: a crash in between leaves a journal without a thread, never a thread that pays twice.
+        for here, there in [(calls_of(source), calls_of(target)), (source, target)]:
+            if session_row(self.store.backend, here) is not None:
+                try:
+                    copy_session(self.store.backend, here, there)
+                except AlreadyExistsError as error:
+                    message = f"there is a thread {target!r} already"
+                    raise AlreadyExistsError(message, hint="copy to another thread_id, or delete_thread it") from error
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep the newest checkpoint of each namespace with its writes, or ("delete") nothing."""
@@ -327,6 +354,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             with thread.lock:
                 drop(self.store.backend, thread.id, partial(outdated, thread))
             self._forget(thread_id)
+        self.store.backend.tend()
 
     def get_next_version(self, current: Any, channel: None = None) -> Any:  # noqa: ARG002 - the interface's own
         """Versions count up. A thread that came from another saver keeps the kind that it has."""
