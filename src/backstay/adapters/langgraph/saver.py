@@ -151,7 +151,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         return result | super().get_delta_channel_history(config=config, channels=missing) if missing else result
 
     def _history(self, channel: str, seed: Sequence[Any], writes: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        write = self._codec.write
+        write = self.codec.write
         entry: dict[str, Any] = {"writes": [(task, channel, write(channel, value)) for task, value in writes]}
         return entry | {"seed": write(channel, seed[0])} if seed else entry
 
@@ -174,7 +174,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
                 if left <= 0:
                     return
                 if filter:
-                    metadata = self._codec.revive(thread.about(row).metadata)
+                    metadata = self.codec.revive(thread.about(row).metadata)
                     if any([metadata.get(key) != listed(value) for key, value in filter.items()]):
                         continue
                 with thread.lock:
@@ -195,16 +195,16 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         if strays:
             early, late = thread.strays(strays, born=row.born)
             entries = merged(entries if about.took else merged(early, entries), late)
-        revive = self._codec.revive
+        revive = self.codec.revive
         apart = {MINE, *notes_of(state)}  # what a delta channel holds is asked for by itself
-        values = self._codec.channels(ns, {key: value for key, value in state.items() if key not in apart}, memo)
+        values = self.codec.channels(ns, {key: value for key, value in state.items() if key not in apart}, memo)
         for name in mine.get("snapshots", ()):
             values[name] = _DeltaSnapshot(values[name])
         inner, *rest = mine["cp"]
         values.update(revive(inner))
         checkpoint = {key: revive(value) for key, value in rest}
         checkpoint |= {"id": row.of, "ts": about.ts, "channel_values": values}
-        write = self._codec.write
+        write = self.codec.write
         writes = [(task, channel, write(channel, value)) for _, task, _, channel, value in in_order(entries)]
         parent = _config(thread.id, ns, about.parent) if about.parent else None
         here = _config(thread.id, ns, row.of)
@@ -455,7 +455,8 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
     # what is at hand
 
     @property
-    def _codec(self) -> Codec:
+    def codec(self) -> Codec:
+        """How values become data and back, by the serializer that this saver has."""
         return Codec(self.serde)
 
     def _thread(self, thread_id: object) -> tuple[Thread, Memo]:
@@ -463,7 +464,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         with self._guard:
             found = self._threads.get(id_)
             if found is None:
-                found = self._threads[id_] = Thread(self.store, id_, self._agent), self._codec.memo()
+                found = self._threads[id_] = Thread(self.store, id_, self._agent), self.codec.memo()
                 if len(self._threads) > _THREADS:
                     self._threads.popitem(last=False)
             self._threads.move_to_end(id_)
