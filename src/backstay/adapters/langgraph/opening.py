@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Generic, Protocol, TypeVar
 
 from backstay.aio import AsyncStore
@@ -46,5 +46,5 @@ class SaverOpening(Generic[S]):
 class Done:
     """Something that is done already, for those who await it."""
 
-    def __await__(self) -> Iterator[None]:
+    def __await__(self) -> Generator[None, None, None]:
         yield from ()

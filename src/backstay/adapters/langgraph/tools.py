@@ -258,7 +258,7 @@ def _branch(task: str, call_id: str) -> str:
     return name if len(name) <= MAX_NAME_CHARS else sha256(name.encode()).hexdigest()
 
 
-def once(run_or_store: Run | Store | AsyncStore, *, on_doubt: OnDoubt = "ask", serde: Any = None) -> Once:
+def once(run_or_store: Run | Store | AsyncStore, *, on_doubt: OnDoubt = "ask", serde: Any = None) -> Any:
     """Have each tool call made once, whatever LangGraph runs again.
 
     `ToolNode(tools, **once(store))`, or `create_agent(model, tools, middleware=[once(store)])` of LangChain, which
