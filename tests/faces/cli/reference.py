@@ -176,10 +176,11 @@ def _shapes() -> str:
     lines = [
         "## JSON",
         "",
-        "All of it is ASCII. A *time* is text like `2025-06-02T10:37:25Z`. New keys may come; none goes or changes its",
-        "meaning. A value that JSON has no form for is an object with one key: `$bytes` (base64), `$datetime`,",
+        "All of it is ASCII. A *time* is text like `2025-06-02T10:37:25Z`. New keys may come; none goes or changes",
+        "its meaning. A value that JSON has no form for is an object with one key: `$bytes` (base64), `$datetime`,",
         "`$date`, `$time`, `$timedelta`, `$decimal`, `$uuid`, `$set`, `$float` (not a number, infinite), `$int`",
-        "(beyond 64 bits), `$dict` (pairs, where keys are not text), `$damaged` (what could not be read). Tuples are lists.",
+        "(beyond 64 bits), `$dict` (pairs, where keys are not text), `$damaged` (what could not be read). Tuples",
+        "are lists.",
         "",
     ]
     for name, keys in SHAPES.items():
