@@ -111,7 +111,7 @@ def _heard(pgconn: pq.abc.PGconn) -> Any:
 
 
 def pack_all(values: Sequence[Any]) -> tuple[list[Sent], list[int]]:
-    """Values and their types. A list is of bytes if one of these comes first, otherwise of numbers; None may be in it."""
+    """Values and their types. A list is of bytes if one of these comes first, otherwise of numbers; None may be in."""
     sent: list[Sent] = []
     types: list[int] = []
     for value in values:
