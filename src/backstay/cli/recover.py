@@ -94,8 +94,8 @@ def _list(screen: Screen, store: Store, session: str | None, branch: str | None,
         else:
             _tell(screen, found, standing, alone=doubts[found.id] == 1)
     if not crashed and not as_json:
-        # Of a session that was imported nobody has crashed, and yet a call may be in doubt: only its own look tells.
-        screen.line("Nothing crashed." if session is None else "Nothing crashed here, and no call is in doubt.")
+        where = "" if session is None else " here"
+        screen.line(f"Nothing crashed{where}, and no call is in doubt.")
 
 
 def _crashed(store: Store, session: str | None) -> Iterator[tuple[Session, RunStatus]]:
@@ -119,6 +119,8 @@ def _tell(screen: Screen, session: Session, standing: RunStatus, *, alone: bool)
     where = "" if standing.branch == "main" else f"  branch {safe(standing.branch)}"
     times = f" ({counted(standing.crashes, 'crash')} at this spot)" if standing.crashes > 1 else ""
     state = ("a run is alive", "green") if standing.live else (f"crashed{times}", "bold red")
+    if not standing.entered:
+        state = ("in doubt", "bold red")
     screen.line((safe(session.id), "bold"), where, "  ", state)
     head = standing.head
     if head is None:

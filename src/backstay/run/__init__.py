@@ -162,7 +162,7 @@ class Run(CallMaking):
             failed = isinstance(error, Exception)
             status, reason = ("failed", _reason(error)) if failed else (None, None)
             with contextlib.suppress(BackstayError):
-                backend.write(runs.lease_ask(calls.lease), runs.leave(calls.lease, status=status, reason=reason))
+                backend.write(runs.leave_ask(calls.lease), runs.leave(calls.lease, status=status, reason=reason))
             raise
         self._calls = calls
         heartbeat.add(calls)
@@ -271,7 +271,7 @@ class Run(CallMaking):
         calls.closed = True
         with calls.heeding_fence():
             rule = runs.leave(calls.lease, status=status, reason=reason)
-            self._history.backend.write(runs.lease_ask(calls.lease), rule)
+            self._history.backend.write(runs.leave_ask(calls.lease), rule)
 
     def halt(self, reason: str) -> NoReturn:
         """End the run: halted, for this reason. No state is recorded; the next run goes on from the last boundary."""
