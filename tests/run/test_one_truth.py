@@ -38,7 +38,6 @@ def test_a_call_in_doubt_that_was_imported_is_in_every_list_until_it_is_decided(
     assert listed(copy) == (["taken in"], ["taken in"], ["taken in"])
     (status,) = run_statuses(copy.backend, session)
     assert [call.name for call in status.in_doubt] == ["pay"]
-    assert not status.entered
     session.resolve(status.in_doubt[0].id, result="paid")
     assert listed(copy) == ([], [], [])
     assert run_statuses(copy.backend, session) == []

@@ -12,7 +12,7 @@ from backstay.port import EVERY, Ask, Backend
 class RunStatus(NamedTuple):
     """A branch on which a run was entered and not ended, or where calls are in doubt.
 
-    `entered`: its run is alive, or crashed. `head` is None before the first checkpoint.
+    `head` is None before the first checkpoint.
     """
 
     branch: str
@@ -20,7 +20,6 @@ class RunStatus(NamedTuple):
     crashes: int
     head: Checkpoint | None
     calls: list[Call]
-    entered: bool = True
 
     @property
     def in_doubt(self) -> list[Call]:
@@ -42,5 +41,5 @@ def run_statuses(backend: Backend, session: Session) -> list[RunStatus]:
         calls = session.calls(lane.name, pending=True)
         if lane.entered or any([call.status == "in_doubt" for call in calls]):
             live = lane.entered and lane.name in view.live
-            found.append(RunStatus(lane.name, live, lane.crashes, session.head(lane.name), calls, lane.entered))
+            found.append(RunStatus(lane.name, live, lane.crashes, session.head(lane.name), calls))
     return found

@@ -66,6 +66,16 @@ def adopt(backend: Backend, found: FoundSession, name: str, tell: Callable[[], N
     return arrival
 
 
+def rehearse(found: FoundSession, name: str, tell: Callable[[], None]) -> None:
+    """All that `adopt` does before it touches the store: every state is read and checked."""
+    with open_store("memory://") as store:
+        writer = PointWriter(store.backend, found, name)
+        for point in found.points:
+            writer.write(point)
+            tell()
+        writer.finish()
+
+
 class PointWriter:
     """Writes points of a session, parents first, each on the branch it belongs to."""
 
@@ -128,7 +138,7 @@ class PointWriter:
         lease = entered.lease
         for call in _calls_of(self._found, self._name, lease.token, point.at_us):
             self._backend.write(runs.journal_ask(lease, None), runs.journal(lease, call, at=None))
-        self._backend.write(runs.lease_ask(lease), runs.leave(lease, status=point.status, reason=point.reason))
+        self._backend.write(runs.leave_ask(lease), runs.leave(lease, status=point.status, reason=point.reason))
 
 
 def rows_by_id(backend: Backend, session: str, ids: Iterable[str]) -> dict[str, CheckpointRow]:

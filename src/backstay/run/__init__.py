@@ -25,9 +25,11 @@ from backstay.loops import LoopGuard
 from backstay.model import NOTHING, Call, Checkpoint, SessionId, StateDict, Usage
 from backstay.port.lease import here
 from backstay.rules import runs
+from backstay.rules.refusals import StopAsked
 from backstay.rules.runs import Entered
 from backstay.run.call_making import CallMaking
 from backstay.run.counters import Counters, encode_counters, read_counters
+from backstay.run.ends import RunCancelled, RunEnded, ends, handled_cancellation, interrupts, reason_of
 from backstay.run.guard import GuardedLoop
 from backstay.run.heartbeat import heartbeat
 from backstay.run.live_journal import LiveJournal
@@ -41,7 +43,6 @@ from backstay.strategy import Event, Moment, Strategy
 if TYPE_CHECKING:
     from logging import Logger
 
-_REASON_CHARS = 1000
 _NONCE_BYTES = 8
 
 
@@ -49,14 +50,6 @@ def _log() -> Logger:
     import logging  # noqa: PLC0415 - what is seldom said need not be waited for
 
     return logging.getLogger("backstay")
-
-
-class RunEnded(BaseException):
-    """Raised by `run.halt`, `run.fail` and `run.pause`, and swallowed by the `with` of their run."""
-
-    def __init__(self, run: Run, status: str, reason: str) -> None:
-        super().__init__(f"the run has {status}: {reason}")
-        self.run, self.status, self.reason = run, status, reason
 
 
 class SessionHandle(Protocol):
@@ -81,6 +74,7 @@ class Run(CallMaking):
         strategy: Strategy,
         branch: str,
         input: Any,
+        restart: bool,
         lease_s: float,
         on_doubt: OnDoubt,
         on_failed: OnFailed,
@@ -94,6 +88,7 @@ class Run(CallMaking):
         self.lease_s = float(lease_s)
         self.state: StateDict = {}
         self.input: Any = input
+        self._restart = bool(restart)
         self.resumed = False
         self.head: Checkpoint | None = None
         self.iteration = 0
@@ -108,6 +103,11 @@ class Run(CallMaking):
         self._recorded_at = 0.0
         self.end: RunEnded | None = None
         self._lock = threading.RLock()
+
+    @property
+    def stopping(self) -> str | None:
+        """The reason, once this run has heard that it is to stop: a long function may look and return early."""
+        return self._entered().stop
 
     @property
     def warning(self) -> str | None:
@@ -144,6 +144,7 @@ class Run(CallMaking):
             at_us=time.time_ns() // 1000,
             input=None if self.input is None else pack_value(encode_stored(self.input, (Root("input"),))),
             expect_token=expect_token,
+            restart=self._restart,
         )
         entered: Entered = backend.write(intent.ask, runs.enter(intent)).answer
         calls = LiveJournal(
@@ -154,13 +155,14 @@ class Run(CallMaking):
             loop=self._loop,
             state=lambda: self.state,
             halt=self.halt,
+            cancelled=self._stopped,
             on_fenced=lambda: history.events.emit("fenced", self),
         )
         try:
             self._go_to(entered)
         except BaseException as error:
             failed = isinstance(error, Exception)
-            status, reason = ("failed", _reason(error)) if failed else (None, None)
+            status, reason = ("failed", reason_of(error)) if failed else (None, None)
             with contextlib.suppress(BackstayError):
                 backend.write(runs.leave_ask(calls.lease), runs.leave(calls.lease, status=status, reason=reason))
             raise
@@ -180,8 +182,6 @@ class Run(CallMaking):
         self.resumed = before is not None and (before.unfinished or bool(entered.calls))
         self.crashes = entered.lane.crashes
         kept = None if entered.lane.input is None else decode(open_value(entered.lane.input))
-        if self.input is not None and kept != self.input:
-            _log().warning("%r goes on with the input it was begun with, not the one given now", self)
         self.input = kept
         if entered.lane.head is not None:
             found = self._history.load(self.branch)
@@ -207,19 +207,19 @@ class Run(CallMaking):
     def leave(self, error: BaseException | None = None) -> bool:
         """End the run as `with` does: normally, or by what was raised. True if that needs to go no further."""
         calls = self._entered()
-        ours = isinstance(error, RunEnded) and error.run is self
+        ours = ends(error, self)
         try:
             heartbeat.discard(calls)
             if error is None and self.end is None:
                 self._complete(calls)
             elif calls.fenced:
                 calls.closed = True
-            elif self.end is not None and (error is None or ours):
+            elif self.end is not None and (error is None or ours or self.end.status == "cancelled"):
                 self._give_back(calls, self.end.status, self.end.reason)
-            elif isinstance(error, InDoubtError) or not isinstance(error, Exception):
+            elif error is None or interrupts(error, self):
                 self._give_back(calls, None, None)
             else:
-                self._give_back(calls, "failed", _reason(error))
+                self._give_back(calls, "failed", reason_of(error))
         except BackstayError:
             if error is None or ours:
                 raise
@@ -237,19 +237,32 @@ class Run(CallMaking):
             calls.refuse_ended()
             with calls.boundary("the run cannot end"):
                 unasked = calls.unasked()
-                if unasked:
+                if unasked and calls.stop is None:
                     raise calls.mismatch(unasked)
-                if self._is_unchanged(calls):
+                if calls.stop is None and self._is_unchanged(calls):
                     self._give_back(calls, "completed", None)
                 else:
-                    self._record(calls, trigger="completed", status="completed", ends_run=True)
+                    self._record_end(calls)
         except FencedError:
             raise
         except BackstayError as error:
             doubtful = isinstance(error, InDoubtError)
             with contextlib.suppress(BackstayError):  # what is wrong with the store is told already
-                self._give_back(calls, None if doubtful else "failed", None if doubtful else _reason(error))
+                self._give_back(calls, None if doubtful else "failed", None if doubtful else reason_of(error))
             raise
+
+    def _record_end(self, calls: LiveJournal) -> None:
+        """The last boundary. One that was asked to stop is no completed run, but what it did is recorded."""
+        if calls.stop is None:
+            try:
+                self._record(calls, trigger="completed", status="completed", ends_run=True)
+            except StopAsked:
+                pass
+            else:
+                return
+        if not calls.unasked():
+            self._record(calls, trigger="cancelled")
+        self._give_back(calls, "cancelled", calls.stop)
 
     def _is_unchanged(self, calls: LiveJournal) -> bool:
         if self.head is None or self.head.status.value != "completed" or not calls.nothing_asked():
@@ -270,8 +283,11 @@ class Run(CallMaking):
     def _give_back(self, calls: LiveJournal, status: str | None, reason: str | None) -> None:
         calls.closed = True
         with calls.heeding_fence():
-            rule = runs.leave(calls.lease, status=status, reason=reason)
-            self._history.backend.write(runs.leave_ask(calls.lease), rule)
+            at_us, nonce = time.time_ns() // 1000, secrets.token_hex(_NONCE_BYTES)
+            rule = runs.leave(calls.lease, status=status, reason=reason, at_us=at_us, nonce=nonce)
+            stopped = self._history.backend.write(runs.leave_ask(calls.lease), rule).answer
+        if stopped is not None and not isinstance(self.end, RunCancelled):
+            self.end = RunCancelled(self, stopped)
 
     def halt(self, reason: str) -> NoReturn:
         """End the run: halted, for this reason. No state is recorded; the next run goes on from the last boundary."""
@@ -284,6 +300,21 @@ class Run(CallMaking):
     def pause(self, reason: str = "paused") -> NoReturn:
         """End the run, still in progress: what was recorded stays on its branch for the next one to go on with."""
         self._stop("in_progress", reason)
+
+    def cancel(self, reason: str) -> NoReturn:
+        """End the run: cancelled, what is pending given up. The next run begins anew.
+
+        In the handler of an asyncio cancellation it raises that again, so that the task ends as it was told to.
+        """
+        self._entered().refuse_ended()
+        check_text(reason, "reason", required=True)
+        end = self._stopped(reason)
+        raise handled_cancellation() or end
+
+    def _stopped(self, reason: str) -> RunCancelled:
+        """This run is cancelled: what is to be raised."""
+        self.end = self._entered().ended = RunCancelled(self, reason)
+        return self.end
 
     def _stop(self, status: str, reason: str) -> NoReturn:
         self._entered().refuse_ended()
@@ -336,11 +367,13 @@ class Run(CallMaking):
             self.iteration += event is Event.ITERATION
             calls.reported(event)
             try:
-                if not calls.unasked() and self._strategy.due(self._moment(calls, event)):
+                due = calls.stop is not None or self._strategy.due(self._moment(calls, event))
+                if due and not calls.unasked():
                     recorded = self._record(calls, trigger=event.value)
             except InvalidInputError:
                 self.iteration = before  # nothing was written, and the loop may try again
                 raise
+        calls.heed_stop()
         self._stop_loops()
         return recorded
 
@@ -350,7 +383,9 @@ class Run(CallMaking):
         calls.refuse_ended()
         check_text(label, "label")
         with calls.boundary("'checkpoint' is no boundary"):
-            return self.head if calls.unasked() else self._record(calls, trigger="checkpoint", label=label)
+            point = self.head if calls.unasked() else self._record(calls, trigger="checkpoint", label=label)
+        calls.heed_stop()
+        return point
 
     def _moment(self, calls: LiveJournal, event: Event) -> Moment:
         return Moment(
@@ -393,6 +428,7 @@ class Run(CallMaking):
                 lease=calls.lease,
                 places=kept,
                 ends_run=ends_run,
+                look=calls.look,
             )
             # Still inside: a run that is interrupted here must not go on from the boundary before.
             calls.taken_in(closed=ends_run)
@@ -406,6 +442,4 @@ class Run(CallMaking):
             self.halt(reason)
 
 
-def _reason(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}"[:_REASON_CHARS]
-    return text.encode("utf-8", "replace").decode()
+__all__ = ["Run", "RunCancelled", "RunEnded", "SessionHandle"]
