@@ -14,9 +14,9 @@ from tests.run.crashes import Cut, World, leave_in_doubt
 
 def listed(store: backstay.Store) -> tuple[list[str], list[str], list[str]]:
     """The sessions with a call in doubt, as three places tell it."""
-    crashed = [info.id for info in store.crashed()]
-    told = sorted(backstay.recover(store, lambda _run: None).in_doubt)
-    each = [info.id for info in store.sessions() if info.crashed]
+    crashed = [str(info.id) for info in store.crashed()]
+    told = sorted(map(str, backstay.recover(store, lambda _run: None).in_doubt))
+    each = [str(info.id) for info in store.sessions() if info.crashed]
     return crashed, told, each
 
 

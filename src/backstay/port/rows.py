@@ -101,9 +101,9 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     undo_calls: int = 0
     was_entered: bool = False
     was_unfinished: bool = False
+    stop: str | None = None
     since_us: int = 0
     doubts: int = 0
-    stop: str | None = None
 
 
 class TagRow(msgspec.Struct, frozen=True, gc=False, array_like=True):

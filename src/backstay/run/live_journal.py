@@ -33,11 +33,12 @@ from backstay.model import Call, StateDict
 from backstay.names import check_name
 from backstay.port import Ask, Backend, CallKey, CallRow, View
 from backstay.port.lease import clock_us
-from backstay.port.rows import DONE, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
+from backstay.port.rows import FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
 from backstay.rules import runs
 from backstay.rules.refusals import StopAsked, fenced, in_doubt
 from backstay.rules.runs import Entered
 from backstay.run.calling import UNSTORABLE, Calling
+from backstay.run.comparing import compared
 from backstay.run.guard import GuardedLoop
 from backstay.run.journal import Journal, Slot
 from backstay.run.options import (
@@ -47,7 +48,6 @@ from backstay.run.options import (
     OnFailed,
     OnMismatch,
     call_failed,
-    changed,
     check_choices,
     check_mismatch,
     digest_of,
@@ -59,7 +59,6 @@ from backstay.run.options import (
 )
 from backstay.run.result_places import MIN_BYTES
 from backstay.run.state_parts import pack_parts
-from backstay.run.typed_results import typed
 from backstay.sealing import open_value, pack_value
 from backstay.store.events import Events
 from backstay.store.fields import check_text, to_call
@@ -71,33 +70,6 @@ _GIVE_UP = Hint(
 )
 
 _enclosing: contextvars.ContextVar[tuple[object, str] | None] = contextvars.ContextVar("backstay_call", default=None)
-
-
-def _compared(
-    recorded: CallRow, kind: str, asked: tuple[bytes | None, bytes, bytes], *, again: bool, returns: Any
-) -> CallRow:
-    """A recorded call, if it is the one that is asked for now; MismatchError if it is another.
-
-    With `again` a model whose question or answer no longer fits is to be asked again.
-    """
-    data, digest, parts = asked
-    same = (recorded.kind, recorded.args_digest) == (kind, digest)
-    if not same and not (again and recorded.kind == kind):
-        raise changed(recorded, kind, digest, data, parts)
-    if not again or (same and _fits(recorded, returns)):
-        return recorded
-    return msgspec.structs.replace(recorded, status=RETRY, args=data, args_digest=digest, parts=parts, place=None)
-
-
-def _fits(call: CallRow, returns: Any) -> bool:
-    """True if what is recorded of a call can be given as the type that is asked for."""
-    if returns is None or call.status != DONE or call.result is None:
-        return True
-    try:
-        typed(call, decode(open_value(call.result)), returns)
-    except MismatchError:
-        return False
-    return True
 
 
 class LiveJournal:
@@ -250,7 +222,7 @@ class LiveJournal:
             nth, recorded = self._journal.begin(slot)
             if recorded is not None:
                 again = on_mismatch == "again"
-                recorded = _compared(recorded, kind, (data, digest, parts), again=again, returns=returns)
+                recorded = compared(recorded, kind, (data, digest, parts), again=again, returns=returns)
                 calling = self._find_outcome(recorded, slot, on_doubt, on_failed)
                 if calling.done:
                     return calling
@@ -262,23 +234,8 @@ class LiveJournal:
                 if reason is not None:
                     self._halt(reason)
                 id_ = secrets.token_hex(8) if kind != "llm" else self._journal.id_of_model_call((*slot, nth))
-                row = CallRow(
-                    0,
-                    0,
-                    0,
-                    id_,
-                    parent,
-                    name,
-                    key,
-                    nth,
-                    kind,
-                    data,
-                    digest,
-                    STARTED,
-                    self.lease.token,
-                    now_us(),
-                    parts=parts,
-                )
+                asked = (data, digest, STARTED, self.lease.token, now_us())
+                row = CallRow(0, 0, 0, id_, parent, name, key, nth, kind, *asked, parts=parts)
                 calling = Calling(self, row, slot, None)
             self._journal.start(slot, row.id)
         try:
@@ -310,7 +267,7 @@ class LiveJournal:
     def _refuse_doubtful(self, name: str, digest: bytes, kind: str) -> None:
         for call in self._journal.doubtful() if kind == "tool" else ():
             if (call.name, call.args_digest) == (name, digest):
-                raise doubt(call)
+                raise doubt(call, self.lease.session)
 
     def _begun(self, call: CallRow) -> CallRow:
         """A recorded call that this run makes again."""
@@ -342,7 +299,7 @@ class LiveJournal:
 
     def _decide(self, call: CallRow, slot: Slot, on_doubt: OnDoubt) -> Calling | None:
         if on_doubt == "ask":
-            raise doubt(call)
+            raise doubt(call, self.lease.session)
         calling = Calling(self, call, slot, call.at)
         self._journal.start(slot, call.id)  # so that the lease is kept while a function finds out
         try:

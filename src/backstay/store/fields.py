@@ -228,7 +228,7 @@ def check_usage(usage: object) -> Usage:
         if type(value) not in kinds:
             message = f"usage.{name} must be a number, not {type(value).__name__}"
             raise InvalidInputError(message)
-        if not 0 <= value or (name == "cost" and value > _MAX_COST):
+        if not value >= 0 or (name == "cost" and value > _MAX_COST):
             message = f"usage.{name} must be a number of at least 0, not {value!r:.40}"
             raise InvalidInputError(message, hint="it is added to a total: what is not known is left out")
     if not isinstance(usage.extra, Mapping):
