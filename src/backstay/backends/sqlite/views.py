@@ -30,7 +30,6 @@ from backstay.port import (
 )
 from backstay.port.lease import clock_ns
 from backstay.port.row_codec import known_rows, marks_of, open_checkpoint, open_checkpoints, open_name, open_session
-from backstay.port.rows import ENTERED
 
 # A session's line and one of its names in one go: what most writes look at.
 _LINE = (
@@ -167,7 +166,7 @@ def find_line(connection: Connection, id_: str, *, hidden: bool = False, name: s
     found_name = known_rows.get((named, row.uid, name))
     if found_name is None:
         found_name = open_name(named if type(named) is bytes else open_body(named), uid=row.uid, name=name)
-    if marks != (ENTERED if type(found_name) is LaneRow and found_name.entered else 0):
+    if marks != marks_of(found_name):
         raise _marks_disagree(name)
     return Line(sid, row, found_name, marks)
 
