@@ -62,7 +62,8 @@ _BY_START = "SELECT value, at FROM lookup WHERE what = ? AND value >= ? AND valu
 _DOWN = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC"
 _KEYFRAME = "SELECT body FROM keyframes WHERE key = ?"
 _REFS = "SELECT number, digest FROM refs WHERE sid = ? AND kind = ? AND number BETWEEN ? AND ?"
-_BLOB = "SELECT digest, data FROM blobs WHERE digest = ?"
+# So many at a time: a statement is prepared once for each number. What is left over is asked for twice.
+_BLOBS = {count: f"SELECT digest, data FROM blobs WHERE digest IN ({', '.join('?' * count)})" for count in (1, 8, 64)}
 _LAST_KEYFRAME = "SELECT key, body FROM keyframes WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC LIMIT 1"
 _UP = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
 
@@ -478,5 +479,11 @@ def blobs(connection: Connection, digests: Iterable[bytes]) -> dict[bytes, bytes
     """Blobs as they are kept; what is not here is left out."""
     if not connection.has("blobs"):
         return {}
-    rows: Any = connection.executemany(_BLOB, [(digest,) for digest in digests])
-    return {digest: open_body(data) for digest, data in rows}
+    found: dict[bytes, bytes] = {}
+    wanted = list(digests)
+    for start in range(0, len(wanted), 64):
+        some = wanted[start : start + 64]
+        count = next(count for count in _BLOBS if count >= len(some))
+        rows: Any = connection.execute(_BLOBS[count], (*some, *some[-1:] * (count - len(some))))
+        found.update([(digest, open_body(data)) for digest, data in rows])
+    return found
