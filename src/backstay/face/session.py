@@ -36,7 +36,8 @@ from backstay.run.deciding import UNDECIDED
 from backstay.store import overview
 from backstay.store.events import Events
 from backstay.store.fields import Given, check_given, check_text, read_fields
-from backstay.store.history import RACES, History, Place
+from backstay.store.history import RACES, History
+from backstay.store.looks import Place
 from backstay.store.recent import RecentHeads
 from backstay.store.refs import Ref, readable
 from backstay.strategy import ALWAYS, Strategy

@@ -11,13 +11,9 @@ them does not reach far.
 from __future__ import annotations
 
 import contextlib
-import contextvars
-import sys
-import threading
 from collections.abc import Callable, Mapping
 from os import urandom
 from typing import Any
-from weakref import WeakKeyDictionary, ref
 
 import msgspec
 
@@ -26,7 +22,7 @@ from backstay.delta import Known, Record, advance, know, whole
 from backstay.errors import ConflictError, CorruptionError, InvalidInputError
 from backstay.hints import NEWEST_INTACT
 from backstay.ids import TAIL_BYTES, UID_BYTES
-from backstay.model import ANY, MAX_STATE_BYTES, NOTHING, Checkpoint, Mark, SessionId, State, StateDict
+from backstay.model import ANY, MAX_STATE_BYTES, NOTHING, Checkpoint, SessionId, State, StateDict
 from backstay.port import Ask, Backend, Batch, BlobsAbsentError, CallKey, CheckpointRow, LaneRow, Records, Stale, View
 from backstay.port.rows import Head
 from backstay.rules import refusals
@@ -35,14 +31,10 @@ from backstay.rules.refusals import Lease
 from backstay.sealing import pack_blob, seal_keyframe, spill, spill_delta, spilled
 from backstay.store.events import Events
 from backstay.store.fields import Fields, Given, check_state, encode_fields, make_fields, read_fields, to_checkpoint
+from backstay.store.looks import Looks, Place
 from backstay.store.reading import Loaded, load
 from backstay.store.recent import RecentHeads
 from backstay.store.refs import Ref, Refs
-
-Place = str | Mark
-
-# The task that calls, where the call itself is made in another thread (backstay.aio).
-caller: contextvars.ContextVar[object | None] = contextvars.ContextVar("backstay_caller", default=None)
 
 RACES = 100  # tries of a write that expects nothing before it gives up and reports the conflict
 
@@ -317,73 +309,6 @@ class History:
             raise Stale
 
         self.backend.write(new.ask, decide)
-
-
-class Looks:
-    """Where a Session's users last saw each branch: what a commit of a plain dict expects.
-
-    Tasks and threads may share a Session. Each remembers where it last saw a branch itself; one that never looked goes
-    by the Session's last look, which other tasks' commits do not move: a ConflictError too many, never a lost turn. To
-    have looked and found nothing is to have seen NOTHING.
-    """
-
-    def __init__(self) -> None:
-        self._last: dict[str, Place] = {}
-        self._by_caller: WeakKeyDictionary[Any, dict[str, Place]] = WeakKeyDictionary()
-        self._latest: tuple[Any, dict[str, Place]] | None = None  # of these: a commit asks twice in a row
-
-    def saw(self, branch: str, place: Place) -> None:
-        """A look: by this caller, and the Session's last."""
-        self._last[branch] = place
-        self.moved(branch, place)
-
-    def moved(self, branch: str, place: Place) -> None:
-        """This caller's own commit."""
-        here = _caller()
-        own = self._own(here)
-        if own is None:
-            own = self._by_caller.setdefault(here, {})
-        own[branch] = place
-
-    def expected(self, branch: str) -> Place:
-        """What a commit of this caller expects; ANY if nobody has looked."""
-        own = self._own(_caller())
-        if own is not None and branch in own:
-            return own[branch]
-        return self._last.get(branch, ANY)
-
-    def _own(self, here: object) -> dict[str, Place] | None:
-        latest = self._latest
-        if latest is not None and latest[0]() is here:
-            return latest[1]
-        own = self._by_caller.get(here)
-        if own is not None:
-            self._latest = ref(here), own
-        return own
-
-    def followed(self, branch: str, gone: str, place: str) -> None:
-        """A checkpoint was deleted through this Session: those who saw it see where the branch is now."""
-        for seen in (self._last, *self._by_caller.values()):
-            if seen.get(branch) == gone:
-                seen[branch] = place
-
-    def forget(self, branch: str) -> None:
-        """The branch was deleted."""
-        for seen in (self._last, *self._by_caller.values()):
-            seen.pop(branch, None)
-
-
-def _caller() -> object:
-    task = caller.get()
-    if task is not None:
-        return task
-    loops = sys.modules.get("asyncio")
-    if loops is not None:
-        try:
-            task = loops.current_task()
-        except RuntimeError:
-            task = None
-    return threading.current_thread() if task is None else task
 
 
 class Tip(msgspec.Struct, frozen=True):
