@@ -51,6 +51,7 @@ _MIN_DELTA_WEIGHT = 1024  # reading a row costs something, however small it is
 _SLACK_BYTES = 4096
 _READ_AT_MOST = 2  # times the state
 _REACH = 5  # times the last keyframe
+_TIPS = 16
 _KEEP_DELTA_BELOW = 0.25  # of the keyframe beside it
 
 
@@ -116,16 +117,24 @@ class History:
 
     # what is known of heads
 
+    def _keep(self, branch: str, tip: Tip) -> Tip:
+        """The tips of the branches written last: each holds a state, and a session may have thousands of branches."""
+        self._tips.pop(branch, None)
+        if len(self._tips) >= _TIPS:
+            del self._tips[next(iter(self._tips))]
+        self._tips[branch] = tip
+        return tip
+
     def remember(self, branch: str, loaded: Loaded) -> Tip:
         """Keep what was read of a branch's head for the next commit."""
-        tip = self._tips[branch] = tip_of(loaded)
+        tip = self._keep(branch, tip_of(loaded))
         return tip
 
     def remember_as(self, branch: str, head_id: str) -> None:
         """A new branch at a head that is known."""
         for tip in self._tips.values():
             if tip.head.id == head_id:
-                self._tips[branch] = tip
+                self._keep(branch, tip)
                 break
 
     def forget(self, branch: str | None = None) -> None:
@@ -225,7 +234,7 @@ class History:
         row: CheckpointRow = view.answer
         if look is not None:
             look(view)
-        tip = self._tips[branch] = plan.tip(row)
+        tip = self._keep(branch, plan.tip(row))
         self.looks.moved(branch, row.id)
         made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields)
         if self.events.listeners["checkpoint"]:

@@ -146,9 +146,10 @@ class Memo:
 
     def _chat(self, key: tuple[str, str], values: list[Any]) -> list[Plain]:
         runs = self._runs.get(key, [])
-        for run in runs:
+        outer = () if runs else self._runs.get((key[0].rpartition("|")[0], key[1]), ())
+        for at, run in enumerate([*runs, *outer]):  # a subgraph is given what the graph around it holds
             if run.begins(values):
-                runs.remove(run)
+                del runs[at : at + 1]
                 break
         else:
             for messages, fields, plain in runs:  # some went, or were changed: each is looked up

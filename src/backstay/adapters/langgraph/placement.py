@@ -42,7 +42,7 @@ def place_of(thread: Thread, ns: str, heads: dict[str, Held], parent: str | None
         # It names no parent, or one that is gone: behind all that there is, so that it costs what changed.
         fitting = list(heads)
     if not fitting:
-        return thread.on_top(ns, base)
+        return thread.on_top(ns, base) if base is not None or parent else thread.beginning(ns)
     branch = max(fitting, key=lambda name: heads[name].sequence)
     return Place(branch, heads[branch])
 
