@@ -37,6 +37,7 @@ _LC = "lc"
 _SCALARS = frozenset({str, int, float, bool, NoneType, bytes})
 _NATIVE = _SCALARS | {datetime, date, timedelta, Decimal, UUID}
 _MANY_CHANNELS = 32
+_FEW = 4
 _UNPACK = ormsgpack.OPT_NON_STR_KEYS
 _FIELDS = attrgetter("__dict__")
 _EXTRA = attrgetter("__pydantic_extra__")
@@ -167,9 +168,23 @@ class Memo:
     def value(self, value: Any) -> Plain:
         """A value of a graph as a state can hold it, and as its serializer wants it."""
         if not self._seals:
+            if type(value) is dict and any([type(item) is list for item in value.values()]):
+                self._learn([item for item in value.values() if type(item) is list])
+            elif type(value) is list:
+                self._learn([value])
             return self.plain(value)
         # Each item for itself, so that a list that grows costs what was added.
         return [self._sealed(item) for item in value] if type(value) is list else self._sealed(value)
+
+    def _learn(self, lists: list[list[Any]]) -> None:
+        """Have at hand what was made of the messages that these lists share with a channel."""
+        for values in lists:
+            if len(values) < _FEW or type(values[0]) not in _SHAPE_OF:
+                continue
+            for runs in self._runs.values():
+                for messages, fields, plain in runs:
+                    if messages and messages[0] is values[0]:
+                        self._known |= {id(one): (one, *rest) for one, *rest in zip(messages, fields, plain, strict=True)}
 
     def _sealed(self, value: Any) -> Plain:
         if type(value) not in _SHAPE_OF or value.__pydantic_extra__:
