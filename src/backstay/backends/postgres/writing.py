@@ -55,10 +55,7 @@ class _MissedError(Exception):
 class WriteJob(Job):
     """One write in a line."""
 
-    __slots__ = ("_ask", "_back", "again", "decide", "tried", "wider")
-
     def __init__(self, ask: Ask, decide: Decide) -> None:
-        super().__init__()
         self._ask = ask
         self._back: list[Batch] = []  # what earlier tries would have put
         self.decide = decide
