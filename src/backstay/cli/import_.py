@@ -128,7 +128,7 @@ def _import(store: Store, system: str | None, place: Path, wish: _Wish) -> dict[
         if system is None and not _is_foreign(place):
             how = wish.on_exists or "refuse"
             ours = store.import_(place, rename=wish.rename, on_exists=how, dry_run=wish.dry_run, progress=bar)
-            return _of_ours(store, ours)
+            return _of_ours(ours)
         theirs = backstay.formats.import_(
             store,
             place,
@@ -142,8 +142,7 @@ def _import(store: Store, system: str | None, place: Path, wish: _Wish) -> dict[
         return _of_theirs(theirs)
 
 
-def _of_ours(store: Store, report: ImportReport) -> dict[str, Any]:
-    came = set(report.sessions)
+def _of_ours(report: ImportReport) -> dict[str, Any]:
     return {
         "dry_run": report.dry_run,
         "system": None,
@@ -152,7 +151,7 @@ def _of_ours(store: Store, report: ImportReport) -> dict[str, Any]:
         "extended": {},
         "renamed": dict(report.renamed),
         "skipped": list(report.skipped),
-        "in_doubt": [] if report.dry_run else [info.id for info in store.crashed() if info.id in came],
+        "in_doubt": list(report.in_doubt),
         "not_taken": [],
         "notes": [],
     }

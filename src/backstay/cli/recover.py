@@ -98,8 +98,8 @@ def _list(screen: Screen, store: Store, session: str | None, branch: str | None,
         else:
             _tell(screen, found, standing, alone=doubts[found.id] == 1)
     if not crashed and not as_json:
-        # An imported session has no crashed run, and yet a call may be in doubt: only its own look tells.
-        screen.line("Nothing crashed." if session is None else "Nothing crashed here, and no call is in doubt.")
+        where = "" if session is None else " here"
+        screen.line(f"Nothing crashed{where}, and no call is in doubt.")
 
 
 def _crashed(store: Store, session: str | None) -> Iterator[tuple[Session, RunStatus]]:

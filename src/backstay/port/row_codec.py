@@ -17,6 +17,7 @@ from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
 from backstay.ids import TAIL_BYTES, id_starts, make_id, match_ours
 from backstay.port.rows import (
+    DOUBTFUL,
     ENTERED,
     CallKey,
     CallRow,
@@ -153,7 +154,9 @@ def open_name(body: bytes, *, uid: bytes, name: str) -> LaneRow | TagRow:
 
 def marks_of(row: LaneRow | TagRow) -> int:
     """The marks a backend keeps beside the body of a branch; a tag has none."""
-    return ENTERED if type(row) is LaneRow and row.entered else 0
+    if type(row) is not LaneRow:
+        return 0
+    return (ENTERED if row.entered else 0) | (DOUBTFUL if row.doubts else 0)
 
 
 def open_call(body: bytes, *, uid: bytes, at: CallKey) -> CallRow | Unreadable:

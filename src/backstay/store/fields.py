@@ -27,7 +27,7 @@ from backstay.sealing import open_value
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_USAGE = Usage()
 _STATUSES = {status.value: status for status in Status}
-_MAX_COUNT = 1e15  # whole numbers up to here are exact as floats, too
+_MAX_COST = 1e300  # far below where a float overflows
 # What Python says of values that are sealed and still cannot be: they came in a file from outside.
 _MEANINGLESS = (ValueError, TypeError, ArithmeticError)
 
@@ -221,8 +221,8 @@ def check_usage(usage: object) -> Usage:
         if type(value) not in kinds:
             message = f"usage.{name} must be a number, not {type(value).__name__}"
             raise InvalidInputError(message)
-        if not 0 <= value <= _MAX_COUNT:
-            message = f"usage.{name} must be a number from 0 to {_MAX_COUNT:.0e}, not {value!r:.40}"
+        if not value >= 0 or (name == "cost" and value > _MAX_COST):
+            message = f"usage.{name} must be a number of at least 0, not {value!r:.40}"
             raise InvalidInputError(message, hint="it is added to a total: what is not known is left out")
     if not isinstance(usage.extra, Mapping):
         message = f"usage.extra must be a dict, not {type(usage.extra).__name__}"
