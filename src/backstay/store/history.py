@@ -66,6 +66,7 @@ class History:
         self.refs = Refs(backend, id_)
         self.looks = Looks()
         self._tips: dict[str, Tip] = {}
+        self._keeping = threading.Lock()
         self._uid: bytes | None = None
 
     # reading
@@ -119,30 +120,31 @@ class History:
 
     def _keep(self, branch: str, tip: Tip) -> Tip:
         """The tips of the branches written last: each holds a state, and a session may have thousands of branches."""
-        self._tips.pop(branch, None)
-        if len(self._tips) >= _TIPS:
-            del self._tips[next(iter(self._tips))]
-        self._tips[branch] = tip
+        with self._keeping:
+            self._tips.pop(branch, None)
+            if len(self._tips) >= _TIPS:
+                del self._tips[next(iter(self._tips))]
+            self._tips[branch] = tip
         return tip
 
     def remember(self, branch: str, loaded: Loaded) -> Tip:
         """Keep what was read of a branch's head for the next commit."""
-        tip = self._keep(branch, tip_of(loaded))
-        return tip
+        return self._keep(branch, tip_of(loaded))
 
     def remember_as(self, branch: str, head_id: str) -> None:
         """A new branch at a head that is known."""
-        for tip in self._tips.values():
+        for tip in [*self._tips.values()]:
             if tip.head.id == head_id:
                 self._keep(branch, tip)
                 break
 
     def forget(self, branch: str | None = None) -> None:
         """Forget the cached head of a branch, or of all: it may be out of date."""
-        if branch is None:
-            self._tips.clear()
-        else:
-            self._tips.pop(branch, None)
+        with self._keeping:
+            if branch is None:
+                self._tips.clear()
+            else:
+                self._tips.pop(branch, None)
 
     def is_at_head(self, branch: str, state: StateDict) -> bool:
         """True if a state is the one that was last written or read on the branch."""

@@ -132,9 +132,10 @@ class Memo:
 
     def note(self, key: tuple[str, str], run: EncodedMessages) -> None:
         """Remember the messages of a channel. The last two lists are, since a reader may come between two writes."""
-        if len(self._runs) > _MANY_CHANNELS:
-            self._runs.clear()
-        self._runs[key] = [run, *self._runs.get(key, ())][:2]
+        before = self._runs.pop(key, ())
+        if len(self._runs) > _MANY_CHANNELS:  # subgraphs come and go
+            del self._runs[next(iter(self._runs))]
+        self._runs[key] = [run, *before][:2]
 
     def channels(self, ns: str, values: Mapping[str, Any]) -> dict[str, Plain]:
         """All channels of a checkpoint as a state can hold them."""
@@ -147,7 +148,7 @@ class Memo:
 
     def _chat(self, key: tuple[str, str], values: list[Any]) -> list[Plain]:
         runs = self._runs.get(key, [])
-        outer = () if runs else self._runs.get((key[0].rpartition("|")[0], key[1]), ())
+        outer = [] if runs else self._runs.get((key[0].rpartition("|")[0], key[1]), [])
         for at, run in enumerate([*runs, *outer]):  # a subgraph is given what the graph around it holds
             if run.begins(values):
                 del runs[at : at + 1]
@@ -184,7 +185,9 @@ class Memo:
             for runs in self._runs.values():
                 for messages, fields, plain in runs:
                     if messages and messages[0] is values[0]:
-                        self._known |= {id(one): (one, *rest) for one, *rest in zip(messages, fields, plain, strict=True)}
+                        self._known |= {
+                            id(one): (one, *rest) for one, *rest in zip(messages, fields, plain, strict=True)
+                        }
 
     def _sealed(self, value: Any) -> Plain:
         if type(value) not in _SHAPE_OF or value.__pydantic_extra__:

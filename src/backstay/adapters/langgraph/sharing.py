@@ -2,7 +2,7 @@
 
 | what holds the list again | kept as |
 |---|---|
-| a write to a channel that begins with what the channel holds | `{"lc": "begins", "count": n, "more": [...]}` in `lg.writes` |
+| a write to a channel that begins with what the channel holds | `{"lc": "begins", "count": n, "more": […]}` |
 | the input of a subgraph that begins with what its caller holds | the channel itself, named in `lg.start` |
 
 Items are told by identity: the codec gives the same plain data for a message that it met before.
