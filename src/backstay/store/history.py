@@ -77,7 +77,11 @@ class History:
             found = self._read(ref if ref.isascii() else self.refs.text(ref), salvage=salvage)
             if found is not None:
                 return found
-        row = self.refs.row(ref)
+        row, branch = self.refs.resolve(ref)
+        if branch is not None:  # it was begun between the two looks: read by its name, so that the reader is told where
+            found = self._read(branch, salvage=salvage)
+            if found is not None:
+                return found
         found = self._read(row.sequence, salvage=salvage)
         if found is None or found.row.id != row.id:
             raise refusals.no_checkpoint(self.id, row.id)[1]
@@ -312,7 +316,7 @@ class Looks:
 
     def moved(self, branch: str, place: Place) -> None:
         """This caller's own commit."""
-        here = _caller()
+        here = current_caller()
         own = self._own(here)
         if own is None:
             own = self._by_caller.setdefault(here, {})
@@ -320,7 +324,7 @@ class Looks:
 
     def expected(self, branch: str) -> Place:
         """What a commit of this caller expects; ANY if nobody has looked."""
-        own = self._own(_caller())
+        own = self._own(current_caller())
         if own is not None and branch in own:
             return own[branch]
         return self._last.get(branch, ANY)
@@ -346,7 +350,8 @@ class Looks:
             seen.pop(branch, None)
 
 
-def _caller() -> object:
+def current_caller() -> object:
+    """The task that calls, or the thread where there is none."""
     task = caller.get()
     if task is not None:
         return task
