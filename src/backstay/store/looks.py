@@ -36,7 +36,7 @@ class Looks:
 
     def moved(self, branch: str, place: Place) -> None:
         """This caller's own commit."""
-        here = _caller()
+        here = current_caller()
         own = self._own(here)
         if own is None:
             own = self._by_caller.setdefault(here, {})
@@ -44,7 +44,7 @@ class Looks:
 
     def expected(self, branch: str) -> Place:
         """What a commit of this caller expects; ANY if nobody has looked."""
-        own = self._own(_caller())
+        own = self._own(current_caller())
         if own is not None and branch in own:
             return own[branch]
         return self._last.get(branch, ANY)
@@ -70,7 +70,8 @@ class Looks:
             seen.pop(branch, None)
 
 
-def _caller() -> object:
+def current_caller() -> object:
+    """The task that calls, or the thread where there is none."""
     task = caller.get()
     if task is not None:
         return task
