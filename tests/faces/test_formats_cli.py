@@ -38,7 +38,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("system", formats.SYSTEMS)
+@pytest.mark.parametrize("system", formats.EXPORTS)
 def test_sessions_come_in_and_go_back_by_two_commands(system: str, named: bool, run: Shell, tmp_path: Path) -> None:
     sessions = MAKERS[system](tmp_path / "from")
     done = run("import", *([system] if named else []), "from")

@@ -116,8 +116,10 @@ def calls_of(message: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         for block in blocks
         if block.get("type") == "tool_use"
     ]
-    if message.get("type") == "function_call":
-        found.append((str(message.get("call_id")), str(message.get("name")), arguments(message.get("arguments"))))
+    kind = message.get("type")
+    if isinstance(kind, str) and kind.endswith("_call") and "role" not in message:  # an item of OpenAI's Responses
+        given = message.get("arguments", message.get("input", message.get("action")))
+        found.append((str(message.get("call_id")), str(message.get("name", kind)), arguments(given)))
     return found
 
 

@@ -1,9 +1,10 @@
-"""Sessions of four other systems, in and out: ccswarm, ARES, Continuum (sh_layer2) and smooth.
+"""Sessions of other systems: ccswarm, ARES, Continuum (sh_layer2) and smooth in and out; transcripts and messages in.
 
     import backstay
 
     with backstay.open() as store:
         print(backstay.formats.import_(store, "~/.ccswarm/checkpoints"))
+        print(backstay.formats.import_(store, system="claude-code"))       # from the folder it uses by itself
         backstay.formats.export(store, "session-1", "back/", system="ccswarm")
 
 One file (or folder) per system, one line in `_SYSTEMS`. Whatever is intact is taken in, in its order and under its own
@@ -26,12 +27,14 @@ from backstay.errors import (
     FormatError,
     InvalidInputError,
     LeaseHeldError,
+    UnsupportedError,
 )
 from backstay.face import Store
-from backstay.formats import ares, ccswarm, continuum, smooth
+from backstay.formats import ares, ccswarm, claude_code, codex, continuum, message_list, smooth
+from backstay.formats.default_folders import default_folders, find_default_folder
 from backstay.formats.dialect import DamagedError
 from backstay.formats.exporter import Exporter
-from backstay.formats.extend import compare, extend
+from backstay.formats.extend import compare, extend, newer
 from backstay.formats.importer import adopt
 from backstay.formats.model import FoundSession, Reading, Trouble
 from backstay.formats.source import Source
@@ -39,6 +42,7 @@ from backstay.formats.target import Target
 from backstay.hints import Hint
 from backstay.model import MAX_NAME_CHARS, SessionId, counted
 from backstay.names import check_name
+from backstay.opening import open as open_store
 from backstay.port import Ask
 from backstay.upkeep.arrival import Arrival
 from backstay.upkeep.progress import Progress
@@ -48,8 +52,12 @@ _TAKEN = Hint(
     "--on-exists skip leaves it, --on-exists rename imports beside it",
 )
 
-_SYSTEMS: dict[str, ModuleType] = {module.NAME: module for module in (ccswarm, ares, continuum, smooth)}
+_WRITTEN: dict[str, ModuleType] = {module.NAME: module for module in (ccswarm, ares, continuum, smooth)}
+_READ_ONLY: dict[str, ModuleType] = {module.NAME: module for module in (claude_code, codex, message_list)}
+_SYSTEMS = _WRITTEN | _READ_ONLY
+_ALIASES = {"sh_layer2": continuum.NAME}
 SYSTEMS = tuple(_SYSTEMS)
+EXPORTS = tuple(_WRITTEN)
 ON_EXISTS = ("skip", "refuse", "rename")
 
 _HINT = f"name the system: one of {', '.join(SYSTEMS)}"
@@ -59,13 +67,16 @@ class FormatReport(msgspec.Struct, frozen=True, kw_only=True):
     """What an import took in, and what it did not.
 
     `problems` are the files (or rows) that could not be taken, each with why; `notes` say what was decided where
-    nothing is missing; `extended` were here and got so many newer checkpoints; `skipped` were here already.
+    nothing is missing; `extended` were here and got so many newer checkpoints; `skipped` were here already. `doubts`
+    says of which sessions so many calls are in doubt. With `dry_run`, all of it is what an import would do.
     """
 
     system: str
     sessions: tuple[SessionId, ...]
     checkpoints: int
     in_doubt: int
+    doubts: dict[SessionId, int] = {}
+    dry_run: bool = False
     extended: dict[SessionId, int]
     skipped: tuple[SessionId, ...]
     renamed: dict[SessionId, SessionId]
@@ -80,12 +91,17 @@ class FormatReport(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """The count, then a line for each thing to know."""
         what = f"{counted(len(self.sessions), 'session')} with {counted(self.checkpoints, 'checkpoint')}"
-        lines = [f"{what} imported from {self.system}"]
-        if self.in_doubt:
-            lines.append(f"{counted(self.in_doubt, 'call')} in doubt: it is not known whether they happened")
-        lines += [f"{old!r} is now {new!r}" for old, new in self.renamed.items()]
+        lines = [f"{what} {'would be ' if self.dry_run else ''}imported from {self.system}"]
         lines += [
-            f"{name!r} was here already and got {counted(count, 'checkpoint')}" for name, count in self.extended.items()
+            f"{counted(count, 'call')} of {name!r} {'is' if count == 1 else 'are'} in doubt: "
+            f"it is not known whether {'it' if count == 1 else 'they'} happened"
+            for name, count in self.doubts.items()
+        ]
+        now, got = ("would be", "would get") if self.dry_run else ("is now", "got")
+        lines += [f"{old!r} {now} {new!r}" for old, new in self.renamed.items()]
+        lines += [
+            f"{name!r} was here already and {got} {counted(count, 'checkpoint')}"
+            for name, count in self.extended.items()
         ]
         lines += [f"{name!r} was here already and is as it was" for name in self.skipped]
         lines += [f"not taken: {problem}" for problem in self.problems]
@@ -113,19 +129,24 @@ def recognise(path: str | os.PathLike[str]) -> str:
 
 
 def _recognised(source: Source) -> str:
-    found = [name for name, module in _SYSTEMS.items() if module.recognise(source)]
+    found = [name for name, module in _SYSTEMS.items() if module is not message_list and module.recognise(source)]
+    if not found and message_list.recognise(source):  # the others keep messages, too
+        return message_list.NAME
     if len(found) == 1:
         return found[0]
     if found:
         message = f"{source.path} could be of {' or '.join(found)}"
         raise FormatError(message, hint=_HINT)
-    message = f"{source.path} holds nothing that {', '.join(SYSTEMS[:-1])} or {SYSTEMS[-1]} would write"
+    others = f"{', '.join(SYSTEMS[:-2])} or {SYSTEMS[-2]}"
+    message = f"{source.path} holds nothing that {others} would write, and no messages"
     raise FormatError(message, hint="give the folder with the checkpoints, and name the system if you know it")
 
 
-def _checked(system: str | None) -> str | None:
-    if system is not None and system not in _SYSTEMS:
-        message = f"{system!r} is not a system whose files can be read"
+def known_system(name: str) -> str:
+    """The system of that name, by its own name or another that it goes by; InvalidInputError if there is none."""
+    system = _ALIASES.get(name, name)
+    if system not in _SYSTEMS:
+        message = f"{name!r} is not a system whose files can be read"
         raise InvalidInputError(message, hint=_HINT)
     return system
 
@@ -145,20 +166,22 @@ def _read(source: Source, system: str) -> Reading:
 
 def import_(
     store: Store,
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
     *,
     system: str | None = None,
     strict: bool = False,
     on_exists: str = "skip",
     rename: str | None = None,
+    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> FormatReport:
     """Take in every session found there, each in one transaction.
 
-    With `strict` nothing is taken unless everything can be. A second import of the same place adds what is new there,
-    if nobody has gone on here. A session here of the same name that is another one is left alone and reported; with
-    `on_exists="rename"` the new one gets a name beside it, with "refuse" nothing at all is imported. `rename` names a
-    single session anew.
+    Without a path, the folder that the system uses by itself. With `strict` nothing is taken unless everything can be.
+    A second import of the same place adds what is new there, if no commit was made here since. A session here of the
+    same name that is another one is left alone and reported; with `on_exists="rename"` the new one gets a name beside
+    it, with "refuse" nothing at all is imported. `rename` names a single session anew. With `dry_run` the report says
+    what would be done, and nothing is.
     """
     if on_exists not in ON_EXISTS:
         message = f"on_exists is one of {', '.join(ON_EXISTS)}, not {on_exists!r}"
@@ -166,8 +189,14 @@ def import_(
     if rename is not None:
         check_name(rename, "a session id")
     _check_store(store)
+    name = None if system is None else known_system(system)
+    if path is None:
+        if name is None:
+            message = "neither a path nor a system is given"
+            raise InvalidInputError(message, hint=_HINT)
+        path = find_default_folder(name)
     with Source(path, tell=_looking(progress)) as source:
-        name = _checked(system) or _recognised(source)
+        name = name or _recognised(source)
         reading = _read(source, name)
         source.hush()
         if rename is not None and len(reading.sessions) != 1:
@@ -180,7 +209,8 @@ def import_(
             raise CorruptionError(message, hint="without strict, all that is intact is imported")
         if not reading.sessions and not reading.troubles:
             reading.note(str(source.path), "there is no session here")
-        return _ForeignImport(store, name, reading, strict=strict, on_exists=on_exists, progress=progress).run(rename)
+        kind = _DryRun if dry_run else _ForeignImport
+        return kind(store, name, reading, strict=strict, on_exists=on_exists, progress=progress).run(rename)
 
 
 def _check_store(store: object) -> None:
@@ -203,6 +233,8 @@ def _looking(progress: Progress | None) -> Callable[[int], None] | None:
 class _ForeignImport:
     """One import on its way: session after session."""
 
+    dry = False
+
     def __init__(
         self, store: Store, system: str, reading: Reading, *, strict: bool, on_exists: str, progress: Progress | None
     ) -> None:
@@ -214,7 +246,7 @@ class _ForeignImport:
         self._progress = progress
         self._total = sum([len(found.points) for found in reading.sessions])
         self._done = 0
-        self._taken: dict[SessionId, tuple[FoundSession, Arrival]] = {}
+        self._taken: dict[SessionId, tuple[FoundSession, Arrival | None]] = {}
         self._renamed: dict[SessionId, SessionId] = {}
         self._extended: dict[SessionId, int] = {}
         self._skipped: list[SessionId] = []
@@ -227,15 +259,19 @@ class _ForeignImport:
             for found in self._reading.sessions:
                 self._take(found, rename or found.id)
         except BaseException:
-            if self._strict:  # all or nothing, but for what somebody has gone on with
+            if self._strict:  # all or nothing, but for sessions that a commit was made to meanwhile
                 for _, arrival in self._taken.values():
-                    arrival.discard()
+                    if arrival is not None:
+                        arrival.discard()
             raise
+        doubts = {name: len(found.pending) for name, (found, _) in self._taken.items() if found.pending}
         return FormatReport(
             system=self._system,
             sessions=tuple(self._taken),
             checkpoints=sum([len(found.points) for found, _ in self._taken.values()]) + sum(self._extended.values()),
-            in_doubt=sum([len(found.pending) for found, _ in self._taken.values()]),
+            in_doubt=sum(doubts.values()),
+            doubts=doubts,
+            dry_run=self.dry,
             extended=self._extended,
             skipped=tuple(self._skipped),
             renamed=self._renamed,
@@ -249,7 +285,7 @@ class _ForeignImport:
             raise AlreadyExistsError(message, hint=_TAKEN)
 
     def _is_here(self, name: str) -> bool:
-        return self._backend.read(Ask(name)).session is not None
+        return SessionId(name) in self._taken or self._backend.read(Ask(name)).session is not None
 
     def _take(self, found: FoundSession, name: str) -> None:
         for candidate in _names(name):
@@ -257,7 +293,7 @@ class _ForeignImport:
                 try:
                     arrival = self._adopt(found, candidate)
                 except AlreadyExistsError:
-                    pass  # somebody was quicker
+                    pass  # another process was quicker
                 except (DamagedError, InvalidInputError) as error:
                     self._refuse(found, str(error))
                     return
@@ -276,10 +312,10 @@ class _ForeignImport:
                 self._go_on(found, candidate, missing)
                 return
 
-    def _adopt(self, found: FoundSession, name: str) -> Arrival:
+    def _adopt(self, found: FoundSession, name: str) -> Arrival | None:
         begun = self._done
         try:
-            return adopt(self._backend, found, name, self._tell)
+            return self._arrive(found, name)
         except BaseException:
             self._done = begun
             raise
@@ -289,7 +325,7 @@ class _ForeignImport:
         self._done += len(found.points) - missing
         added = 0
         try:
-            added = extend(self._backend, found, name, self._tell) if missing else 0
+            added = self._extend(found, name) if missing else 0
         except (DamagedError, InvalidInputError, ConflictError, LeaseHeldError) as error:
             self._reading.trouble(f"session {found.id!r}", f"what is new there was not added: {error}")
         if added:
@@ -299,6 +335,12 @@ class _ForeignImport:
         if missing:
             what = f"session {name!r} was imported before and lacks {missing} of these checkpoints; rename imports all"
             self._reading.note(found.points[-1].where, what)
+
+    def _arrive(self, found: FoundSession, name: str) -> Arrival | None:
+        return adopt(self._backend, found, name, self._tell)
+
+    def _extend(self, found: FoundSession, name: str) -> int:
+        return extend(self._backend, found, name, self._tell)
 
     def _tell(self) -> None:
         self._done += 1
@@ -310,6 +352,20 @@ class _ForeignImport:
             message = f"session {found.id!r} cannot be taken: {why}; nothing was imported"
             raise CorruptionError(message, hint="without strict, all that is intact is imported")
         self._reading.trouble(f"session {found.id!r}", why)
+
+
+class _DryRun(_ForeignImport):
+    """The same without writing: sessions go to a store in memory, where all that can be wrong with them shows."""
+
+    dry = True
+
+    def _arrive(self, found: FoundSession, name: str) -> Arrival | None:
+        with open_store("memory://") as nowhere:
+            adopt(nowhere.backend, found, name, self._tell)
+        return None
+
+    def _extend(self, found: FoundSession, name: str) -> int:
+        return len(newer(self._backend, found, name))
 
 
 def _names(name: str) -> Iterator[str]:
@@ -338,7 +394,11 @@ def export(
     smooth, a path that ends in `.db` is a SQLite store.
     """
     _check_store(store)
-    module = _SYSTEMS[_checked(system) or system]
+    system = known_system(system)
+    if system not in _WRITTEN:
+        message = f"files of {system} are read and not written"
+        raise UnsupportedError(message, hint=f"one of {', '.join(EXPORTS)} can be written")
+    module = _WRITTEN[system]
     database = None
     folder = path
     if module is smooth and os.fspath(path).endswith(".db") and not Path(path).is_dir():
@@ -354,4 +414,16 @@ def export(
     return WriteReport(system=system, session=SessionId(session), files=written, notes=exporter.notes)
 
 
-__all__ = ["ON_EXISTS", "SYSTEMS", "FormatReport", "Trouble", "WriteReport", "export", "import_", "recognise"]
+__all__ = [
+    "EXPORTS",
+    "ON_EXISTS",
+    "SYSTEMS",
+    "FormatReport",
+    "Trouble",
+    "WriteReport",
+    "default_folders",
+    "export",
+    "import_",
+    "known_system",
+    "recognise",
+]

@@ -148,11 +148,7 @@ def _fields_of(found: FoundSession) -> dict[str, Fields]:
     for point in found.points:
         before = totals.get(point.parent or "", Usage())
         totals[point.id] = point.total
-        used = Usage(
-            tokens_in=max(0, point.total.tokens_in - before.tokens_in),
-            cost=max(0.0, point.total.cost - before.cost),
-            tasks_completed=max(0, point.total.tasks_completed - before.tasks_completed),
-        )
+        used = _since(before, point.total)
         for what, text in (("a label", point.label), ("a resume hint", point.resume_hint), ("a reason", point.reason)):
             check_text(text, what)
         check_step(point.step)
@@ -171,6 +167,22 @@ def _fields_of(found: FoundSession) -> dict[str, Fields]:
             resume_hint=point.resume_hint,
         )
     return made
+
+
+def _since(before: Usage, now: Usage) -> Usage:
+    """What came on top; the other systems tell totals."""
+    extra = {
+        key: value - before.extra.get(key, 0)
+        for key, value in now.extra.items()
+        if isinstance(value, int) and value > before.extra.get(key, 0)
+    }
+    return Usage(
+        tokens_in=max(0, now.tokens_in - before.tokens_in),
+        tokens_out=max(0, now.tokens_out - before.tokens_out),
+        cost=max(0.0, now.cost - before.cost),
+        tasks_completed=max(0, now.tasks_completed - before.tasks_completed),
+        extra=extra,
+    )
 
 
 def _calls_of(found: FoundSession, name: str, token: int, at_us: int) -> list[CallRow]:

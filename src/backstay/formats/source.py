@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 from backstay.errors import InvalidInputError, NotFoundError, UnavailableError, UnsupportedError
 from backstay.formats.dialect import DamagedError
@@ -137,6 +137,28 @@ class Source:
             raise DamagedError("it is not there") from error
         except OSError as error:
             raise DamagedError(f"it cannot be read: {error.strerror or error}") from error
+
+    @contextlib.contextmanager
+    def opened(self, parts: Parts) -> Iterator[BinaryIO]:
+        """A file to read piece by piece, or DamagedError if there is none that can be had."""
+        self._reads += 1
+        if self._tell is not None:
+            self._tell(self._reads)
+        try:
+            with self._file(parts) as file, os.fdopen(os.dup(file), "rb") as reader:
+                yield reader
+        except FileNotFoundError as error:
+            raise DamagedError("it is not there") from error
+        except OSError as error:
+            raise DamagedError(f"it cannot be read: {error.strerror or error}") from error
+
+    def changed_us(self, parts: Parts) -> int:
+        """When a file was last written to; 0 if that is not known."""
+        try:
+            with self._file(parts) as file:
+                return os.fstat(file).st_mtime_ns // 1000
+        except (OSError, DamagedError):
+            return 0
 
     def again(self, parts: Parts, digest: bytes) -> bytes:
         """The content of a file that was read before; DamagedError if it is another now."""
