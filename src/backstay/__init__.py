@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     )
     from backstay.opening import open
     from backstay.retention import Retention
-    from backstay.run import Run, RunEnded
+    from backstay.run import Run, RunCancelled, RunEnded
     from backstay.strategy import AfterLlmResponse, AfterToolCall, Always, Event, EveryN, EverySeconds, Never, Strategy
 
 __version__ = "0.1.0"
@@ -107,7 +107,7 @@ _ROOMS = {
     ),
     "opening": ("open",),
     "retention": ("Retention",),
-    "run": ("Run", "RunEnded"),
+    "run": ("Run", "RunCancelled", "RunEnded"),
     "face.recovery": ("recover",),
     "face": ("Session", "Store"),
     "strategy": (
@@ -177,6 +177,7 @@ __all__ = [
     "RecoverReport",
     "Retention",
     "Run",
+    "RunCancelled",
     "RunEnded",
     "Session",
     "SessionInfo",

@@ -70,9 +70,11 @@ class Status(enum.StrEnum):
     """How a branch stands."""
 
     IN_PROGRESS = "in_progress"
+    WAITING = "waiting"
     COMPLETED = "completed"
     FAILED = "failed"
     HALTED = "halted"
+    CANCELLED = "cancelled"
 
     def __call__(self, reason: str) -> Outcome:
         """The status with its reason, as `commit(status=…)` takes it."""
@@ -223,6 +225,7 @@ class RecoverReport(msgspec.Struct, frozen=True, kw_only=True):
     failed: Mapping[SessionId, str] = {}
     in_doubt: Mapping[SessionId, str] = {}
     halted: Mapping[SessionId, str] = {}
+    cancelled: Mapping[SessionId, str] = {}
     skipped: tuple[SessionId, ...] = ()
 
     @property
@@ -235,7 +238,12 @@ class RecoverReport(msgspec.Struct, frozen=True, kw_only=True):
         head = f"{counted(len(self.completed), 'session')} recovered, {len(self.skipped)} left to others"
         rest = [
             f"{id_!r} {what}: {why}"
-            for what, why_of in (("failed", self.failed), ("is in doubt", self.in_doubt), ("was halted", self.halted))
+            for what, why_of in (
+                ("failed", self.failed),
+                ("is in doubt", self.in_doubt),
+                ("was halted", self.halted),
+                ("was cancelled", self.cancelled),
+            )
             for id_, why in why_of.items()
         ]
         return "\n".join([head, *rest])
@@ -303,11 +311,13 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: int
     renamed: Mapping[SessionId, SessionId]
     skipped: tuple[SessionId, ...]
+    dry_run: bool = False
 
     def __str__(self) -> str:
         """The count, then a line per session that is not simply there."""
-        head = f"{counted(len(self.sessions), 'session')} with {counted(self.checkpoints, 'checkpoint')} imported"
-        renamed = [f"{old!r} is now {new!r}" for old, new in self.renamed.items()]
+        verb = "would be imported" if self.dry_run else "imported"
+        head = f"{counted(len(self.sessions), 'session')} with {counted(self.checkpoints, 'checkpoint')} {verb}"
+        renamed = [f"{old!r} {'would be' if self.dry_run else 'is now'} {new!r}" for old, new in self.renamed.items()]
         return "\n".join([head, *renamed, *[f"{name!r} was here already and is as it was" for name in self.skipped]])
 
 

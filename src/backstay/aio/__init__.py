@@ -141,6 +141,7 @@ class AsyncStore:
         strategy: Strategy = ALWAYS,
         branch: str = "main",
         input: Any = None,
+        restart: bool = False,
         lease_s: float = 30.0,
         on_doubt: OnDoubt = "ask",
         on_failed: OnFailed = "raise",
@@ -151,6 +152,7 @@ class AsyncStore:
             strategy=strategy,
             branch=branch,
             input=input,
+            restart=restart,
             lease_s=lease_s,
             on_doubt=on_doubt,
             on_failed=on_failed,
@@ -188,11 +190,14 @@ class AsyncStore:
         *,
         rename: str | Mapping[str, str] | None = None,
         on_exists: str = "refuse",
+        dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ImportReport:
-        """Take in the sessions of a file. `progress` is called on the event loop that opened the store."""
+        """Import the sessions of a file. `progress` is called on the event loop that opened the store."""
         told = self._on_loop(progress)
-        return await self._threads.run(self._store.import_, path, rename=rename, on_exists=on_exists, progress=told)
+        return await self._threads.run(
+            self._store.import_, path, rename=rename, on_exists=on_exists, dry_run=dry_run, progress=told
+        )
 
     def _on_loop(self, progress: Progress | None) -> Progress | None:
         def tell(done: int, total: int | None) -> None:
@@ -363,6 +368,7 @@ class AsyncSession:
         strategy: Strategy = ALWAYS,
         branch: str = "main",
         input: Any = None,
+        restart: bool = False,
         lease_s: float = 30.0,
         on_doubt: OnDoubt = "ask",
         on_failed: OnFailed = "raise",
@@ -373,6 +379,7 @@ class AsyncSession:
             strategy=strategy,
             branch=branch,
             input=input,
+            restart=restart,
             lease_s=lease_s,
             on_doubt=on_doubt,
             on_failed=on_failed,
@@ -392,6 +399,9 @@ class AsyncSession:
         failed: str | None = None,
     ) -> None:
         await self._turns.run(self._session.resolve, call_id, decision, result=result, failed=failed)
+
+    async def cancel(self, branch: str = "main", *, reason: str) -> bool:
+        return await self._turns.run(self._session.cancel, branch, reason=reason)
 
     async def abandon(self, branch: str = "main", *, reason: str) -> None:
         await self._turns.run(self._session.abandon, branch, reason=reason)

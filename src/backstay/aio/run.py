@@ -81,6 +81,10 @@ class AsyncRun:
         return self._run.usage
 
     @property
+    def stopping(self) -> str | None:
+        return self._run.stopping
+
+    @property
     def warning(self) -> str | None:
         return self._run.warning
 
@@ -187,6 +191,10 @@ class AsyncRun:
     def fail(self, reason: str) -> NoReturn:
         """End the run: failed, for this reason."""
         self._run.fail(reason)
+
+    def cancel(self, reason: str) -> NoReturn:
+        """End the run: cancelled. In the handler of a cancellation it raises that again."""
+        self._run.cancel(reason)
 
     def pause(self, reason: str = "paused") -> NoReturn:
         """End the run here, still in progress."""

@@ -367,12 +367,16 @@ class Session:
         strategy: Strategy = ALWAYS,
         branch: str = "main",
         input: Any = None,
+        restart: bool = False,
         lease_s: float = 30.0,
         on_doubt: OnDoubt = "ask",
         on_failed: OnFailed = "raise",
         loops: LoopGuard | None = None,
     ) -> Run:
-        """A loop that survives: `with session.run() as run`. The same line starts it and resumes it."""
+        """A loop that survives: `with session.run() as run`. The same line starts it and resumes it.
+
+        Another `input` than that of an unfinished run is a ConflictError; `restart` begins anew with it.
+        """
         check_name(branch, "a branch name")
         return Run(
             self,
@@ -380,6 +384,7 @@ class Session:
             strategy=strategy,
             branch=branch,
             input=input,
+            restart=restart,
             lease_s=lease_s,
             on_doubt=on_doubt,
             on_failed=on_failed,
@@ -400,6 +405,11 @@ class Session:
     ) -> None:
         """Decide a call in doubt: "retry" it, "skip" it (it gives None), or say its result, or how it failed."""
         deciding.resolve(self._history, call_id, decision, result=result, failed=failed)
+
+    def cancel(self, branch: str = "main", *, reason: str) -> bool:
+        """Stop the run of a branch: at its next call or boundary if it is alive, else at once. False: there is none."""
+        check_text(reason, "reason", required=True)
+        return deciding.cancel(self._history, check_name(branch, "a branch name"), reason=reason)
 
     def abandon(self, branch: str = "main", *, reason: str) -> None:
         """Give up what is pending on a branch; the calls stay in history as abandoned."""

@@ -91,6 +91,7 @@ class Store:
         strategy: Strategy = ALWAYS,
         branch: str = "main",
         input: Any = None,
+        restart: bool = False,
         lease_s: float = 30.0,
         on_doubt: OnDoubt = "ask",
         on_failed: OnFailed = "raise",
@@ -101,6 +102,7 @@ class Store:
             strategy=strategy,
             branch=branch,
             input=input,
+            restart=restart,
             lease_s=lease_s,
             on_doubt=on_doubt,
             on_failed=on_failed,
@@ -114,7 +116,11 @@ class Store:
 
     def _crashed(self) -> dict[str, SessionInfo]:
         found = self.backend.lanes(LaneQuery(ENTERED))
-        return {one.session.id: to_info(one.session, crashed=True) for one in found if not one.live}
+        return {
+            one.session.id: to_info(one.session, crashed=True)
+            for one in found
+            if not one.live and one.lane.stop is None
+        }
 
     def delete(self, session_id: str) -> None:
         """Delete a whole session; nothing of it is left behind."""
@@ -181,16 +187,20 @@ class Store:
         *,
         rename: str | Mapping[str, str] | None = None,
         on_exists: str = "refuse",
+        dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ImportReport:
         """Import the sessions of an export file; everything in it is verified before any of it can be seen.
 
         A session that is here already is refused and with it the whole file, unless `on_exists` is "skip" or "rename".
+        With `dry_run` all of it is read and verified, and nothing is imported.
         """
         self.refuse_closed()
         from backstay.upkeep import importing
 
-        return importing.import_file(self.backend, path, rename=rename, on_exists=on_exists, progress=progress)
+        return importing.import_file(
+            self.backend, path, rename=rename, on_exists=on_exists, dry_run=dry_run, progress=progress
+        )
 
     def stats(self) -> StoreStats:
         """How much is kept, and in how little space."""

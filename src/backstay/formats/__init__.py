@@ -31,18 +31,17 @@ from backstay.errors import (
 )
 from backstay.face import Store
 from backstay.formats import ares, ccswarm, claude_code, codex, continuum, message_list, smooth
-from backstay.formats.default_folders import default_folders, find_default_folder
 from backstay.formats.dialect import DamagedError
 from backstay.formats.exporter import Exporter
-from backstay.formats.extend import compare, extend, newer
-from backstay.formats.importer import adopt
+from backstay.formats.extend import compare, extend
+from backstay.formats.folders import ALSO_CALLED, default_folders, find_folder
+from backstay.formats.importer import adopt, rehearse
 from backstay.formats.model import FoundSession, Reading, Trouble
 from backstay.formats.source import Source
 from backstay.formats.target import Target
 from backstay.hints import Hint
 from backstay.model import MAX_NAME_CHARS, SessionId, counted
 from backstay.names import check_name
-from backstay.opening import open as open_store
 from backstay.port import Ask
 from backstay.upkeep.arrival import Arrival
 from backstay.upkeep.progress import Progress
@@ -55,7 +54,6 @@ _TAKEN = Hint(
 _WRITTEN: dict[str, ModuleType] = {module.NAME: module for module in (ccswarm, ares, continuum, smooth)}
 _READ_ONLY: dict[str, ModuleType] = {module.NAME: module for module in (claude_code, codex, message_list)}
 _SYSTEMS = _WRITTEN | _READ_ONLY
-_ALIASES = {"sh_layer2": continuum.NAME}
 SYSTEMS = tuple(_SYSTEMS)
 EXPORTS = tuple(_WRITTEN)
 ON_EXISTS = ("skip", "refuse", "rename")
@@ -67,38 +65,40 @@ class FormatReport(msgspec.Struct, frozen=True, kw_only=True):
     """What an import took in, and what it did not.
 
     `problems` are the files (or rows) that could not be taken, each with why; `notes` say what was decided where
-    nothing is missing; `extended` were here and got so many newer checkpoints; `skipped` were here already. `doubts`
-    says of which sessions so many calls are in doubt. With `dry_run`, all of it is what an import would do.
+    nothing is missing; `extended` were here and got so many newer checkpoints; `skipped` were here already; `doubts`
+    are the calls of each session that are in doubt. With `dry_run` it says what an import would do.
     """
 
     system: str
     sessions: tuple[SessionId, ...]
     checkpoints: int
-    in_doubt: int
-    doubts: dict[SessionId, int] = {}
-    dry_run: bool = False
+    doubts: dict[SessionId, int]
     extended: dict[SessionId, int]
     skipped: tuple[SessionId, ...]
     renamed: dict[SessionId, SessionId]
     problems: tuple[Trouble, ...]
     notes: tuple[Trouble, ...]
+    dry_run: bool = False
 
     @property
     def ok(self) -> bool:
         """True when nothing was left behind."""
         return not self.problems
 
+    @property
+    def in_doubt(self) -> int:
+        """How many calls are in doubt: it is not known whether they happened."""
+        return sum(self.doubts.values())
+
     def __str__(self) -> str:
         """The count, then a line for each thing to know."""
         what = f"{counted(len(self.sessions), 'session')} with {counted(self.checkpoints, 'checkpoint')}"
-        lines = [f"{what} {'would be ' if self.dry_run else ''}imported from {self.system}"]
+        lines = [f"{what} {'would be imported' if self.dry_run else 'imported'} from {self.system}"]
         lines += [
-            f"{counted(count, 'call')} of {name!r} {'is' if count == 1 else 'are'} in doubt: "
-            f"it is not known whether {'it' if count == 1 else 'they'} happened"
-            for name, count in self.doubts.items()
+            f"{counted(count, 'call')} of {name!r} in doubt: no outcome is known" for name, count in self.doubts.items()
         ]
-        now, got = ("would be", "would get") if self.dry_run else ("is now", "got")
-        lines += [f"{old!r} {now} {new!r}" for old, new in self.renamed.items()]
+        lines += [f"{old!r} {'would be' if self.dry_run else 'is now'} {new!r}" for old, new in self.renamed.items()]
+        got = "would get" if self.dry_run else "got"
         lines += [
             f"{name!r} was here already and {got} {counted(count, 'checkpoint')}"
             for name, count in self.extended.items()
@@ -131,7 +131,7 @@ def recognise(path: str | os.PathLike[str]) -> str:
 def _recognised(source: Source) -> str:
     found = [name for name, module in _SYSTEMS.items() if module is not message_list and module.recognise(source)]
     if not found and message_list.recognise(source):  # the others keep messages, too
-        return message_list.NAME
+        found = [message_list.NAME]
     if len(found) == 1:
         return found[0]
     if found:
@@ -143,8 +143,8 @@ def _recognised(source: Source) -> str:
 
 
 def known_system(name: str) -> str:
-    """The system of that name, by its own name or another that it goes by; InvalidInputError if there is none."""
-    system = _ALIASES.get(name, name)
+    """The system of that name, its own or another that it goes by; InvalidInputError if there is none."""
+    system = ALSO_CALLED.get(name, name)
     if system not in _SYSTEMS:
         message = f"{name!r} is not a system whose files can be read"
         raise InvalidInputError(message, hint=_HINT)
@@ -175,13 +175,12 @@ def import_(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> FormatReport:
-    """Take in every session found there, each in one transaction.
+    """Import every session found there, each in one transaction; with `dry_run` all is read and nothing imported.
 
     Without a path, the folder that the system uses by itself. With `strict` nothing is taken unless everything can be.
-    A second import of the same place adds what is new there, if no commit was made here since. A session here of the
-    same name that is another one is left alone and reported; with `on_exists="rename"` the new one gets a name beside
-    it, with "refuse" nothing at all is imported. `rename` names a single session anew. With `dry_run` the report says
-    what would be done, and nothing is.
+    A second import of the same place adds what is new there, if the session has not gone on here. Another session of
+    the same name is left alone and reported; with `on_exists="rename"` the new one gets a name beside it, with "refuse"
+    nothing at all is imported. `rename` is the new name of a single session.
     """
     if on_exists not in ON_EXISTS:
         message = f"on_exists is one of {', '.join(ON_EXISTS)}, not {on_exists!r}"
@@ -194,7 +193,7 @@ def import_(
         if name is None:
             message = "neither a path nor a system is given"
             raise InvalidInputError(message, hint=_HINT)
-        path = find_default_folder(name)
+        path = find_folder(name)
     with Source(path, tell=_looking(progress)) as source:
         name = name or _recognised(source)
         reading = _read(source, name)
@@ -209,8 +208,9 @@ def import_(
             raise CorruptionError(message, hint="without strict, all that is intact is imported")
         if not reading.sessions and not reading.troubles:
             reading.note(str(source.path), "there is no session here")
-        kind = _DryRun if dry_run else _ForeignImport
-        return kind(store, name, reading, strict=strict, on_exists=on_exists, progress=progress).run(rename)
+        return _ForeignImport(
+            store, name, reading, strict=strict, on_exists=on_exists, dry_run=dry_run, progress=progress
+        ).run(rename)
 
 
 def _check_store(store: object) -> None:
@@ -233,20 +233,27 @@ def _looking(progress: Progress | None) -> Callable[[int], None] | None:
 class _ForeignImport:
     """One import on its way: session after session."""
 
-    dry = False
-
     def __init__(
-        self, store: Store, system: str, reading: Reading, *, strict: bool, on_exists: str, progress: Progress | None
+        self,
+        store: Store,
+        system: str,
+        reading: Reading,
+        *,
+        strict: bool,
+        on_exists: str,
+        dry_run: bool,
+        progress: Progress | None,
     ) -> None:
         self._backend = store.backend
         self._system = system
         self._reading = reading
         self._strict = strict
         self._on_exists = on_exists
+        self._dry_run = dry_run
         self._progress = progress
         self._total = sum([len(found.points) for found in reading.sessions])
         self._done = 0
-        self._taken: dict[SessionId, tuple[FoundSession, Arrival | None]] = {}
+        self._taken: dict[SessionId, tuple[FoundSession, Arrival | None]] = {}  # None: in a dry run
         self._renamed: dict[SessionId, SessionId] = {}
         self._extended: dict[SessionId, int] = {}
         self._skipped: list[SessionId] = []
@@ -264,19 +271,17 @@ class _ForeignImport:
                     if arrival is not None:
                         arrival.discard()
             raise
-        doubts = {name: len(found.pending) for name, (found, _) in self._taken.items() if found.pending}
         return FormatReport(
             system=self._system,
             sessions=tuple(self._taken),
             checkpoints=sum([len(found.points) for found, _ in self._taken.values()]) + sum(self._extended.values()),
-            in_doubt=sum(doubts.values()),
-            doubts=doubts,
-            dry_run=self.dry,
+            doubts={name: len(found.pending) for name, (found, _) in self._taken.items() if found.pending},
             extended=self._extended,
             skipped=tuple(self._skipped),
             renamed=self._renamed,
             problems=tuple(self._reading.troubles),
             notes=tuple(self._reading.notes),
+            dry_run=self._dry_run,
         )
 
     def _refuse_known(self, name: str) -> None:
@@ -285,11 +290,11 @@ class _ForeignImport:
             raise AlreadyExistsError(message, hint=_TAKEN)
 
     def _is_here(self, name: str) -> bool:
-        return SessionId(name) in self._taken or self._backend.read(Ask(name)).session is not None
+        return self._backend.read(Ask(name)).session is not None
 
     def _take(self, found: FoundSession, name: str) -> None:
         for candidate in _names(name):
-            if not self._is_here(candidate):
+            if not self._is_here(candidate) and candidate not in self._taken:
                 try:
                     arrival = self._adopt(found, candidate)
                 except AlreadyExistsError:
@@ -315,7 +320,10 @@ class _ForeignImport:
     def _adopt(self, found: FoundSession, name: str) -> Arrival | None:
         begun = self._done
         try:
-            return self._arrive(found, name)
+            if self._dry_run:
+                rehearse(found, name, self._tell)
+                return None
+            return adopt(self._backend, found, name, self._tell)
         except BaseException:
             self._done = begun
             raise
@@ -325,7 +333,7 @@ class _ForeignImport:
         self._done += len(found.points) - missing
         added = 0
         try:
-            added = self._extend(found, name) if missing else 0
+            added = extend(self._backend, found, name, self._tell, dry_run=self._dry_run) if missing else 0
         except (DamagedError, InvalidInputError, ConflictError, LeaseHeldError) as error:
             self._reading.trouble(f"session {found.id!r}", f"what is new there was not added: {error}")
         if added:
@@ -335,12 +343,6 @@ class _ForeignImport:
         if missing:
             what = f"session {name!r} was imported before and lacks {missing} of these checkpoints; rename imports all"
             self._reading.note(found.points[-1].where, what)
-
-    def _arrive(self, found: FoundSession, name: str) -> Arrival | None:
-        return adopt(self._backend, found, name, self._tell)
-
-    def _extend(self, found: FoundSession, name: str) -> int:
-        return extend(self._backend, found, name, self._tell)
 
     def _tell(self) -> None:
         self._done += 1
@@ -352,20 +354,6 @@ class _ForeignImport:
             message = f"session {found.id!r} cannot be taken: {why}; nothing was imported"
             raise CorruptionError(message, hint="without strict, all that is intact is imported")
         self._reading.trouble(f"session {found.id!r}", why)
-
-
-class _DryRun(_ForeignImport):
-    """The same without writing: sessions go to a store in memory, where all that can be wrong with them shows."""
-
-    dry = True
-
-    def _arrive(self, found: FoundSession, name: str) -> Arrival | None:
-        with open_store("memory://") as nowhere:
-            adopt(nowhere.backend, found, name, self._tell)
-        return None
-
-    def _extend(self, found: FoundSession, name: str) -> int:
-        return len(newer(self._backend, found, name))
 
 
 def _names(name: str) -> Iterator[str]:
@@ -415,6 +403,7 @@ def export(
 
 
 __all__ = [
+    "ALSO_CALLED",
     "EXPORTS",
     "ON_EXISTS",
     "SYSTEMS",

@@ -40,7 +40,7 @@ def compare(backend: Backend, found: FoundSession, name: str) -> tuple[int, int]
     return missing, changed
 
 
-def newer(backend: Backend, found: FoundSession, name: str) -> list[FoundPoint]:
+def _newer(backend: Backend, found: FoundSession, name: str) -> list[FoundPoint]:
     """The points behind the last one that is here, each on the branch it gets; none if they do not fit.
 
     A point before that which is not here was pruned here, and stays so.
@@ -51,11 +51,15 @@ def newer(backend: Backend, found: FoundSession, name: str) -> list[FoundPoint]:
     return new if new and _fits(backend, found, name, new) else []
 
 
-def extend(backend: Backend, found: FoundSession, name: str, tell: Callable[[], None]) -> int:
-    """How many checkpoints were added; 0 if they do not fit behind what is here."""
-    new = newer(backend, found, name)
-    if not new:
-        return 0
+def extend(backend: Backend, found: FoundSession, name: str, tell: Callable[[], None], *, dry_run: bool = False) -> int:
+    """How many checkpoints were added, or in a dry run would be; 0 if they do not fit behind what is here."""
+    new = _newer(backend, found, name)
+    if dry_run:
+        for point in new:
+            point.load()
+            tell()
+    if dry_run or not new:
+        return len(new)
     writer = PointWriter(backend, found, name)
     for point in new:
         _make_way(backend, name, point.branch)

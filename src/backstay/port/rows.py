@@ -76,7 +76,8 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     another. `token` rises with each run, and with a foreign write where a run was silent for longer than its lease.
     `entered`: a run was entered and has neither ended nor been given up. `unfinished`: the next one goes on with its
     `input`. `crashes` counts those at one `spot`. `nonce` recognises an enter that is tried again; `was_entered` and
-    `was_unfinished` are what it found. `purpose` is set where the lease is held for something that is no run.
+    `was_unfinished` are what it found. `purpose` is set where the lease is held for something that is no run. `stop` is
+    why the run alive here was asked to stop; it ends at its next call or boundary.
     """
 
     name: str
@@ -99,6 +100,7 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     undo_calls: int = 0
     was_entered: bool = False
     was_unfinished: bool = False
+    stop: str | None = None
 
 
 class TagRow(msgspec.Struct, frozen=True, gc=False, array_like=True):

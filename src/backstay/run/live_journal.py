@@ -31,11 +31,11 @@ from backstay.hints import DECIDE_CALLS, Hint
 from backstay.loops import text_of
 from backstay.model import Call, StateDict
 from backstay.names import check_name
-from backstay.port import Ask, Backend, CallKey, CallRow
+from backstay.port import Ask, Backend, CallKey, CallRow, View
 from backstay.port.lease import clock_us
 from backstay.port.rows import FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
 from backstay.rules import runs
-from backstay.rules.refusals import fenced, in_doubt
+from backstay.rules.refusals import StopAsked, fenced, in_doubt
 from backstay.rules.runs import Entered
 from backstay.run.calling import UNSTORABLE, Calling
 from backstay.run.guard import GuardedLoop
@@ -80,6 +80,7 @@ class LiveJournal:
         loop: GuardedLoop,
         state: Callable[[], StateDict],
         halt: Callable[[str], NoReturn],
+        cancelled: Callable[[str], BaseException],
         on_fenced: Callable[[], None],
     ) -> None:
         self.lease = entered.lease
@@ -87,6 +88,7 @@ class LiveJournal:
         self.closed = False
         self.fenced = False
         self.ended: BaseException | None = None
+        self.stop: str | None = None  # why it was asked to stop
         self.broken: BaseException | None = None
         self.results: dict[str, tuple[Any, bytes]] = {}
         self.tool_calls = self.llm_responses = 0
@@ -95,6 +97,7 @@ class LiveJournal:
         self._loop = loop
         self._state = state
         self._halt = halt
+        self._cancelled = cancelled
         self._on_fenced = on_fenced
         self._journal = Journal(entered.calls, token=entered.lease.token)
         self._known: Known | None = None
@@ -198,7 +201,7 @@ class LiveJournal:
         if kind not in ("tool", "llm"):
             raise InvalidInputError(f"kind must be 'tool' or 'llm', not {kind!r}")
         check_choices(on_doubt, on_failed)
-        self.refuse_ended()
+        self.heed_stop()
         slot = parent, name, key
         with self._lock:
             if self._recording:
@@ -229,6 +232,10 @@ class LiveJournal:
                 calling.write(row)
             else:
                 self.check_fence()
+                self.heed_stop()
+        except StopAsked as asked:
+            self.stopped(slot)
+            raise self._cancelled(asked.reason) from None
         except BaseException:
             self.stopped(slot)
             raise
@@ -384,10 +391,24 @@ class LiveJournal:
         """One line of the journal, on disk when this returns."""
         with self.writing():
             rule = runs.journal(self.lease, row, at=at)
-            kept: CallRow = self._backend.write(runs.journal_ask(self.lease, at), rule).answer
+            view = self._backend.write(runs.journal_ask(self.lease, at), rule)
+            kept: CallRow = view.answer
             with self._lock:
                 self._journal.note(kept)
+            self.look(view)
         return kept
+
+    def look(self, view: View) -> None:
+        """After each write: was this run asked to stop? It notes that, and goes on to its next call or boundary."""
+        lane = view.lanes.get(self.lease.branch)
+        if lane is not None and lane.stop is not None and lane.token == self.lease.token:
+            self.stop = lane.stop
+
+    def heed_stop(self) -> None:
+        """RunCancelled if this run was asked to stop; an error if it may not go on for another reason."""
+        self.refuse_ended()
+        if self.stop is not None:
+            raise self._cancelled(self.stop)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -398,6 +419,9 @@ class LiveJournal:
         except FencedError as error:  # as `heeding_fence` does, without a second context for every call
             self._note_fenced()
             raise fenced(self.lease)[1] from error
+        except StopAsked as asked:
+            self.stop = asked.reason
+            raise
         except BaseException as error:
             if not isinstance(error, InvalidInputError):  # refused before anything was written
                 self.broken = error
@@ -420,7 +444,7 @@ class LiveJournal:
                 self._renew()
 
     def _renew(self) -> None:
-        self._backend.write(runs.lease_ask(self.lease), runs.renew(self.lease))
+        self.look(self._backend.write(runs.lease_ask(self.lease), runs.renew(self.lease)))
 
     def beat(self) -> None:
         """Renew while a call takes long; see pulse."""

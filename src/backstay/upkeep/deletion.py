@@ -75,7 +75,7 @@ def _plan(backend: Backend, session: str, gone: Sequence[int], *, spare_names: b
         anchors[at] = row.parent if row.parent not in going else anchors[row.parent]
     children = {child: at for at in gone for child in view.children.get(at, ()) if child not in going}
     blobs: dict[bytes, bytes] = {}
-    rewrites = [_rewrite(backend, session, child, anchors[parent], blobs) for child, parent in sorted(children.items())]
+    rewrites = [rewrite(backend, session, child, anchors[parent], blobs) for child, parent in sorted(children.items())]
     return Deletion(
         session,
         view.session.uid,
@@ -87,7 +87,7 @@ def _plan(backend: Backend, session: str, gone: Sequence[int], *, spare_names: b
     )
 
 
-def _rewrite(backend: Backend, session: str, child: int, anchor: int | None, blobs: dict[bytes, bytes]) -> Rewrite:
+def rewrite(backend: Backend, session: str, child: int, anchor: int | None, blobs: dict[bytes, bytes]) -> Rewrite:
     """A checkpoint as it will be; the blobs it needs are added to `blobs`."""
     found = _loaded(backend, session, child)
     row, uid = found.row, found.session.uid
