@@ -11,6 +11,7 @@ conversation is recognised, and a changed one is another. Keys beside the messag
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from itertools import islice
@@ -28,6 +29,7 @@ NAME = "messages"
 _TAILS = (".json", ".jsonl", ".ndjson")
 _LOOKS = 100  # at files of a folder, to see what it is
 _PEEK_BYTES = 1 << 16
+_SAID = re.compile(rb'"role"\s*:\s*"|"type"\s*:\s*"function_call"')
 _LISTS = ("messages", "input", "items", "conversation")
 _NAMES = ("session", "session_id", "conversation_id", "thread_id", "id", "name", "title")
 _TIMES = ("timestamp", "created_at", "created", "time", "date")
@@ -50,8 +52,7 @@ def _files(source: Source) -> Iterator[Entry]:
 
 def _is_ours(source: Source, entry: Entry) -> bool:
     start = source.peek(entry.parts, _PEEK_BYTES).lstrip()
-    said = b'"role"' in start and (b'"content"' in start or b'"tool_calls"' in start)
-    return start[:1] in (b"[", b"{") and (said or b'"function_call"' in start)
+    return start[:1] in (b"[", b"{") and _SAID.search(start) is not None
 
 
 def read(source: Source, reading: Reading) -> None:

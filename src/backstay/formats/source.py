@@ -132,7 +132,10 @@ class Source:
                 if size > limit:
                     raise DamagedError(f"it has {size:,} bytes, more than the {limit:,} that are read")
                 with os.fdopen(os.dup(file), "rb") as reader:
-                    return reader.read(limit + 1)
+                    data = reader.read(size + 1)  # so many are set aside at once, read or not
+                    if len(data) > size:  # it grows
+                        data += reader.read(limit - size)
+                    return data
         except FileNotFoundError as error:
             raise DamagedError("it is not there") from error
         except OSError as error:

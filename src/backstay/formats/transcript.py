@@ -98,11 +98,9 @@ def _joined(before: list[Any], more: list[Any], turn: Turn, turns: dict[str, Tur
         return [*before, *more]
     (new,) = more
     results = _is_results(before[-1])
-    if new["role"] == "user":
-        at = -1 if results else None
-    else:  # a result may stand before the last line of the message that asked for it
-        at = -2 if results and len(before) > 1 else -1
-    if at is None or before[at]["role"] != new["role"]:
+    # A result may stand before the last line of the message that asked for it.
+    at = -2 if new["role"] == "assistant" and results and len(before) > 1 else -1
+    if before[at]["role"] != new["role"] or (new["role"] == "user" and not results):
         return [*before, new]
     together = {**before[at], "content": [*_blocks(before[at]), *_blocks(new)]}
     return [*before[:at], together, *(before[-1:] if at < -1 else [])]

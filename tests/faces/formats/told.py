@@ -82,7 +82,8 @@ def claude_talk() -> list[dict[str, Any]]:
 
 
 def claude(base: Path, records: Iterable[Any], session: str = SESSION) -> Path:
-    return put(base / "projects" / "-work-app" / f"{session}.jsonl", lines(records))
+    text = lines(records).replace(SESSION, session)
+    return put(base / "projects" / "-work-app" / f"{session}.jsonl", text)
 
 
 # Codex
@@ -103,7 +104,12 @@ def item(second: int, **payload: Any) -> dict[str, Any]:
 
 
 def tokens(second: int, given: int, made: int) -> dict[str, Any]:
-    used = {"input_tokens": given, "cached_input_tokens": given // 2, "output_tokens": made, "total_tokens": given + made}
+    used = {
+        "input_tokens": given,
+        "cached_input_tokens": given // 2,
+        "output_tokens": made,
+        "total_tokens": given + made,
+    }
     return rollout(second, "event_msg", {"type": "token_count", "info": {"total_token_usage": used}})
 
 
