@@ -36,6 +36,7 @@ from backstay.model import (
     ImportReport,
     Outcome,
     PruneReport,
+    RunInfo,
     SessionId,
     SessionInfo,
     State,
@@ -162,8 +163,11 @@ class AsyncStore:
     async def crashed(self) -> list[SessionInfo]:
         return await self._threads.run(self._store.crashed)
 
-    async def delete(self, session_id: str) -> None:
-        await self._threads.run(self._store.delete, session_id)
+    async def find(self, checkpoint_id: str) -> Checkpoint:
+        return await self._threads.run(self._store.find, checkpoint_id)
+
+    async def delete(self, session_id: str) -> int:
+        return await self._threads.run(self._store.delete, session_id)
 
     async def verify(
         self, session: str | None = None, *, repair: bool = False, progress: Progress | None = None
@@ -348,6 +352,9 @@ class AsyncSession:
     def log(self, ref: Ref = "main", *, limit: int | None = None) -> AsyncIterator[Checkpoint]:
         return self._turns.pages(self._session.log, ref, limit=limit)
 
+    def history(self, *, before: Ref | None = None, limit: int | None = None) -> AsyncIterator[Checkpoint]:
+        return self._turns.pages(self._session.history, before=before, limit=limit)
+
     async def branches(self) -> dict[str, Checkpoint]:
         return await self._turns.run(self._session.branches)
 
@@ -386,6 +393,9 @@ class AsyncSession:
             loops=loops,
         )
         return AsyncRun(run, self._threads)
+
+    async def runs(self) -> list[RunInfo]:
+        return await self._turns.run(self._session.runs)
 
     async def calls(self, ref: Ref = "main", *, pending: bool = False) -> list[Call]:
         return await self._turns.run(self._session.calls, ref, pending=pending)

@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING, Any, Self
 
 from backstay.errors import ClosedError, InvalidInputError
 from backstay.face.session import Session
-from backstay.model import ImportReport, PruneReport, SessionInfo, Status, StoreStats, VerifyReport
+from backstay.model import (
+    Checkpoint,
+    ImportReport,
+    PruneReport,
+    SessionId,
+    SessionInfo,
+    Status,
+    StoreStats,
+    VerifyReport,
+)
 from backstay.names import check_name
 from backstay.port import Backend, LaneQuery, SessionQuery
 from backstay.port.rows import ENTERED
 from backstay.retention import Retention
 from backstay.store.events import EVENTS, Events
 from backstay.store.fields import to_info
+from backstay.store.history import History
 from backstay.strategy import ALWAYS, Strategy
 from backstay.upkeep.progress import Progress
 
@@ -122,15 +132,24 @@ class Store:
             if not one.live and one.lane.stop is None
         }
 
-    def delete(self, session_id: str) -> None:
-        """Delete a whole session; nothing of it is left behind."""
+    def find(self, checkpoint_id: str) -> Checkpoint:
+        """A checkpoint by its id alone, or a start of it that only one has, whatever session it is in."""
+        self.refuse_closed()
+        from backstay.store.finding import find_checkpoint
+
+        session, row = find_checkpoint(self.backend, checkpoint_id)
+        return History(self.backend, self._events, SessionId(session), agent=None).checkpoint(row)
+
+    def delete(self, session_id: str) -> int:
+        """Delete a whole session; nothing of it is left behind. How many checkpoints went."""
         self.refuse_closed()
         check_name(session_id, "a session id")
         from backstay.upkeep.deletion import delete_session, sweep
 
-        delete_session(self.backend, session_id)
+        count = delete_session(self.backend, session_id)
         sweep(self.backend)
         self.backend.tend()
+        return count
 
     def verify(
         self, session: str | None = None, *, repair: bool = False, progress: Progress | None = None

@@ -193,6 +193,7 @@ def _begun(new: Enter, view: View, lane: LaneRow | None, calls: list[CallRow | U
         was_entered=before.entered,
         was_unfinished=before.unfinished,
         stop=None,
+        since_us=new.at_us,
     )
 
 
