@@ -16,7 +16,7 @@ def store() -> Iterator[backstay.Store]:
         yield opened
 
 
-@pytest.fixture(params=["sqlite:///{}/store.db", "file://{}/store"], ids=["sqlite", "files"])
+@pytest.fixture(params=["sqlite:///{}/deep/er/store.db", "file://{}/deep/er/store"], ids=["sqlite", "files"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store on the disk that can be opened again, and by another process."""
     template: str = request.param

@@ -356,3 +356,4 @@ def test_22_a_cost_that_is_no_number_costs_no_checkpoint(url: str) -> None:
         session = store.session("s")
         assert session.load() == {"n": 3}
         assert [point.state["n"] for point in session.log()][-1] == 1
+        assert session.checkpoint().total_usage.cost == 0.75
