@@ -34,7 +34,7 @@ from backstay.formats import ares, ccswarm, claude_code, codex, continuum, messa
 from backstay.formats.dialect import DamagedError
 from backstay.formats.exporter import Exporter
 from backstay.formats.extend import compare, extend
-from backstay.formats.folders import ALSO_CALLED, default_folders, find_folder
+from backstay.formats.folders import ALSO_CALLED, default_folders, find_folders
 from backstay.formats.importer import adopt, rehearse
 from backstay.formats.model import FoundSession, Reading, Trouble
 from backstay.formats.source import Source
@@ -193,7 +193,21 @@ def import_(
         if name is None:
             message = "neither a path nor a system is given"
             raise InvalidInputError(message, hint=_HINT)
-        path = find_folder(name)
+        return _together(
+            [
+                import_(
+                    store,
+                    folder,
+                    system=name,
+                    strict=strict,
+                    on_exists=on_exists,
+                    rename=rename,
+                    dry_run=dry_run,
+                    progress=progress,
+                )
+                for folder in find_folders(name)
+            ]
+        )
     with Source(path, tell=_looking(progress)) as source:
         name = name or _recognised(source)
         reading = _read(source, name)
@@ -211,6 +225,22 @@ def import_(
         return _ForeignImport(
             store, name, reading, strict=strict, on_exists=on_exists, dry_run=dry_run, progress=progress
         ).run(rename)
+
+
+def _together(reports: list[FormatReport]) -> FormatReport:
+    """The reports of several places as one."""
+    first = reports[0]
+    return msgspec.structs.replace(
+        first,
+        sessions=tuple([session for report in reports for session in report.sessions]),
+        checkpoints=sum([report.checkpoints for report in reports]),
+        doubts={name: count for report in reports for name, count in report.doubts.items()},
+        extended={name: count for report in reports for name, count in report.extended.items()},
+        skipped=tuple([session for report in reports for session in report.skipped]),
+        renamed={old: new for report in reports for old, new in report.renamed.items()},
+        problems=tuple([problem for report in reports for problem in report.problems]),
+        notes=tuple([note for report in reports for note in report.notes]),
+    )
 
 
 def _check_store(store: object) -> None:

@@ -75,7 +75,7 @@ def read(source: Source, reading: Reading) -> None:
 
 def _read_session(source: Source, entry: Entry, agents: list[Entry], reading: Reading) -> None:
     files = [JsonLines(source, one) for one in (entry, *agents)]
-    scan = _Scan(reading)
+    scan = _ClaudeScan(reading)
     try:
         for number, file in enumerate(files):
             scan.begin(number, file.entry, agent=_agent_of(source, file.entry) if number else {})
@@ -139,7 +139,7 @@ class _Group(msgspec.Struct):
     before: Usage
 
 
-class _Scan:
+class _ClaudeScan:
     """One session, line by line."""
 
     def __init__(self, reading: Reading) -> None:

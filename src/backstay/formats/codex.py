@@ -68,7 +68,7 @@ def read(source: Source, reading: Reading) -> None:
 
 def _read_session(source: Source, entry: Entry, reading: Reading) -> None:
     file = JsonLines(source, entry)
-    scan = _Scan(entry)
+    scan = _RolloutScan(entry)
     try:
         for line, record in file.read(reading):
             scan.take(line, record)
@@ -122,7 +122,7 @@ def _is_item(item: dict[str, Any]) -> bool:
     return isinstance(kind, str) and (kind.endswith(("_call", "_output")) or kind == "reasoning")
 
 
-class _Scan:
+class _RolloutScan:
     """One session, line by line."""
 
     def __init__(self, entry: Entry) -> None:

@@ -46,8 +46,8 @@ def _from(variable: str, otherwise: Path) -> Path:
     return Path(told).expanduser() if told else otherwise
 
 
-def find_folder(system: str) -> Path:
-    """The one of a system's folders that is there; an error says plainly where it was looked for."""
+def find_folders(system: str) -> list[Path]:
+    """Those of a system's folders that are there; an error says plainly where it was looked for."""
     hint = Hint("give the path", f"backstay import {system} PATH")
     folders = default_folders(system)
     if not folders:
@@ -57,10 +57,7 @@ def find_folder(system: str) -> Path:
     if not found:
         message = f"{system} keeps its sessions in {' or '.join(map(str, folders))}, and there is no such folder"
         raise NotFoundError(message, hint=hint)
-    if len(found) > 1:
-        message = f"{system} has sessions in {' and in '.join(map(str, found.values()))}"
-        raise InvalidInputError(message, hint="give the one you mean")
-    return next(iter(found.values()))
+    return list(found.values())
 
 
 def _home() -> Path:

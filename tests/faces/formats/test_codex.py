@@ -141,6 +141,26 @@ def test_a_user_who_is_only_in_the_events_is_there_too(store: backstay.Store, ba
     assert summaries(store.session(THREAD))[0] == "user: How many files?"
 
 
+def test_without_a_path_all_its_own_folders_are_read(
+    store: backstay.Store, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CODEX_HOME", str(base))
+    with pytest.raises(backstay.NotFoundError, match="there is no such folder"):
+        formats.import_(store, system="codex")
+    codex(base, codex_talk())
+    old = told.lines(codex_talk()).replace(THREAD, "older")
+    put(base / "archived_sessions" / "rollout-older.jsonl", old)
+    report = formats.import_(store, system="codex", strict=True)
+    assert (set(report.sessions), report.checkpoints) == ({THREAD, "older"}, 8)
+    assert set(formats.import_(store, system="codex").skipped) == {THREAD, "older"}
+    with pytest.raises(backstay.InvalidInputError, match="no folder of its own"):
+        formats.import_(store, system="smooth")
+    with pytest.raises(backstay.InvalidInputError, match="neither"):
+        formats.import_(store)
+    with pytest.raises(backstay.UnsupportedError, match="read and not written"):
+        formats.export(store, THREAD, base / "to", system="codex")
+
+
 def test_a_thread_that_goes_on_from_another_file_says_so(store: backstay.Store, base: Path) -> None:
     first = codex_talk()[0]
     first["payload"] |= {"forked_from_id": "other", "history_base": {"ordinal": 5}}
