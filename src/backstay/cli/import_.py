@@ -55,11 +55,12 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Import the sessions of PATH: an export of Backstay, or what ccswarm, ares, continuum or smooth wrote.
+    """Import the sessions of PATH: an export of Backstay, transcripts, lists of messages, or another system's files.
 
-    The files say which SYSTEM it is; with SYSTEM alone, the folder where that keeps its sessions is imported. All of it
-    is verified first. Of another system, what is damaged is listed and the rest is imported; a second time adds only
-    what is new there. If something was not taken, the exit code is 1.
+    SYSTEM is one of claude-code, codex, messages, ccswarm, ares, continuum and smooth. The files say which it is; with
+    SYSTEM alone, the folder where that keeps its sessions is imported. All of it is verified first. Of another system,
+    what is damaged is listed and the rest is imported; a second time adds only what is new there. If something was not
+    taken, the exit code is 1.
     """
     from backstay.cli.screen import Screen
 

@@ -6,6 +6,7 @@ copied as any session is that moves from store to store: in portions, under a na
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -27,7 +28,7 @@ from backstay.rules import branches, refusals, runs
 from backstay.run.options import digest_of
 from backstay.sealing import pack_value
 from backstay.store.events import Events
-from backstay.store.fields import Fields, check_step, check_text, encode_metadata, encode_usage, to_totals
+from backstay.store.fields import Fields, check_step, check_text, check_usage, encode_metadata, encode_usage, to_totals
 from backstay.store.history import History
 from backstay.upkeep.arrival import Arrival
 from backstay.upkeep.copying import bring
@@ -157,8 +158,8 @@ def _fields_of(found: FoundSession) -> dict[str, Fields]:
     made: dict[str, Fields] = {}
     for point in found.points:
         before = totals.get(point.parent or "", Usage())
-        totals[point.id] = point.total
-        used = _since(before, point.total)
+        total = totals[point.id] = _countable(point.total)
+        used = _since(before, total)
         for what, text in (("a label", point.label), ("a resume hint", point.resume_hint), ("a reason", point.reason)):
             check_text(text, what)
         check_step(point.step)
@@ -172,11 +173,24 @@ def _fields_of(found: FoundSession) -> dict[str, Fields]:
             reason=point.reason,
             agent=check_name(point.agent, "an agent name") if point.agent else None,
             usage=encode_usage(used),
-            total=encode_usage(point.total),
+            total=encode_usage(total),
             metadata=encode_metadata(point.metadata),
             resume_hint=point.resume_hint,
         )
     return made
+
+
+def _countable(told: Usage) -> Usage:
+    """A figure that cannot be counted on with is left out of the totals; the metadata has it as it was told."""
+    try:
+        return check_usage(told)
+    except InvalidInputError:
+        fits = {}
+        for name in ("tokens_in", "tokens_out", "cost", "tasks_completed"):
+            with contextlib.suppress(InvalidInputError):
+                check_usage(Usage(**{name: getattr(told, name)}))
+                fits[name] = getattr(told, name)
+        return Usage(**fits)
 
 
 def _since(before: Usage, now: Usage) -> Usage:
