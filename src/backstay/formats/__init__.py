@@ -46,6 +46,7 @@ from backstay.port import Ask
 from backstay.upkeep.arrival import Arrival
 from backstay.upkeep.progress import Progress
 
+_NOT_STRICT = Hint("without strict, all that is intact is imported", "without --strict, all that is intact is imported")
 _TAKEN = Hint(
     'on_exists="skip" leaves it, "rename" imports beside it',
     "--on-exists skip leaves it, --on-exists rename imports beside it",
@@ -219,7 +220,7 @@ def import_(
             message = (
                 f"{counted(len(reading.troubles), 'file')} cannot be taken: {reading.troubles[0]}; nothing was imported"
             )
-            raise CorruptionError(message, hint="without strict, all that is intact is imported")
+            raise CorruptionError(message, hint=_NOT_STRICT)
         if not reading.sessions and not reading.troubles:
             reading.note(str(source.path), "there is no session here")
         return _ForeignImport(
@@ -382,7 +383,7 @@ class _ForeignImport:
     def _refuse(self, found: FoundSession, why: str) -> None:
         if self._strict:
             message = f"session {found.id!r} cannot be taken: {why}; nothing was imported"
-            raise CorruptionError(message, hint="without strict, all that is intact is imported")
+            raise CorruptionError(message, hint=_NOT_STRICT)
         self._reading.trouble(f"session {found.id!r}", why)
 
 

@@ -1,7 +1,7 @@
 """A session that was found elsewhere on its way into a store: with its own ids, all of it at once or not at all.
 
 It is built in memory, one state after the other, each as what changed since the one before it on its line. Then it is
-copied as any session is that moves from store to store: in portions, under a name that nobody sees.
+copied as any session is that moves from store to store: in portions, under a name that no reader sees.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _since(before: Usage, now: Usage) -> Usage:
 
 
 def _calls_of(found: FoundSession, name: str, token: int, at_us: int) -> list[CallRow]:
-    """The calls of which nobody knows whether they happened."""
+    """The calls of which it is not known whether they happened."""
     asked: dict[tuple[str, str | None], int] = {}
     calls: list[CallRow] = []
     for number, call in enumerate(found.pending, 1):

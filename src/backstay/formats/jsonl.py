@@ -27,6 +27,8 @@ MAX_FILE_BYTES = MAX_STATE_BYTES
 MAX_LINE_BYTES = 32 * 1024 * 1024
 MAX_LINES = 1_000_000
 MAX_VALUES = 1_000_000  # in one line
+MAX_FILE_VALUES = 10_000_000
+_DENSE = 20  # so many bytes for each mark, or less: it may be made of marks
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 
@@ -50,7 +52,7 @@ class JsonLines:
         Raises DamagedError where the file cannot be read, or is another than it was.
         """
         seen = sha256()
-        size = 0
+        size = values = 0
         with self._open() as file:
             for number in range(1, MAX_LINES + 2):
                 left = (MAX_FILE_BYTES if self._size is None else self._size) - size
@@ -68,7 +70,11 @@ class JsonLines:
                 if len(line) > MAX_LINE_BYTES:
                     size += self._skip(file, seen, MAX_FILE_BYTES - size)
                     self._tell(reading, number, f"it has more than the {MAX_LINE_BYTES:,} bytes that are read")
-                elif (value := self._object(line, number, reading)) is not None:
+                    continue
+                values += count_values(line)
+                if values > MAX_FILE_VALUES:
+                    raise DamagedError(f"it holds more than the {MAX_FILE_VALUES:,} values that are read")
+                if (value := self._object(line, number, reading)) is not None:
                     yield number, value
         if self._size is None:
             self._size, self._digest = size, seen.digest()
@@ -128,11 +134,16 @@ class JsonLines:
 
 def bounded(data: bytes, *, most: int = MAX_VALUES) -> Any:
     """The value in these bytes, or DamagedError; not decoded if there may be too many values in it."""
-    if _marks(data) > most and _marks(_TEXT.sub(b"", data)) > most:
+    if count_values(data) > most:
         raise DamagedError(f"it holds more than the {most:,} values that are read")
     return parse(data)
 
 
+def count_values(data: bytes) -> int:
+    """At least as many as there are values, without decoding. Marks inside texts count only where they are few."""
+    marks = _marks(data)
+    return marks if marks * _DENSE < len(data) else _marks(_TEXT.sub(b"", data))
+
+
 def _marks(data: bytes) -> int:
-    """At least as many as there are values."""
     return sum([data.count(mark) for mark in (b"[", b"{", b",", b":")])

@@ -145,7 +145,7 @@ class GivenFields:
         return self._of(name, (), "")
 
     def rest(self) -> dict[str, Any]:
-        """What nobody asked for."""
+        """The fields that were not asked for."""
         return {name: value for name, value in self._value.items() if name not in self._asked}
 
     def _note(self, name: str) -> bool:
@@ -253,7 +253,7 @@ def _branches(points: list[FoundPoint], main: str) -> dict[str, str]:
 
 
 def free_name(wanted: str, taken: Mapping[str, str]) -> str:
-    """A branch name like the one wanted that nobody has."""
+    """A branch name like the one wanted that is not taken."""
     try:
         check_name(wanted, "a branch name")
     except InvalidInputError:

@@ -29,7 +29,7 @@ _MAX_FOLDERS_DEEP = 8
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _TOP = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _FOLDER = _TOP | _NO_LINK
-_FILE = os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0)  # a pipe that nobody writes to must not stop us
+_FILE = os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer must not stop us
 
 _COPY = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 

@@ -158,7 +158,7 @@ def test_a_line_that_is_too_long_costs_itself_only(
     assert (report.checkpoints, [problem.where for problem in report.problems]) == (3, ["x.jsonl:2", "x.jsonl:4"])
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MAX_LINES", 3), ("MAX_FILE_BYTES", 200)])
+@pytest.mark.parametrize(("limit", "value"), [("MAX_LINES", 3), ("MAX_FILE_BYTES", 200), ("MAX_FILE_VALUES", 20)])
 def test_a_file_with_more_than_is_read_is_left_out_and_said(
     limit: str, value: int, store: backstay.Store, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,7 +172,7 @@ def test_11_deleting_a_session_takes_no_other_whose_name_begins_like_it(store: b
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a folder away")
-def test_19_a_store_of_somebody_else_is_not_used_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_19_a_store_of_another_user_is_not_used_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".backstay").mkdir()
     os.chown(tmp_path / ".backstay", 12345, 12345)
     monkeypatch.chdir(tmp_path)
