@@ -48,6 +48,28 @@ def test_a_transcript_reads_as_the_conversation_it_was(store: backstay.Store, ba
     assert store.verify().ok
 
 
+@pytest.mark.parametrize("order", [("r1", "r2"), ("r2", "r1"), ("r1", "a4", "r2")], ids="-".join)
+def test_results_of_calls_made_at_once_are_all_there_in_whatever_order_they_came(
+    order: tuple[str, ...], store: backstay.Store, base: Path
+) -> None:
+    records = {record["uuid"]: record for record in claude_talk() if "uuid" in record}
+    first = [records[id_] for id_ in ("u1", "a1", "a2", "a3", "a4") if id_ not in order]
+    claude(base, [*first, *[records[id_] for id_ in order], reply("a5", "r2", 9, "There is one file.", "msg_2")])
+    formats.import_(store, base, strict=True)
+    session = store.session(SESSION)
+    assert list(session.branches()) == ["main"]
+    messages = session.load()["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
+    assert [block.get("id") for block in messages[1]["content"][2:]] == ["t1", "t2"]
+    assert {block["tool_use_id"] for block in messages[2]["content"]} == {"t1", "t2"}
+
+
+def test_only_the_calls_that_no_result_follows_are_in_doubt(store: backstay.Store, base: Path) -> None:
+    claude(base, claude_talk()[:7])
+    assert formats.import_(store, base).doubts == {SESSION: 1}
+    assert [call.key for call in store.session(SESSION).calls(pending=True)] == ["t2"]
+
+
 def test_the_usage_that_each_line_of_a_reply_repeats_is_counted_once(store: backstay.Store, base: Path) -> None:
     claude(base, claude_talk())
     formats.import_(store, base)
@@ -123,6 +145,17 @@ def test_a_sub_agent_is_a_branch_that_begins_with_nothing(where: str, store: bac
     assert [id_ for id_, _ in log(session, "agent-abc")] == ["u1", "a1", "g1", "g2"]
     assert session.checkpoint("agent-abc").agent == ("counter" if where == "beside" else "claude-code")
     assert session.checkpoint().total_usage.tokens_out == 10
+
+
+def test_a_sub_agent_hangs_on_the_call_that_began_it_and_not_on_the_last_thing_said(
+    store: backstay.Store, base: Path
+) -> None:
+    talk = [*spawning()[:2], reply("a9", "a1", 2, use("t2", "Agent", description="other"), "msg_1")]
+    folder = claude(base, talk).with_suffix("") / "subagents"
+    put(folder / "agent-abc.jsonl", told.lines(side()))
+    put(folder / "agent-abc.meta.json", '{"toolUseId": "t1"}')
+    formats.import_(store, base, strict=True)
+    assert [id_ for id_, _ in log(store.session(SESSION), "agent-abc")] == ["u1", "a1", "g1", "g2"]
 
 
 def test_a_transcript_that_has_grown_adds_only_what_is_new(store: backstay.Store, base: Path) -> None:
