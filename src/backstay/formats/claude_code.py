@@ -28,7 +28,7 @@ from backstay.model import Usage
 NAME = "claude-code"
 _LOOKS = 100  # at files of a folder, to see what it is
 _PEEK_BYTES = 1 << 16
-_THOUGHTS = frozenset({"thinking", "redacted_thinking"})
+_THOUGHTS = ("thinking", "redacted_thinking")  # a tuple: the type of a block may be anything
 _TITLES = {"custom-title": "customTitle", "agent-name": "agentName", "ai-title": "aiTitle", "summary": "summary"}
 _RANK = {kind: rank for rank, kind in enumerate(_TITLES)}
 _SPAWNS = frozenset({"Task", "Agent"})
