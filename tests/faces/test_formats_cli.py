@@ -141,6 +141,29 @@ def test_a_system_is_read_from_its_own_folder_and_a_missing_one_is_said_plainly(
     assert "imported from" in done.stdout
 
 
+def test_a_transcript_reads_well_in_log_and_show(run: Shell, tmp_path: Path) -> None:
+    path = told.claude(tmp_path / "c", told.claude_talk())
+    assert "7 checkpoints would be imported from claude-code" in run("import", str(path), "--dry-run").stdout
+    assert run("sessions").stdout.count(told.SESSION) == 0
+    assert run("import", str(path)).returncode == 0
+    log = run("log", told.SESSION).stdout
+    for line in (
+        "user: List the files",
+        "assistant: I look. -> Bash, Bash",
+        "tool_result: a.txt",
+        "There is one file.",
+    ):
+        assert line in log
+    shown = run("show", told.SESSION, "--messages").stdout
+    assert [line for line in shown.splitlines() if line.startswith("[")] == [
+        "[0] user",
+        "[1] assistant",
+        "[2] tool Bash, Bash",
+        "[3] assistant",
+    ]
+    assert "-> Bash(command='ls')" in shown
+
+
 def test_a_name_from_a_file_cannot_write_to_the_terminal(run: Shell, tmp_path: Path) -> None:
     made.ares(tmp_path / "from", [made.ares_step(0, "a\x1b[31m")])
     made.put(tmp_path / "from" / "b\x1b[31m_0.json", b"{")

@@ -276,7 +276,7 @@ ODD: list[dict[str, Any]] = [
     {"message": None},
     {"message": {"role": "user"}},
     {"message": {"role": "robot", "content": "x"}},
-    {"message": {"role": "assistant", "content": [5, None, {"type": 3}], "usage": [], "id": {}}},
+    {"message": {"role": "assistant", "content": [5, None, {"type": 3}, {"type": {}}], "usage": [], "id": {}}},
     {"message": {"role": "assistant", "content": "x", "usage": {"input_tokens": -5, "output_tokens": "9"}}},
     {"message": {"role": "user", "content": [{"type": "tool_result", "tool_use_id": 4}]}},
     {"isSidechain": True, "agentId": "a" * 5000},
