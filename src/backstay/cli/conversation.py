@@ -74,7 +74,7 @@ def _answers(message: Mapping[str, Any]) -> list[str]:
 
 
 def _role(message: Mapping[str, Any]) -> str:
-    """Who says it; a user's message of results alone (Anthropic) is the tools'."""
+    """The speaker of a message; one of a user's with results alone (Anthropic) is the tools'."""
     content = message.get("content")
     if isinstance(content, list) and content:
         kinds = [block.get("type") if isinstance(block, Mapping) else None for block in content]
