@@ -6,22 +6,27 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from backstay.aio.threads import Threads
 from backstay.errors import InvalidInputError
-from backstay.face.recovery import CrashWatch, RunOptions, Tally, take_up
+from backstay.face.recovery import RunOptions, RunWatch, Tally, take_up
 from backstay.loops import LoopGuard
 from backstay.model import Call, Checkpoint, RecoverReport, StateDict, Usage
 from backstay.run import Run
 from backstay.run.calling import Calling
-from backstay.run.options import OnDoubt, OnFailed
+from backstay.run.options import OnDoubt, OnFailed, approved
+from backstay.run.wait_journal import ABSENT, OpenWait, WaitOutcome
 from backstay.strategy import ALWAYS, Event, Strategy
 
 if TYPE_CHECKING:
     from backstay.aio import AsyncStore
+
+
+_IDLE_LOOK_S = 0.01
 
 
 class AsyncRun:
@@ -108,16 +113,24 @@ class AsyncRun:
         args: Any = None,
         on_doubt: OnDoubt | None = None,
         on_failed: OnFailed | None = None,
+        approve: bool = False,
     ) -> Any:
         """The outcome of `fn()`, awaited if it can be. `fn` is called on the event loop: what blocks belongs in
         `asyncio.to_thread`.
         """  # noqa: D205
-        calling = await self._begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
+        edited, make = None, fn
+        if approve:
+            given = await self._waited(partial(self._run.begin_approval, name, key=key, args=args))
+            edited = self._run.approved_args(given)
+            make = approved(fn, args, edited)
+        calling = await self._begin(
+            name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed, edited=edited
+        )
         if calling.done:
             return calling.result
         with self._run.enclosed(calling):
             try:
-                value = fn()
+                value = make()
                 if inspect.isawaitable(value):
                     value = await value
             except BaseException as error:
@@ -164,6 +177,50 @@ class AsyncRun:
                 if not calling.done:
                     await self._threads.finish(calling.withdraw)
             raise
+
+    # waits
+
+    async def wait(
+        self,
+        name: str,
+        ask: Any = None,
+        *,
+        key: str | None = None,
+        timeout_s: float | None = None,
+        default: Any = ABSENT,
+        hold_s: float = 0.0,
+    ) -> Any:
+        """The value that someone gives with `session.answer(name, value)`; until then the run is left, waiting."""
+        begin = partial(self._run.begin_wait, name, ask, key=key, timeout_s=timeout_s, default=default)
+        return (await self._waited(begin, hold_s)).value
+
+    async def sleep(self, seconds: float | None = None, *, until: datetime | None = None, hold_s: float = 0.0) -> None:
+        """Go on after some seconds, or at a moment; the run is left meanwhile."""
+        await self._waited(partial(self._run.begin_sleep, seconds, until=until), hold_s)
+
+    async def receive(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        timeout_s: float | None = None,
+        default: Any = ABSENT,
+        hold_s: float = 0.0,
+    ) -> Any:
+        """The next message of that name."""
+        begin = partial(self._run.begin_receive, name, key=key, timeout_s=timeout_s, default=default)
+        return (await self._waited(begin, hold_s)).value
+
+    async def _waited(self, begin: Callable[[], WaitOutcome | OpenWait], hold_s: float = 0.0) -> WaitOutcome:
+        wait = await self._threads.finish(begin)
+        if isinstance(wait, OpenWait):
+            given = await self._threads.finish(self._run.hold, wait, hold_s)
+            if given is not None:
+                return given
+            while not self._run.leave_waiting():  # noqa: ASYNC110 - threads may be busy too; the tasks beside this one end their calls first
+                await asyncio.sleep(_IDLE_LOOK_S)
+            raise self._run.left()
+        return wait
 
     def append(self, message: Any, part: str = "messages") -> None:
         """Add a message to a list in the state."""
@@ -249,10 +306,10 @@ async def recover(
     on_failed: OnFailed = "raise",
     loops: LoopGuard | None = None,
 ) -> RecoverReport:
-    """Await `handler(run)` for every crashed session; one that fails does not stop the rest."""
+    """Await `handler(run)` for every session that crashed or is ready; one that fails does not stop the rest."""
     options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
     tally, threads = Tally(), store.threads
-    watch = CrashWatch(store.sync, agent, wait_s)
+    watch = RunWatch(store.sync, agent, wait_s)
     while (found := await threads.run(watch.look)) is not None:
         for session_id, row in found:
             run = await _entered(threads, partial(take_up, store.sync, session_id, row, tally, options))

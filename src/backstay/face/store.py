@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from backstay.errors import ClosedError, InvalidInputError
 from backstay.face.session import Session
-from backstay.model import ImportReport, PruneReport, SessionInfo, Status, StoreStats, VerifyReport
+from backstay.model import ImportReport, PruneReport, SessionInfo, Status, StoreStats, VerifyReport, Wait
 from backstay.names import check_name
 from backstay.port import Backend, LaneQuery, SessionQuery
 from backstay.port.rows import ENTERED
@@ -121,6 +121,13 @@ class Store:
             for one in found
             if not one.live and one.lane.stop is None
         }
+
+    def waiting(self, agent: str | None = None) -> list[Wait]:
+        """What sessions wait for, the one touched last first; with `agent`, those of that agent."""
+        self.refuse_closed()
+        from backstay.run.answering import all_waits
+
+        return list(all_waits(self.backend, agent))
 
     def delete(self, session_id: str) -> None:
         """Delete a whole session; nothing of it is left behind."""

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from backstay.errors import InvalidInputError
 from backstay.model import Call
 from backstay.run.calling import Calling
-from backstay.run.live_journal import LiveJournal
-from backstay.run.options import OnDoubt, OnFailed, check_choices
+from backstay.run.options import OnDoubt, OnFailed, approved, check_choices
+from backstay.run.wait_journal import WaitJournal
 
 
 class CallMaking:
@@ -19,9 +19,9 @@ class CallMaking:
     def __init__(self, *, on_doubt: OnDoubt, on_failed: OnFailed) -> None:
         check_choices(on_doubt, on_failed)
         self._on_doubt, self._on_failed = on_doubt, on_failed
-        self._calls: LiveJournal | None = None
+        self._calls: WaitJournal | None = None
 
-    def _entered(self) -> LiveJournal:
+    def _entered(self) -> WaitJournal:
         if self._calls is None:
             raise InvalidInputError("this run was not entered", hint="use it as: with store.run(…) as run:")
         return self._calls
@@ -41,14 +41,21 @@ class CallMaking:
         args: Any = None,
         on_doubt: OnDoubt | None = None,
         on_failed: OnFailed | None = None,
+        approve: bool = False,
     ) -> Any:
-        """The outcome of `fn()`, journaled: given again after a crash, not made again. See docs/runs.md."""
-        calling = self.begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
+        """The outcome of `fn()`, journaled: given again after a crash, not made again. See docs/runs.md.
+
+        With `approve` the run first waits until `session.answer(name, True)` approves exactly these args; a rejection
+        is a CallFailedError. A function with a parameter is given the args as they were approved.
+        """
+        edited = self._approve(name, key, args) if approve else None
+        make = approved(fn, args, edited) if approve else fn
+        calling = self.begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed, edited=edited)
         if calling.done:
             return calling.result
         with self._entered().enclosed(calling):
             try:
-                value = fn()
+                value = make()
             except BaseException as error:
                 calling.give_up(error)  # raises CallFailedError where the journal has it as failed
                 raise
@@ -88,6 +95,7 @@ class CallMaking:
         args: Any = None,
         on_doubt: OnDoubt | None = None,
         on_failed: OnFailed | None = None,
+        edited: Any = None,
     ) -> Calling:
         """The first half of `call`, for loops that someone else drives: the recorded outcome, or leave to make it."""
         return self._entered().begin(
@@ -97,8 +105,13 @@ class CallMaking:
             args=args,
             on_doubt=on_doubt or self._on_doubt,
             on_failed=on_failed or self._on_failed,
+            edited=edited,
         )
 
     def enclosed(self, calling: Calling) -> contextlib.AbstractContextManager[None]:
         """LiveJournal made meanwhile, here and in tasks started here, belong to this one."""
         return self._entered().enclosed(calling)
+
+    def _approve(self, name: str, key: str | None, args: Any) -> Any:
+        """Wait until a call is approved; the args that were approved instead, or None."""
+        raise NotImplementedError

@@ -156,6 +156,7 @@ class History:
         takes_up: bool = False,
         lease: Lease | None = None,
         places: Mapping[CallKey, bytes] | None = None,
+        received: tuple[int, ...] = (),
         ends_run: bool = False,
         look: Callable[[View], None] | None = None,
     ) -> Checkpoint:
@@ -181,6 +182,7 @@ class History:
             takes_up=takes_up,
             lease=lease,
             places=places or {},
+            received=received,
             ends_run=ends_run,
         )
         for _ in range(RACES):
