@@ -7,6 +7,7 @@ name may be, how large a state) are stated here, once. Nothing here does I/O or 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NewType
@@ -91,24 +92,39 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     def __add__(self, other: Usage) -> Usage:
-        """The sum; numbers in `extra` add up by key, anything else is taken from the right."""
+        """The sum; numbers in `extra` add up by key, anything else is taken from the right.
+
+        A number that is none (NaN, an infinity) counts as nothing: one of them would spoil every later total.
+        """
         if other == _NOTHING:
             return self
         extra = dict(self.extra)
         for key, value in other.extra.items():
             before = extra.get(key)
-            adds_up = isinstance(value, int | float) and isinstance(before, int | float)
-            extra[key] = before + value if adds_up and before is not None else value
+            if isinstance(value, int | float) and isinstance(before, int | float):
+                extra[key] = _sum(before, value)
+            else:
+                extra[key] = value
         return Usage(
             self.tokens_in + other.tokens_in,
             self.tokens_out + other.tokens_out,
-            self.cost + other.cost,
+            _sum(self.cost, other.cost),
             self.tasks_completed + other.tasks_completed,
             extra,
         )
 
 
 _NOTHING = Usage()
+
+
+def _sum(a: float, b: float) -> float:
+    """The sum of what counts; one that no float holds stays at what there was before."""
+    a, b = (number if isinstance(number, int) or math.isfinite(number) else 0 for number in (a, b))
+    try:
+        total = a + b
+    except OverflowError:
+        return a
+    return total if isinstance(total, int) or math.isfinite(total) else a
 
 
 class Damaged(msgspec.Struct, frozen=True):
@@ -131,7 +147,7 @@ class StateSource(msgspec.Struct):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One immutable recorded state and everything known about it."""
+    """One immutable recorded state and everything known about it. `size_bytes` is the whole state's, uncompressed."""
 
     id: CheckpointId
     session_id: SessionId
@@ -153,6 +169,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     digest: str
     parent_digest: str | None
     summary: str
+    size_bytes: int
     source: StateSource
 
     @property
@@ -197,6 +214,31 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     updated_at: datetime
     crashed: bool = False
+
+
+class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that has not come to its end: alive, crashed, or ended with work left that the next run goes on with.
+
+    `holder` is the process that has, or had, the lease; None once it was given back. `since` is when it was entered.
+    """
+
+    branch: str
+    live: bool
+    holder: str | None
+    since: datetime | None
+    crashed: bool
+    waiting: bool = False
+    status: Status = Status.IN_PROGRESS
+    reason: str | None = None
+
+
+class Hit(msgspec.Struct, frozen=True, kw_only=True):
+    """A place where a text came up: the first checkpoint that has it there, where in its state, the words around it."""
+
+    session: SessionId
+    checkpoint: Checkpoint
+    path: tuple[Any, ...]
+    excerpt: str
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -339,11 +381,13 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: int
     renamed: Mapping[SessionId, SessionId]
     skipped: tuple[SessionId, ...]
+    dry_run: bool = False
 
     def __str__(self) -> str:
         """The count, then a line per session that is not simply there."""
-        head = f"{counted(len(self.sessions), 'session')} with {counted(self.checkpoints, 'checkpoint')} imported"
-        renamed = [f"{old!r} is now {new!r}" for old, new in self.renamed.items()]
+        verb = "would be imported" if self.dry_run else "imported"
+        head = f"{counted(len(self.sessions), 'session')} with {counted(self.checkpoints, 'checkpoint')} {verb}"
+        renamed = [f"{old!r} {'would be' if self.dry_run else 'is now'} {new!r}" for old, new in self.renamed.items()]
         return "\n".join([head, *renamed, *[f"{name!r} was here already and is as it was" for name in self.skipped]])
 
 

@@ -80,6 +80,7 @@ def test_the_first_run_makes_session_and_branch() -> None:
         input=b"\0in",
         nonce=b"nonce",
         status="in_progress",
+        since_us=new.at_us,
     )
     assert put_of(batch, SessionRow) == line(touched=9, lanes=1, agent="support")
     assert batch.answer == runs.Entered(Lease(SESSION, "main", 9, 1, LEASE_US), None, after, ())

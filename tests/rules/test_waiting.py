@@ -61,7 +61,7 @@ RUNNING: dict[str, Any] = {
     "claim": claim(),
     "input": b"\0in",
 }
-YES = pack_value(encode_stored(True))  # noqa: FBT003 - the answer
+YES = pack_value(encode_stored(True))
 LEFT: dict[str, Any] = {"run": 5, "token": 1, "unfinished": True, "status": "waiting", "reason": "for ok"}
 
 
@@ -95,7 +95,7 @@ def test_what_was_answered_while_the_run_was_leaving_makes_it_ready_at_once(now:
 
 
 @pytest.mark.parametrize(("sent", "ready"), [(3, False), (4, True)])
-def test_a_message_that_came_while_the_run_was_leaving_makes_it_ready(sent: int, ready: bool) -> None:  # noqa: FBT001
+def test_a_message_that_came_while_the_run_was_leaving_makes_it_ready(sent: int, ready: bool) -> None:
     open_ = wait(what=FOR_MESSAGE, name="inbox")
     batch = leaving(view_of(BEGUN, lane(at=1, sent=sent, **RUNNING), open_), open_, sent=3)
     assert put_of(batch, LaneRow).wait == LaneWait("for ok", ready=ready, names=("inbox",))
@@ -257,7 +257,7 @@ def test_messages_are_numbered_and_a_live_run_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("name", "ready"), [("inbox", True), ("other", False)])
-def test_a_message_makes_the_run_ready_that_waits_for_its_name(name: str, ready: bool) -> None:  # noqa: FBT001
+def test_a_message_makes_the_run_ready_that_waits_for_its_name(name: str, ready: bool) -> None:
     before = lane(at=1, wait=LaneWait("for ok", names=("inbox",)), **LEFT)
     after = put_of(batch_of(waiting.send(message(name=name))(view_of(BEGUN, before))), LaneRow)
     assert after.wait is not None

@@ -313,7 +313,7 @@ def test_a_moment_that_has_passed_is_not_waited_for(store: backstay.Store) -> No
         run.sleep(0)
         run.state["n"] = 1
     assert info(store).status is Status.COMPLETED
-    for wrong in ({}, {"seconds": 1, "until": datetime.now(UTC)}, {"until": datetime(2026, 1, 1)}, {"seconds": -1}):  # noqa: DTZ001
+    for wrong in ({}, {"seconds": 1, "until": datetime.now(UTC)}, {"until": datetime(2026, 1, 1)}, {"seconds": -1}):
         with pytest.raises(InvalidInputError), store.run("u") as run:
             run.sleep(**wrong)  # type: ignore[arg-type]
 

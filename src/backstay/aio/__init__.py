@@ -36,6 +36,7 @@ from backstay.model import (
     ImportReport,
     Outcome,
     PruneReport,
+    RunInfo,
     SessionId,
     SessionInfo,
     State,
@@ -166,8 +167,11 @@ class AsyncStore:
     async def waiting(self, agent: str | None = None) -> list[Wait]:
         return await self._threads.run(self._store.waiting, agent)
 
-    async def delete(self, session_id: str) -> None:
-        await self._threads.run(self._store.delete, session_id)
+    async def find(self, checkpoint_id: str) -> Checkpoint:
+        return await self._threads.run(self._store.find, checkpoint_id)
+
+    async def delete(self, session_id: str) -> int:
+        return await self._threads.run(self._store.delete, session_id)
 
     async def verify(
         self, session: str | None = None, *, repair: bool = False, progress: Progress | None = None
@@ -194,11 +198,14 @@ class AsyncStore:
         *,
         rename: str | Mapping[str, str] | None = None,
         on_exists: str = "refuse",
+        dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ImportReport:
-        """Take in the sessions of a file. `progress` is called on the event loop that opened the store."""
+        """Import the sessions of a file. `progress` is called on the event loop that opened the store."""
         told = self._on_loop(progress)
-        return await self._threads.run(self._store.import_, path, rename=rename, on_exists=on_exists, progress=told)
+        return await self._threads.run(
+            self._store.import_, path, rename=rename, on_exists=on_exists, dry_run=dry_run, progress=told
+        )
 
     def _on_loop(self, progress: Progress | None) -> Progress | None:
         def tell(done: int, total: int | None) -> None:
@@ -349,6 +356,9 @@ class AsyncSession:
     def log(self, ref: Ref = "main", *, limit: int | None = None) -> AsyncIterator[Checkpoint]:
         return self._turns.pages(self._session.log, ref, limit=limit)
 
+    def history(self, *, before: Ref | None = None, limit: int | None = None) -> AsyncIterator[Checkpoint]:
+        return self._turns.pages(self._session.history, before=before, limit=limit)
+
     async def branches(self) -> dict[str, Checkpoint]:
         return await self._turns.run(self._session.branches)
 
@@ -387,6 +397,9 @@ class AsyncSession:
             loops=loops,
         )
         return AsyncRun(run, self._threads)
+
+    async def runs(self) -> list[RunInfo]:
+        return await self._turns.run(self._session.runs)
 
     async def calls(self, ref: Ref = "main", *, pending: bool = False) -> list[Call]:
         return await self._turns.run(self._session.calls, ref, pending=pending)

@@ -20,6 +20,7 @@ from backstay.model import (
     Mark,
     Outcome,
     PruneReport,
+    RunInfo,
     SessionId,
     State,
     StateDict,
@@ -33,6 +34,7 @@ from backstay.retention import Retention
 from backstay.rules import branches, refusals
 from backstay.run import Run, answering, deciding
 from backstay.run.deciding import UNDECIDED
+from backstay.store import overview
 from backstay.store.events import Events
 from backstay.store.fields import Given, check_given, check_text, read_fields
 from backstay.store.history import RACES, History, Place
@@ -262,7 +264,7 @@ class Session:
 
     def _saw_nothing(self, ref: object) -> None:
         """A look that found nothing has seen that there is nothing."""
-        if isinstance(ref, str) and "~" not in ref:
+        if isinstance(ref, str) and "~" not in ref and "^" not in ref:
             self._history.looks.saw(ref, NOTHING)
 
     def head(self, branch: str = "main") -> Checkpoint | None:
@@ -293,6 +295,14 @@ class Session:
                 yield self._history.checkpoint(readable(self.id, row))
             left -= len(page)
             sequence = page[-1].parent if page else None
+
+    def history(self, *, before: Ref | None = None, limit: int | None = None) -> Iterator[Checkpoint]:
+        """The checkpoints of all branches, newest first, those older than `before`; read in pages."""
+        if limit is not None and limit < 0:
+            raise InvalidInputError(f"limit must not be negative, and is {limit}")
+        at = None if before is None else self._history.refs.row(before).sequence
+        rows = overview.history(self._backend, self.id, before=at, limit=limit)
+        return map(self._history.checkpoint, rows)
 
     def branches(self) -> dict[str, Checkpoint]:
         """All branches and where they are."""
@@ -391,6 +401,10 @@ class Session:
             on_failed=on_failed,
             loops=loops,
         )
+
+    def runs(self) -> list[RunInfo]:
+        """The runs that have not come to their end: alive, crashed, or ended with work left for the next one."""
+        return overview.runs(self._backend, self.id)
 
     def calls(self, ref: Ref = "main", *, pending: bool = False) -> list[Call]:
         """The calls that the checkpoint at a ref took in; with `pending`, those on a branch since its head."""

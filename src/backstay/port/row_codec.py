@@ -29,6 +29,7 @@ from backstay.port.rows import (
     KeyframeRow,
     Kind,
     LaneRow,
+    LaneWait,
     Row,
     SessionRow,
     TagRow,
@@ -160,7 +161,7 @@ def marks_of(row: LaneRow | TagRow) -> int:
     marks = ENTERED if row.entered else 0
     if row.status == WAITING:
         marks |= MARK_WAITING
-    if row.wait is not None:
+    if type(row.wait) is LaneWait:
         marks |= MARK_READY if row.wait.ready else 0
         if row.wait.due_us is not None:  # never early: rounded up
             marks |= max(1, -(-row.wait.due_us // 1000)) << DUE_BITS

@@ -194,6 +194,7 @@ def _begun(new: Enter, view: View, lane: LaneRow | None, calls: list[CallRow | U
         was_unfinished=before.unfinished,
         stop=None,
         wait=None,
+        since_us=new.at_us,
     )
 
 

@@ -12,6 +12,7 @@ import contextlib
 import secrets
 import threading
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
@@ -355,12 +356,17 @@ class Run(WaitMaking):
             raise InvalidInputError(message_, hint="append(message, part=…) names the list to add to")
         items.append(message)
 
-    def use(self, *, tokens_in: int = 0, tokens_out: int = 0, cost: float = 0.0, **extra: Any) -> None:
-        """Count what was used since the last boundary; other numbers go to `usage.extra`."""
-        tasks = extra.pop("tasks_completed", 0)
-        used = check_usage(
-            {"tokens_in": tokens_in, "tokens_out": tokens_out, "cost": cost, "tasks_completed": tasks, "extra": extra}
-        )
+    def use(
+        self,
+        *,
+        tokens_in: int = 0,
+        tokens_out: int = 0,
+        cost: float = 0.0,
+        tasks_completed: int = 0,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Count what was used since the last boundary; `extra` is for counts of your own."""
+        used = check_usage(Usage(tokens_in, tokens_out, cost, tasks_completed, {} if extra is None else extra))
         with self._lock:
             self._used += used
             self.usage += used
@@ -382,6 +388,7 @@ class Run(WaitMaking):
         recorded, before = None, self.iteration
         with calls.boundary(f"{event.value!r} is no boundary"):
             self.iteration += event is Event.ITERATION
+            calls.reported(event)
             try:
                 due = calls.stop is not None or self._strategy.due(self._moment(calls, event))
                 if due and not calls.unasked():

@@ -54,6 +54,8 @@ def calls(history: History, ref: Ref, *, pending: bool) -> list[Call]:
             to_call(row, status=IN_DOUBT if in_doubt(row, _live_token(view, lane)) else None)
             for row in _pending(view, lane)
         ]
+    if _is_empty(history):
+        return []
     row, state = history.refs.row(ref), None
     found = []
     for call in calls_taken(history.backend, history.id, row):
@@ -63,6 +65,12 @@ def calls(history: History, ref: Ref, *, pending: bool) -> list[Call]:
             result = at_place(state, call.place)
         found.append(to_call(call, result=result))
     return found
+
+
+def _is_empty(history: History) -> bool:
+    """True for a session that has no checkpoint yet, and so no calls in its history."""
+    line = history.backend.read(Ask(history.id)).session
+    return line is None or not line.checkpoints
 
 
 def _pending(view: View, lane: LaneRow) -> list[CallRow]:

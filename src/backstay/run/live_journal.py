@@ -38,15 +38,18 @@ from backstay.rules import runs
 from backstay.rules.refusals import StopAsked, fenced, in_doubt
 from backstay.rules.runs import Entered
 from backstay.run.calling import UNSTORABLE, Calling
+from backstay.run.comparing import compared
 from backstay.run.guard import GuardedLoop
 from backstay.run.journal import Journal, Slot
 from backstay.run.options import (
     DIGEST_BYTES,
+    VALUE,
     OnDoubt,
     OnFailed,
+    OnMismatch,
     call_failed,
-    changed,
     check_choices,
+    check_mismatch,
     digest_of,
     doubt,
     not_storable,
@@ -55,9 +58,11 @@ from backstay.run.options import (
     shown,
 )
 from backstay.run.result_places import MIN_BYTES
+from backstay.run.state_parts import pack_parts
 from backstay.sealing import open_value, pack_value
 from backstay.store.events import Events
 from backstay.store.fields import check_text, to_call
+from backstay.strategy import Event
 
 _GIVE_UP = Hint(
     "run the code that made them, or give them up: session.abandon()",
@@ -184,6 +189,12 @@ class LiveJournal:
             rows = self._journal.doubtful()
         return [to_call(row, status=IN_DOUBT) for row in rows]
 
+    def reported(self, event: Event) -> None:
+        """A loop that does not make its calls here says that one is done: a strategy counts it as if it had been."""
+        with self._lock:
+            self.tool_calls += event is Event.TOOL_CALL_COMPLETE
+            self.llm_responses += event is Event.LLM_RESPONSE
+
     def keys_of(self, places: Mapping[str, bytes]) -> dict[CallKey, bytes]:
         """Places in the state by the keys of the calls whose results stand there."""
         rows = [(self._journal.row(id_), place) for id_, place in places.items()]
@@ -209,6 +220,8 @@ class LiveJournal:
         args: Any,
         on_doubt: OnDoubt,
         on_failed: OnFailed,
+        on_mismatch: OnMismatch = "raise",
+        returns: Any = None,
         edited: Any = None,
     ) -> Calling:
         """The recorded outcome of a call, or the word that it may be made. `edited`: the args it was approved with."""
@@ -216,20 +229,20 @@ class LiveJournal:
         parent = outer[1] if outer is not None and outer[0] is self else None
         check_name(name, "the name of a call")
         check_text(key, "the key of a call")
-        if kind not in ("tool", "llm"):
-            raise InvalidInputError(f"kind must be 'tool' or 'llm', not {kind!r}")
         check_choices(on_doubt, on_failed)
+        check_mismatch(on_mismatch, kind)
         self.heed_stop()
         slot = parent, name, key
         with self._lock:
             if self._recording:
                 raise InvalidInputError(f"call {name!r} cannot begin while a boundary is being recorded")
-            data, digest = self._args(args)
-            data = data if edited is None else self._args(edited)[0]  # compared by what the code asks, shown as made
+            data, digest, parts = self._args(args) if kind != VALUE else (None, bytes(DIGEST_BYTES), b"")
+            if edited is not None:  # compared by what the code asks for, shown as it is made
+                data = self._args(edited)[0]
             nth, recorded = self._journal.begin(slot)
             if recorded is not None:
-                if (recorded.kind, recorded.args_digest) != (kind, digest):
-                    raise changed(recorded, kind, digest, data)
+                again = on_mismatch == "again"
+                recorded = compared(recorded, kind, (data, digest, parts), again=again, returns=returns)
                 calling = self._find_outcome(recorded, slot, on_doubt, on_failed)
                 if calling.done:
                     return calling
@@ -240,10 +253,9 @@ class LiveJournal:
                 reason = self._loop.heed()
                 if reason is not None:
                     self._halt(reason)
-                id_ = secrets.token_hex(8) if kind == "tool" else self._journal.id_of_model_call((*slot, nth))
-                row = CallRow(
-                    0, 0, 0, id_, parent, name, key, nth, kind, data, digest, STARTED, self.lease.token, now_us()
-                )
+                id_ = secrets.token_hex(8) if kind != "llm" else self._journal.id_of_model_call((*slot, nth))
+                asked = (data, digest, STARTED, self.lease.token, now_us())
+                row = CallRow(0, 0, 0, id_, parent, name, key, nth, kind, *asked, parts=parts)
                 calling = Calling(self, row, slot, None)
             self._journal.start(slot, row.id)
         try:
@@ -260,17 +272,17 @@ class LiveJournal:
             raise
         return calling
 
-    def _args(self, args: Any) -> tuple[bytes | None, bytes]:
+    def _args(self, args: Any) -> tuple[bytes | None, bytes, bytes]:
         """Arguments as they are kept, and the digest by which a replay is compared: of the state, if none are given."""
         if args is None:
             if self._known is None:
                 self._known = know(self._state())
             else:
                 self._known = advance(self._known, self._state())[2]
-            return None, self._known.digest[:DIGEST_BYTES]
+            return None, self._known.digest[:DIGEST_BYTES], pack_parts(self._known.tree.children)
         data = encode_stored(args, (Root("args"),))
         refuse_long(data, "args")
-        return pack_value(data), digest_of(args)
+        return pack_value(data), digest_of(args), b""
 
     def _refuse_doubtful(self, name: str, digest: bytes, kind: str) -> None:
         for call in self._journal.doubtful() if kind == "tool" else ():
@@ -349,6 +361,8 @@ class LiveJournal:
         """A call has an outcome, now or from the journal; `data` is its result as it is stored."""
         with self._lock:
             self.answered(slot, row)
+            if row.kind == VALUE:
+                return
             if row.kind == "llm":
                 self.llm_responses += 1
                 self._asks_models = True

@@ -113,16 +113,17 @@ class WaitJournal(LiveJournal):
         with self._lock:
             if self._recording:
                 raise InvalidInputError(f"wait {name!r} cannot begin while a boundary is being recorded")
-            data, digest = self._args(args) if bound else (None, bytes(DIGEST_BYTES))
+            data, digest, parts = self._args(args) if bound else (None, bytes(DIGEST_BYTES), b"")
             nth, row = self._journal.begin(slot)
             if row is None:
                 new = CallRow(
                     *(0, 0, 0, secrets.token_hex(8), None, name, key, nth, WAIT, data, digest, WAITING),
                     *(self.lease.token, now_us()),
+                    parts=parts,
                     wait=CallWait(what),
                 )
             elif row.args_digest != digest or (row.wait is not None and row.wait.what != what):
-                raise changed(row, WAIT, digest, data)
+                raise changed(row, WAIT, digest, data, parts)
             self._journal.start(slot, (row or new).id)
         return row or new, slot, row is None
 

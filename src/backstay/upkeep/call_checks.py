@@ -38,6 +38,7 @@ from backstay.port.rows import (
     WAITING,
     CallWait,
 )
+from backstay.run.options import VALUE
 from backstay.run.result_places import at_place
 from backstay.sealing import MAX_ROW_BYTES, open_value
 from backstay.store.fields import check_text, to_call
@@ -58,6 +59,7 @@ _STATUSES = frozenset({STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONE
 _STATUSES_BY_KIND = {
     "tool": _STATUSES,
     "llm": _STATUSES,
+    VALUE: _STATUSES,
     WAIT: frozenset({WAITING, DONE, REJECTED, TIMED_OUT, ABANDONED, CANCELLED}),
     MESSAGE: frozenset({SENT}),
 }
@@ -132,7 +134,7 @@ class _Journal:
     def add(self, call: CallRow | Unreadable) -> None:
         at = call.at if isinstance(call, CallRow) else call.key
         n = at[2] if isinstance(at, tuple) else 0
-        if n != self.count and at[1:2] != (INBOX,):  # messages that were received are gone
+        if n != self.count and not (isinstance(at, tuple) and at[1] == INBOX):  # messages that were received are gone
             self.why = self.why or "a journaled call is missing"
         self.count = n + 1
         self.rows += 1
