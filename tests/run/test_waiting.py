@@ -1,4 +1,4 @@
-"""Waiting for people: the run is left, the process may end, an answer comes from anywhere, and it goes on with it, once."""
+"""Waiting for people: the run is left, its process may end, an answer comes from anywhere, and it goes on with it."""
 
 import asyncio
 import contextlib
@@ -131,10 +131,10 @@ def test_an_approval_answered_by_false_is_a_rejection(store: backstay.Store, wor
 
 def test_an_approval_of_other_args_than_the_code_now_asks_for_is_refused(store: backstay.Store, world: World) -> None:
     support(store, world, order=7)
-    with pytest.raises(MismatchError, match="'order': 7.*'order': 8"):
+    with pytest.raises(MismatchError, match=r"'order': 7.*'order': 8"):
         support(store, world, order=8)
     store.session("t").answer("refund", True)
-    with pytest.raises(MismatchError, match="'order': 7.*'order': 8"):
+    with pytest.raises(MismatchError, match=r"'order': 7.*'order': 8"):
         support(store, world, order=8)
     assert world.done == ["asked"]
 
