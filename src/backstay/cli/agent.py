@@ -79,7 +79,7 @@ def work(run: Run, world: World) -> None:
 
 
 def work_with_approval(run: Run, world: World) -> None:
-    """A ticket whose refund is large: it is made when a person has said so, and with the arguments that were approved."""
+    """A ticket whose refund is large: it is made when a person has approved it, with the arguments approved."""
     run.state.setdefault("messages", [{"role": "user", "content": run.input}])
     args = {"order": 8, "euro": 490}
     run.call("model", lambda: world.do("model asked about order 8"), kind="llm", args={})
