@@ -240,7 +240,7 @@ def message(**fields: Any) -> waiting.Message:
 
 def test_a_message_makes_the_session_if_there_is_none() -> None:
     batch = batch_of(waiting.send(message(agent="support"))(view_of()))
-    session, after, row = (put_of(batch, kind) for kind in (SessionRow, LaneRow, CallRow))
+    session, after, row = put_of(batch, SessionRow), put_of(batch, LaneRow), put_of(batch, CallRow)
     assert (session.id, session.uid, session.agent, session.lanes, session.touched) == (SESSION, UID, "support", 1, 9)
     assert (after.run, after.sent, after.inbox, after.entered, marks_of(after)) == (9, 1, 1, False, 0)
     assert (row.at, row.status, row.result, row.name) == ((9, INBOX, 0), SENT, YES, "inbox")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -33,10 +34,14 @@ def support(store: backstay.Store, world: World, **args: Any) -> backstay.Run:
     return run
 
 
+def note(events: list[tuple[str, Any]], event: str, value: Any) -> None:
+    events.append((event, value.name))
+
+
 def test_a_run_that_waits_is_left_and_goes_on_with_the_answer_once(store: backstay.Store, world: World) -> None:
     events: list[tuple[str, Any]] = []
     for event in ("waiting", "answered"):
-        store.on(event, lambda value, event=event: events.append((event, value.name)))
+        store.on(event, functools.partial(note, events, event))
     run = support(store, world)
     assert run.end is not None
     assert (run.end.status, run.end.reason) == ("waiting", "for approval of 'refund'")
@@ -315,7 +320,7 @@ def test_a_moment_that_has_passed_is_not_waited_for(store: backstay.Store) -> No
     assert info(store).status is Status.COMPLETED
     for wrong in ({}, {"seconds": 1, "until": datetime.now(UTC)}, {"until": datetime(2026, 1, 1)}, {"seconds": -1}):
         with pytest.raises(InvalidInputError), store.run("u") as run:
-            run.sleep(**wrong)  # type: ignore[arg-type]
+            run.sleep(**wrong)
 
 
 @pytest.mark.parametrize("jump_h", [1, -1])

@@ -111,7 +111,7 @@ class AsyncRun:
     async def call(
         self,
         name: str,
-        fn: Callable[[], Any],
+        fn: Callable[..., Any],
         *,
         key: str | None = None,
         kind: Literal["tool", "llm"] = "tool",
@@ -127,7 +127,7 @@ class AsyncRun:
     async def call(
         self,
         name: str,
-        fn: Callable[[], Any],
+        fn: Callable[..., Any],
         *,
         key: str | None = None,
         kind: Literal["tool", "llm"] = "tool",
@@ -142,7 +142,7 @@ class AsyncRun:
     async def call(
         self,
         name: str,
-        fn: Callable[[], Any],
+        fn: Callable[..., Any],
         *,
         key: str | None = None,
         kind: Literal["tool", "llm"] = "tool",
@@ -388,6 +388,7 @@ async def recover(
     options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
     tally, threads = Tally(), store.threads
     watch = RunWatch(store.sync, agent, wait_s)
+    tally.in_doubt |= await threads.run(watch.undecided)
     while (found := await threads.run(watch.look)) is not None:
         for session_id, row in found:
             run = await _entered(threads, partial(take_up, store.sync, session_id, row, tally, options))

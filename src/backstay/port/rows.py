@@ -89,7 +89,8 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     `entered`: a run was entered and has neither ended nor been given up. `unfinished`: the next one goes on with its
     `input`. `crashes` counts those at one `spot`. `nonce` recognises an enter that is tried again; `was_entered` and
     `was_unfinished` are what it found, `since_us` is when that was. `purpose` is set where the lease is held for
-    something that is no run. `stop` is why the run alive here was asked to stop; it ends at its next call or boundary.
+    something that is no run. `doubts`: the run was left, or came in an import, with so many calls in doubt. `stop` is
+    why the run alive here was asked to stop; it ends at its next call or boundary.
 
     `wait` is there while its run was left waiting; a restore puts it aside as `undo_wait`. `sent` counts the messages
     that were ever sent here, `inbox` those that no boundary took in yet.
@@ -117,6 +118,7 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     was_unfinished: bool = False
     stop: str | None = None
     since_us: int = 0
+    doubts: int = 0
     wait: LaneWait | None = None
     undo_wait: LaneWait | None = None
     sent: int = 0
@@ -282,7 +284,7 @@ def wait_slot(name: str) -> str:
 
 
 # Index marks of a lane, so that lanes that need attention are found without reading all: see `row_codec.marks_of`.
-ENTERED, MARK_WAITING, MARK_READY = 1, 2, 4
+ENTERED, DOUBTFUL, MARK_WAITING, MARK_READY = 1, 2, 4, 8
 DUE_BITS = 8  # above these bits of the marks: when a waiting lane is due, in milliseconds by the calendar
 
 

@@ -47,7 +47,8 @@ class Left(msgspec.Struct, frozen=True, gc=False):
     @property
     def ask(self) -> Ask:
         """The rows that the rule reads."""
-        return Ask(self.lease.session, names=(self.lease.branch,), calls=tuple([row.at for row in self.waits]))
+        names = (self.lease.branch,)
+        return Ask(self.lease.session, names=names, pending=names, calls=tuple([row.at for row in self.waits]))
 
 
 def leave(left: Left) -> Decide:
@@ -69,8 +70,9 @@ def leave(left: Left) -> Decide:
             ready = ready or not isinstance(now, CallRow) or now.status != WAITING
         due = [row.wait.due_us for row in left.waits if row.wait is not None and row.wait.due_us is not None]
         wait = LaneWait(left.reason, min(due, default=None), ready, names)
+        doubts = runs.doubts_in(view.pending.get(lane.name, ()))
         after = msgspec.structs.replace(
-            runs.ended(lane, completed=False), status=WAITING, reason=left.reason, wait=wait
+            runs.ended(lane, completed=False), status=WAITING, reason=left.reason, wait=wait, doubts=doubts
         )
         line = msgspec.structs.replace(view.session, touched=view.fresh, status=WAITING, reason=left.reason)
         return Batch((line, after), wakes=True)

@@ -167,7 +167,7 @@ class Run(WaitMaking):
             failed = isinstance(error, Exception)
             status, reason = ("failed", reason_of(error)) if failed else (None, None)
             with contextlib.suppress(BackstayError):
-                backend.write(runs.lease_ask(calls.lease), runs.leave(calls.lease, status=status, reason=reason))
+                backend.write(runs.leave_ask(calls.lease), runs.leave(calls.lease, status=status, reason=reason))
             raise
         self._calls = calls
         heartbeat.add(calls)
@@ -300,7 +300,7 @@ class Run(WaitMaking):
         at_us, nonce = time.time_ns() // 1000, secrets.token_hex(_NONCE_BYTES)
         if status != "waiting":
             rule = runs.leave(calls.lease, status=status, reason=reason, at_us=at_us, nonce=nonce)
-            return runs.lease_ask(calls.lease), rule
+            return runs.leave_ask(calls.lease), rule
         waits = list(calls.open_waits.values())
         sent = min([wait.sent for wait in waits if wait.row.wait and wait.row.wait.what == FOR_MESSAGE], default=0)
         rows = tuple([wait.row for wait in waits])

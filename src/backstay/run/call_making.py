@@ -46,7 +46,7 @@ class CallMaking:
     def call(
         self,
         name: str,
-        fn: Callable[[], Any],
+        fn: Callable[..., Any],
         *,
         key: str | None = None,
         kind: Literal["tool", "llm"] = "tool",
@@ -62,7 +62,7 @@ class CallMaking:
     def call(
         self,
         name: str,
-        fn: Callable[[], Any],
+        fn: Callable[..., Any],
         *,
         key: str | None = None,
         kind: Literal["tool", "llm"] = "tool",
@@ -77,7 +77,7 @@ class CallMaking:
     def call(
         self,
         name: str,
-        fn: Callable[[], Any],
+        fn: Callable[..., Any],
         *,
         key: str | None = None,
         kind: Literal["tool", "llm"] = "tool",

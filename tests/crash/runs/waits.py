@@ -71,7 +71,7 @@ def stop(run: backstay.Run) -> None:
 
 def stopping(store: backstay.Store) -> None:
     """It waits, and is stopped."""
-    lines = {line.id: line.status for line in store.sessions()}
+    lines = {str(line.id): line.status for line in store.sessions()}
     if STOPPED not in lines or lines[STOPPED] is Status.IN_PROGRESS:
         with store.run(STOPPED) as run:
             stop(run)
@@ -86,7 +86,7 @@ def examine(store: backstay.Store, outside: Outside) -> bool:
     assert lines.count("refund 7") == 0, "it was made with args that were not approved"
     assert lines.count("refund 8") <= 1, "the refund was made twice"
     assert lines.count("model") <= 2
-    infos = {info.id: info for info in store.sessions()}
+    infos = {str(info.id): info for info in store.sessions()}
     assert not [info for info in infos.values() if info.status in (Status.FAILED, Status.HALTED)], infos
     if REFUND in infos:
         session = store.session(REFUND)
