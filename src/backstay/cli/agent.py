@@ -91,7 +91,7 @@ def work_with_approval(run: Run, world: World) -> None:
 
 
 def refund_large(world: World, order: int, euro: int) -> str:
-    """A tool that nobody wants to run unasked."""
+    """A tool that runs only once it was approved."""
     world.do(f"refund order {order}: {euro} EUR")
     return f"refund of {euro} EUR issued"
 

@@ -42,7 +42,7 @@ _EDITOR = "\0"
     help="Approve with these arguments; alone: in an editor.",
 )
 @click.option("--reason", metavar="TEXT", default="rejected at the command line", help="Why, for --no.")
-@click.option("--by", metavar="WHO", help="Who answers; it is recorded.")
+@click.option("--by", metavar="WHO", help="The name of the one who answers; it is recorded.")
 @click.option("--branch", metavar="NAME", default="main", help="Which branch; main without it.")
 @json_option
 @in_store
@@ -71,6 +71,7 @@ def command(
     found = session_of(store, session)
     waits = [wait for wait in found.waiting(branch) if wait.what in ("answer", "approval")]
     meant = name or _only(found.id, waits)
+    shown = next((wait.name for wait in waits if wait.id == meant), meant)
     args = None if edit is None else _edited(edit, [wait for wait in waits if meant in (wait.name, wait.id)])
     if no:
         found.reject(meant, reason, branch=branch, by=by)
@@ -80,10 +81,10 @@ def command(
     if as_json:
         from backstay.cli import shapes
 
-        click.echo(shapes.dump({"session": found.id, "branch": branch, "name": meant, "answer": said}))
+        click.echo(shapes.dump({"session": found.id, "branch": branch, "name": shown, "answer": said}))
     else:
         click.echo(
-            f"{safe(meant)} of {safe(found.id)} is {said}. It goes on with the next run or recover of your code."
+            f"{safe(shown)} of {safe(found.id)} is {said}; the next run or recover of your code goes on with it."
         )
 
 

@@ -279,7 +279,7 @@ def ask_a_person(story: Story, file: Path, world: agent.World) -> None:
 
 
 def _answer(story: Story, file: Path) -> bool:
-    """What the person at the terminal says; without one the demo answers itself, from another process."""
+    """The person at the terminal answers; without one the demo does, from another process."""
     approved = True
     if sys.stdin is not None and sys.stdin.isatty() and not isinstance(story, JsonStory):
         approved = click.confirm("   Refund 490 EUR for order 8?", default=True, err=True)

@@ -299,7 +299,7 @@ def standing(session_id: str, found: RunStatus) -> dict[str, Any]:
 
 
 def wait(found: Wait) -> dict[str, Any]:
-    """What a session waits for."""
+    """One thing that a session waits for."""
     return {
         "session": found.session_id,
         "branch": found.branch,

@@ -50,7 +50,7 @@ def command(*, url: str | None, as_json: bool) -> None:
 
 
 def _tell_waiting(screen: Screen, waits: list[Wait]) -> None:
-    """What waits, since when, and how it goes on."""
+    """A line for each wait: what for, and since when."""
     from backstay.cli.text import age, cut, safe
     from backstay.model import counted
 

@@ -63,7 +63,6 @@ def make(where: Path | str) -> None:
     with fixed() as clock, backstay.open(where, durability="relaxed") as store:
         _nightly(store, clock)
         _ticket(store, clock)
-        _wait(store, clock)
         _crash(store, clock)
 
 
@@ -158,8 +157,13 @@ def _crash(store: backstay.Store, clock: Clock) -> None:
         )
 
 
+def wait_too(where: Path | str) -> None:
+    """A fourth session in it, left waiting: a refund is to be approved by a person."""
+    with fixed(BEGIN + timedelta(hours=1), "wait") as clock, backstay.open(where, durability="relaxed") as store:
+        _wait(store, clock)
+
+
 def _wait(store: backstay.Store, clock: Clock) -> None:
-    """Left waiting: a refund is to be approved by a person."""
     with store.run("ticket-44", agent="support", input="Refund order 9, all of it.") as run:
         run.append(_says("user", run.input))
         run.append(run.call("model", lambda: _wants("refund", order=9, euro=200), kind="llm"))

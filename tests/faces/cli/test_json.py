@@ -15,7 +15,7 @@ import backstay
 from backstay import cli
 from backstay.cli.shapes import SHAPES, dump, plain
 from backstay.cli.tree import brief
-from tests.faces.cli import hostile, shell
+from tests.faces.cli import hostile, shell, story
 from tests.faces.cli.reference import command_of
 from tests.faces.formats import made as foreign
 from tests.unit.values import values
@@ -109,6 +109,8 @@ def test_every_command_can_be_read_by_programs(name: str) -> None:
 def test_what_is_printed_has_the_shape_that_is_promised(line: str, folder: Path) -> None:
     name = line.partition(" ")[0]
     foreign.ares(folder / "checkpoints", [foreign.ares_step(0), foreign.ares_step(1)])
+    if name in ("waiting", "answer"):
+        story.wait_too(folder / ".backstay" / "store.db")
     done = shell.run(*shlex.split(line), "--json", folder=folder)
     assert (done.code, done.err) == (0, "")
     assert done.out.isascii()
