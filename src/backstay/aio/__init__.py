@@ -25,7 +25,7 @@ from backstay import opening
 from backstay.aio.run import AsyncCalling, AsyncRun, recover
 from backstay.aio.threads import InOrder, Threads
 from backstay.difference import Diff
-from backstay.errors import InvalidInputError, NotFoundError
+from backstay.errors import InvalidInputError
 from backstay.face import Session, Store
 from backstay.face.session import Expect
 from backstay.face.watching import POLL_S, ChangeWatch
@@ -323,14 +323,17 @@ class AsyncSession:
         )
 
     @contextlib.asynccontextmanager
-    async def edit(self, branch: str = "main") -> AsyncIterator[State]:
-        """Load, change, commit: `async with session.edit() as state:`."""
+    async def edit(self, branch: str = "main", *, wait_s: float = 30.0) -> AsyncIterator[State]:
+        """Load, change, commit: `async with session.edit() as state:`. Edits of a branch take turns."""
+        edit = self._session.begin_edit(branch, wait_s)
         try:
-            state = await self.load(branch)
-        except NotFoundError:
-            state = State({})
-        yield state
-        await self.commit(state, branch=branch)
+            while not await self._turns.finish(edit.try_begin):  # noqa: ASYNC110 - another process may have it
+                await asyncio.sleep(edit.pause_s())
+            yield edit.state
+        except BaseException:
+            await self._turns.finish(edit.give_up)
+            raise
+        await self._turns.finish(edit.finish)
 
     async def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:
         return await self._turns.run(self._session.restore, ref, branch=branch)

@@ -144,7 +144,7 @@ def _refuse(new: Commit, view: View, lane: LaneRow | None) -> None:
     if new.branch in view.tags:
         found.append(refusals.name_taken(new.branch))
     if new.lease is None:
-        if new.branch in view.live:
+        if new.branch in view.live and not refusals.is_edited(lane):
             found += refusals.held(view, new.branch)
     elif not refusals.holds(lane, new.lease):
         found.append(refusals.fenced(new.lease))
@@ -226,7 +226,7 @@ def _lane(new: Commit, view: View, lane: LaneRow | None, sequence: int) -> LaneR
         change["undo_wait"] = before.wait
     if new.received:
         change["inbox"] = max(0, before.inbox - len(new.received))
-    if new.lease is None and (before.entered or before.claim is not None):
+    if new.lease is None and (before.entered or before.claim is not None) and not refusals.is_edited(before):
         # A run that was silent for longer than its lease may yet wake: it must not write behind a head that moved.
         change["token"] = before.token + 1
     after: LaneRow = msgspec.structs.replace(before, **change)
