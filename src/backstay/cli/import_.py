@@ -16,14 +16,14 @@ from backstay.cli.store_option import open_store, store_option
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.face import Store
-    from backstay.model import ImportReport
+    from backstay.model import ImportReport, OnExists
 
 
 class _Wish(NamedTuple):
     """How something is to be imported."""
 
     rename: str | None
-    on_exists: str | None
+    on_exists: OnExists | None
     strict: bool
     dry_run: bool
 
@@ -50,7 +50,7 @@ def command(
     *,
     url: str | None,
     rename: str | None,
-    on_exists: str | None,
+    on_exists: OnExists | None,
     strict: bool,
     dry_run: bool,
     as_json: bool,

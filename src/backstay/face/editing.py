@@ -66,9 +66,7 @@ class Edit:
     def try_begin(self) -> bool:
         """True if it is this edit's turn: the branch is held, and `state` is what is there now."""
         history = self._history
-        if self._at in _held_by(
-            current_caller()
-        ):  # it would wait for itself: it overtakes it
+        if self._at in _held_by(current_caller()):  # it would wait for itself: it overtakes it
             self._load()
             return True
         intent = runs.Enter(
@@ -81,6 +79,7 @@ class Edit:
             lease_us=int(LEASE_S * 1_000_000),
             at_us=time.time_ns() // 1000,
             input=None,
+            about=history.about,
         )
         lease: Lease | None = history.backend.write(intent.ask, runs.hold(intent, EDIT)).answer
         if lease is None:

@@ -377,4 +377,9 @@ def _to_info(row: SessionRow, *, crashed: bool) -> SessionInfo:
         created_at=to_datetime(row.created_us),
         updated_at=to_datetime(row.updated_us),
         crashed=crashed,
+        waiting=row.status == Status.WAITING.value,
+        owner=row.owner,
+        title=row.title,
+        metadata=decode(row.metadata) if row.metadata else {},
+        cursor=row.touched,
     )

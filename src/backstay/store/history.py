@@ -32,6 +32,7 @@ from backstay.port.rows import Head
 from backstay.rules import refusals
 from backstay.rules.commit import Commit, Totals, commit
 from backstay.rules.refusals import Lease
+from backstay.rules.sessions import About
 from backstay.sealing import pack_blob, seal_keyframe, spill, spill_delta, spilled
 from backstay.store.events import Events
 from backstay.store.fields import Fields, Given, check_state, encode_fields, make_fields, read_fields, to_checkpoint
@@ -62,6 +63,7 @@ class History:
         self.events = events
         self.id = id_
         self.agent = agent
+        self.about: About | None = None
         self.refs = Refs(backend, id_)
         self.looks = Looks()
         self._tips: dict[str, Tip] = {}
@@ -186,6 +188,7 @@ class History:
             lease=lease,
             places=places or {},
             ends_run=ends_run,
+            about=self.about,
         )
         for _ in range(RACES):
             try:
