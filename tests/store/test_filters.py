@@ -123,11 +123,13 @@ def many(store: Store) -> Store:
     for number in (7, 107, 207):
         with contextlib.suppress(Cut), store.run(f"1/{number}"):
             raise Cut
+    with store.run("1/9") as run:
+        run.wait("approval")
     return store
 
 
 def test_each_filter_and_all_of_them_together_give_what_they_say(many: Store) -> None:
-    order = [*[f"1/{number}" for number in (207, 107, 7)], *[f"{n % 2}/{n}" for n in range(299, -1, -1)]]
+    order = [*[f"1/{number}" for number in (9, 207, 107, 7)], *[f"{n % 2}/{n}" for n in range(299, -1, -1)]]
     order = list(dict.fromkeys(order))
     number = {id_: int(id_.split("/")[1]) for id_ in order}
     asked: list[tuple[dict[str, Any], Any]] = [
@@ -145,7 +147,10 @@ def test_each_filter_and_all_of_them_together_give_what_they_say(many: Store) ->
         ({"crashed": True, "agent": "agent-3", "owner": "owner-7"}, lambda n: n in (7, 107, 207)),
         ({"crashed": True, "prefix": "0"}, lambda _: False),
         ({"crashed": False, "owner": "owner-7"}, lambda n: n % 10 == 7 and n not in (7, 107, 207)),
-        ({"waiting": True}, lambda _: False),
+        ({"waiting": True}, lambda n: n == 9),
+        ({"waiting": True, "crashed": True}, lambda _: False),
+        ({"waiting": True, "crashed": False, "owner": "owner-9"}, lambda n: n == 9),
+        ({"waiting": False, "owner": "owner-9"}, lambda n: n % 10 == 9 and n != 9),
         ({"waiting": False, "owner": "owner-1"}, lambda n: n % 10 == 1),
         ({"since": datetime.now(UTC) + timedelta(days=1)}, lambda _: False),
         ({"since": datetime.now(UTC) - timedelta(days=1), "owner": "owner-1"}, lambda n: n % 10 == 1),

@@ -41,6 +41,7 @@ from backstay.model import (
     StatusName,
     StoreStats,
     VerifyReport,
+    Wait,
 )
 from backstay.retention import Retention
 from backstay.run.options import OnDoubt, OnFailed
@@ -202,6 +203,9 @@ class AsyncStore:
 
     async def crashed(self) -> list[SessionInfo]:
         return await self._threads.run(self._store.crashed)
+
+    async def waiting(self, agent: str | None = None) -> list[Wait]:
+        return await self._threads.run(self._store.waiting, agent)
 
     async def find(self, checkpoint_id: str) -> Checkpoint:
         return await self._threads.run(self._store.find, checkpoint_id)

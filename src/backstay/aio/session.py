@@ -29,6 +29,7 @@ from backstay.model import (
     Status,
     StatusName,
     Usage,
+    Wait,
 )
 from backstay.retention import Retention
 from backstay.run.deciding import UNDECIDED
@@ -220,6 +221,20 @@ class AsyncSession:
 
     async def cancel(self, branch: str = "main", *, reason: str) -> bool:
         return await self._turns.run(self._session.cancel, branch, reason=reason)
+
+    async def waiting(self, branch: str = "main") -> list[Wait]:
+        return await self._turns.run(self._session.waiting, branch)
+
+    async def answer(
+        self, name: str, value: Any, *, branch: str = "main", by: str | None = None, args: dict[str, Any] | None = None
+    ) -> None:
+        await self._turns.run(self._session.answer, name, value, branch=branch, by=by, args=args)
+
+    async def reject(self, name: str, reason: str, *, branch: str = "main", by: str | None = None) -> None:
+        await self._turns.run(self._session.reject, name, reason, branch=branch, by=by)
+
+    async def send(self, name: str, value: Any, *, branch: str = "main") -> None:
+        await self._turns.run(self._session.send, name, value, branch=branch)
 
     async def abandon(self, branch: str = "main", *, reason: str) -> None:
         await self._turns.run(self._session.abandon, branch, reason=reason)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
 from types import TracebackType
@@ -24,15 +24,17 @@ from backstay.model import (
     StatusName,
     StoreStats,
     VerifyReport,
+    Wait,
 )
 from backstay.names import check_name
-from backstay.port import Backend
+from backstay.port import Backend, SessionRow
 from backstay.retention import Retention
 from backstay.rules import refusals
 from backstay.store import overview
 from backstay.store.events import EVENTS, EventName, Events
 from backstay.store.fields import check_text, to_info
 from backstay.store.history import History
+from backstay.store.recent import RecentHeads
 from backstay.store.session_filter import SessionFilter, check_filter
 from backstay.strategy import ALWAYS, Strategy
 from backstay.upkeep.progress import Progress
@@ -52,6 +54,7 @@ class Store:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self._events = Events()
+        self._recent = RecentHeads()
         self._closed = False
         self._pid = os.getpid()
 
@@ -81,7 +84,16 @@ class Store:
         those.
         """
         self.refuse_closed()
-        return Session(self.backend, self._events, id, agent=agent, owner=owner, title=title, metadata=metadata)
+        return Session(
+            self.backend,
+            self._events,
+            id,
+            agent=agent,
+            owner=owner,
+            title=title,
+            metadata=metadata,
+            recent=self._recent,
+        )
 
     def sessions(
         self,
@@ -109,7 +121,7 @@ class Store:
             raise InvalidInputError(message)
         if before is not None and type(before) is not int:
             message = f"before is the cursor of a SessionInfo, not {type(before).__name__}"
-            raise InvalidInputError(message, hint="store.sessions(before=info.cursor)")
+            raise InvalidInputError(message, hint="give the number that the last line of the page before has")
         wanted = check_filter(
             status=status,
             agent=agent,
@@ -123,10 +135,11 @@ class Store:
         return self._sessions(wanted, before, limit if limit is not None else 2**62)
 
     def _sessions(self, wanted: SessionFilter, before: int | None, limit: int) -> Iterator[SessionInfo]:
-        if wanted.crashed:
-            lines = overview.crashed_sessions(self.backend).values()
+        if wanted.crashed or wanted.waiting:  # those are few, and found without a look at all the others
+            crashed, waiting = overview.crashed_sessions(self.backend), overview.waiting_sessions(self.backend)
+            lines = (crashed if wanted.crashed else waiting).values()
             found = [row for row in lines if wanted.wants_any(row) and (before is None or row.touched < before)]
-            yield from [to_info(row, crashed=True) for row in found[:limit]]
+            yield from islice(self._infos(found, wanted, crashed, waiting), limit)
             return
         left, rows = limit, _FIRST_PAGE_ROWS
         while left > 0:
@@ -134,14 +147,23 @@ class Store:
             size = min(left, rows) if wanted.is_backends_own else rows
             rows = min(2 * rows, _MAX_PAGE_ROWS)
             page = self.backend.sessions(wanted.query(before=before, limit=size))
-            crashed = overview.crashed_sessions(self.backend) if page else {}
-            for row in page:
-                if left > 0 and wanted.wants(row) and not (wanted.crashed is False and row.id in crashed):
+            if page:
+                crashed, waiting = overview.crashed_sessions(self.backend), overview.waiting_sessions(self.backend)
+                fitting = [row for row in page if wanted.wants(row)]
+                for info in islice(self._infos(fitting, wanted, crashed, waiting), left):
                     left -= 1
-                    yield to_info(row, crashed=row.id in crashed)
+                    yield info
             if len(page) < size:
                 return
             before = page[-1].touched
+
+    def _infos(
+        self, rows: Iterable[SessionRow], wanted: SessionFilter, crashed: Container[str], waiting: Container[str]
+    ) -> Iterator[SessionInfo]:
+        for row in rows:
+            info = to_info(row, crashed=row.id in crashed, waiting=row.id in waiting)
+            if wanted.crashed in (None, info.crashed) and wanted.waiting in (None, info.waiting):
+                yield info
 
     def search(
         self,
@@ -212,6 +234,13 @@ class Store:
         self.refuse_closed()
         return [to_info(row, crashed=True) for row in overview.crashed_sessions(self.backend).values()]
 
+    def waiting(self, agent: str | None = None) -> list[Wait]:
+        """What sessions wait for, the one touched last first; with `agent`, those of that agent."""
+        self.refuse_closed()
+        from backstay.run.answering import all_waits
+
+        return list(all_waits(self.backend, agent))
+
     def find(self, checkpoint_id: str) -> Checkpoint:
         """A checkpoint by its id alone, or a start of it that only one has, whatever session it is in."""
         self.refuse_closed()
@@ -240,6 +269,7 @@ class Store:
         from backstay.upkeep.deletion import delete_session, sweep
 
         count = delete_session(self.backend, session_id)
+        self._recent.drop(session_id)
         sweep(self.backend)
         self.backend.tend()
         return count

@@ -9,8 +9,8 @@ from backstay.hints import RUN_VERIFY
 from backstay.model import RunInfo, Status, counted
 from backstay.port import EVERY, Ask, Backend, CallRow, CheckpointRow, Kind, LaneQuery, LaneRow, SessionRow, Unreadable
 from backstay.port.lease import Claim
-from backstay.port.rows import DOUBTFUL, ENTERED
-from backstay.store.fields import to_datetime
+from backstay.port.rows import DOUBTFUL, ENTERED, MARK_WAITING
+from backstay.store.fields import read_fields, to_datetime
 from backstay.store.refs import readable
 
 _PAGE_ROWS = 100
@@ -28,6 +28,11 @@ def crashed_sessions(backend: Backend) -> dict[str, SessionRow]:
     return {one.session.id: one.session for one in found if not one.live and one.lane.stop is None}
 
 
+def waiting_sessions(backend: Backend) -> dict[str, SessionRow]:
+    """The lines of sessions that wait on a branch for a person, a message or a time."""
+    return {one.session.id: one.session for one in backend.lanes(LaneQuery(MARK_WAITING))}
+
+
 def names_by_checkpoint(backend: Backend, session: str) -> dict[str, list[tuple[str, str]]]:
     """By the ids of checkpoints: the names they have, each with whether it is a branch or a tag."""
     view = backend.read(Ask(session, names=EVERY, heads=True))
@@ -39,6 +44,20 @@ def names_by_checkpoint(backend: Backend, session: str) -> dict[str, list[tuple[
         row = view.checkpoints.get(tag.sequence)
         if isinstance(row, CheckpointRow):
             found.setdefault(row.id, []).append((tag.name, "tag"))
+    return found
+
+
+def branch_statuses(backend: Backend, session: str) -> dict[str, tuple[str, str | None]]:
+    """How each branch stands, and why. A run that failed or was halted says so here, and on no checkpoint."""
+    view = backend.read(Ask(session, names=EVERY, heads=True))
+    found = {}
+    for name, lane in view.lanes.items():
+        head = None if lane.head is None else view.checkpoints.get(lane.head.sequence)
+        if lane.status == "in_progress" and lane.reason is None and isinstance(head, CheckpointRow):
+            fields = read_fields(head)  # forked, and not written to since
+            found[name] = fields.status, fields.reason
+        else:
+            found[name] = lane.status, lane.reason
     return found
 
 
@@ -115,6 +134,7 @@ def _run(lane: LaneRow, *, live: bool) -> RunInfo:
         holder=None if lane.claim is None else _spoken(lane.claim),
         since=to_datetime(lane.since_us) if lane.since_us else None,
         crashed=lane.entered and not live,
+        waiting=lane.status == Status.WAITING.value,
         status=Status(lane.status),
         reason=lane.reason,
     )

@@ -52,8 +52,6 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if self.since_us is not None and row.updated_us < self.since_us:
             return False
-        if self.waiting is not None and (row.status == Status.WAITING.value) is not self.waiting:
-            return False
         return not self.metadata or self._has_metadata(row)
 
     def wants_any(self, row: SessionRow) -> bool:
@@ -110,7 +108,7 @@ def _since(since: object) -> int:
     if not isinstance(since, datetime):
         raise InvalidInputError(f"since must be a datetime, not {type(since).__name__}")
     if since.tzinfo is None:
-        raise InvalidInputError("since must have a time zone", hint="datetime.now(UTC) - timedelta(days=1)")
+        raise InvalidInputError("since must have a time zone", hint="say which: UTC, say")
     return (since - _EPOCH) // _MICROSECOND
 
 
