@@ -147,6 +147,7 @@ class Run(WaitMaking):
             at_us=time.time_ns() // 1000,
             input=None if self.input is None else pack_value(encode_stored(self.input, (Root("input"),))),
             expect_token=expect_token,
+            about=history.about,
             restart=self._restart,
         )
         entered: Entered = backend.write(intent.ask, runs.enter(intent)).answer

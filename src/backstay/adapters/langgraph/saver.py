@@ -42,7 +42,7 @@ from backstay.adapters.langgraph.sharing import hoisted, unhoisted, writes_of
 from backstay.aio import AsyncStore
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
 from backstay.face import Store
-from backstay.model import StateDict
+from backstay.model import Durability, StateDict
 from backstay.store.overview import session_row
 from backstay.upkeep.copying import copy_session
 from backstay.upkeep.pruning import drop
@@ -86,9 +86,18 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="backstay-langgraph")
 
     @classmethod
-    def open(cls, url: str | Path | None = None, *, durability: str = "full", **options: Any) -> SaverOpening[Self]:
+    def open(
+        cls,
+        url: str | Path | None = None,
+        *,
+        durability: Durability = "full",
+        serde: Any = None,
+        allow: Collection[type | tuple[str, ...]] | bool = (),
+        agent: str | None = None,
+    ) -> SaverOpening[Self]:
         """A saver with its own store: `with BackstaySaver.open("sqlite:///agent.db") as saver`, or `async with`."""
-        return SaverOpening(lambda: cls(backstay.open(url, durability=durability), **options))
+        opened = partial(backstay.open, url, durability=durability)
+        return SaverOpening(lambda: cls(opened(), serde=serde, allow=allow, agent=agent))
 
     @classmethod
     def from_conn_string(cls, conn_string: str) -> SaverOpening[Self]:
