@@ -25,7 +25,8 @@ from backstay.rules import runs
 from backstay.rules.refusals import EDIT, Lease
 from backstay.run.heartbeat import heartbeat
 from backstay.store.fields import Given
-from backstay.store.history import RACES, History, Place, current_caller
+from backstay.store.history import RACES, History
+from backstay.store.looks import Place, current_caller
 
 LEASE_S = 30.0
 
@@ -66,9 +67,7 @@ class Edit:
     def try_begin(self) -> bool:
         """True if it is this edit's turn: the branch is held, and `state` is what is there now."""
         history = self._history
-        if self._at in _held_by(
-            current_caller()
-        ):  # it would wait for itself: it overtakes it
+        if self._at in _held_by(current_caller()):  # it would wait for itself: it overtakes it
             self._load()
             return True
         intent = runs.Enter(
