@@ -39,7 +39,9 @@ from backstay.run.deciding import UNDECIDED
 from backstay.store import overview
 from backstay.store.events import Events
 from backstay.store.fields import Given, check_given, check_text, read_fields
-from backstay.store.history import RACES, History, Place
+from backstay.store.history import RACES, History
+from backstay.store.looks import Place
+from backstay.store.recent import RecentHeads
 from backstay.store.refs import Ref, readable
 from backstay.strategy import ALWAYS, Strategy
 
@@ -61,11 +63,13 @@ Expect = str | Checkpoint | Mark | None
 class Session:
     """One agent's history: branches over checkpoints."""
 
-    def __init__(self, backend: Backend, events: Events, id_: str, *, agent: str | None) -> None:
+    def __init__(
+        self, backend: Backend, events: Events, id_: str, *, agent: str | None, recent: RecentHeads | None = None
+    ) -> None:
         self.id = SessionId(check_name(id_, "a session id"))
         self.agent = None if agent is None else check_name(agent, "an agent name")
         self._backend = backend
-        self._history = History(backend, events, self.id, agent=self.agent)
+        self._history = History(backend, events, self.id, agent=self.agent, recent=recent)
 
     def __repr__(self) -> str:
         return f"<Session {self.id!r}>"
@@ -229,6 +233,7 @@ class Session:
         row = self._history.refs.row(ref)
         count = delete_some(self._backend, self.id, [row.sequence])
         self._history.forget()
+        self._history.recent.drop(self.id)
         for name, lane in self._backend.read(Ask(self.id, names=EVERY)).lanes.items():
             if lane.head is not None and lane.head.sequence == row.parent:
                 self._history.looks.followed(name, row.id, lane.head.id)
@@ -241,6 +246,7 @@ class Session:
         report = pruning.prune(self._backend, retention, session=self.id, dry_run=dry_run)
         if not dry_run:
             self._history.forget()
+            self._history.recent.drop(self.id)
         return report
 
     # reading

@@ -28,6 +28,7 @@ from backstay.retention import Retention
 from backstay.store.events import EVENTS, Events
 from backstay.store.fields import to_info
 from backstay.store.history import History
+from backstay.store.recent import RecentHeads
 from backstay.strategy import ALWAYS, Strategy
 from backstay.upkeep.progress import Progress
 
@@ -46,6 +47,7 @@ class Store:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self._events = Events()
+        self._recent = RecentHeads()
         self._closed = False
         self._pid = os.getpid()
 
@@ -63,7 +65,7 @@ class Store:
     def session(self, id: str, *, agent: str | None = None) -> Session:
         """A session by its id. Nothing is written until the first commit or run."""
         self.refuse_closed()
-        return Session(self.backend, self._events, id, agent=agent)
+        return Session(self.backend, self._events, id, agent=agent, recent=self._recent)
 
     def sessions(
         self, *, status: Status | str | None = None, agent: str | None = None, limit: int | None = None
@@ -172,6 +174,7 @@ class Store:
         from backstay.upkeep.deletion import delete_session, sweep
 
         count = delete_session(self.backend, session_id)
+        self._recent.drop(session_id)
         sweep(self.backend)
         self.backend.tend()
         return count
