@@ -35,6 +35,7 @@ from backstay.rules.refusals import Lease
 from backstay.sealing import pack_blob, seal_keyframe, spill, spill_delta, spilled
 from backstay.store.events import Events
 from backstay.store.fields import Fields, Given, check_state, encode_fields, make_fields, read_fields, to_checkpoint
+from backstay.store.packing import PACK_ROWS, pack_older
 from backstay.store.reading import Loaded, load
 from backstay.store.refs import Ref, Refs
 
@@ -66,6 +67,7 @@ class History:
         self.looks = Looks()
         self._tips: dict[str, Tip] = {}
         self._uid: bytes | None = None
+        self._pack_from = 0
 
     # reading
 
@@ -212,15 +214,21 @@ class History:
         plan = Plan(tip, state, uid=uid, given=given, agent=self.agent, commit=draft, frozen=frozen)
         branch, new = draft.branch, plan.commit
         try:
-            row = self.backend.write(new.ask, commit(new)).answer
+            view = self.backend.write(new.ask, commit(new))
         except BlobsAbsentError:  # a deletion took some that were thought to be kept
             new = plan.with_all_blobs()
-            row = self.backend.write(new.ask, commit(new)).answer
+            view = self.backend.write(new.ask, commit(new))
         except Stale:
             self.forget()
             raise
+        row = view.answer
         tip = self._tips[branch] = plan.tip(row)
         self.looks.moved(branch, row.id)
+        before = view.session
+        if before is not None and row.sequence - before.packed >= PACK_ROWS and row.sequence >= self._pack_from:
+            # Tried again by the next commit; where packing cannot be, not by every one.
+            done = pack_older(self.backend, self.id, uid=before.uid, packed=before.packed)
+            self._pack_from = row.sequence + PACK_ROWS // 4 if done else 0
         made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields)
         if self.events.listeners["checkpoint"]:
             self.events.emit("checkpoint", made)

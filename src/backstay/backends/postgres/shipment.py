@@ -39,6 +39,7 @@ from backstay.port import (
     Kind,
     LaneRow,
     Row,
+    SegmentRow,
     SessionRow,
     TagRow,
 )
@@ -151,15 +152,14 @@ class Shipment:
             if row.at[:2] in self._known.counts:
                 self._counts.setdefault(row.at[:2], self._known.counts[row.at[:2]])
         else:
-            kind = kind_of(row)
             if isinstance(row, CheckpointRow):
                 self._rows[row.sequence] = row
                 self._bytes += len(row.delta)
-            else:
+            elif isinstance(row, KeyframeRow):
                 self._keyframes[row.sequence] = row
                 self._bytes += len(row.data)
             if row.refs is not None:
-                self._refs[kind, row.sequence] = row.refs
+                self._refs[kind_of(row), row.first if isinstance(row, SegmentRow) else row.sequence] = row.refs
 
     # as it is sent
 

@@ -54,6 +54,7 @@ class SqliteBackend:
     """See the module's text. `commits` and `syncs` count what was written and how often the disk was waited for."""
 
     name = "sqlite"
+    packs = True
 
     def __init__(self, path: Path, *, durability: str = "full") -> None:
         self.path = store_file.whereabouts(path)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from backstay.backends.sqlite import journals, schema
+from backstay.backends.sqlite import journals, packed, schema
 from backstay.backends.sqlite.connections import Connection, is_damage
 from backstay.backends.sqlite.schema import SEQUENCE_BITS, key_of, sequence_in
 from backstay.errors import CorruptionError
@@ -63,6 +63,7 @@ _KEYFRAME = "SELECT body FROM keyframes WHERE key = ?"
 _REFS = "SELECT number, digest FROM refs WHERE sid = ? AND kind = ? AND number BETWEEN ? AND ?"
 _BLOB = "SELECT digest, data FROM blobs WHERE digest = ?"
 _LAST_KEYFRAME = "SELECT key, body FROM keyframes WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC LIMIT 1"
+_ONE_KEYFRAME = "SELECT key, body FROM keyframes WHERE key = ?"
 _UP = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
 
 _NO_BLOBS: dict[bytes, bytes] = {}
@@ -109,6 +110,9 @@ def look(connection: Connection, ask: Ask, *, fresh: int) -> tuple[Line | None, 
         wanted = [*ask.sequences, *(_heads(view) if ask.heads else ())]
         if wanted or ask.ids or ask.prefix:
             _checkpoints(connection, line, ask, view, wanted)
+    if ask.segments:
+        kept = [packed.find_row(connection, line.sid, at) for at in ask.segments if at <= line.row.packed]
+        view.segments = {row.key if isinstance(row, Unreadable) else row.first: row for row in kept if row is not None}  # type: ignore[misc]
     if ask.children_of:
         view.children = _children(connection, line, ask.children_of)
     if runs or ask.calls or ask.journals:
@@ -244,11 +248,21 @@ def _names_missing(session: SessionRow) -> CorruptionError:
 # checkpoints
 
 
-def find_checkpoint(connection: Connection, line: Line, sequence: int) -> CheckpointRow | Unreadable | None:
-    """One checkpoint; None if there is none, which the caller verifies with `refuse_miscount`."""
+def find_checkpoint(
+    connection: Connection, line: Line, sequence: int, *, packed_too: bool = True
+) -> CheckpointRow | Unreadable | None:
+    """One checkpoint; None if there is none, which the caller verifies with `refuse_miscount`.
+
+    One that is packed comes without its delta.
+    """
     if not 0 < sequence <= MAX_SEQUENCE:
         return None
     try:
+        if packed_too and sequence <= line.row.packed:
+            segment = packed.find(connection, line.sid, line.row.uid, sequence)
+            if segment is None:
+                return None
+            return Unreadable(sequence, segment.why) if isinstance(segment, Unreadable) else segment.row(sequence)
         found: Any = connection.execute(_CHECKPOINT, (key_of(line.sid, sequence),)).fetchone()
     except apsw.Error as error:
         if not is_damage(error):
@@ -268,6 +282,8 @@ def refuse_miscount(connection: Connection, line: Line, count_by: str = _COUNT_R
     """CorruptionError if a checkpoint that seems absent was not deleted, but lost."""
     counts: Any = connection.execute(count_by, (key_of(line.sid, 0), key_of(line.sid, MAX_SEQUENCE))).fetchall()
     count = counts[0][0]
+    if line.row.packed:
+        count += packed.count(connection, line.sid, line.row.uid)
     if not line.row.hidden and count != line.row.checkpoints:
         message = f"session {line.row.id!r}: it has {counted(count, 'checkpoint')} and counts {line.row.checkpoints}"
         raise CorruptionError(message, hint=RUN_VERIFY)
@@ -325,7 +341,7 @@ def _children(connection: Connection, line: Line, parents: Iterable[int]) -> dic
             found[parent] = []
             continue
         rows: Any = connection.execute(_BY_VALUE, (schema.CHILD, key_of(line.sid, parent), line.sid)).fetchall()
-        following = connection.execute(_PARENT, (key_of(line.sid, parent + 1),)).fetchone()
+        following = _parent_of(connection, line, parent + 1)
         found[parent] = [*([parent + 1] if following == (parent,) else []), *[at for (at,) in rows]]
         missing |= following is None and parent < line.row.sequence
     if missing:
@@ -333,20 +349,42 @@ def _children(connection: Connection, line: Line, parents: Iterable[int]) -> dic
     return found
 
 
+def _parent_of(connection: Connection, line: Line, sequence: int) -> Any:
+    """What the next checkpoint rests on, as a column; None if there is none."""
+    if sequence > line.row.packed:
+        return connection.execute(_PARENT, (key_of(line.sid, sequence),)).fetchone()
+    segment = packed.find(connection, line.sid, line.row.uid, sequence)
+    if isinstance(segment, Unreadable) or (segment is not None and segment.broken):
+        raise CorruptionError(f"session {line.row.id!r}: a segment of it is damaged", hint=RUN_VERIFY)
+    at = None if segment is None else segment.places.get(sequence)
+    return None if at is None or segment is None else (segment.parents[at],)
+
+
 # along the parents
 
 
-def walk(connection: Connection, line: Line, sequence: int, *, expected: bool) -> Iterator[CheckpointRow | Unreadable]:
+def walk(
+    connection: Connection, line: Line, sequence: int, *, expected: bool, delta: bool = False
+) -> Iterator[CheckpointRow | Unreadable]:
     """A checkpoint and its ancestors along `parent`, newest first; Unreadable where one is missing.
 
-    Most rest on the one before, so they are read as they lie; where one does not, its parent is looked for.
+    Most rest on the one before, so they are read as they lie; where one does not, its parent is looked for. Those that
+    are packed have their delta where that is asked for.
     `expected`: something leads to the first; otherwise it may be absent, and then nothing comes.
     """
     at: int | None = sequence
     while at is not None and 0 < at <= MAX_SEQUENCE:
         here = at
         try:
-            rows: Any = connection.execute(_DOWN, (key_of(line.sid, 0), key_of(line.sid, at)))
+            if at <= line.row.packed:
+                for row in packed.line(connection, line.sid, line.row.uid, at, delta=delta):
+                    yield row
+                    at, expected = row.parent, True
+                if at is None:
+                    return
+                if at != here:
+                    continue
+            rows: Any = connection.execute(_DOWN, (key_of(line.sid, line.row.packed), key_of(line.sid, at)))
             for key, parent, body in rows:
                 if sequence_in(key) != at:
                     break
@@ -391,7 +429,7 @@ def state(session: str, ref: str | int, connection: Connection, *, salvage: bool
             return Records(line.row, lane, tuple(straight[0]), straight[1], pieces)
     rows: list[CheckpointRow | Unreadable] = []
     keyframe: bytes | None = None
-    for row in () if at is None else walk(connection, line, at, expected=line.name is not None):
+    for row in () if at is None else walk(connection, line, at, expected=line.name is not None, delta=True):
         if isinstance(row, Unreadable) and not salvage:
             raise CorruptionError(f"session {line.row.id!r}: {row.why}", hint="run verify")
         rows.append(row)
@@ -405,37 +443,48 @@ def state(session: str, ref: str | int, connection: Connection, *, salvage: bool
 
 
 def _straight(connection: Connection, line: Line, at: int) -> tuple[list[CheckpointRow | Unreadable], bytes] | None:
-    """The rows from the last keyframe before a checkpoint, oldest first, where each rests on the one before.
+    """The rows from a keyframe to a checkpoint, oldest first, where those that are not packed rest on one another.
 
     That is how most lie, and then they are opened in one go. None if they do not, or anything is amiss: then they are
     looked for one by one, and what is wrong is said.
     """
-    low, high = line.sid << SEQUENCE_BITS, line.sid << SEQUENCE_BITS | at
+    low, high, edge = line.sid << SEQUENCE_BITS, line.sid << SEQUENCE_BITS | at, line.row.packed
     if not 0 < at <= MAX_SEQUENCE:
         return None
+    older: list[CheckpointRow | Unreadable] = []
+    rows: list[CheckpointRow | Unreadable] = []
     try:
-        last: Any = connection.execute(_LAST_KEYFRAME, (low, high)).fetchone()
-        found: Any = [] if last is None else connection.execute(_UP, (last[0], high)).fetchall()
+        last: Any = connection.execute(_LAST_KEYFRAME, (low, high)).fetchone() if at > edge else None
+        first = low + edge + 1 if last is None else max(last[0], low + edge + 1)
+        found: Any = connection.execute(_UP, (first, high)).fetchall() if at > edge else []
+        if len(found) != max(high - first + 1, 0):
+            return None
+        columns = []
+        sequence = first - low
+        for key, parent, body in found:
+            if key != low + sequence or type(body) is not bytes:
+                return None
+            if parent != sequence - 1 if key != first else not isinstance(parent, int | None):
+                return None
+            columns.append((sequence, parent, body))
+            sequence += 1
+        rows = open_checkpoints(columns, uid=line.row.uid)
+        start = rows[0] if rows else None
+        if start is None or type(start) is CheckpointRow and not start.keyframe:
+            older = packed.line(connection, line.sid, line.row.uid, at if start is None else start.parent or 0, delta=True)
+            rows = [*older[::-1], *rows]
+            oldest = older[-1] if older else None
+            if not isinstance(oldest, CheckpointRow):
+                return None
+            last = connection.execute(_ONE_KEYFRAME, (low | oldest.sequence,)).fetchone()
     except apsw.Error as error:
         if not is_damage(error):
             raise
         return None
-    if last is None or type(last[1]) is not bytes or len(found) != high - last[0] + 1:
-        return None
-    columns = []
-    first = sequence = last[0] - low
-    for key, parent, body in found:
-        if key != low + sequence or type(body) is not bytes:
-            return None
-        if parent != sequence - 1 if sequence != first else not isinstance(parent, int | None):
-            return None
-        columns.append((sequence, parent, body))
-        sequence += 1
-    rows = open_checkpoints(columns, uid=line.row.uid)
     for row in rows:
         if type(row) is not CheckpointRow or row.keyframe is not (row is rows[0]):
             return None
-    return rows, last[1]
+    return None if last is None or type(last[1]) is not bytes else (rows, last[1])
 
 
 def _keyframe(
@@ -461,8 +510,11 @@ def _blobs_of(connection: Connection, line: Line, rows: Sequence[CheckpointRow |
     if not rows or not connection.has("refs"):
         return {}
     numbers: list[Any] = [row.key if isinstance(row, Unreadable) else row.sequence for row in rows]
-    oldest, others = numbers[0], set(numbers[1:])
+    oldest, others = numbers[0], {at for at in numbers[1:] if at > line.row.packed}
     wanted: Any = connection.execute(_REFS, (line.sid, Kind.KEYFRAME, oldest, oldest)).fetchall()
+    for row in rows[1:]:
+        if isinstance(row, CheckpointRow) and row.sequence <= line.row.packed:
+            wanted += [(row.sequence, digest) for digest in row.refs or ()]
     if others:
         between: Any = connection.execute(_REFS, (line.sid, Kind.CHECKPOINT, min(others), max(others)))
         wanted += [(number, digest) for number, digest in between if number in others]

@@ -1,0 +1,84 @@
+"""Packing older history: the second write of a commit, once in a while, when its own is durable.
+
+A commit that finds 32 checkpoints with rows of their own packs them into a segment, in its caller's thread: there is no
+thread of its own and nothing owed at exit. Three short segments before them are merged with them. If packing fails the
+commit has still succeeded, and the next one tries again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import msgspec
+
+from backstay.errors import BackstayError, CorruptionError
+from backstay.port import Backend, CheckpointRow, Kind, SegmentRow
+from backstay.port.segments import MAX_BYTES, MAX_ENTRIES, Segment, open_segment, pack_segment, portions, weigh_entry
+from backstay.rules.packing import Packing, pack
+from backstay.sealing import delta_refs, spilled
+
+PACK_ROWS = 32
+_MERGED = 3  # short segments that wait for the next one
+
+_at_work: set[tuple[int, str]] = set()  # sessions that a thread of this process is packing, by their backends
+_lock = threading.Lock()
+
+
+def pack_older(backend: Backend, session: str, *, uid: bytes, packed: int) -> bool:
+    """Pack the oldest checkpoints that are not packed; True unless that is to be tried again soon."""
+    if not backend.packs:
+        return True
+    mark = id(backend), session
+    with _lock:
+        if mark in _at_work:
+            return True
+        _at_work.add(mark)
+    try:
+        packing = _plan(backend, session, uid=uid, packed=packed)
+        return packing is None or bool(backend.write(packing.ask, pack(packing)).answer)
+    except CorruptionError:
+        return True  # what is damaged stays where it is: `verify` finds it there
+    except BackstayError:
+        return False
+    finally:
+        with _lock:
+            _at_work.discard(mark)
+
+
+def _plan(backend: Backend, session: str, *, uid: bytes, packed: int) -> Packing | None:
+    page = backend.scan(session, Kind.CHECKPOINT, after=packed, limit=PACK_ROWS)
+    rows = [row for row in page if isinstance(row, CheckpointRow)]
+    if not rows or len(rows) < len(page):
+        return None
+    merged = _short(backend, session, uid, packed, sum(map(weigh_entry, rows)))
+    found = [row for segment in merged for row in segment.rows(delta=True, refs=True)]
+    older = [row for row in found if isinstance(row, CheckpointRow)]
+    if len(older) < len(found):
+        return None
+    known = with_refs(backend, rows)
+    most = MAX_ENTRIES if merged else PACK_ROWS
+    segments = [pack_segment(portion, uid=uid) for portion in portions([*older, *known], most=most)]
+    kept = tuple([segment.kept for segment in merged])
+    return Packing(session, uid, packed, tuple(rows), kept, tuple(segments))
+
+
+def _short(backend: Backend, session: str, uid: bytes, packed: int, weight: int) -> list[Segment]:
+    """The segments before these rows that are to be merged with them: three short ones, or fewer that fill one up."""
+    found: list[Segment] = []
+    for row in backend.scan(session, Kind.SEGMENT, before=packed + 1, limit=_MERGED) if packed else ():
+        segment = open_segment(row, uid=uid) if isinstance(row, SegmentRow) else None
+        if segment is None or len(segment) > MAX_ENTRIES - PACK_ROWS or segment.size_bytes > MAX_BYTES // 2:
+            break
+        found.insert(0, segment)
+        weight += segment.size_bytes
+    return found if len(found) == _MERGED or weight > MAX_BYTES else []
+
+
+def with_refs(backend: Backend, rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:
+    """Rows with the blobs that their deltas need."""
+    known: list[CheckpointRow] = []
+    for row in rows:
+        parts = spilled(row.delta)
+        known.append(msgspec.structs.replace(row, refs=delta_refs(row.delta, backend.blobs(parts) if parts else {})))
+    return known
