@@ -41,7 +41,7 @@ MAX_BYTES = 256 * 1024  # of all entries before they are compressed; one that is
 
 NOT_READ = b"\2"  # for the delta of a packed checkpoint where nobody asked for it: it does not open as one
 
-_LEVEL = 6
+_LEVEL, _FAST_LEVEL = 6, 3  # a segment that will soon be merged is not worth more
 _ENTRY_BYTES = 128  # what an entry weighs beside its fields and its delta
 _MAX_FRAME_BYTES = 4 * MAX_BYTES
 _MAX_LONE_BYTES = 4 * MAX_ROW_BYTES
@@ -126,7 +126,8 @@ def pack_segment(rows: Sequence[CheckpointRow], *, uid: bytes) -> SegmentRow:
     first, last = rows[0].sequence, rows[-1].sequence
     refs = dict.fromkeys([ref for row in rows for ref in row.refs or ()])
     frames = (_pack_headers(rows, uid), _encode([row.fields for row in rows]), *_pack_deltas(rows))
-    packed = [_frame(data, uid, first, last, number) for number, data in enumerate(frames)]
+    level = _LEVEL if len(rows) > MAX_ENTRIES // 2 else _FAST_LEVEL
+    packed = [_frame(zstd.compress(data, level), len(data), uid, (first, last, number)) for number, data in enumerate(frames)]
     table = b"".join([len(frame).to_bytes(_LENGTH_BYTES, "big") for frame in packed])
     links, needs = _pack_links(rows, uid)
     return SegmentRow(first, last, needs, links, b"".join([table, *packed]), tuple(refs))
@@ -196,9 +197,9 @@ def _pack_deltas(rows: Sequence[CheckpointRow]) -> tuple[bytes, bytes]:
     return _encode(_Shapes(b"".join(seals), heads, sizes, refs, odd)), b"".join(values)
 
 
-def _frame(data: bytes, uid: bytes, first: int, last: int, number: int) -> bytes:
-    packed = len(data).to_bytes(_LENGTH_BYTES, "big") + zstd.compress(data, _LEVEL)
-    return _seal(packed, uid, first, last, number) + packed
+def _frame(packed: bytes, size: int, uid: bytes, place: tuple[int, int, int]) -> bytes:
+    data = size.to_bytes(_LENGTH_BYTES, "big") + packed
+    return _seal(data, uid, *place) + data
 
 
 def _seal(data: bytes, uid: bytes, first: int, last: int, frame: int | str) -> bytes:

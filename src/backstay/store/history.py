@@ -35,7 +35,7 @@ from backstay.rules.refusals import Lease
 from backstay.sealing import pack_blob, seal_keyframe, spill, spill_delta, spilled
 from backstay.store.events import Events
 from backstay.store.fields import Fields, Given, check_state, encode_fields, make_fields, read_fields, to_checkpoint
-from backstay.store.packing import PACK_ROWS, pack_older
+from backstay.store.packing import Packer
 from backstay.store.reading import Loaded, load
 from backstay.store.refs import Ref, Refs
 
@@ -67,7 +67,7 @@ class History:
         self.looks = Looks()
         self._tips: dict[str, Tip] = {}
         self._uid: bytes | None = None
-        self._pack_from = 0
+        self._packer = Packer(backend, id_)
 
     # reading
 
@@ -224,11 +224,7 @@ class History:
         row = view.answer
         tip = self._tips[branch] = plan.tip(row)
         self.looks.moved(branch, row.id)
-        before = view.session
-        if before is not None and row.sequence - before.packed >= PACK_ROWS and row.sequence >= self._pack_from:
-            # Tried again by the next commit; where packing cannot be, not by every one.
-            done = pack_older(self.backend, self.id, uid=before.uid, packed=before.packed)
-            self._pack_from = row.sequence + PACK_ROWS // 4 if done else 0
+        self._packer.committed(row.sequence, view.session)
         made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields)
         if self.events.listeners["checkpoint"]:
             self.events.emit("checkpoint", made)

@@ -13,22 +13,37 @@ from collections.abc import Sequence
 import msgspec
 
 from backstay.errors import BackstayError, CorruptionError
-from backstay.port import Backend, CheckpointRow, Kind, SegmentRow
+from backstay.port import Backend, CheckpointRow, Kind, SegmentRow, SessionRow
 from backstay.port.segments import MAX_BYTES, MAX_ENTRIES, Segment, open_segment, pack_segment, portions, weigh_entry
 from backstay.rules.packing import Packing, pack
 from backstay.sealing import delta_refs, spilled
 
 PACK_ROWS = 32
-_MERGED = 3  # short segments that wait for the next one
+MERGED = 3  # short segments that wait for the next one
+_PAUSE = 8  # commits until packing is tried again where it cannot be done
 
 _at_work: set[tuple[int, str]] = set()  # sessions that a thread of this process is packing, by their backends
 _lock = threading.Lock()
 
 
+class Packer:
+    """Packs one session, after commits of one History."""
+
+    def __init__(self, backend: Backend, session: str) -> None:
+        self._backend = backend
+        self._session = session
+        self._from = 0
+
+    def committed(self, sequence: int, before: SessionRow | None) -> None:
+        """A checkpoint was committed; `before` is the session's line as it was before that."""
+        if before is None or sequence - before.packed < PACK_ROWS or sequence < self._from or not self._backend.packs:
+            return
+        done = pack_older(self._backend, self._session, uid=before.uid, packed=before.packed)
+        self._from = sequence + min(_PAUSE, PACK_ROWS) if done else 0
+
+
 def pack_older(backend: Backend, session: str, *, uid: bytes, packed: int) -> bool:
-    """Pack the oldest checkpoints that are not packed; True unless that is to be tried again soon."""
-    if not backend.packs:
-        return True
+    """Pack the oldest checkpoints that are not packed; False if that is to be tried again by the next commit."""
     mark = id(backend), session
     with _lock:
         if mark in _at_work:
@@ -66,13 +81,13 @@ def _plan(backend: Backend, session: str, *, uid: bytes, packed: int) -> Packing
 def _short(backend: Backend, session: str, uid: bytes, packed: int, weight: int) -> list[Segment]:
     """The segments before these rows that are to be merged with them: three short ones, or fewer that fill one up."""
     found: list[Segment] = []
-    for row in backend.scan(session, Kind.SEGMENT, before=packed + 1, limit=_MERGED) if packed else ():
+    for row in backend.scan(session, Kind.SEGMENT, before=packed + 1, limit=MERGED) if packed else ():
         segment = open_segment(row, uid=uid) if isinstance(row, SegmentRow) else None
         if segment is None or len(segment) > MAX_ENTRIES - PACK_ROWS or segment.size_bytes > MAX_BYTES // 2:
             break
         found.insert(0, segment)
         weight += segment.size_bytes
-    return found if len(found) == _MERGED or weight > MAX_BYTES else []
+    return found if len(found) == MERGED or weight > MAX_BYTES else []
 
 
 def with_refs(backend: Backend, rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:
