@@ -15,7 +15,7 @@ import contextvars
 import secrets
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -159,9 +159,11 @@ class History:
         lease: Lease | None = None,
         places: Mapping[CallKey, bytes] | None = None,
         ends_run: bool = False,
+        look: Callable[[View], None] | None = None,
     ) -> Checkpoint:
         """Commit on the expected head; with ANY, on whatever head there is. Durable when this returns.
 
+        `look` is shown the rows that the rule saw, once they are written.
         With Fields instead of what a caller says, all of them are as given: a checkpoint that was made elsewhere.
         """
         if type(state) not in _STATES or not all_text(map(type, state)):
@@ -193,7 +195,7 @@ class History:
                     tip = self._tip(branch, expect, draft)
                 uid = self._uid if tip is None else tip.uid
                 try:
-                    return self._written(tip, uid, state, given, draft, frozen=frozen)
+                    return self._written(tip, uid, state, given, draft, frozen=frozen, look=look)
                 except ConflictError:
                     self.forget(branch)
                     if expect is not ANY or id_ is not None or root:
@@ -210,6 +212,7 @@ class History:
         draft: Commit,
         *,
         frozen: bool,
+        look: Callable[[View], None] | None,
     ) -> Checkpoint:
         plan = Plan(tip, state, uid=uid, given=given, agent=self.agent, commit=draft, frozen=frozen)
         branch, new = draft.branch, plan.commit
@@ -221,7 +224,9 @@ class History:
         except Stale:
             self.forget()
             raise
-        row = view.answer
+        row: CheckpointRow = view.answer
+        if look is not None:
+            look(view)
         tip = self._tips[branch] = plan.tip(row)
         self.looks.moved(branch, row.id)
         self._packer.committed(row.sequence, view.session)

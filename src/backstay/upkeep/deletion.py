@@ -90,7 +90,7 @@ def _plan(backend: Backend, session: str, gone: Sequence[int], *, spare_names: b
         anchors[at] = row.parent if row.parent not in going else anchors[row.parent]
     children = {child: at for at in gone for child in view.children.get(at, ()) if child not in going}
     blobs: dict[bytes, bytes] = {}
-    rewrites = [_rewrite(backend, session, child, anchors[parent], blobs) for child, parent in sorted(children.items())]
+    rewrites = [rewrite(backend, session, child, anchors[parent], blobs) for child, parent in sorted(children.items())]
     edge = view.session.packed
     concerned = tuple([at for at in (*gone, *children) if at <= edge])
     before = _segments(backend, session, concerned)
@@ -121,7 +121,7 @@ def _without(
     session: str, uid: bytes, before: Sequence[SegmentRow], gone: set[int], rewrites: Sequence[Rewrite]
 ) -> Iterator[SegmentRow]:
     """Segments without the checkpoints that go, and with those that are rewritten: no byte of what goes is left."""
-    changed = {rewrite.sequence: rewrite for rewrite in rewrites}
+    changed = {new.sequence: new for new in rewrites}
     for old in before:
         rows: list[CheckpointRow] = []
         for row in open_segment(old, uid=uid).rows(delta=True, refs=True):
@@ -129,13 +129,13 @@ def _without(
                 continue
             if isinstance(row, Unreadable):
                 raise refusals.damaged_checkpoint(session, row.why)[1]
-            rewrite = changed.get(row.sequence)
-            rows.append(row if rewrite is None else rewritten(row, rewrite))
+            new = changed.get(row.sequence)
+            rows.append(row if new is None else rewritten(row, new))
         for portion in portions(rows):
             yield pack_segment(portion, uid=uid)
 
 
-def _rewrite(backend: Backend, session: str, child: int, anchor: int | None, blobs: dict[bytes, bytes]) -> Rewrite:
+def rewrite(backend: Backend, session: str, child: int, anchor: int | None, blobs: dict[bytes, bytes]) -> Rewrite:
     """A checkpoint as it will be; the blobs it needs are added to `blobs`."""
     found = _loaded(backend, session, child)
     row, uid = found.row, found.session.uid
@@ -167,22 +167,25 @@ def _loaded(backend: Backend, session: str, sequence: int) -> Loaded:
 # whole sessions
 
 
-def delete_session(backend: Backend, session: str, *, touched: int | None = None) -> None:
-    """Delete a session and everything only it needed. ConflictError if it was touched since it had this number."""
-    uids: list[bytes] = []
+def delete_session(backend: Backend, session: str, *, touched: int | None = None) -> int:
+    """Delete a session and everything only it needed; how many checkpoints it had.
+
+    ConflictError if it was touched since it had this number.
+    """
+    lines: list[SessionRow] = []
     rule = hide(session, touched=touched, holder=here())
 
     def decide(view: View) -> Batch | More:
-        uids.extend([view.session.uid] if view.session is not None else [])
+        lines.extend([view.session] if view.session is not None else [])
         return rule(view)
 
     hidden: SessionRow | None = backend.write(hide_ask(session), decide).answer
     if hidden is not None:
         empty(backend, hidden.id)
-        return
-    for uid in uids[:1]:  # an earlier try went through, and its answer was lost on the way
-        for row in backend.sessions(SessionQuery(hidden=True, prefix=f"{uid.hex()}.")):
+    for line in lines[:1] if hidden is None else ():  # an earlier try went through, and its answer was lost on the way
+        for row in backend.sessions(SessionQuery(hidden=True, prefix=f"{line.uid.hex()}.")):
             empty(backend, row.id)
+    return lines[-1].checkpoints if lines else 0
 
 
 def empty(backend: Backend, hidden: str) -> None:
