@@ -22,7 +22,9 @@ UID = bytes(range(16))
 START = sha256(b"nothing").digest()
 
 
-def a_row(sequence: int, parent: CheckpointRow | None, *, value: bytes, foreign: str = "", odd: bytes = b"") -> CheckpointRow:
+def a_row(
+    sequence: int, parent: CheckpointRow | None, *, value: bytes, foreign: str = "", odd: bytes = b""
+) -> CheckpointRow:
     """A checkpoint that holds `value`, resting on another."""
     tail = sha256(b"%d" % sequence).digest()[:7]
     id_ = foreign or make_id(sequence, UID, tail)
@@ -71,7 +73,9 @@ def test_every_checkpoint_comes_out_of_a_segment_as_it_went_in(rows: list[Checkp
     kept = pack_segment(rows, uid=UID)
     segment = open_segment(kept, uid=UID)
     assert segment.rows(delta=True, refs=True) == rows
-    assert [segment.row(row.sequence, delta=True) for row in rows] == [msgspec.structs.replace(row, refs=None) for row in rows]
+    assert [segment.row(row.sequence, delta=True) for row in rows] == [
+        msgspec.structs.replace(row, refs=None) for row in rows
+    ]
     assert set(kept.refs or ()) == {ref for row in rows for ref in row.refs or ()}
     inside = {row.sequence for row in rows}
     needed = [row.parent for row in rows if row.parent is not None and row.parent not in inside]

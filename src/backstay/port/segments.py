@@ -127,7 +127,9 @@ def pack_segment(rows: Sequence[CheckpointRow], *, uid: bytes) -> SegmentRow:
     refs = dict.fromkeys([ref for row in rows for ref in row.refs or ()])
     frames = (_pack_headers(rows, uid), _encode([row.fields for row in rows]), *_pack_deltas(rows))
     level = _LEVEL if len(rows) > MAX_ENTRIES // 2 else _FAST_LEVEL
-    packed = [_frame(zstd.compress(data, level), len(data), uid, (first, last, number)) for number, data in enumerate(frames)]
+    packed = [
+        _frame(zstd.compress(data, level), len(data), uid, (first, last, number)) for number, data in enumerate(frames)
+    ]
     table = b"".join([len(frame).to_bytes(_LENGTH_BYTES, "big") for frame in packed])
     links, needs = _pack_links(rows, uid)
     return SegmentRow(first, last, needs, links, b"".join([table, *packed]), tuple(refs))

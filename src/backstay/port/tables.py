@@ -163,7 +163,9 @@ class Tables:
         heads = [named_by(row) for row in names.values()] if ask.heads else []
         wanted = {*ask.sequences, *located, *[at for at in heads if at is not None]}
         view.checkpoints = {at: row for at in wanted if (row := self.checkpoint(at)) is not None}
-        view.segments = {first: self.segments[first] for at in ask.segments if (first := self._first_of(at)) is not None}
+        view.segments = {
+            first: self.segments[first] for at in ask.segments if (first := self._first_of(at)) is not None
+        }
         if len(view.checkpoints) < len(wanted) or len(located) < len(ask.ids):
             self._count_checkpoints()
         view.foreign = {

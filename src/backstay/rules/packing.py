@@ -53,11 +53,8 @@ def pack(packing: Packing) -> Decide:
     return decide
 
 
-def is_same(
-    found: CheckpointRow | SegmentRow | Unreadable | None, expected: CheckpointRow | SegmentRow
-) -> bool:
+def is_same(found: CheckpointRow | SegmentRow | Unreadable | None, expected: CheckpointRow | SegmentRow) -> bool:
     """True if a row is there as it was read, whatever is known of what it refers to."""
-    return (
-        type(found) is type(expected)
-        and msgspec.structs.replace(found, refs=None) == msgspec.structs.replace(expected, refs=None)
+    return type(found) is type(expected) and msgspec.structs.replace(found, refs=None) == msgspec.structs.replace(
+        expected, refs=None
     )

@@ -42,15 +42,21 @@ class Packer:
         self._from = sequence + min(_PAUSE, PACK_ROWS) if done else 0
 
 
-def pack_older(backend: Backend, session: str, *, uid: bytes, packed: int) -> bool:
-    """Pack the oldest checkpoints that are not packed; False if that is to be tried again by the next commit."""
+def pack_older(
+    backend: Backend, session: str, *, uid: bytes, packed: int, rows: int | None = None, merged: int | None = None
+) -> bool:
+    """Pack the oldest checkpoints that are not packed; False if that is to be tried again by the next commit.
+
+    `rows` at a time, with `merged` short segments before them.
+    """
     mark = id(backend), session
     with _lock:
         if mark in _at_work:
             return True
         _at_work.add(mark)
     try:
-        packing = _plan(backend, session, uid=uid, packed=packed)
+        most = PACK_ROWS if rows is None else rows, MERGED if merged is None else merged
+        packing = _plan(backend, session, uid, packed, *most)
         return packing is None or bool(backend.write(packing.ask, pack(packing)).answer)
     except CorruptionError:
         return True  # what is damaged stays where it is: `verify` finds it there
@@ -61,33 +67,33 @@ def pack_older(backend: Backend, session: str, *, uid: bytes, packed: int) -> bo
             _at_work.discard(mark)
 
 
-def _plan(backend: Backend, session: str, *, uid: bytes, packed: int) -> Packing | None:
-    page = backend.scan(session, Kind.CHECKPOINT, after=packed, limit=PACK_ROWS)
+def _plan(backend: Backend, session: str, uid: bytes, packed: int, most: int, merges: int) -> Packing | None:
+    page = backend.scan(session, Kind.CHECKPOINT, after=packed, limit=most)
     rows = [row for row in page if isinstance(row, CheckpointRow)]
     if not rows or len(rows) < len(page):
         return None
-    merged = _short(backend, session, uid, packed, sum(map(weigh_entry, rows)))
+    weight = sum(map(weigh_entry, rows))
+    merged = _short(backend, session, uid, packed, weight, merges) if packed and merges else []
     found = [row for segment in merged for row in segment.rows(delta=True, refs=True)]
     older = [row for row in found if isinstance(row, CheckpointRow)]
     if len(older) < len(found):
         return None
     known = with_refs(backend, rows)
-    most = MAX_ENTRIES if merged else PACK_ROWS
-    segments = [pack_segment(portion, uid=uid) for portion in portions([*older, *known], most=most)]
+    segments = [pack_segment(portion, uid=uid) for portion in portions([*older, *known])]
     kept = tuple([segment.kept for segment in merged])
     return Packing(session, uid, packed, tuple(rows), kept, tuple(segments))
 
 
-def _short(backend: Backend, session: str, uid: bytes, packed: int, weight: int) -> list[Segment]:
-    """The segments before these rows that are to be merged with them: three short ones, or fewer that fill one up."""
+def _short(backend: Backend, session: str, uid: bytes, packed: int, weight: int, most: int) -> list[Segment]:
+    """The segments before these rows that are to be merged with them: `most` short ones, or fewer that fill one up."""
     found: list[Segment] = []
-    for row in backend.scan(session, Kind.SEGMENT, before=packed + 1, limit=MERGED) if packed else ():
+    for row in backend.scan(session, Kind.SEGMENT, before=packed + 1, limit=most):
         segment = open_segment(row, uid=uid) if isinstance(row, SegmentRow) else None
         if segment is None or len(segment) > MAX_ENTRIES - PACK_ROWS or segment.size_bytes > MAX_BYTES // 2:
             break
         found.insert(0, segment)
         weight += segment.size_bytes
-    return found if len(found) == MERGED or weight > MAX_BYTES else []
+    return found if len(found) == most or weight > MAX_BYTES else []
 
 
 def with_refs(backend: Backend, rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:

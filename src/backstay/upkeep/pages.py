@@ -29,7 +29,7 @@ def pages(
         if not page:
             return
         yield page
-        after = row_key(page[-1])
+        after = page[-1].last if isinstance(page[-1], SegmentRow) else row_key(page[-1])
         limit = _next_limit(limit, page)
 
 

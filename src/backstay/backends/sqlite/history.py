@@ -98,7 +98,10 @@ def _both(connection: Connection, line: Line, first: int, last: int, limit: int,
     if down:
         if last > edge + 1:
             found = _checkpoints(connection, line, "DESC", (low, high, limit))
-            if len(found) >= limit or sum([len(row.delta) for row in found if isinstance(row, CheckpointRow)]) > schema.PAGE_BYTES:
+            if (
+                len(found) >= limit
+                or sum([len(row.delta) for row in found if isinstance(row, CheckpointRow)]) > schema.PAGE_BYTES
+            ):
                 return found
         found += _packed(connection, line, first, min(last, edge + 1), limit - len(found), down=True)[0]
         if not found:

@@ -471,7 +471,9 @@ def _straight(connection: Connection, line: Line, at: int) -> tuple[list[Checkpo
         rows = open_checkpoints(columns, uid=line.row.uid)
         start = rows[0] if rows else None
         if start is None or type(start) is CheckpointRow and not start.keyframe:
-            older = packed.line(connection, line.sid, line.row.uid, at if start is None else start.parent or 0, delta=True)
+            older = packed.line(
+                connection, line.sid, line.row.uid, at if start is None else start.parent or 0, delta=True
+            )
             rows = [*older[::-1], *rows]
             oldest = older[-1] if older else None
             if not isinstance(oldest, CheckpointRow):
