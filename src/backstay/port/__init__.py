@@ -125,8 +125,9 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     """The decision of a rule: rows to put, keys to drop (a JournalKey: all calls under it), blobs that the rows need.
 
     Puts come before drops. A segment that is put takes the place of the checkpoints' own rows from its first to its
-    last, and of all segments that reach in between. An empty batch writes and syncs nothing. `lazy`: it only renews a lease, so losing it ends
-    that early and no more: it need not be synced and wakes no waiter. `wakes`: a waiter may be waiting for this.
+    last, and of all segments that reach in between. An empty batch writes and syncs nothing. `lazy`: it only renews a
+    lease, so losing it ends that early and no more: it need not be synced and wakes no waiter. `wakes`: a waiter may be
+    waiting for this.
     """
 
     puts: tuple[Row, ...] = ()

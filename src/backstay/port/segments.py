@@ -80,7 +80,7 @@ class _Headers(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class _Shapes(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Of each delta its seal, what follows that up to its values, and how long these are; `refs` by place, in one piece.
+    """Of each delta its seal, what follows that up to its values, and how long these are; `refs` are by place.
 
     A delta that is not such a record (it was cut into blobs, or is none) stands among the values as it was: `odd`.
     """
@@ -122,7 +122,7 @@ def portions(rows: Iterable[CheckpointRow], *, most: int = MAX_ENTRIES) -> Itera
 
 
 def pack_segment(rows: Sequence[CheckpointRow], *, uid: bytes) -> SegmentRow:
-    """Rows by rising sequence as a segment. `refs` must be known of each; CorruptionError if they are no rows of ours."""
+    """Rows by rising sequence as a segment; CorruptionError if they are no rows of ours. `refs` of each is known."""
     first, last = rows[0].sequence, rows[-1].sequence
     refs = dict.fromkeys([ref for row in rows for ref in row.refs or ()])
     frames = (_pack_headers(rows, uid), _encode([row.fields for row in rows]), *_pack_deltas(rows))
@@ -444,9 +444,9 @@ class Segment:
                 return fields
         elif frame == SHAPES:
             shapes = _shapes(data)
-            if [len(shapes.seals), len(shapes.heads), len(shapes.sizes)] == [SEAL_BYTES * count, count, count]:
-                if all([size >= 0 for size in shapes.sizes]) and sum(shapes.sizes) <= self._limit:
-                    return shapes
+            fits = [len(shapes.seals), len(shapes.heads), len(shapes.sizes)] == [SEAL_BYTES * count, count, count]
+            if fits and min(shapes.sizes) >= 0 and sum(shapes.sizes) <= self._limit:
+                return shapes
         else:
             headers = _headers(data)
             lengths = [len(headers.tails), len(headers.states), len(headers.digests), len(headers.sizes)]
@@ -484,9 +484,8 @@ def open_segment(kept: SegmentRow, *, uid: bytes) -> Segment:
     """A segment as it was kept. Nothing is raised: what is damaged shows in the rows."""
     key = uid, kept.first
     known = _recent.get(key)
-    if known is not None and (known.kept.body, known.kept.links) == (kept.body, kept.links):
-        if (known.kept.last, known.kept.needs) == (kept.last, kept.needs):
-            return known
+    if known is not None and msgspec.structs.replace(known.kept, refs=kept.refs) == kept:
+        return known
     opened = Segment(kept, uid)
     with _recent_lock:
         _recent.pop(key, None)

@@ -46,7 +46,7 @@ def pack(packing: Packing) -> Decide:
         segments = [is_same(view.segments.get(segment.first), segment) for segment in packing.merged]
         if not all(rows) or not all(segments):
             return Batch(answer=False)
-        # Not `touched`: a listing shows nothing of it, and whoever looks whether a session was written to need not know.
+        # Not `touched`: no listing shows it, and a process that looks for writes to this session need not notice.
         packed = msgspec.structs.replace(line, packed=packing.rows[-1].sequence)
         return Batch((packed, *packing.segments), answer=True)
 

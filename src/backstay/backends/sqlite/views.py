@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apsw
 
 from backstay.backends.sqlite import journals, packed, schema
 from backstay.backends.sqlite.connections import Connection, is_damage
-from backstay.backends.sqlite.schema import SEQUENCE_BITS, key_of, sequence_in
+from backstay.backends.sqlite.schema import key_of, sequence_in
 from backstay.errors import CorruptionError
 from backstay.hints import REPAIR, RUN_VERIFY
 from backstay.ids import MAX_SEQUENCE, sequence_of
 from backstay.model import counted
-from backstay.port import (
-    Ask,
-    CallRow,
-    CheckpointRow,
-    Kind,
-    LaneRow,
-    Records,
-    SessionRow,
-    TagRow,
-    Unreadable,
-    View,
-    live_lanes,
-)
+from backstay.port import Ask, CallRow, CheckpointRow, LaneRow, SessionRow, TagRow, Unreadable, View, live_lanes
 from backstay.port.lease import clock_ns
-from backstay.port.row_codec import marks_of, open_checkpoint, open_checkpoints, open_name, open_session
+from backstay.port.row_codec import marks_of, open_checkpoint, open_name, open_session
 
 # A session's line and one of its names in one go: what most writes look at.
 _LINE = (
@@ -59,14 +47,7 @@ _BY_VALUE = "SELECT at FROM lookup WHERE what = ? AND value = ? AND sid = ? ORDE
 _BY_START = "SELECT value, at FROM lookup WHERE what = ? AND value >= ? AND value < ? AND sid = ?"
 
 _DOWN = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC"
-_KEYFRAME = "SELECT body FROM keyframes WHERE key = ?"
-_REFS = "SELECT number, digest FROM refs WHERE sid = ? AND kind = ? AND number BETWEEN ? AND ?"
 _BLOB = "SELECT digest, data FROM blobs WHERE digest = ?"
-_LAST_KEYFRAME = "SELECT key, body FROM keyframes WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC LIMIT 1"
-_ONE_KEYFRAME = "SELECT key, body FROM keyframes WHERE key = ?"
-_UP = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
-
-_NO_BLOBS: dict[bytes, bytes] = {}
 
 
 class Line(NamedTuple):
@@ -405,122 +386,7 @@ def walk(
             return
 
 
-# a state
-
-
-def state(session: str, ref: str | int, connection: Connection, *, salvage: bool, without: Collection[int]) -> Records:
-    """The rows down to a keyframe, with their blobs."""
-    line = find_line(connection, session, name=ref if isinstance(ref, str) else None)
-    if line is None:
-        return Records(None)
-    lane = line.name if isinstance(line.name, LaneRow) else None
-    at = ref if isinstance(ref, int) else None
-    if isinstance(line.name, TagRow):
-        at = line.name.sequence
-    if lane is not None and lane.head is not None:
-        at = lane.head.sequence
-    if line.name is None and isinstance(ref, str):
-        refuse_miscounted_names(connection, line)
-    if at is not None and not salvage and not without:
-        straight = _straight(connection, line, at)
-        if straight is not None:
-            no_blobs = connection.tables.get("refs") is False
-            pieces = _NO_BLOBS if no_blobs else _blobs_of(connection, line, straight[0])
-            return Records(line.row, lane, tuple(straight[0]), straight[1], pieces)
-    rows: list[CheckpointRow | Unreadable] = []
-    keyframe: bytes | None = None
-    for row in () if at is None else walk(connection, line, at, expected=line.name is not None, delta=True):
-        if isinstance(row, Unreadable) and not salvage:
-            raise CorruptionError(f"session {line.row.id!r}: {row.why}", hint="run verify")
-        rows.append(row)
-        keyframe = _keyframe(connection, line, row, salvage=salvage, without=without)
-        if keyframe is not None:
-            break
-    if not rows and isinstance(ref, int):
-        refuse_miscount(connection, line)
-    rows.reverse()
-    return Records(line.row, lane, tuple(rows), keyframe, _blobs_of(connection, line, rows))
-
-
-def _straight(connection: Connection, line: Line, at: int) -> tuple[list[CheckpointRow | Unreadable], bytes] | None:
-    """The rows from a keyframe to a checkpoint, oldest first, where those that are not packed rest on one another.
-
-    That is how most lie, and then they are opened in one go. None if they do not, or anything is amiss: then they are
-    looked for one by one, and what is wrong is said.
-    """
-    low, high, edge = line.sid << SEQUENCE_BITS, line.sid << SEQUENCE_BITS | at, line.row.packed
-    if not 0 < at <= MAX_SEQUENCE:
-        return None
-    older: list[CheckpointRow | Unreadable] = []
-    rows: list[CheckpointRow | Unreadable] = []
-    try:
-        last: Any = connection.execute(_LAST_KEYFRAME, (low, high)).fetchone() if at > edge else None
-        first = low + edge + 1 if last is None else max(last[0], low + edge + 1)
-        found: Any = connection.execute(_UP, (first, high)).fetchall() if at > edge else []
-        if len(found) != max(high - first + 1, 0):
-            return None
-        columns = []
-        sequence = first - low
-        for key, parent, body in found:
-            if key != low + sequence or type(body) is not bytes:
-                return None
-            if parent != sequence - 1 if key != first else not isinstance(parent, int | None):
-                return None
-            columns.append((sequence, parent, body))
-            sequence += 1
-        rows = open_checkpoints(columns, uid=line.row.uid)
-        start = rows[0] if rows else None
-        if start is None or type(start) is CheckpointRow and not start.keyframe:
-            older = packed.line(
-                connection, line.sid, line.row.uid, at if start is None else start.parent or 0, delta=True
-            )
-            rows = [*older[::-1], *rows]
-            oldest = older[-1] if older else None
-            if not isinstance(oldest, CheckpointRow):
-                return None
-            last = connection.execute(_ONE_KEYFRAME, (low | oldest.sequence,)).fetchone()
-    except apsw.Error as error:
-        if not is_damage(error):
-            raise
-        return None
-    for row in rows:
-        if type(row) is not CheckpointRow or row.keyframe is not (row is rows[0]):
-            return None
-    return None if last is None or type(last[1]) is not bytes else (rows, last[1])
-
-
-def _keyframe(
-    connection: Connection, line: Line, row: CheckpointRow | Unreadable, *, salvage: bool, without: Collection[int]
-) -> bytes | None:
-    sequence: Any = row.key if isinstance(row, Unreadable) else row.sequence
-    if sequence in without or (isinstance(row, CheckpointRow) and not row.keyframe):
-        return None
-    try:
-        found: Any = connection.execute(_KEYFRAME, (key_of(line.sid, sequence),)).fetchone()
-    except apsw.Error as error:
-        if not salvage or not is_damage(error):
-            raise
-        return None
-    if found is None and not salvage:
-        message = f"session {line.row.id!r}: the keyframe of checkpoint #{sequence} is missing"
-        raise CorruptionError(message, hint="run verify")
-    return None if found is None else open_body(found[0])
-
-
-def _blobs_of(connection: Connection, line: Line, rows: Sequence[CheckpointRow | Unreadable]) -> dict[bytes, bytes]:
-    """The blobs of rows that are oldest first: the oldest needs those of its keyframe, the others their own."""
-    if not rows or not connection.has("refs"):
-        return {}
-    numbers: list[Any] = [row.key if isinstance(row, Unreadable) else row.sequence for row in rows]
-    oldest, others = numbers[0], {at for at in numbers[1:] if at > line.row.packed}
-    wanted: Any = connection.execute(_REFS, (line.sid, Kind.KEYFRAME, oldest, oldest)).fetchall()
-    for row in rows[1:]:
-        if isinstance(row, CheckpointRow) and row.sequence <= line.row.packed:
-            wanted += [(row.sequence, digest) for digest in row.refs or ()]
-    if others:
-        between: Any = connection.execute(_REFS, (line.sid, Kind.CHECKPOINT, min(others), max(others)))
-        wanted += [(number, digest) for number, digest in between if number in others]
-    return blobs(connection, {digest for _, digest in wanted})
+# blobs
 
 
 def blobs(connection: Connection, digests: Iterable[bytes]) -> dict[bytes, bytes]:

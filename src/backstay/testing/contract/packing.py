@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -21,6 +23,7 @@ from backstay.port import (
     SessionQuery,
     SessionRow,
     Unreadable,
+    View,
 )
 from backstay.port.segments import NOT_READ, open_segment, pack_segment
 from backstay.store.packing import pack_older
@@ -156,9 +159,8 @@ class PackingContract(Hooks):
             assert not went & set(open_segment(row, uid=line_of(packing).uid).sequences)
         packing.tend()
         assert not list(packing.check())
-        kept = self.raw_bytes(packing)
-        for at in went if kept is not None else ():
-            assert secret_of(at).encode() not in kept
+        kept = self.raw_bytes(packing) or b""
+        assert not [at for at in went if secret_of(at).encode() in kept]
         pack(packing, rows=50, merged=3)
         check_states(packing, SESSION, {at: state for at, state in states.items() if at not in went})
 
@@ -206,7 +208,7 @@ def secret_of(at: int) -> str:
 
 
 def branchy(backend: Backend) -> dict[int, Any]:
-    """Twelve checkpoints of two branches, one with a foreign id, whose states say what would be known by their bytes."""
+    """Twelve checkpoints of two branches, one with a foreign id; each state says what no other does."""
     author = Author(backend, keyframe_every=5)
 
     def said(one: Author, at: int, **more: Any) -> CheckpointRow:
@@ -236,37 +238,42 @@ def line_of(backend: Backend) -> SessionRow:
 
 def told(backend: Backend, *, gently: bool = False) -> dict[str, Any]:
     """What each verb says of the checkpoints of a session, wherever they lie; None for a CorruptionError."""
+    read, scan = backend.read, backend.scan
+    acts: dict[str, Callable[[], Any]] = {
+        "foreign": lambda: read(Ask(SESSION, prefix="an id")).foreign,
+        "heads": lambda: _shown(read(Ask(SESSION, names=EVERY, heads=True))),
+    }
+    for at in range(1, 14):
+        acts[f"#{at}"] = lambda at=at: _shown(read(Ask(SESSION, sequences=(at,))))  # type: ignore[misc]
+        acts[f"children of {at}"] = lambda at=at: read(Ask(SESSION, children_of=(at,))).children[at]  # type: ignore[misc]
+        acts[f"line of {at}"] = lambda at=at: _rows(backend.ancestors(SESSION, at, limit=20))  # type: ignore[misc]
+    for limit, at in itertools.product((1, 4, 100), (0, 3, 4, 8, 12, 13)):
+        up = partial(scan, SESSION, Kind.CHECKPOINT, after=at, limit=limit)
+        down = partial(scan, SESSION, Kind.CHECKPOINT, before=at, limit=limit)
+        acts[f"{limit} after {at}"] = lambda up=up: [bare(row) for row in up()]  # type: ignore[misc]
+        acts[f"{limit} before {at}"] = lambda down=down: [bare(row) for row in down()]  # type: ignore[misc]
+    for id_ in ("an id of theirs", "nobody's"):
+        acts[id_] = lambda id_=id_: _shown(read(Ask(SESSION, ids=(id_,))))  # type: ignore[misc]
     found: dict[str, Any] = {}
-
-    def note(name: str, act: Any) -> None:
+    for name, act in acts.items():
         try:
             found[name] = act()
         except CorruptionError:
             if not gently:
                 raise
             found[name] = None
-
-    for at in range(1, 14):
-        note(f"#{at}", lambda at=at: shown(backend.read(Ask(SESSION, sequences=(at,))).checkpoints.get(at)))
-        note(f"children of {at}", lambda at=at: backend.read(Ask(SESSION, children_of=(at,))).children[at])
-        note(f"line of {at}", lambda at=at: [shown(row) for row in backend.ancestors(SESSION, at, limit=20)])
-    for limit, at in itertools.product((1, 4, 100), (0, 3, 4, 8, 12, 13)):
-        up = lambda limit=limit, at=at: [
-            bare(row) for row in backend.scan(SESSION, Kind.CHECKPOINT, after=at, limit=limit)
-        ]  # noqa: E731, E501
-        down = lambda limit=limit, at=at: [
-            bare(row) for row in backend.scan(SESSION, Kind.CHECKPOINT, before=at, limit=limit)
-        ]  # noqa: E731, E501
-        note(f"{limit} after {at}", up)
-        note(f"{limit} before {at}", down)
-    for id_ in ("an id of theirs", "nobody's"):
-        note(id_, lambda id_=id_: [shown(row) for row in backend.read(Ask(SESSION, ids=(id_,))).checkpoints.values()])
-    note("foreign", lambda: backend.read(Ask(SESSION, prefix="an id")).foreign)
-    note(
-        "heads",
-        lambda: {at: shown(row) for at, row in backend.read(Ask(SESSION, names=EVERY, heads=True)).checkpoints.items()},
-    )  # noqa: E501
     return found
+
+
+def _shown(view: View) -> list[CheckpointRow | Unreadable]:
+    return _rows([view.checkpoints[at] for at in sorted(view.checkpoints)])
+
+
+def _rows(rows: Sequence[CheckpointRow | Unreadable]) -> list[CheckpointRow | Unreadable]:
+    """Checkpoints but for their deltas, which come with packed ones only where they are asked for."""
+    return [
+        msgspec.structs.replace(row, delta=b"", refs=None) if isinstance(row, CheckpointRow) else row for row in rows
+    ]
 
 
 def is_told(row: object) -> bool:
@@ -278,8 +285,3 @@ def is_told(row: object) -> bool:
             return True
         return bool(row.delta)  # its seal is for the reader of the state, who opens it
     return isinstance(row, Unreadable)
-
-
-def shown(row: CheckpointRow | Unreadable | None) -> CheckpointRow | Unreadable | None:
-    """A checkpoint but for its delta, which comes with a packed one only where it is asked for."""
-    return msgspec.structs.replace(row, delta=b"", refs=None) if isinstance(row, CheckpointRow) else row
