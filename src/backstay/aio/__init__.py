@@ -28,6 +28,7 @@ from backstay.difference import Diff
 from backstay.errors import InvalidInputError, NotFoundError
 from backstay.face import Session, Store
 from backstay.face.session import Expect
+from backstay.face.watching import POLL_S, ChangeWatch
 from backstay.loops import LoopGuard
 from backstay.model import (
     Branch,
@@ -165,6 +166,20 @@ class AsyncStore:
 
     async def find(self, checkpoint_id: str) -> Checkpoint:
         return await self._threads.run(self._store.find, checkpoint_id)
+
+    async def changes(self) -> int:
+        return await self._threads.run(self._store.changes)
+
+    async def watch(self, session: str | None = None, *, timeout_s: float | None = None) -> AsyncIterator[SessionInfo]:
+        """As in `Store`, from the first step of the loop on. No thread is kept waiting."""
+        watch = await self._threads.run(ChangeWatch, self._store, session, timeout_s)
+        while True:
+            for info in await self._threads.run(watch.look):
+                yield info
+            left_s = watch.left_s()
+            if left_s <= 0:
+                return
+            await asyncio.sleep(min(left_s, POLL_S))
 
     async def delete(self, session_id: str) -> int:
         return await self._threads.run(self._store.delete, session_id)

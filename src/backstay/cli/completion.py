@@ -1,4 +1,4 @@
-"""`backstay completion`: what a shell needs to complete commands, options, sessions and refs."""
+"""`backstay completion`: the script with which a shell completes commands, options, sessions and refs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from backstay.cli.command import Command, json_option
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @json_option
 def command(shell: str, *, as_json: bool) -> None:
-    """Print what SHELL needs to complete commands, options, sessions and refs.
+    """Print the script with which SHELL completes commands, options, sessions and refs.
 
     \b
     bash  echo 'eval "$(backstay completion bash)"' >> ~/.bashrc

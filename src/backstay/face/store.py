@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from backstay.errors import ClosedError, InvalidInputError
 from backstay.face.session import Session
+from backstay.face.watching import ChangeWatch
 from backstay.model import (
     Checkpoint,
     ImportReport,
@@ -21,7 +22,7 @@ from backstay.model import (
 )
 from backstay.names import check_name
 from backstay.port import Backend, LaneQuery, SessionQuery
-from backstay.port.rows import ENTERED
+from backstay.port.rows import DOUBTFUL, ENTERED
 from backstay.retention import Retention
 from backstay.store.events import EVENTS, Events
 from backstay.store.fields import to_info
@@ -120,12 +121,15 @@ class Store:
         )
 
     def crashed(self) -> list[SessionInfo]:
-        """Sessions where a run was entered and never properly left, and no living process holds its lease."""
+        """Sessions that need a decision or another run: a run crashed there, or left calls in doubt, or they came so.
+
+        A run crashed that was entered and never properly left, and whose lease no living process holds.
+        """
         self.refuse_closed()
         return list(self._crashed().values())
 
     def _crashed(self) -> dict[str, SessionInfo]:
-        found = self.backend.lanes(LaneQuery(ENTERED))
+        found = self.backend.lanes(LaneQuery(ENTERED | DOUBTFUL))
         return {
             one.session.id: to_info(one.session, crashed=True)
             for one in found
@@ -139,6 +143,19 @@ class Store:
 
         session, row = find_checkpoint(self.backend, checkpoint_id)
         return History(self.backend, self._events, SessionId(session), agent=None).checkpoint(row)
+
+    def changes(self) -> int:
+        """A number that is another once any process has written to the store. Compare it with this Store's own only."""
+        self.refuse_closed()
+        return self.backend.changes()
+
+    def watch(self, session: str | None = None, *, timeout_s: float | None = None) -> Iterator[SessionInfo]:
+        """Sessions as any process writes to them, from now on, within 0.3 s; for `timeout_s`, or without an end.
+
+        A session that was written several times between two looks comes once. One that is deleted does not come, and
+        neither does a call of a run before its next checkpoint.
+        """
+        return ChangeWatch(self, session, timeout_s).infos()
 
     def delete(self, session_id: str) -> int:
         """Delete a whole session; nothing of it is left behind. How many checkpoints went."""

@@ -18,7 +18,15 @@ import msgspec
 
 from backstay.codec import Root, decode, encode_stored
 from backstay.delta import Known, advance, know
-from backstay.errors import BackstayError, ClosedError, ConflictError, FencedError, InDoubtError, InvalidInputError
+from backstay.errors import (
+    BackstayError,
+    ClosedError,
+    ConflictError,
+    FencedError,
+    InDoubtError,
+    InvalidInputError,
+    MismatchError,
+)
 from backstay.hints import DECIDE_CALLS, Hint
 from backstay.loops import text_of
 from backstay.model import Call, StateDict
@@ -259,7 +267,7 @@ class LiveJournal:
     def _refuse_doubtful(self, name: str, digest: bytes, kind: str) -> None:
         for call in self._journal.doubtful() if kind == "tool" else ():
             if (call.name, call.args_digest) == (name, digest):
-                raise doubt(call)
+                raise doubt(call, self.lease.session)
 
     def _begun(self, call: CallRow) -> CallRow:
         """A recorded call that this run makes again."""
@@ -291,7 +299,7 @@ class LiveJournal:
 
     def _decide(self, call: CallRow, slot: Slot, on_doubt: OnDoubt) -> Calling | None:
         if on_doubt == "ask":
-            raise doubt(call)
+            raise doubt(call, self.lease.session)
         calling = Calling(self, call, slot, call.at)
         self._journal.start(slot, call.id)  # so that the lease is kept while a function finds out
         try:

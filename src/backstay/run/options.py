@@ -139,7 +139,7 @@ def changed(call: CallRow, kind: str, digest: bytes, args: bytes | None, parts: 
     return MismatchError(message, hint=hint)
 
 
-def doubt(call: CallRow) -> InDoubtError:
+def doubt(call: CallRow, session: str) -> InDoubtError:
     """The error for a call in doubt."""
     message = f"it is not known whether {shown(call)} happened: it was in flight when its run ended"
     hint = Hint(
@@ -147,4 +147,4 @@ def doubt(call: CallRow) -> InDoubtError:
         "on_doubt= decides beforehand",
         f"find out, then `backstay recover SESSION --call {call.id}` with --retry, --skip, --result or --mark-failed",
     )
-    return InDoubtError(message, hint=hint)
+    return InDoubtError(message, hint=hint, call_id=call.id, session_id=session)

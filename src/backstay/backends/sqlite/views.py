@@ -17,7 +17,7 @@ from backstay.ids import MAX_SEQUENCE, sequence_of
 from backstay.model import counted
 from backstay.port import Ask, CallRow, CheckpointRow, LaneRow, SessionRow, TagRow, Unreadable, View, live_lanes
 from backstay.port.lease import clock_ns
-from backstay.port.row_codec import marks_of, open_checkpoint, open_name, open_session
+from backstay.port.row_codec import known_rows, marks_of, open_checkpoint, open_name, open_session
 
 # A session's line and one of its names in one go: what most writes look at.
 _LINE = (
@@ -141,12 +141,16 @@ def find_line(connection: Connection, id_: str, *, hidden: bool = False, name: s
     sid, touched, body, marks, named = found
     if body is None:
         raise CorruptionError(f"the line of session {id_!r} is missing", hint="run verify")
-    row = open_session(body if type(body) is bytes else open_body(body), id_=id_, hidden=hidden)
+    row = known_rows.get((body, id_))
+    if row is None or row.hidden is not hidden:
+        row = open_session(body if type(body) is bytes else open_body(body), id_=id_, hidden=hidden)
     if row.touched != touched:
         raise CorruptionError(f"the line of session {id_!r} does not agree with its index", hint="run verify")
     if named is None or name is None:
         return Line(sid, row)
-    found_name = open_name(named if type(named) is bytes else open_body(named), uid=row.uid, name=name)
+    found_name = known_rows.get((named, row.uid, name))
+    if found_name is None:
+        found_name = open_name(named if type(named) is bytes else open_body(named), uid=row.uid, name=name)
     if marks != marks_of(found_name):
         raise _marks_disagree(name)
     return Line(sid, row, found_name, marks)
