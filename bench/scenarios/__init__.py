@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-from bench.scenarios import append, files, graph, growth, reads, runs, sharing, shell, threads, upkeep
+from bench.scenarios import append, files, graph, growth, reads, runs, sharing, shell, space, threads, upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +33,7 @@ def _on_postgres(name: str) -> Callable[[Settings], list[Figure]]:
 SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "append": append.append,
     "peer": append.against_peer,
+    "space": space.space,
     "window": growth.window,
     "compaction": growth.compaction,
     "nested": growth.nested,

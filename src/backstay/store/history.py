@@ -33,9 +33,9 @@ from backstay.rules import refusals
 from backstay.rules.commit import Commit, Totals, commit
 from backstay.rules.refusals import Lease
 from backstay.sealing import pack_blob, seal_keyframe, spill, spill_delta, spilled
+from backstay.store import packing
 from backstay.store.events import Events
 from backstay.store.fields import Fields, Given, check_state, encode_fields, make_fields, read_fields, to_checkpoint
-from backstay.store.packing import Packer
 from backstay.store.reading import Loaded, load
 from backstay.store.refs import Ref, Refs
 
@@ -67,7 +67,7 @@ class History:
         self.looks = Looks()
         self._tips: dict[str, Tip] = {}
         self._uid: bytes | None = None
-        self._packer = Packer(backend, id_)
+        self._packer = packing.Packer(backend, id_)
 
     # reading
 
@@ -230,7 +230,9 @@ class History:
             look(view)
         tip = self._tips[branch] = plan.tip(row)
         self.looks.moved(branch, row.id)
-        self._packer.committed(row.sequence, view.session)
+        before = view.session
+        if before is not None and row.sequence - before.packed >= packing.PACK_ROWS:
+            self._packer.committed(row.sequence, before)
         made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields)
         if self.events.listeners["checkpoint"]:
             self.events.emit("checkpoint", made)

@@ -34,9 +34,9 @@ class Packer:
         self._session = session
         self._from = 0
 
-    def committed(self, sequence: int, before: SessionRow | None) -> None:
-        """A checkpoint was committed; `before` is the session's line as it was before that."""
-        if before is None or sequence - before.packed < PACK_ROWS or sequence < self._from or not self._backend.packs:
+    def committed(self, sequence: int, before: SessionRow) -> None:
+        """A checkpoint was committed, and many are not packed; `before` is the session's line as it was before that."""
+        if sequence < self._from or not self._backend.packs:
             return
         done = pack_older(self._backend, self._session, uid=before.uid, packed=before.packed)
         self._from = sequence + min(_PAUSE, PACK_ROWS) if done else 0

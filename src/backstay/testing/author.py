@@ -269,7 +269,7 @@ def next_turn(state: StateDict, number: int) -> StateDict:
     question = {"role": "user", "content": f"question {number}: " + "and why is that so? " * (number % 5 + 2)}
     answer: dict[str, Any] = {"role": "assistant", "content": f"answer {number}: because " + "it is so, " * 8}
     if number % 7 == 3:
-        answer["image"] = bytes([number % 3]) * 5_000
+        answer["image"] = bytes([number % 3]) * 9_000
     notes = f"{state.get('notes', '')} Turn {number} was noted."
     return {**state, "messages": [*messages, question, answer], "notes": notes, "turn": number}
 

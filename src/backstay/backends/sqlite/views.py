@@ -17,7 +17,7 @@ from backstay.ids import MAX_SEQUENCE, sequence_of
 from backstay.model import counted
 from backstay.port import Ask, CallRow, CheckpointRow, LaneRow, SessionRow, TagRow, Unreadable, View, live_lanes
 from backstay.port.lease import clock_ns
-from backstay.port.row_codec import known_rows, marks_of, open_checkpoint, open_name, open_session
+from backstay.port.row_codec import known_rows, marks_of, open_checkpoint, open_checkpoints, open_name, open_session
 
 # A session's line and one of its names in one go: what most writes look at.
 _LINE = (
@@ -46,6 +46,7 @@ _PARENT = "SELECT parent FROM checkpoints WHERE key = ?"
 _BY_VALUE = "SELECT at FROM lookup WHERE what = ? AND value = ? AND sid = ? ORDER BY at"
 _BY_START = "SELECT value, at FROM lookup WHERE what = ? AND value >= ? AND value < ? AND sid = ?"
 
+_MANY = 8
 _DOWN = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC"
 _BLOB = "SELECT digest, data FROM blobs WHERE digest = ?"
 
@@ -284,8 +285,7 @@ def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View, wante
     found: dict[int, CheckpointRow | Unreadable] = {}
     foreign: dict[str, int] = {}
     missing = False
-    for sequence in wanted:
-        row = find_checkpoint(connection, line, sequence)
+    for sequence, row in _wanted(connection, line, list(wanted)):
         if row is not None:
             found[sequence] = row
         missing |= row is None and sequence <= line.row.sequence
@@ -306,6 +306,28 @@ def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View, wante
     if missing:
         refuse_miscount(connection, line)
     view.checkpoints, view.foreign = found, foreign
+
+
+def _wanted(
+    connection: Connection, line: Line, wanted: list[int]
+) -> Iterator[tuple[int, CheckpointRow | Unreadable | None]]:
+    """Checkpoints by sequence; where many lie side by side, as those that are packed together do, in one go."""
+    first, last = (min(wanted), max(wanted)) if len(wanted) >= _MANY else (0, 0)
+    if line.row.packed < first and last - first < 2 * len(wanted):
+        try:
+            rows: Any = connection.execute(_DOWN, (key_of(line.sid, first), key_of(line.sid, last))).fetchall()
+        except apsw.Error as error:
+            if not is_damage(error):
+                raise
+        else:
+            columns = [(sequence_in(key), parent, body) for key, parent, body in rows]
+            if all([type(body) is bytes and isinstance(parent, int | None) for _, parent, body in columns]):
+                opened = open_checkpoints(columns, uid=line.row.uid)
+                there = dict(zip([column[0] for column in columns], opened, strict=True))
+                yield from [(sequence, there.get(sequence)) for sequence in wanted]
+                return
+    for sequence in wanted:
+        yield sequence, find_checkpoint(connection, line, sequence)
 
 
 def _foreign(connection: Connection, line: Line, id_: str, sequence: int) -> CheckpointRow | Unreadable:

@@ -16,8 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from backstay.errors import AlreadyExistsError, ConflictError, InDoubtError, InvalidInputError, NotFoundError
 from backstay.face import Session, Store
 from backstay.model import Checkpoint, StateDict
-from backstay.port import Ask
-from backstay.store.packing import pack_older
 from backstay.testing.exact import exactly_equal
 from backstay.testing.growth import CHANGES, Change, apply
 
@@ -224,14 +222,6 @@ class Histories(RuleBasedStateMachine):
             apply(("append", [{"role": "user", "content": f"message {at} of a long conversation, " * 2}], None), state)
             made = self._session(SESSIONS[0]).commit(state, branch=branch)
             history.add(branch, made, state)
-
-    @rule(rows=st.sampled_from([1, 2, 5, 32]), merged=st.integers(0, 3))
-    def pack(self, rows: int, merged: int) -> None:
-        """Older checkpoints are packed, as a commit does that finds many: nothing that is said of them may change."""
-        line = self.store.backend.read(Ask(SESSIONS[0])).session
-        if line is not None and self.store.backend.packs:
-            uid, packed = line.uid, line.packed
-            assert pack_older(self.store.backend, SESSIONS[0], uid=uid, packed=packed, rows=rows, merged=merged)
 
     @precondition(lambda self: self._branches())
     @rule(on=_picks, changes=_changes)
