@@ -25,7 +25,7 @@ from backstay import opening
 from backstay.aio.run import AsyncCalling, AsyncRun, recover
 from backstay.aio.threads import InOrder, Threads
 from backstay.difference import Diff
-from backstay.errors import InvalidInputError, NotFoundError
+from backstay.errors import InvalidInputError
 from backstay.face import Session, Store
 from backstay.face.session import Expect
 from backstay.face.watching import POLL_S, ChangeWatch
@@ -46,6 +46,7 @@ from backstay.model import (
     StoreStats,
     Usage,
     VerifyReport,
+    Wait,
 )
 from backstay.retention import Retention
 from backstay.run.deciding import UNDECIDED
@@ -163,6 +164,9 @@ class AsyncStore:
 
     async def crashed(self) -> list[SessionInfo]:
         return await self._threads.run(self._store.crashed)
+
+    async def waiting(self, agent: str | None = None) -> list[Wait]:
+        return await self._threads.run(self._store.waiting, agent)
 
     async def find(self, checkpoint_id: str) -> Checkpoint:
         return await self._threads.run(self._store.find, checkpoint_id)
@@ -319,14 +323,17 @@ class AsyncSession:
         )
 
     @contextlib.asynccontextmanager
-    async def edit(self, branch: str = "main") -> AsyncIterator[State]:
-        """Load, change, commit: `async with session.edit() as state:`."""
+    async def edit(self, branch: str = "main", *, wait_s: float = 30.0) -> AsyncIterator[State]:
+        """Load, change, commit: `async with session.edit() as state:`. Edits of a branch take turns."""
+        edit = self._session.begin_edit(branch, wait_s)
         try:
-            state = await self.load(branch)
-        except NotFoundError:
-            state = State({})
-        yield state
-        await self.commit(state, branch=branch)
+            while not await self._turns.finish(edit.try_begin):  # noqa: ASYNC110 - another process may have it
+                await asyncio.sleep(edit.pause_s())
+            yield edit.state
+        except BaseException:
+            await self._turns.finish(edit.give_up)
+            raise
+        await self._turns.finish(edit.finish)
 
     async def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:
         return await self._turns.run(self._session.restore, ref, branch=branch)
@@ -424,6 +431,20 @@ class AsyncSession:
         failed: str | None = None,
     ) -> None:
         await self._turns.run(self._session.resolve, call_id, decision, result=result, failed=failed)
+
+    async def waiting(self, branch: str = "main") -> list[Wait]:
+        return await self._turns.run(self._session.waiting, branch)
+
+    async def answer(
+        self, name: str, value: Any, *, branch: str = "main", by: str | None = None, args: dict[str, Any] | None = None
+    ) -> None:
+        await self._turns.run(self._session.answer, name, value, branch=branch, by=by, args=args)
+
+    async def reject(self, name: str, reason: str, *, branch: str = "main", by: str | None = None) -> None:
+        await self._turns.run(self._session.reject, name, reason, branch=branch, by=by)
+
+    async def send(self, name: str, value: Any, *, branch: str = "main") -> None:
+        await self._turns.run(self._session.send, name, value, branch=branch)
 
     async def cancel(self, branch: str = "main", *, reason: str) -> bool:
         return await self._turns.run(self._session.cancel, branch, reason=reason)

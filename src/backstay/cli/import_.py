@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.face import Store
     from backstay.model import ImportReport
+
+
+_SQLITE = b"SQLite format 3\0"
 
 
 class _Wish(NamedTuple):
@@ -55,11 +59,12 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Import the sessions of PATH: an export of Backstay, or files of ccswarm, ares, continuum or smooth.
+    """Import the sessions of PATH: an export of Backstay, transcripts, lists of messages, or another system's files.
 
-    The files show which SYSTEM it is; SYSTEM alone imports from the folder where that keeps its sessions. Everything is
-    verified first. Damaged files of another system are listed and the rest is imported; a second import adds only what
-    is new there. The exit code is 1 if something was not taken.
+    SYSTEM is one of claude-code, codex, messages, ccswarm, ares, continuum and smooth. The files show which SYSTEM it
+    is; SYSTEM alone imports from the folder where that keeps its sessions. Everything is verified first. Damaged files
+    of another system are listed and the rest is imported; a second import adds only what is new there. The exit code is
+    1 if something was not taken.
     """
     from backstay.cli.screen import Screen
 
@@ -126,6 +131,7 @@ def _import(store: Store, system: str | None, place: Path, wish: _Wish) -> dict[
     """Import from one place; what came of it."""
     with Bar("import") as bar:
         if system is None and not _is_foreign(place):
+            _refuse_store(place)
             how = wish.on_exists or "refuse"
             ours = store.import_(place, rename=wish.rename, on_exists=how, dry_run=wish.dry_run, progress=bar)
             return _of_ours(ours)
@@ -191,6 +197,17 @@ def _tell(screen: Screen, shape: dict[str, Any]) -> None:
     lines += [f"note: {each['where']}: {each['why']}" for each in shape["notes"]]
     for line in lines:
         screen.text(line)
+
+
+def _refuse_store(place: Path) -> None:
+    """InvalidInputError for a store, which is opened and not imported."""
+    from backstay import opening
+    from backstay.cli.restore import quoted
+
+    with contextlib.suppress(OSError), place.open("rb") as file:
+        if file.read(len(_SQLITE)) == _SQLITE and not opening.is_export(str(place)):
+            hint = f"`backstay export FILE --store {quoted(str(place))}` makes an export of it"
+            raise backstay.InvalidInputError(f"{place} is a store and no export", hint=hint)
 
 
 def _is_foreign(path: Path) -> bool:
