@@ -274,6 +274,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None = None
     by: str | None = None
     edited: Any = None
+    partial: Any = None
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -106,7 +107,7 @@ def _places(what: tuple[str, ...]) -> tuple[str | None, list[Path]]:
         meant = alike(named, [*systems, *also])
         rest = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(systems)}"
         raise click.UsageError(f"{what[0]!r} is no system; {rest}")
-    path = Path(what[-1]).expanduser()
+    path = Path(os.path.expanduser(what[-1]))  # noqa: PTH111 - Path.expanduser raises where there is no such home
     if len(what) > 1 or path.exists() or named not in systems:
         if not path.exists():
             raise backstay.NotFoundError(f"there is no file or folder {what[-1]!r}", hint=_advice(what[-1]))

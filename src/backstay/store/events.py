@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from backstay.errors import InvalidInputError
 
-EventName = Literal["checkpoint", "call", "in_doubt", "fenced", "crash_loop", "waiting", "answered"]
+EventName = Literal["checkpoint", "call", "in_doubt", "fenced", "crash_loop", "waiting", "answered", "overtaken"]
 EVENTS: tuple[EventName, ...] = get_args(EventName)
 
 

@@ -354,6 +354,7 @@ def _to_call(row: CallRow, status: str | None, result: Any) -> Call:
         ended_at=None if row.ended_us is None else to_datetime(row.ended_us),
         parent=row.parent,
         by=None if row.wait is None else row.wait.by,
+        partial=None if row.partial is None else decode(open_value(row.partial)),
         edited=None if row.wait is None or row.wait.args is None else decode(open_value(row.wait.args)),
     )
 
