@@ -20,7 +20,7 @@ TWINS: list[tuple[type, type]] = [
 BETWEEN_ROOMS = {"refuse_closed", "begin_edit", "begin", "enclosed", "end_with", "enter", "leave"}
 
 # What does no I/O has nothing to await.
-PLAIN = {"session", "on", "run", "calling", "append", "use", "halt", "fail", "pause", "Run.cancel"}
+PLAIN = {"session", "on", "run", "calling", "Run.append", "use", "halt", "fail", "pause", "Run.cancel"}
 
 RENAMED = {
     "Session": "AsyncSession",

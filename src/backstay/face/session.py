@@ -9,6 +9,7 @@ from itertools import repeat
 from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
 
+from backstay.codec import settle
 from backstay.digest import state_digest
 from backstay.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
 from backstay.face.editing import Edit
@@ -36,10 +37,10 @@ from backstay.rules import branches, refusals
 from backstay.run import Run, deciding
 from backstay.run.deciding import UNDECIDED
 from backstay.store import overview
+from backstay.store.appending import Appended
 from backstay.store.events import Events
 from backstay.store.fields import Given, check_given, check_text, read_fields
-from backstay.store.history import RACES, History
-from backstay.store.looks import Place
+from backstay.store.history import RACES, History, Place
 from backstay.store.recent import RecentHeads
 from backstay.store.refs import Ref, readable
 from backstay.strategy import ALWAYS, Strategy
@@ -134,6 +135,45 @@ class Session:
         if isinstance(state, State) and state.at is not None and state.at[:2] == (self.id, branch):
             return state.at[2]
         return self._history.looks.expected(branch)
+
+    def append(
+        self,
+        items: Any,
+        *,
+        part: str = "messages",
+        unique: str | None = None,
+        branch: str = "main",
+        step: int | None = None,
+        label: str | None = None,
+        trigger: str = "manual",
+        status: Status | Outcome | str | None = None,
+        usage: Usage | dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+        resume_hint: str | None = None,
+        summary: str | None = None,
+    ) -> Checkpoint:
+        """Put items behind a list of the state, on whatever head the branch has; tried again when it is overtaken.
+
+        A list is several items, anything else is one. Nothing else of the state is compared, so this costs what is new.
+        With `unique`, an item whose value at that key an item of the list already has is left out; where nothing is
+        left, nothing is written and you get the head. A branch without a state begins with this list.
+        """
+        check_name(branch, "a branch name")
+        check_text(part, "part", required=True)
+        check_text(unique, "unique")
+        given = check_given(
+            step=step,
+            label=label,
+            trigger=trigger,
+            status=status,
+            usage=usage,
+            metadata=metadata,
+            resume_hint=resume_hint,
+            summary=summary,
+        )
+        several = items if isinstance(items, list) else [items]
+        settled = [settle(item, (part, at)) for at, item in enumerate(several)]
+        return self._history.append(branch, Appended(part, settled, unique), given)
 
     @contextlib.contextmanager
     def edit(self, branch: str = "main", *, wait_s: float = 30.0) -> Iterator[State]:
