@@ -42,8 +42,11 @@ GROUPS = {
         "undo": "Take back the last restore or undo.",
         "delete": "Delete a session, a branch or one checkpoint.",
     },
-    "After a crash": {
+    "After a crash, and while it waits": {
         "recover": "List crashed runs and calls in doubt; decide them.",
+        "waiting": "List what waits: for people, times, messages.",
+        "answer": "Say yes, no or a value to what a session waits for.",
+        "send": "Send a message to a session.",
         "cancel": "Stop the run of a session, wherever it runs.",
     },
     "Upkeep": {
@@ -147,7 +150,8 @@ def commands(ctx: click.Context, url: str | None) -> None:
 
     \b
     SESSION is an id or a unique start of one. REF is a branch (main), a tag, a
-    checkpoint id or a start of one, and with ~N the Nth checkpoint before it.
+    checkpoint id or a start of one; REF~2 is two checkpoints before it, REF^2
+    two steps back in the story, behind what restores took back.
     """
     if url is not None:
         before = os.environ.get(STORE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -59,11 +60,12 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Import the sessions of PATH: an export of Backstay, or files of ccswarm, ares, continuum or smooth.
+    """Import the sessions of PATH: an export of Backstay, transcripts, lists of messages, or another system's files.
 
-    The files show which SYSTEM it is; SYSTEM alone imports from the folder where that keeps its sessions. Everything is
-    verified first. Damaged files of another system are listed and the rest is imported; a second import adds only what
-    is new there. The exit code is 1 if something was not taken.
+    SYSTEM is one of claude-code, codex, messages, ccswarm, ares, continuum and smooth. The files show which SYSTEM it
+    is; SYSTEM alone imports from the folder where that keeps its sessions. Everything is verified first. Damaged files
+    of another system are listed and the rest is imported; a second import adds only what is new there. The exit code is
+    1 if something was not taken.
     """
     from backstay.cli.screen import Screen
 
@@ -105,7 +107,7 @@ def _places(what: tuple[str, ...]) -> tuple[str | None, list[Path]]:
         meant = alike(named, [*systems, *also])
         rest = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(systems)}"
         raise click.UsageError(f"{what[0]!r} is no system; {rest}")
-    path = Path(what[-1]).expanduser()
+    path = Path(os.path.expanduser(what[-1]))  # noqa: PTH111 - Path.expanduser raises where there is no such home
     if len(what) > 1 or path.exists() or named not in systems:
         if not path.exists():
             raise backstay.NotFoundError(f"there is no file or folder {what[-1]!r}", hint=_advice(what[-1]))

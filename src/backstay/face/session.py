@@ -29,12 +29,13 @@ from backstay.model import (
     StateDict,
     Status,
     Usage,
+    Wait,
 )
 from backstay.names import check_name
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Kind
 from backstay.retention import Retention
 from backstay.rules import branches, refusals
-from backstay.run import Run, deciding
+from backstay.run import Run, answering, deciding
 from backstay.run.deciding import UNDECIDED
 from backstay.store import overview
 from backstay.store.appending import Appended
@@ -472,6 +473,28 @@ class Session:
     ) -> None:
         """Decide a call in doubt: "retry" it, "skip" it (it gives None), or say its result, or how it failed."""
         deciding.resolve(self._history, call_id, decision, result=result, failed=failed)
+
+    def waiting(self, branch: str = "main") -> list[Wait]:
+        """What a branch waits for: answers, approvals, times and messages."""
+        return answering.waits(self._history, check_name(branch, "a branch name"))
+
+    def answer(
+        self, name: str, value: Any, *, branch: str = "main", by: str | None = None, args: dict[str, Any] | None = None
+    ) -> None:
+        """Answer what the session waits for, by its name or its id; once: a second, other answer is a ConflictError.
+
+        An approval is answered by True; `args` approves the call with these arguments instead.
+        """
+        branch = check_name(branch, "a branch name")
+        answering.answer(self._history, name, value, branch=branch, by=by, args=args)
+
+    def reject(self, name: str, reason: str, *, branch: str = "main", by: str | None = None) -> None:
+        """Say no to what the session waits for: the run gets a CallFailedError of type "rejected" with the reason."""
+        answering.reject(self._history, name, reason, branch=check_name(branch, "a branch name"), by=by)
+
+    def send(self, name: str, value: Any, *, branch: str = "main") -> None:
+        """Send a message for `run.receive(name)`: each is received once, in order. Makes the session if need be."""
+        answering.send(self._history, name, value, branch=check_name(branch, "a branch name"))
 
     def cancel(self, branch: str = "main", *, reason: str) -> bool:
         """Stop the run of a branch: at its next call or boundary if it is alive, else at once. False: there is none."""

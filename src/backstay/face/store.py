@@ -19,6 +19,7 @@ from backstay.model import (
     Status,
     StoreStats,
     VerifyReport,
+    Wait,
 )
 from backstay.names import check_name
 from backstay.port import Backend, LaneQuery, SessionQuery
@@ -137,6 +138,13 @@ class Store:
             for one in found
             if not one.live and one.lane.stop is None
         }
+
+    def waiting(self, agent: str | None = None) -> list[Wait]:
+        """What sessions wait for, the one touched last first; with `agent`, those of that agent."""
+        self.refuse_closed()
+        from backstay.run.answering import all_waits
+
+        return list(all_waits(self.backend, agent))
 
     def find(self, checkpoint_id: str) -> Checkpoint:
         """A checkpoint by its id alone, or a start of it that only one has, whatever session it is in."""

@@ -16,15 +16,21 @@ import msgspec
 from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
 from backstay.ids import TAIL_BYTES, id_starts, make_id, match_ours
+from backstay.port import LaneQuery
 from backstay.port.rows import (
     DOUBTFUL,
+    DUE_BITS,
     ENTERED,
+    MARK_READY,
+    MARK_WAITING,
+    WAITING,
     CallKey,
     CallRow,
     CheckpointRow,
     KeyframeRow,
     Kind,
     LaneRow,
+    LaneWait,
     Row,
     SessionRow,
     TagRow,
@@ -161,10 +167,32 @@ def open_name(body: bytes, *, uid: bytes, name: str) -> LaneRow | TagRow:
 
 
 def marks_of(row: LaneRow | TagRow) -> int:
-    """The marks a backend keeps beside the body of a branch; a tag has none."""
+    """The marks a backend keeps beside the body of a branch, and above them when it is due; a tag has none."""
     if type(row) is not LaneRow:
         return 0
-    return (ENTERED if row.entered else 0) | (DOUBTFUL if row.doubts else 0)
+    marks = (ENTERED if row.entered else 0) | (DOUBTFUL if row.doubts else 0)
+    if row.status == WAITING:
+        marks |= MARK_WAITING
+    if type(row.wait) is LaneWait:
+        marks |= MARK_READY if row.wait.ready else 0
+        if row.wait.due_us is not None:  # never early: rounded up
+            marks |= max(1, -(-row.wait.due_us // 1000)) << DUE_BITS
+    return marks
+
+
+def are_wanted(marks: int, query: LaneQuery, wall_us: int) -> bool:
+    """True if a branch with these marks is one that a query asks for."""
+    return bool(marks & query.marks) or (query.due and 0 < marks >> DUE_BITS <= wall_us // 1000)
+
+
+def joined(marks: Iterable[int]) -> int:
+    """The marks of several branches as one: a query that wants one of the branches wants this."""
+    flags, due = 0, 0
+    for each in marks:
+        flags |= each & ((1 << DUE_BITS) - 1)
+        at = each >> DUE_BITS
+        due = min(due, at) if due and at else due or at
+    return flags | due << DUE_BITS
 
 
 def open_call(body: bytes, *, uid: bytes, at: CallKey) -> CallRow | Unreadable:

@@ -196,6 +196,7 @@ class History:
         takes_up: bool = False,
         lease: Lease | None = None,
         places: Mapping[CallKey, bytes] | None = None,
+        received: tuple[int, ...] = (),
         ends_run: bool = False,
         look: Callable[[View], None] | None = None,
     ) -> Checkpoint:
@@ -221,6 +222,7 @@ class History:
             takes_up=takes_up,
             lease=lease,
             places=places or {},
+            received=received,
             ends_run=ends_run,
         )
         for _ in range(RACES):

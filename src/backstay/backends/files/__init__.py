@@ -47,7 +47,7 @@ from backstay.port import (
     live_lanes,
 )
 from backstay.port.lease import clock_us
-from backstay.port.row_codec import marks_of
+from backstay.port.row_codec import are_wanted
 from backstay.port.tables import is_wanted
 
 _POLL_S = 0.01
@@ -124,20 +124,23 @@ class FilesBackend:
 
     def lanes(self, query: LaneQuery) -> Sequence[FoundLane]:
         def find() -> list[FoundLane]:
-            marked = [name for name, one in self._catalogue.summaries().items() if one.marks & query.marks]
-            found = [lane for name in marked for lane in self._marked(name, query.marks)]
+            wall_us = time.time_ns() // 1000
+            summaries = self._catalogue.summaries().items()
+            marked = [name for name, one in summaries if are_wanted(one.marks, query, wall_us)]
+            found = [lane for name in marked for lane in self._marked(name, query, wall_us)]
             return sorted(found, key=lambda lane: (-lane.session.touched, lane.lane.name))
 
         return self._reading("listing the branches", find)
 
-    def _marked(self, name: str, marks: int) -> list[FoundLane]:
+    def _marked(self, name: str, query: LaneQuery, wall_us: int) -> list[FoundLane]:
         journal = self._catalogue.journal(name)
         if journal is None or journal.rows.session.hidden:
             return []
         journal.renew(-1)
         rows = journal.rows
-        lanes = [row for row in map(rows.names.get, rows.marked) if isinstance(row, LaneRow) and marks_of(row) & marks]
-        live = live_lanes(lanes, now_us=clock_us(), wall_us=time.time_ns() // 1000)
+        marked = [name for name, marks in rows.marked.items() if are_wanted(marks, query, wall_us)]
+        lanes = [row for row in map(rows.names.get, marked) if isinstance(row, LaneRow)]
+        live = live_lanes(lanes, now_us=clock_us(), wall_us=wall_us)
         return [FoundLane(rows.session, lane, lane.name in live) for lane in lanes]
 
     # blobs
