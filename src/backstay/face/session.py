@@ -10,10 +10,9 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
 
 from backstay.codec import settle
-from backstay.digest import state_digest
 from backstay.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
 from backstay.face.editing import Edit
-from backstay.hints import NEWEST_INTACT, SALVAGE, Hint
+from backstay.hints import NEWEST_INTACT, Hint
 from backstay.model import (
     ANY,
     NOTHING,
@@ -32,7 +31,7 @@ from backstay.model import (
     Wait,
 )
 from backstay.names import check_name
-from backstay.port import EVERY, Ask, Backend, CheckpointRow, Kind
+from backstay.port import EVERY, Ask, Backend, CheckpointRow
 from backstay.retention import Retention
 from backstay.rules import branches, refusals
 from backstay.run import Run, answering, deciding
@@ -42,6 +41,7 @@ from backstay.store.appending import Appended
 from backstay.store.events import Events
 from backstay.store.fields import Given, check_given, check_text, read_fields
 from backstay.store.history import RACES, History, Place
+from backstay.store.intact import newest_intact
 from backstay.store.recent import RecentHeads
 from backstay.store.refs import Ref, readable
 from backstay.strategy import ALWAYS, Strategy
@@ -390,38 +390,8 @@ class Session:
 
         CorruptionError if there is one but nothing of it is intact.
         """
-        check_name(branch, "a branch name")
-        at: int | None = None
-        with contextlib.suppress(CorruptionError):  # of a damaged branch its checkpoints say where they belong
-            lane = self._backend.read(Ask(self.id, names=(branch,))).lanes.get(branch)
-            if lane is None or lane.head is None:
-                return None
-            at = lane.head.sequence
-        while at is not None:
-            line = self._backend.ancestors(self.id, at, limit=1)
-            if not line:
-                break  # the way back is cut
-            if self._is_intact(line[0]):
-                return self._history.checkpoint(readable(self.id, line[0]))
-            at = line[0].parent
-        before: int | None = None
-        while page := self._backend.scan(self.id, Kind.CHECKPOINT, before=before or 2**40, limit=_PAGE_ROWS):
-            for row in page:
-                if self._is_intact(row) and read_fields(row).branch == branch:  # type: ignore[arg-type]
-                    return self._history.checkpoint(row)  # type: ignore[arg-type]
-            last = page[-1]
-            before = last.sequence if isinstance(last, CheckpointRow) else last.key  # type: ignore[union-attr,assignment]
-        message = f"session {self.id!r}: no checkpoint of branch {branch!r} is intact"
-        raise CorruptionError(message, hint=SALVAGE)
-
-    def _is_intact(self, row: object) -> bool:
-        if not isinstance(row, CheckpointRow):
-            return False
-        try:
-            read_fields(row)
-            return state_digest(self._history.state_of(row)) == row.state_digest
-        except CorruptionError:
-            return False
+        row = newest_intact(self._history, check_name(branch, "a branch name"))
+        return None if row is None else self._history.checkpoint(row)
 
     # runs
 
