@@ -18,7 +18,7 @@ from backstay.cli.store_option import open_store, store_option
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.face import Store
-    from backstay.model import ImportReport
+    from backstay.model import ImportReport, OnExists
 
 
 _SQLITE = b"SQLite format 3\0"
@@ -28,7 +28,7 @@ class _Wish(NamedTuple):
     """How something is to be imported."""
 
     rename: str | None
-    on_exists: str | None
+    on_exists: OnExists | None
     strict: bool
     dry_run: bool
 
@@ -55,7 +55,7 @@ def command(
     *,
     url: str | None,
     rename: str | None,
-    on_exists: str | None,
+    on_exists: OnExists | None,
     strict: bool,
     dry_run: bool,
     as_json: bool,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import repeat
 from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import UNSET, UnsetType
+
 from backstay.codec import settle
-from backstay.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
+from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.face.editing import Edit
-from backstay.hints import NEWEST_INTACT, Hint
+from backstay.hints import NEWEST_INTACT
 from backstay.model import (
-    ANY,
     NOTHING,
     Branch,
     Call,
@@ -24,23 +25,26 @@ from backstay.model import (
     PruneReport,
     RunInfo,
     SessionId,
+    SessionInfo,
     State,
     StateDict,
     Status,
+    StatusName,
     Usage,
     Wait,
 )
 from backstay.names import check_name
-from backstay.port import EVERY, Ask, Backend, CheckpointRow
+from backstay.port import EVERY, Ask, Backend
 from backstay.retention import Retention
-from backstay.rules import branches, refusals
+from backstay.rules import branches
+from backstay.rules.sessions import About
 from backstay.run import Run, answering, deciding
 from backstay.run.deciding import UNDECIDED
-from backstay.store import overview
+from backstay.store import describing, overview, restoring
 from backstay.store.appending import Appended
 from backstay.store.events import Events
-from backstay.store.fields import Given, check_given, check_text, read_fields
-from backstay.store.history import RACES, History, Place
+from backstay.store.fields import Given, check_given, check_text
+from backstay.store.history import History, Place
 from backstay.store.intact import newest_intact
 from backstay.store.recent import RecentHeads
 from backstay.store.refs import Ref, readable
@@ -50,10 +54,6 @@ if TYPE_CHECKING:
     from backstay.difference import Diff
     from backstay.loops import LoopGuard
     from backstay.run.options import OnDoubt, OnFailed
-
-_RESTORE = Hint(
-    "session.restore(ref) goes back to any checkpoint", "`backstay restore SESSION REF` goes back to any checkpoint"
-)
 
 _PAGE_ROWS = 100
 _NOTHING_SAID = Given("manual")
@@ -65,15 +65,36 @@ class Session:
     """One agent's history: branches over checkpoints."""
 
     def __init__(
-        self, backend: Backend, events: Events, id_: str, *, agent: str | None, recent: RecentHeads | None = None
+        self,
+        backend: Backend,
+        events: Events,
+        id_: str,
+        *,
+        agent: str | None,
+        owner: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        recent: RecentHeads | None = None,
     ) -> None:
         self.id = SessionId(check_name(id_, "a session id"))
         self.agent = None if agent is None else check_name(agent, "an agent name")
         self._backend = backend
         self._history = History(backend, events, self.id, agent=self.agent, recent=recent)
+        if owner is not None or title is not None or metadata:
+            self._history.about = About(**describing.checked(owner=owner, title=title, metadata=metadata or {}))
 
     def __repr__(self) -> str:
         return f"<Session {self.id!r}>"
+
+    def describe(
+        self,
+        *,
+        title: str | UnsetType | None = UNSET,
+        owner: str | UnsetType | None = UNSET,
+        metadata: Mapping[str, Any] | UnsetType | None = UNSET,
+    ) -> SessionInfo:
+        """Say something else of the session; what is not given stays, None takes it away. Its line as it is then."""
+        return describing.describe(self._backend, self.id, title=title, owner=owner, metadata=metadata)
 
     # writing
 
@@ -86,7 +107,7 @@ class Session:
         step: int | None = None,
         label: str | None = None,
         trigger: str = "manual",
-        status: Status | Outcome | str | None = None,
+        status: Status | Outcome | StatusName | None = None,
         usage: Usage | dict[str, Any] | None = None,
         metadata: dict[str, Any] | None = None,
         resume_hint: str | None = None,
@@ -200,43 +221,11 @@ class Session:
 
     def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:
         """Bring a branch back to an earlier state, as a new checkpoint; `undo` takes it back."""
-        check_name(branch, "a branch name")
-        target = self._history.load(ref)
-        return self._go_back(target.row, target.state, branch, "restore", self._history.looks.expected(branch))
+        return restoring.restore(self._history, ref, check_name(branch, "a branch name"))
 
     def undo(self, *, branch: str = "main") -> Checkpoint:
         """The branch as it was before its last restore or undo; so undo twice is redo."""
-        check_name(branch, "a branch name")
-        expected = self._history.looks.expected(branch)
-        for _ in range(RACES):
-            lane = self._history.lane(branch)
-            if lane.undo is None or lane.head is None:
-                message = f"branch {branch!r} has no restore to undo"
-                raise NotFoundError(message, hint=_RESTORE)
-            target = self._history.find(lane.undo)
-            if target is not None:
-                place = lane.head.id if expected is ANY else expected
-                with contextlib.suppress(*([ConflictError] if expected is ANY else [])):
-                    return self._go_back(target.row, target.state, branch, "undo", place)
-        raise refusals.changed(self.id, f"branch {branch!r} keeps moving")[1]
-
-    def _go_back(self, row: CheckpointRow, state: StateDict, branch: str, trigger: str, expect: Place) -> Checkpoint:
-        source = read_fields(row)
-        if expect is NOTHING:
-            raise refusals.no_branch(self.id, branch)[1]
-        self._history.lane(branch)
-
-        given = Given(
-            trigger,
-            status=source.status,
-            reason=source.reason,
-            step=source.step,
-            resume_hint=source.resume_hint,
-            restored_from=row.id,
-            loop=source.loop,
-        )
-        takes_up = trigger == "undo"
-        return self._history.write(branch, state, given, expect=expect, undoable=True, takes_up=takes_up)
+        return restoring.undo(self._history, check_name(branch, "a branch name"))
 
     def fork(self, ref: Ref, branch: str) -> Branch:
         """A new branch at a checkpoint; nothing is copied."""

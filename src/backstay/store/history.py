@@ -25,6 +25,7 @@ from backstay.port import Ask, Backend, Batch, BlobsAbsentError, CallKey, Checkp
 from backstay.rules import refusals
 from backstay.rules.commit import Commit, Totals, commit
 from backstay.rules.refusals import Lease
+from backstay.rules.sessions import About
 from backstay.store.appending import Appended, Extension, KnownKeys
 from backstay.store.events import Events
 from backstay.store.fields import Fields, Given, check_state, read_fields, to_checkpoint
@@ -61,6 +62,7 @@ class History:
         self.events = events
         self.id = id_
         self.agent = agent
+        self.about: About | None = None
         self.recent = RecentHeads() if recent is None else recent
         self.refs = Refs(backend, id_)
         self.looks = Looks()
@@ -224,6 +226,7 @@ class History:
             places=places or {},
             received=received,
             ends_run=ends_run,
+            about=self.about,
         )
         for _ in range(RACES):
             try:
@@ -246,7 +249,7 @@ class History:
 
     def append(self, branch: str, new: Appended, given: Given) -> Checkpoint:
         """Put items behind a list of the state at a branch, whatever head there is; the head itself if none is new."""
-        draft = Commit(self.id, branch, b"", b"", None, b"", b"", 0, _NO_TOTALS)
+        draft = Commit(self.id, branch, b"", b"", None, b"", b"", 0, _NO_TOTALS, about=self.about)
         for _ in range(RACES):
             try:
                 made = self._append(self._tips.get(branch) or self._tip(branch, ANY, draft), new, given, draft)
