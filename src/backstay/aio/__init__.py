@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
@@ -200,12 +200,15 @@ class AsyncStore:
         path: str | os.PathLike[str],
         *,
         session: str | None = None,
+        children: bool = True,
         overwrite: bool = False,
         progress: Progress | None = None,
     ) -> None:
         """Write sessions to a file. `progress` is called on the event loop that opened the store."""
         told = self._on_loop(progress)
-        await self._threads.run(self._store.export, path, session=session, overwrite=overwrite, progress=told)
+        await self._threads.run(
+            self._store.export, path, session=session, children=children, overwrite=overwrite, progress=told
+        )
 
     async def import_(
         self,
@@ -418,6 +421,14 @@ class AsyncSession:
 
     async def runs(self) -> list[RunInfo]:
         return await self._turns.run(self._session.runs)
+
+    async def children(self) -> list[SessionInfo]:
+        return await self._turns.run(self._session.children)
+
+    @property
+    def parent(self) -> Awaitable[SessionId | None]:
+        """The session whose child this one is: `await session.parent`."""
+        return self._turns.run(lambda: self._session.parent)
 
     async def calls(self, ref: Ref = "main", *, pending: bool = False) -> list[Call]:
         return await self._turns.run(self._session.calls, ref, pending=pending)

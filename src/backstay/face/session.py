@@ -24,6 +24,7 @@ from backstay.model import (
     PruneReport,
     RunInfo,
     SessionId,
+    SessionInfo,
     State,
     StateDict,
     Status,
@@ -38,9 +39,10 @@ from backstay.run import Run, answering, deciding
 from backstay.run.deciding import UNDECIDED
 from backstay.store import overview
 from backstay.store.events import Events
-from backstay.store.fields import Given, check_given, check_text, read_fields
+from backstay.store.fields import Given, check_given, check_text, read_fields, to_info
 from backstay.store.history import RACES, History
 from backstay.store.looks import Place
+from backstay.store.overview import children_of
 from backstay.store.recent import RecentHeads
 from backstay.store.refs import Ref, readable
 from backstay.strategy import ALWAYS, Strategy
@@ -419,6 +421,20 @@ class Session:
         """The runs that have not come to their end: alive, crashed, or ended with work left for the next one."""
         return overview.runs(self._backend, self.id)
 
+    def children(self) -> list[SessionInfo]:
+        """The sessions of its children, the one touched last first: see `run.child`."""
+        return [to_info(row) for row in children_of(self._backend, self.id)]
+
+    @property
+    def parent(self) -> SessionId | None:
+        """The session whose child this one is."""
+        line = self._backend.read(Ask(self.id)).session
+        return None if line is None or line.parent is None else SessionId(line.parent)
+
+    def below(self, name: str) -> Session:
+        """The session of a child."""
+        return Session(self._backend, self._history.events, f"{self.id}/{name}", agent=self.agent)
+
     def calls(self, ref: Ref = "main", *, pending: bool = False) -> list[Call]:
         """The calls that the checkpoint at a ref took in; with `pending`, those on a branch since its head."""
         return deciding.calls(self._history, ref, pending=pending)
@@ -459,7 +475,12 @@ class Session:
     def cancel(self, branch: str = "main", *, reason: str) -> bool:
         """Stop the run of a branch: at its next call or boundary if it is alive, else at once. False: there is none."""
         check_text(reason, "reason", required=True)
-        return deciding.cancel(self._history, check_name(branch, "a branch name"), reason=reason)
+        stopped = deciding.cancel(self._history, check_name(branch, "a branch name"), reason=reason)
+        for row in children_of(self._backend, self.id):
+            with contextlib.suppress(NotFoundError):  # on this branch it has no child
+                child = Session(self._backend, self._history.events, row.id, agent=None)
+                child.cancel(branch, reason=reason)
+        return stopped
 
     def abandon(self, branch: str = "main", *, reason: str) -> None:
         """Give up what is pending on a branch; the calls stay in history as abandoned."""

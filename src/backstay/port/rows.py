@@ -34,7 +34,8 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A session's line. `uid` is made with the session and travels with it; its counts make a missing row noticed.
 
     `sequence` is that of the checkpoint made last. `touched` rises with every write that a listing shows. A *hidden*
-    session is one that is being imported or deleted; `claim` says who does it.
+    session is one that is being imported or deleted; `claim` says who does it. `parent`: it is a child
+    of that session.
     """
 
     id: str
@@ -54,6 +55,7 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     usage: bytes = b""
     hidden: bool = False
     claim: Claim | None = None
+    parent: str | None = None
 
 
 class Head(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -93,7 +95,8 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     why the run alive here was asked to stop; it ends at its next call or boundary.
 
     `wait` is there while its run was left waiting; a restore puts it aside as `undo_wait`. `sent` counts the messages
-    that were ever sent here, `inbox` those that no boundary took in yet.
+    that were ever sent here, `inbox` those that no boundary took in yet. `caller` is the call of a parent that
+    the last run of this child was made for.
     """
 
     name: str
@@ -123,6 +126,7 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     undo_wait: LaneWait | None = None
     sent: int = 0
     inbox: int = 0
+    caller: str = ""
 
 
 class TagRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -204,7 +208,7 @@ class CallWait(msgspec.Struct, frozen=True, gc=False, array_like=True):
     message: int | None = None
 
 
-FOR_ANSWER, FOR_APPROVAL, FOR_TIME, FOR_MESSAGE = "answer", "approval", "time", "message"
+FOR_ANSWER, FOR_APPROVAL, FOR_TIME, FOR_MESSAGE, FOR_CHILD = "answer", "approval", "time", "message", "child"
 
 
 class CallRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
