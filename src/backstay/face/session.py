@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import repeat
 from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import UNSET, UnsetType
+
 from backstay.digest import state_digest
 from backstay.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
 from backstay.face.editing import Edit
+from backstay.face.family import Family
 from backstay.hints import NEWEST_INTACT, SALVAGE, Hint
 from backstay.model import (
     ANY,
@@ -28,6 +31,7 @@ from backstay.model import (
     State,
     StateDict,
     Status,
+    StatusName,
     Usage,
     Wait,
 )
@@ -35,14 +39,14 @@ from backstay.names import check_name
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Kind
 from backstay.retention import Retention
 from backstay.rules import branches, refusals
+from backstay.rules.sessions import About
 from backstay.run import Run, answering, deciding
 from backstay.run.deciding import UNDECIDED
-from backstay.store import overview
+from backstay.store import describing, overview
 from backstay.store.events import Events
-from backstay.store.fields import Given, check_given, check_text, read_fields, to_info
+from backstay.store.fields import Given, check_given, check_text, read_fields
 from backstay.store.history import RACES, History
 from backstay.store.looks import Place
-from backstay.store.overview import children_of
 from backstay.store.recent import RecentHeads
 from backstay.store.refs import Ref, readable
 from backstay.strategy import ALWAYS, Strategy
@@ -62,19 +66,40 @@ _NOTHING_SAID = Given("manual")
 Expect = str | Checkpoint | Mark | None
 
 
-class Session:
+class Session(Family):
     """One agent's history: branches over checkpoints."""
 
     def __init__(
-        self, backend: Backend, events: Events, id_: str, *, agent: str | None, recent: RecentHeads | None = None
+        self,
+        backend: Backend,
+        events: Events,
+        id_: str,
+        *,
+        agent: str | None,
+        owner: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        recent: RecentHeads | None = None,
     ) -> None:
         self.id = SessionId(check_name(id_, "a session id"))
         self.agent = None if agent is None else check_name(agent, "an agent name")
         self._backend = backend
         self._history = History(backend, events, self.id, agent=self.agent, recent=recent)
+        if owner is not None or title is not None or metadata:
+            self._history.about = About(**describing.checked(owner=owner, title=title, metadata=metadata or {}))
 
     def __repr__(self) -> str:
         return f"<Session {self.id!r}>"
+
+    def describe(
+        self,
+        *,
+        title: str | UnsetType | None = UNSET,
+        owner: str | UnsetType | None = UNSET,
+        metadata: Mapping[str, Any] | UnsetType | None = UNSET,
+    ) -> SessionInfo:
+        """Say something else of the session; what is not given stays, None takes it away. Its line as it is then."""
+        return describing.describe(self._backend, self.id, title=title, owner=owner, metadata=metadata)
 
     # writing
 
@@ -87,7 +112,7 @@ class Session:
         step: int | None = None,
         label: str | None = None,
         trigger: str = "manual",
-        status: Status | Outcome | str | None = None,
+        status: Status | Outcome | StatusName | None = None,
         usage: Usage | dict[str, Any] | None = None,
         metadata: dict[str, Any] | None = None,
         resume_hint: str | None = None,
@@ -399,10 +424,7 @@ class Session:
         on_failed: OnFailed = "raise",
         loops: LoopGuard | None = None,
     ) -> Run:
-        """A loop that survives: `with session.run() as run`. The same line starts it and resumes it.
-
-        Another `input` than that of an unfinished run is a ConflictError; `restart` begins anew with it.
-        """
+        """A loop that survives: `with session.run() as run`. The same line starts it and resumes it; see docs/runs.md."""
         check_name(branch, "a branch name")
         return Run(
             self,
@@ -420,16 +442,6 @@ class Session:
     def runs(self) -> list[RunInfo]:
         """The runs that have not come to their end: alive, crashed, or ended with work left for the next one."""
         return overview.runs(self._backend, self.id)
-
-    def children(self) -> list[SessionInfo]:
-        """The sessions of its children, the one touched last first: see `run.child`."""
-        return [to_info(row) for row in children_of(self._backend, self.id)]
-
-    @property
-    def parent(self) -> SessionId | None:
-        """The session whose child this one is."""
-        line = self._backend.read(Ask(self.id)).session
-        return None if line is None or line.parent is None else SessionId(line.parent)
 
     def below(self, name: str) -> Session:
         """The session of a child."""
@@ -475,12 +487,7 @@ class Session:
     def cancel(self, branch: str = "main", *, reason: str) -> bool:
         """Stop the run of a branch: at its next call or boundary if it is alive, else at once. False: there is none."""
         check_text(reason, "reason", required=True)
-        stopped = deciding.cancel(self._history, check_name(branch, "a branch name"), reason=reason)
-        for row in children_of(self._backend, self.id):
-            with contextlib.suppress(NotFoundError):  # on this branch it has no child
-                child = Session(self._backend, self._history.events, row.id, agent=None)
-                child.cancel(branch, reason=reason)
-        return stopped
+        return deciding.cancel(self._history, check_name(branch, "a branch name"), reason=reason)
 
     def abandon(self, branch: str = "main", *, reason: str) -> None:
         """Give up what is pending on a branch; the calls stay in history as abandoned."""

@@ -55,6 +55,9 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     usage: bytes = b""
     hidden: bool = False
     claim: Claim | None = None
+    owner: str | None = None
+    title: str | None = None
+    metadata: bytes = b""
     parent: str | None = None
 
 

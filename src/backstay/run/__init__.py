@@ -150,6 +150,7 @@ class Run(ChildMaking):
             at_us=time.time_ns() // 1000,
             input=None if self.input is None else pack_value(encode_stored(self.input, (Root("input"),))),
             expect_token=expect_token,
+            about=history.about,
             restart=self._restart,
             parent=parent,
             caller=caller,
