@@ -95,6 +95,9 @@ class RunWatch:
         self._looked, self._since = True, backend.changes()
         found: dict[tuple[str, str, int, bool], tuple[SessionId, LaneRow]] = {}
         for one in backend.lanes(LaneQuery(ENTERED | MARK_READY, due=True)):
+            if one.lane.stop is not None and not one.live:  # it died before it heard of its stop
+                self._store.session(one.session.id).cancel(one.lane.name, reason=one.lane.stop)
+                continue
             root = self._root(one)
             if root is not None and root[1].stop is None and self._agent in (None, root[0].agent):
                 key = _key(root[0].id, root[1])

@@ -424,7 +424,7 @@ class Session(Family):
         on_failed: OnFailed = "raise",
         loops: LoopGuard | None = None,
     ) -> Run:
-        """A loop that survives: `with session.run() as run`. The same line starts it and resumes it; see docs/runs.md."""
+        """A loop that survives: `with session.run() as run`. The same line starts and resumes it; see docs/runs.md."""
         check_name(branch, "a branch name")
         return Run(
             self,
