@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-from bench.scenarios import append, files, graph, growth, reads, runs, sharing, shell, threads, upkeep
+from bench.scenarios import append, files, graph, growth, reads, runs, sharing, shell, threads, upkeep, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,4 +54,5 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "cli": shell.cli,
     "postgres": _on_postgres("postgres"),
     "scale": _on_postgres("scale"),
+    "waiting": waiting.waiting,
 }
