@@ -23,7 +23,7 @@ BETWEEN_ROOMS |= {"hold", "left", "leave_waiting", "end_waiting", "enter_ended"}
 BETWEEN_ROOMS |= {"begin_child", "end_child", "below"}
 
 # What does no I/O has nothing to await.
-PLAIN = {"session", "on", "run", "calling", "child", "append", "use", "halt", "fail", "pause", "Run.cancel"}
+PLAIN = {"session", "on", "run", "calling", "child", "Run.append", "use", "halt", "fail", "pause", "Run.cancel"}
 
 RENAMED = {
     "Session": "AsyncSession",
