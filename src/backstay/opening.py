@@ -175,7 +175,7 @@ def _nearest_folder() -> Path | None:
     for folder in (here, *here.parents):
         found = folder / _FOLDER
         if found.is_dir():
-            _refuse_stranger(found)
+            _refuse_planted(found)
             return found
     return None
 
@@ -195,14 +195,18 @@ def make_folder(here: Path) -> Path:
         if not made.is_dir():
             message = f"{made} is not a folder"
             raise InvalidInputError(message, hint="move it away, or name a store: 'sqlite:///store.db'") from None
-        _refuse_stranger(made)
+        _refuse_planted(made)
     except OSError as error:
         message = f"{made} cannot be made: {error.strerror}"
         raise UnavailableError(message, hint="name a store: 'sqlite:////path/to/store.db'", retryable=False) from error
     return made
 
 
-def _refuse_stranger(folder: Path) -> None:
+def _refuse_planted(folder: Path) -> None:
+    """UnsupportedError for a folder that was found, not named, and that another user made, or that leads elsewhere."""
+    if folder.is_symlink():
+        message = f"{folder} is a link"
+        raise UnsupportedError(message, hint=_NAME_ONE)
     owner = folder.stat().st_uid
     if hasattr(os, "geteuid") and owner != os.geteuid():
         message = f"{folder} belongs to another user"

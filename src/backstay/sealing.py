@@ -1,6 +1,7 @@
 """Records, blobs and journaled values as the bytes of a row: sealed so that damage shows, packed where that pays.
 
-A delta stays as it is: it is read often while it is new, and a segment packs it later. A keyframe is zstd. A record
+A delta stays as it is: it is read often while it is new, and a segment packs it later. A keyframe is zstd, at most 16
+times shorter than what it holds. A record
 has two halves (see delta.record); a check of its own on the shape lets `salvage` use it where the values are damaged.
 A seal names the session, the checkpoint's random tail and the digests of the states it leads from and to: bytes that
 stand in another row, session or store do not open. A record beyond the limit of a row is cut into blobs, and the row
@@ -37,6 +38,9 @@ _PACK_FROM_BYTES = 1024  # below that a compressor costs more than it saves
 _LEVEL = 6  # for keyframes: rare, and read often
 _FAST_LEVEL = 3
 _FAST_FROM_BYTES = 1024 * 1024
+# Nothing is packed into less than this part of itself, and nothing that claims to be is unpacked: a short file from
+# outside must not take gigabytes. What packs better has zeros behind it.
+MAX_RATIO = 16
 _INLINE, _SPILLED = b"\0", b"\1"
 _RAW, _ZSTD = range(2)
 
@@ -200,17 +204,20 @@ def _pack(body: bytes) -> tuple[int, bytes]:
     if len(body) < _PACK_FROM_BYTES:
         return _RAW, body
     packed = zstd.compress(body, _LEVEL if len(body) < _FAST_FROM_BYTES else _FAST_LEVEL)
+    if len(packed) * MAX_RATIO < len(body):
+        packed = packed.ljust(-(-len(body) // MAX_RATIO), b"\0")
     return (_ZSTD, packed) if len(packed) < len(body) else (_RAW, body)
 
 
 def _unpack(mode: int, packed: bytes, limit: int) -> bytes:
     if mode == _RAW:
         return packed
+    limit = min(limit, MAX_RATIO * len(packed))
     try:
         if mode == _ZSTD:
             press: Any = zstd.ZstdDecompressor()
             body = bytes(press.decompress(packed, limit + 1))
-            if len(body) <= limit and press.eof:
+            if len(body) <= limit and press.eof and not press.unused_data.strip(b"\0"):
                 return body
     except zstd.ZstdError as error:
         raise CorruptionError("stored bytes do not unpack") from error

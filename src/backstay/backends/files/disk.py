@@ -144,15 +144,18 @@ class Disk:
         os.ftruncate(file, size)
 
     def rename(self, source: str | Path, target: str | Path) -> None:
-        """Put a finished file in its place, over whatever was there."""
+        """Put a finished file in its place, over the file that was there; anything else there stays."""
         self.before("rename", 0)
+        if self.is_there(target) and not self.is_file(target):
+            raise _strange(target)
         os.replace(source, target)  # noqa: PTH105 - so that the seam is one call
 
     def unlink(self, path: str | Path) -> None:
-        """Remove a file; one that is gone already is fine."""
+        """Remove a file; one that is gone already is fine, and what is no regular file was not made here and stays."""
         self.before("unlink", 0)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # noqa: PTH108 - so that the seam is one call
+            if self.is_file(path):
+                os.unlink(path)  # noqa: PTH108 - so that the seam is one call
 
     def make_folder(self, path: Path) -> bool:
         """Make a private folder; False if it is there already."""
