@@ -33,11 +33,12 @@ LINES: dict[str, list[tuple[str, ...]]] = {
     "restore": [("restore", "s", "main~1", "-y")],
     "undo": [("undo", "s", "-y")],
     "delete": [("delete", "s", "main~1", "-y"), ("delete", "s", "-y")],
-    "recover": [("recover", "--list"), ("recover", "s", "--retry"), ("recover", "s", "--abandon", "--reason", "x")],
+    "recover": [("recover", "--list"), ("recover", "s", "--branch", "side", "--retry")]
+    + [("recover", "s", "--branch", "side", "--abandon", "--reason", "x")],
     "stats": [("stats",), ("stats", "--json", "--top", "3")],
     "verify": [("verify",), ("verify", "s", "--json"), ("verify", "--repair")],
     "prune": [("prune", "--dry-run", "--keep-last", "1"), ("prune", "s", "--keep-last", "1")],
-    "export": [("export", "out.backstay"), ("export", "ares", "out-ares", "--session", "s")],
+    "export": [("export", "out.backstay"), ("export", "ares", "s", "out-ares")],
     "import": [("import", "in.backstay"), ("import", "in.backstay", "--on-exists", "rename")],
     "completion": [("completion", "zsh")],
 }

@@ -41,11 +41,12 @@ def fill(store: Store) -> None:
     """A session with a branch, a tag, a large value, calls, and a run that was cut off."""
     session = store.session("s")
     for turn in range(3):
-        state = {"messages": [{"role": "user", "content": f"turn {at}"} for at in range(turn + 1)], "i": b"i" * 5000}
+        state = {"messages": [{"role": "user", "content": f"turn {at}"} for at in range(turn + 1)], "i": "i" * 5000}
         session.commit(state)
     session.fork("main~1", "side")
     session.tag("main~2", "begin")
-    with contextlib.suppress(KeyboardInterrupt), session.run() as run:
+    session.restore("main~1")
+    with contextlib.suppress(KeyboardInterrupt), session.run(branch="side") as run:
         run.call("look", lambda: "seen")
         run.checkpoint()
         run.call("pay", _interrupted)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 
 import backstay
 from backstay.backends.sqlite.connections import connect
+from tests.faces.cli import shell
 from tests.hostile import commands, corpus, forged
 
 LINES = [line for lines in commands.LINES.values() for line in lines if line[0] != "demo"]
@@ -39,11 +42,7 @@ SCHEMAS: dict[str, list[str]] = {
     "a trigger with the name of a table": [
         "CREATE TRIGGER keyframes AFTER INSERT ON checkpoints BEGIN DELETE FROM rows; END",
         # SQLite lists what was made first first: move the trigger before the table whose name it has.
-        *renamed(
-            "UPDATE sqlite_schema SET rowid = rowid * 10",
-            "UPDATE sqlite_schema SET rowid = (SELECT max(rowid) FROM sqlite_schema) + 1 "
-            "WHERE type = 'table' AND name = 'keyframes'",
-        ),
+        *renamed("UPDATE sqlite_schema SET rowid = 1000 WHERE type = 'table' AND name = 'keyframes'"),
     ],
     "another table": ["CREATE TABLE more(x)"],
     "a table of SQLite's own": ["ANALYZE"],
@@ -97,18 +96,129 @@ def try_all(place: corpus.Place, lines: list[tuple[str, ...]]) -> list[int]:
     return codes
 
 
+NEED_A_STORE = [line for line in LINES if line[0] not in ("completion", "doctor")]
+
+
 @pytest.mark.parametrize("what", SCHEMAS)
-def test_a_planted_schema_is_refused_by_every_command_and_stays_as_it_was(
-    what: str, made: corpus.Place, tmp_path: Path
-) -> None:
-    place = planted(made, tmp_path, SCHEMAS[what])
+def test_a_planted_schema_is_refused_and_stays_as_it_was(what: str, made: corpus.Place, tmp_path: Path) -> None:
+    try_schema(what, made, tmp_path, random.Random(what).sample(NEED_A_STORE, 5))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("what", SCHEMAS)
+def test_a_planted_schema_is_refused_by_every_command(what: str, made: corpus.Place, tmp_path: Path) -> None:
+    try_schema(what, made, tmp_path, NEED_A_STORE)
+
+
+def try_schema(what: str, made: corpus.Place, folder: Path, lines: list[tuple[str, ...]]) -> None:
+    place = planted(made, folder, SCHEMAS[what])
     before = place.store.read_bytes()
-    lines = [line for line in LINES if line[0] not in ("completion", "doctor")]
     codes = try_all(place, lines)
     assert before == place.store.read_bytes()
-    if what != "a table at the page of another":
-        assert set(codes) == {1}, dict(zip(lines, codes, strict=True))
-        with pytest.raises(backstay.FormatError if "SQL" not in what else backstay.CorruptionError):
-            place.open()
-    else:
-        assert 0 not in codes
+    damaged = "no SQL" in what  # SQLite itself cannot read that
+    assert set(codes) == {4 if damaged else 1}, dict(zip(lines, codes, strict=True))
+    with pytest.raises(backstay.CorruptionError if damaged else backstay.FormatError):
+        place.open()
+
+
+# rows that mean nothing
+
+
+ODD_VALUES = ("NULL", "-1", "'text'", "x'ff'", "1.5", "9223372036854775807", "''", "char(55296)", "1e300")
+
+
+def columns(place: corpus.Place) -> list[tuple[str, str]]:
+    with contextlib.closing(connect(place.store, durability="full")) as connection:
+        tables: list[Any] = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+        return [(table, row[1]) for (table,) in tables for row in connection.execute(f"PRAGMA table_info({table})")]
+
+
+def try_odd_values(made: corpus.Place, folder: Path, lines: list[tuple[str, ...]], chosen: list[Any]) -> int:
+    changed = 0
+    for number, (table, column, value) in enumerate(chosen):
+        (folder / str(number)).mkdir()
+        try:
+            place = planted(made, folder / str(number), [f"UPDATE OR IGNORE {table} SET {column} = {value}"])
+        except apsw.Error:  # the table itself says no
+            continue
+        changed += 1
+        try_all(place, lines)
+        shutil.rmtree(folder / str(number))
+    return changed
+
+
+def test_an_odd_value_in_any_column_is_damage_and_never_a_bug(made: corpus.Place, tmp_path: Path) -> None:
+    rng = random.Random(made.store.name)
+    every = [(*column, value) for column in columns(made) for value in ODD_VALUES]
+    assert try_odd_values(made, tmp_path, [("status",), ("log", "s"), ("fork", "s", "main~1", "new")], rng.sample(every, 25))
+
+
+@pytest.mark.exhaustive
+def test_an_odd_value_in_any_column_is_damage_for_every_command(made: corpus.Place, tmp_path: Path) -> None:
+    every = [(*column, value) for column in columns(made) for value in ODD_VALUES]
+    assert try_odd_values(made, tmp_path, LINES, every) > len(every) / 2
+
+
+# bombs: one child tries them all, and says how much memory it ever took
+
+
+KINDS = (corpus.SQLITE, corpus.FILES, "export")
+MOST_MB = 300
+TRY_ALL = """
+import sys
+from pathlib import Path
+from tests.hostile import commands
+for folder in sorted(Path(sys.argv[1]).iterdir()):
+    store = next(folder.iterdir())
+    url = f"file:{store}" if store.is_dir() else str(store)
+    for line in sys.argv[2].split(";"):
+        words = tuple(line.split())
+        if words[0] == "import":
+            words, url = ("import", str(store), "--on-exists", "skip"), f"file:{folder}-imported"
+        commands.run(words, folder, url)
+        peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+        print(int(peak.split()[1]) // 1024, folder.name, *words, flush=True)
+"""
+
+
+def try_bombs(folder: Path, kinds: dict[str, tuple[str, ...]], lines: list[tuple[str, ...]]) -> None:
+    root = Path(__file__).parents[2]
+    for name, chosen in kinds.items():
+        for kind in chosen:
+            place = folder / f"{name} {kind}"
+            place.mkdir()
+            forged.write(forged.BOMBS[name], kind, place / ("store.db" if kind == corpus.SQLITE else "store"))
+    told = ";".join([" ".join(line) for line in lines])
+    environment = shell.plain_environment(PYTHONPATH=f"{root / 'src'}:{root}")
+    done = subprocess.run(
+        [sys.executable, "-c", TRY_ALL, str(folder), told],
+        capture_output=True, text=True, check=False, env=environment, cwd=root,
+    )
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-2000:]
+    said = done.stdout.splitlines()
+    assert len(said) == len(lines) * sum(map(len, kinds.values()))
+    costly = [line for line in said if int(line.split()[0]) > MOST_MB]
+    assert not costly, costly[0]
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says how much was taken")
+
+
+@needs_proc
+def test_a_short_store_or_export_takes_neither_memory_nor_time_without_end(tmp_path: Path) -> None:
+    chosen = ("keyframe_of_dicts", "numbers_without_end", "salvage_without_end", "one_blob_many_times")
+    kinds = {name: (KINDS[number % len(KINDS)],) for number, name in enumerate(chosen)}
+    try_bombs(tmp_path, kinds, [("show", "s", "--salvage"), ("verify",)])
+
+
+@needs_proc
+@pytest.mark.exhaustive
+def test_an_import_takes_two_hundred_megabytes_at_most_beside_the_largest_state(tmp_path: Path) -> None:
+    try_bombs(tmp_path, dict.fromkeys(forged.BOMBS, ("export",)), [("import",)])
+
+
+@needs_proc
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_command_at_all_takes_memory_or_time_without_end(kind: str, tmp_path: Path) -> None:
+    try_bombs(tmp_path, dict.fromkeys(forged.BOMBS, (kind,)), [line for line in LINES if line[0] != "import"])

@@ -67,7 +67,7 @@ ON_DEMAND = {
 }
 _PUT_ENTRY = "INSERT OR IGNORE INTO lookup(what, value, sid, at) VALUES(?, ?, ?, ?)"
 _DROP_ENTRY = "DELETE FROM lookup WHERE what = ? AND value = ? AND sid = ? AND at = ?"
-_SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema LIMIT 100"
+_SCHEMA = "SELECT type, name, tbl_name, sql, rootpage FROM sqlite_schema LIMIT 100"
 _INDEX = "CREATE INDEX"
 _MADE_LATER = ("calls", "blobs", "refs")
 _LATER = "SELECT name FROM sqlite_schema WHERE name IN ('calls', 'blobs', 'refs')"
@@ -95,13 +95,14 @@ def create(connection: apsw.Connection, *, export: bool = False) -> None:
 def verify(connection: apsw.Connection) -> None:
     """FormatError unless there are the tables of this version, word for word, and nothing else."""
     # With its type and its table: a trigger may have the name of a table, and be listed before it.
-    found: list[tuple[Any, ...]] = list(connection.execute(_SCHEMA))
-    names = {name for _, name, _, _ in found}
+    rows: Any = connection.execute(_SCHEMA).fetchall()
+    found: list[tuple[Any, ...]] = [row[:-1] for row in rows]
+    names, pages = {row[1] for row in found}, {row[-1] for row in rows}
     known = dict(_REQUIRED)
     for group in ON_DEMAND.values():
         known |= group if group.keys() & names else {}
-    if len(found) != len(known) or set(found) != {_entry(name, sql) for name, sql in known.items()}:
-        strange = sorted([str(name) for name in known.keys() ^ names]) or ["other columns, or a name twice"]
+    if not len(found) == len(known) == len(pages) or set(found) != {_entry(name, sql) for name, sql in known.items()}:
+        strange = sorted([str(name) for name in known.keys() ^ names]) or ["other columns, or one twice"]
         message = f"this store has other tables than this version makes ({', '.join(strange[:8])})"
         raise FormatError(message, hint="it was made by another version, or changed by another program")
 
