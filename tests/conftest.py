@@ -28,6 +28,7 @@ QUICK = (
     "tests/store/test_damaged_store.py",
     "tests/store/test_deleting.py",
     "tests/store/test_expect.py",
+    "tests/store/test_finding.py",
     "tests/store/test_going_back.py",
     "tests/store/test_listing.py",
     "tests/store/test_names.py",
@@ -38,6 +39,7 @@ QUICK = (
     "tests/run/test_boundaries.py",
     "tests/run/test_calls.py",
     "tests/run/test_ends.py",
+    "tests/run/test_values.py",
     "tests/crash/test_disk_full.py",
     "tests/crash/test_ring_neighbours.py",
     "tests/faces/cli/test_ends.py",
@@ -63,6 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--hypothesis-profile", default=None) is None:
         asked = config.getoption("markexpr", default="")
         settings.load_profile(asked if asked in {"quick", "exhaustive"} else "usual")
+    forget_the_users_store()
     keep_bytecode()
     hear_interrupts()
     lie_in_memory()
@@ -77,6 +80,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first: one that begins last keeps one worker busy and the other waiting."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
+def forget_the_users_store() -> None:
+    """A test that opens a store without naming one must not find the developer's own."""
+    os.environ.pop("BACKSTAY_URL", None)
 
 
 def keep_bytecode() -> None:

@@ -46,11 +46,13 @@ if TYPE_CHECKING:
         Call,
         Checkpoint,
         Damaged,
+        Hit,
         ImportReport,
         Outcome,
         Problem,
         PruneReport,
         RecoverReport,
+        RunInfo,
         SessionInfo,
         State,
         Status,
@@ -60,7 +62,7 @@ if TYPE_CHECKING:
     )
     from backstay.opening import open
     from backstay.retention import Retention
-    from backstay.run import Run, RunEnded
+    from backstay.run import Run, RunCancelled, RunEnded
     from backstay.strategy import AfterLlmResponse, AfterToolCall, Always, Event, EveryN, EverySeconds, Never, Strategy
 
 __version__ = "0.1.0"
@@ -93,11 +95,13 @@ _ROOMS = {
         "Call",
         "Checkpoint",
         "Damaged",
+        "Hit",
         "ImportReport",
         "Outcome",
         "Problem",
         "PruneReport",
         "RecoverReport",
+        "RunInfo",
         "SessionInfo",
         "State",
         "Status",
@@ -107,7 +111,7 @@ _ROOMS = {
     ),
     "opening": ("open",),
     "retention": ("Retention",),
-    "run": ("Run", "RunEnded"),
+    "run": ("Run", "RunCancelled", "RunEnded"),
     "face.recovery": ("recover",),
     "face": ("Session", "Store"),
     "strategy": (
@@ -163,6 +167,7 @@ __all__ = [
     "EverySeconds",
     "FencedError",
     "FormatError",
+    "Hit",
     "ImportReport",
     "InDoubtError",
     "InvalidInputError",
@@ -177,7 +182,9 @@ __all__ = [
     "RecoverReport",
     "Retention",
     "Run",
+    "RunCancelled",
     "RunEnded",
+    "RunInfo",
     "Session",
     "SessionInfo",
     "State",

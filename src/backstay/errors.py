@@ -59,9 +59,19 @@ class FencedError(BackstayError):
 
 
 class InDoubtError(BackstayError):
-    """A call was in flight at a crash and it is not known whether it happened; decide it."""
+    """A call was in flight at a crash and it is not known whether it happened; decide it.
+
+    `call_id` and `session_id` tell which, where it is about one call: `store.session(session_id).resolve(call_id, …)`.
+    """
 
     code = "in_doubt"
+
+    def __init__(
+        self, message: str, *, hint: str = "", call_id: str | None = None, session_id: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.call_id = call_id
+        self.session_id = session_id
 
 
 class MismatchError(BackstayError):

@@ -7,6 +7,7 @@ name may be, how large a state) are stated here, once. Nothing here does I/O or 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NewType
@@ -70,9 +71,11 @@ class Status(enum.StrEnum):
     """How a branch stands."""
 
     IN_PROGRESS = "in_progress"
+    WAITING = "waiting"
     COMPLETED = "completed"
     FAILED = "failed"
     HALTED = "halted"
+    CANCELLED = "cancelled"
 
     def __call__(self, reason: str) -> Outcome:
         """The status with its reason, as `commit(status=…)` takes it."""
@@ -89,24 +92,39 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     extra: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     def __add__(self, other: Usage) -> Usage:
-        """The sum; numbers in `extra` add up by key, anything else is taken from the right."""
+        """The sum; numbers in `extra` add up by key, anything else is taken from the right.
+
+        A number that is none (NaN, an infinity) counts as nothing: one of them would spoil every later total.
+        """
         if other == _NOTHING:
             return self
         extra = dict(self.extra)
         for key, value in other.extra.items():
             before = extra.get(key)
-            adds_up = isinstance(value, int | float) and isinstance(before, int | float)
-            extra[key] = before + value if adds_up and before is not None else value
+            if isinstance(value, int | float) and isinstance(before, int | float):
+                extra[key] = _sum(before, value)
+            else:
+                extra[key] = value
         return Usage(
             self.tokens_in + other.tokens_in,
             self.tokens_out + other.tokens_out,
-            self.cost + other.cost,
+            _sum(self.cost, other.cost),
             self.tasks_completed + other.tasks_completed,
             extra,
         )
 
 
 _NOTHING = Usage()
+
+
+def _sum(a: float, b: float) -> float:
+    """The sum of what counts; one that no float holds stays at what there was before."""
+    a, b = (number if isinstance(number, int) or math.isfinite(number) else 0 for number in (a, b))
+    try:
+        total = a + b
+    except OverflowError:
+        return a
+    return total if isinstance(total, int) or math.isfinite(total) else a
 
 
 class Damaged(msgspec.Struct, frozen=True):
@@ -129,7 +147,7 @@ class StateSource(msgspec.Struct):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One immutable recorded state and everything known about it."""
+    """One immutable recorded state and everything known about it. `size_bytes` is the whole state's, uncompressed."""
 
     id: CheckpointId
     session_id: SessionId
@@ -151,6 +169,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     digest: str
     parent_digest: str | None
     summary: str
+    size_bytes: int
     source: StateSource
 
     @property
@@ -197,6 +216,31 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     crashed: bool = False
 
 
+class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that has not come to its end: alive, crashed, or ended with work left that the next run goes on with.
+
+    `holder` is the process that has, or had, the lease; None once it was given back. `since` is when it was entered.
+    """
+
+    branch: str
+    live: bool
+    holder: str | None
+    since: datetime | None
+    crashed: bool
+    waiting: bool = False
+    status: Status = Status.IN_PROGRESS
+    reason: str | None = None
+
+
+class Hit(msgspec.Struct, frozen=True, kw_only=True):
+    """A place where a text came up: the first checkpoint that has it there, where in its state, the words around it."""
+
+    session: SessionId
+    checkpoint: Checkpoint
+    path: tuple[Any, ...]
+    excerpt: str
+
+
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One journaled call of a model or a tool: started, done, failed, in_doubt; by decision skipped, retry, abandoned.
 
@@ -223,6 +267,7 @@ class RecoverReport(msgspec.Struct, frozen=True, kw_only=True):
     failed: Mapping[SessionId, str] = {}
     in_doubt: Mapping[SessionId, str] = {}
     halted: Mapping[SessionId, str] = {}
+    cancelled: Mapping[SessionId, str] = {}
     skipped: tuple[SessionId, ...] = ()
 
     @property
@@ -235,7 +280,12 @@ class RecoverReport(msgspec.Struct, frozen=True, kw_only=True):
         head = f"{counted(len(self.completed), 'session')} recovered, {len(self.skipped)} left to others"
         rest = [
             f"{id_!r} {what}: {why}"
-            for what, why_of in (("failed", self.failed), ("is in doubt", self.in_doubt), ("was halted", self.halted))
+            for what, why_of in (
+                ("failed", self.failed),
+                ("is in doubt", self.in_doubt),
+                ("was halted", self.halted),
+                ("was cancelled", self.cancelled),
+            )
             for id_, why in why_of.items()
         ]
         return "\n".join([head, *rest])
@@ -303,11 +353,13 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: int
     renamed: Mapping[SessionId, SessionId]
     skipped: tuple[SessionId, ...]
+    dry_run: bool = False
 
     def __str__(self) -> str:
         """The count, then a line per session that is not simply there."""
-        head = f"{counted(len(self.sessions), 'session')} with {counted(self.checkpoints, 'checkpoint')} imported"
-        renamed = [f"{old!r} is now {new!r}" for old, new in self.renamed.items()]
+        verb = "would be imported" if self.dry_run else "imported"
+        head = f"{counted(len(self.sessions), 'session')} with {counted(self.checkpoints, 'checkpoint')} {verb}"
+        renamed = [f"{old!r} {'would be' if self.dry_run else 'is now'} {new!r}" for old, new in self.renamed.items()]
         return "\n".join([head, *renamed, *[f"{name!r} was here already and is as it was" for name in self.skipped]])
 
 

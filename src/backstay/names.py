@@ -1,4 +1,4 @@
-"""Names and how they are read: what may be a name, and what a ref like `main~3` asks for. Pure."""
+"""Names and how they are read: what may be a name, and what a ref like `main~3` or `main^` asks for. Pure."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ import msgspec
 from backstay.errors import InvalidInputError
 from backstay.model import MAX_NAME_CHARS
 
-_STEPS = re.compile(r"(?P<name>.+)~(?P<steps>\d{1,9})?", re.DOTALL)
+_STEPS = re.compile(r"(?P<name>.+)(?P<way>[~^])(?P<steps>\d{1,9})?", re.DOTALL)
 
 
 class Ref(msgspec.Struct, frozen=True, gc=False):
-    """A name and how many parents to go up from it."""
+    """A ref and how many steps to go back from it: along parents, or (`in_story`) past what a restore took back."""
 
     name: str
     steps: int
+    in_story: bool = False
 
 
 def parse_steps(ref: str) -> Ref | None:
-    """`main~3` as (main, 3), `main~` as (main, 1); None if there is no such ending."""
+    """`main~3` as (main, 3), `main^` as (main, 1) in the story; None if there is no such ending."""
     found = _STEPS.fullmatch(ref)
-    return None if found is None else Ref(found["name"], int(found["steps"] or 1))
+    if found is None:
+        return None
+    return Ref(found["name"], int(found["steps"] or 1), found["way"] == "^")
 
 
 def check_name(value: object, what: str) -> str:

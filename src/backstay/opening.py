@@ -18,17 +18,22 @@ _NAME_ONE = Hint(
 
 _FOLDER = ".backstay"
 _FILE = "store.db"
+_VARIABLE = "BACKSTAY_URL"
+_IN_MEMORY = ":memory:"  # what SQLite calls a database without a file
 
 
 def open(url: str | os.PathLike[str] | None = None, *, durability: str = "full") -> Store:
     """Open a store, making it if there is none.
 
-    Without a URL: the `.backstay/` here or in a parent folder, else made here. The path of an export opens it to be
-    read. `durability="full"` survives power loss; `"relaxed"` survives kill -9 only, and is faster.
+    Without a URL: what the environment variable BACKSTAY_URL names; else the `.backstay/` here or in a parent folder,
+    else made here. Missing folders on the way to a store are made. The path of an export opens it to be read.
+    `durability="full"` survives power loss; `"relaxed"` survives kill -9 only, and is faster.
     """
     if durability not in ("full", "relaxed"):
         message = f"durability is 'full' or 'relaxed', not {durability!r}"
         raise InvalidInputError(message)
+    if url is None:
+        url = os.environ.get(_VARIABLE) or None  # one that is empty names nothing
     return Store(_backend(url, durability))
 
 
@@ -47,7 +52,8 @@ def _backend(url: str | os.PathLike[str] | None, durability: str) -> Backend:
             raise InvalidInputError(message, hint="use 'memory://'")
         return _memory()
     if scheme == "sqlite" and colon:
-        return _sqlite(_sqlite_path(url, rest), durability)
+        path = _sqlite_path(url, rest)
+        return _memory() if path is None else _sqlite(path, durability)
     if scheme == "file" and colon:
         return _files(_folder_path(url, rest), durability)
     if scheme in ("postgresql", "postgres") and colon:
@@ -64,7 +70,8 @@ _FORMS = (
 )
 
 
-def _sqlite_path(url: str, rest: str) -> Path:
+def _sqlite_path(url: str, rest: str) -> Path | None:
+    """The file that a URL names; None for `sqlite:///:memory:`, which is a store in memory."""
     parts = urlsplit(url)
     if not rest.startswith("///") or parts.query or parts.fragment:
         message = f"{url!r} is not a SQLite URL"
@@ -73,7 +80,7 @@ def _sqlite_path(url: str, rest: str) -> Path:
     if not path or "\0" in path:
         message = f"{url!r} has no path"
         raise InvalidInputError(message, hint="use 'sqlite:///relative.db' or 'sqlite:////absolute.db'")
-    return Path(path)
+    return None if path == _IN_MEMORY else Path(path)
 
 
 def _sqlite(path: Path, durability: str) -> Backend:
@@ -81,7 +88,26 @@ def _sqlite(path: Path, durability: str) -> Backend:
 
     if store_file.is_export(_usable(path)):
         return SqliteBackend.open_export(path)
+    _make_parents(path)
     return SqliteBackend(path, durability=durability)
+
+
+def _make_parents(path: Path) -> None:
+    """The folders above a store that are missing, private to the user."""
+    missing: list[Path] = []
+    try:
+        for folder in path.parents:
+            if folder.exists() or folder.is_symlink():
+                break
+            missing.append(folder)
+    except OSError:
+        return  # a folder that may not be looked into: the backend says what is wrong with the path
+    for made in reversed(missing):
+        try:
+            made.mkdir(mode=0o700, exist_ok=True)  # another process may make the same one
+        except OSError as error:
+            message = f"{made} cannot be made: {error.strerror}"
+            raise UnavailableError(message, hint="name a store in a folder of yours", retryable=False) from error
 
 
 def is_export(path: str) -> bool:
@@ -106,7 +132,8 @@ def _folder_path(url: str, rest: str) -> Path:
 def _files(path: Path, durability: str) -> Backend:
     from backstay.backends.files import FilesBackend
 
-    return FilesBackend(_usable(path), durability=durability)
+    _make_parents(_usable(path))
+    return FilesBackend(path, durability=durability)
 
 
 def _postgres(url: str, durability: str) -> Backend:

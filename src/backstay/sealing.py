@@ -116,6 +116,14 @@ def peek(data: bytes) -> Record | None:
         return None
 
 
+def refs_in(data: bytes) -> tuple[bytes, ...]:
+    """The blobs that the record in these bytes refers to, not verified; its body is not unpacked."""
+    try:
+        return _split(_decode(data[SEAL_BYTES:])[2])
+    except msgspec.DecodeError:
+        return ()
+
+
 def spill(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     """What goes into a row: the bytes themselves, or the digests of the blobs that hold them."""
     if len(data) < MAX_ROW_BYTES:

@@ -39,7 +39,7 @@ def together(backend: SqliteBackend, *jobs: Callable[[], object]) -> list[object
     threads = [threading.Thread(target=run, args=(number,)) for number in range(len(jobs))]
     for number, thread in enumerate(threads):
         thread.start()
-        while len(group._queue) <= number:
+        while group._queue.waiting <= number:
             time.sleep(0.001)
     before = backend.syncs
     group.release()

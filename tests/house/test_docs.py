@@ -183,7 +183,7 @@ def test_a_reader_who_follows_a_page_at_the_shell_sees_what_it_says(page: Path, 
 def alike(text: str) -> str:
     """What a command printed without what differs from time to time: ids, ages, sizes, and what the shell adds."""
     text = re.sub(r"\b[0-9a-f]{8,32}\b", "ID", text)
-    text = re.sub(r"\b(now|\d+s)\b", "now", text)
+    text = re.sub(r"\b(just now|now|\d+s( ago)?)(?!\w)", "now", text)
     text = re.sub(r"[\d.]+ kB|[\d.]+x", "SIZE", text)
     return "\n".join([" ".join(line.split()) for line in text.splitlines() if not line.endswith("Killed")]).strip()
 

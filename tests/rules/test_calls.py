@@ -9,6 +9,7 @@ from backstay.errors import ConflictError, FencedError, LeaseHeldError, NotFound
 from backstay.port import CallRow, LaneRow, SessionRow, Unreadable
 from backstay.port.rows import ABANDONED, DONE, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
 from backstay.rules import refusals, runs
+from backstay.rules.calls import LOST_CALL, pending_of
 from tests.rules.shelf import (
     LEASE_US,
     NOW_US,
@@ -254,7 +255,7 @@ def test_damaged_calls_can_be_given_up(shelf: Shelf) -> None:
     batch = batch_of(rule(view_of(BEGUN, SILENT, pending={"main": pending})))
     assert batch.answer == 2
     damaged, intact = [row for row in batch.puts if isinstance(row, CallRow)]
-    assert (damaged.at, damaged.id, damaged.name, damaged.status) == ((5, 1, 1), "beef1", runs.LOST_CALL, ABANDONED)
+    assert (damaged.at, damaged.id, damaged.name, damaged.status) == ((5, 1, 1), "beef1", LOST_CALL, ABANDONED)
     assert damaged.error is not None
     assert damaged.error[1].startswith("enough (what was recorded is damaged: a call row is damaged")
     assert (intact.at, intact.id, intact.status) == ((5, 1, 2), "b", ABANDONED)
@@ -313,4 +314,4 @@ def test_only_eight_calls_in_doubt_are_named() -> None:
 
 def test_pending_are_all_but_those_given_up() -> None:
     rows: list[CallRow | Unreadable] = [call("a"), lost(), call("b", status=ABANDONED), done("d")]
-    assert ids_of(runs.pending_of(rows)) == ["a", "(damaged)", "d"]
+    assert ids_of(pending_of(rows)) == ["a", "(damaged)", "d"]

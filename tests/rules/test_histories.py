@@ -16,9 +16,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from backstay.codec import encode_stored
 from backstay.errors import (
     AlreadyExistsError,
     BackstayError,
+    ConflictError,
     FencedError,
     InDoubtError,
     InvalidInputError,
@@ -29,13 +31,15 @@ from backstay.port import CallRow, CheckpointRow, LaneRow, TagRow
 from backstay.port.rows import ABANDONED, DONE, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
 from backstay.rules import branches, runs
 from backstay.rules.deletion import Deletion, Rewrite, delete_checkpoints
-from backstay.rules.refusals import Lease
+from backstay.rules.refusals import Lease, StopAsked
+from backstay.sealing import pack_value
 from tests.rules.shelf import LEASE_US, SESSION, UID, Shelf
 
 NAMES = st.sampled_from(["main", "b", "c"])
 TAGS = st.sampled_from(["release", "main", "c"])
 PICKS = st.integers(0, 1000)
 OPEN = (STARTED, IN_DOUBT)
+ONE, TWO = (pack_value(encode_stored(text)) for text in ("one", "two"))
 
 
 @dataclass(eq=False)
@@ -63,6 +67,7 @@ class Branch:
     input: bytes | None = None
     crashes: int = 0
     spot: object = b""
+    stop: str | None = None
 
     def where(self) -> object:
         return self.head, [pair for pair in self.pending.calls.items() if pair[1] != ABANDONED]
@@ -74,9 +79,14 @@ class Branch:
         self.token += 1
         self.until_us = now_us + LEASE_US
 
+    def give_up(self) -> None:
+        open_ = [id_ for id_, status in self.pending.calls.items() if status != ABANDONED]
+        self.pending.calls.update(dict.fromkeys(open_, ABANDONED))
+        self.end(completed=True)
+
     def end(self, *, completed: bool) -> None:
         self.until_us = self.purpose = None
-        self.entered, self.crashes, self.spot = False, 0, b""
+        self.entered, self.crashes, self.spot, self.stop = False, 0, b"", None
         if completed:
             self.unfinished, self.input = False, None
 
@@ -110,7 +120,7 @@ class Histories(RuleBasedStateMachine):
         if begins == "commit":
             self.commit("main", "plain")
         else:
-            self.enter("main", b"\0in")
+            self.enter("main", ONE, restart=False)
 
     # how the model is asked
 
@@ -123,7 +133,7 @@ class Histories(RuleBasedStateMachine):
             return None
         return branch
 
-    def attempt(self, expected: type[BackstayError] | None, act: Callable[[], Any]) -> Any:
+    def attempt(self, expected: type[Exception] | None, act: Callable[[], Any]) -> Any:
         """Do it; the model knows whether it is refused, and how. Nothing changes where it is."""
         if expected is None:
             return act()
@@ -184,11 +194,13 @@ class Histories(RuleBasedStateMachine):
     def boundary(self, pick: int, ends: bool) -> None:
         lease = self.leases[pick % len(self.leases)]
         branch = self.holds(lease)
-        expected: type[BackstayError] | None = None
+        expected: type[Exception] | None = None
         if lease.branch in self.tags:
             expected = AlreadyExistsError
         elif branch is None:
             expected = FencedError
+        elif ends and lease.purpose is None and branch.stop is not None and not branch.pending.in_doubt():
+            expected = StopAsked
         elif lease.purpose is not None and branch.pending.in_doubt():
             expected = InDoubtError
         elif lease.purpose is None and branch.pending.in_doubt():
@@ -218,8 +230,8 @@ class Histories(RuleBasedStateMachine):
 
     # runs
 
-    @rule(name=NAMES, given=st.sampled_from([None, b"\0one", b"\0two"]))
-    def enter(self, name: str, given: bytes | None) -> None:
+    @rule(name=NAMES, given=st.sampled_from([None, ONE, TWO]), restart=st.booleans())
+    def enter(self, name: str, given: bytes | None, restart: bool) -> None:
         branch = self.branches.get(name)
         expected: type[BackstayError] | None = None
         if name in self.tags:
@@ -228,16 +240,23 @@ class Histories(RuleBasedStateMachine):
             expected = NotFoundError
         elif branch is not None and self.live(branch):
             expected = LeaseHeldError
-        entered = self.attempt(expected, lambda: self.shelf.enter(name, input=given))
+        elif branch is not None and branch.stop is None:
+            if restart and branch.pending.in_doubt():
+                expected = InDoubtError
+            elif not restart and branch.unfinished and given not in (None, branch.input):
+                expected = ConflictError
+        entered = self.attempt(expected, lambda: self.shelf.enter(name, input=given, restart=restart))
         if entered is None:
             return
+        if branch is not None and (restart or branch.stop is not None):
+            branch.give_up()
         if branch is None:
             branch = self.branches[name] = Branch(None, Line(0))
         offered = {id_: status for id_, status in branch.pending.calls.items() if status != ABANDONED}
         assert {row.id: row.status for row in entered.calls} == offered
         branch.take_lease(self.shelf.now_us)
         branch.run = branch.run or entered.lease.run
-        if not branch.unfinished or branch.input is None:
+        if not branch.unfinished:
             branch.input = given
         branch.entered = branch.unfinished = True
         branch.purpose = None
@@ -256,17 +275,36 @@ class Histories(RuleBasedStateMachine):
             self.leases.append(lease)
 
     @precondition(lambda self: self.leases)
-    @rule(pick=PICKS, status=st.sampled_from([None, "completed", "failed"]))
+    @rule(pick=PICKS, status=st.sampled_from([None, "completed", "failed", "cancelled"]))
     def leave(self, pick: int, status: str | None) -> None:
         lease = self.leases[pick % len(self.leases)]
         branch = self.holds(lease)
         self.attempt(None if branch else FencedError, lambda: self.shelf.leave(lease, status, "because"))
         if branch is None:
             return
-        if status is None or branch.purpose is not None:
+        if branch.purpose is None and (branch.stop is not None or status == "cancelled"):
+            branch.give_up()
+        elif status is None or branch.purpose is not None:
             branch.until_us = branch.purpose = None
         else:
             branch.end(completed=status == "completed")
+
+    @rule(name=NAMES)
+    def cancel(self, name: str) -> None:
+        branch = self.branches.get(name)
+        self.calls += 1
+        rule = runs.cancel(SESSION, name, reason="stop", at_us=self.shelf.now_us, nonce=f"cancel {self.calls}")
+        expected = NotFoundError if branch is None else None
+        stopped = self.attempt(expected, lambda: self.shelf.write(runs.abandon_ask(SESSION, name), rule))
+        if branch is None:
+            return
+        pending = any(status != ABANDONED for status in branch.pending.calls.values())
+        assert stopped is (branch.unfinished or pending or (self.live(branch) and branch.entered))
+        if self.live(branch) and (branch.entered or branch.unfinished):
+            branch.stop = "stop"
+        elif stopped:
+            branch.give_up()
+            branch.token += 1
 
     @rule(part=st.sampled_from([LEASE_US // 30, LEASE_US // 2, LEASE_US + 1]))
     def time_passes(self, part: int) -> None:
@@ -281,8 +319,9 @@ class Histories(RuleBasedStateMachine):
         branch = self.holds(lease)
         self.calls += 1
         id_ = f"call {self.calls}"
-        self.attempt(None if branch else FencedError, lambda: self.shelf.begin(lease, id_))
-        if branch is not None:
+        expected = FencedError if branch is None else None if branch.stop is None else StopAsked
+        self.attempt(expected, lambda: self.shelf.begin(lease, id_))
+        if branch is not None and expected is None:
             branch.pending.calls[id_] = STARTED
             self.renewed(branch)
 
@@ -473,7 +512,7 @@ class Histories(RuleBasedStateMachine):
             assert (lane.run, lane.token, lane.purpose) == (branch.run, branch.token, branch.purpose)
             assert (None if lane.claim is None else lane.claim.until_us) == branch.until_us
             assert (lane.entered, lane.unfinished, lane.input) == (branch.entered, branch.unfinished, branch.input)
-            assert lane.crashes == branch.crashes
+            assert (lane.crashes, lane.stop) == (branch.crashes, branch.stop)
 
     @invariant()
     def no_token_ever_goes_back(self) -> None:

@@ -7,20 +7,24 @@ from typing import Any
 import msgspec
 import pytest
 
+from backstay.codec import encode_stored
 from backstay.errors import (
     AlreadyExistsError,
     ConflictError,
     CorruptionError,
     FencedError,
+    InDoubtError,
     LeaseHeldError,
     NotFoundError,
 )
-from backstay.port import LaneRow, SessionRow, TagRow, View
+from backstay.port import Batch, CallRow, LaneRow, More, SessionRow, TagRow, View
 from backstay.port.lease import Claim
 from backstay.port.row_codec import marks_of
-from backstay.port.rows import ENTERED
+from backstay.port.rows import ABANDONED, DONE, ENTERED, RETRY
 from backstay.rules import runs
-from backstay.rules.refusals import Lease, holds
+from backstay.rules.refusals import Lease, StopAsked, holds
+from backstay.rules.runs import Entered
+from backstay.sealing import pack_value
 from tests.rules.shelf import (
     HOLDER,
     LEASE_US,
@@ -48,6 +52,7 @@ def shelf() -> Shelf:
     return Shelf()
 
 
+OLD, NEW = (pack_value(encode_stored(text)) for text in ("old", "new"))
 BEGUN = line(sequence=1, checkpoints=1, lanes=1, status="completed", reason="x", agent="support")
 DEAD: dict[str, Any] = {"run": 5, "token": 3, "entered": True, "unfinished": True, "claim": claim(NOW_US - LEASE_US)}
 
@@ -75,6 +80,7 @@ def test_the_first_run_makes_session_and_branch() -> None:
         input=b"\0in",
         nonce=b"nonce",
         status="in_progress",
+        since_us=new.at_us,
     )
     assert put_of(batch, SessionRow) == line(touched=9, lanes=1, agent="support")
     assert batch.answer == runs.Entered(Lease(SESSION, "main", 9, 1, LEASE_US), None, after, ())
@@ -154,11 +160,11 @@ def test_a_recovery_of_what_is_not_there_is_too_late() -> None:
 @pytest.mark.parametrize(
     ("unfinished", "kept", "given", "expected"),
     [
-        (True, b"\0old", b"\0new", b"\0old"),
-        (True, b"\0old", None, b"\0old"),
-        (True, None, b"\0new", b"\0new"),
-        (False, b"\0old", b"\0new", b"\0new"),
-        (False, b"\0old", None, None),
+        (True, OLD, OLD, OLD),
+        (True, OLD, None, OLD),
+        (True, None, None, None),
+        (False, OLD, NEW, NEW),
+        (False, OLD, None, None),
     ],
 )
 def test_input_is_given_back_until_the_run_completes(
@@ -166,6 +172,117 @@ def test_input_is_given_back_until_the_run_completes(
 ) -> None:
     view = view_of(BEGUN, lane(at=1, run=5, token=3, unfinished=unfinished, input=kept))
     assert entered(view, input=given).lane.input == expected
+
+
+@pytest.mark.parametrize("kept", [OLD, None])
+def test_another_input_than_that_of_the_unfinished_run_is_refused_and_the_ways_on_are_named(kept: bytes | None) -> None:
+    view = view_of(BEGUN, lane(at=1, run=5, token=3, unfinished=True, input=kept))
+    with pytest.raises(ConflictError, match=r"'new' is another.*restart=True.*session\.cancel") as refused:
+        entered(view, input=NEW)
+    assert ("'old'" if kept else "without input") in str(refused.value)
+    assert entered(view, input=NEW, restart=True).lane.input == NEW
+
+
+def test_the_same_input_with_its_keys_in_another_order_resumes() -> None:
+    kept, given = (pack_value(encode_stored(value)) for value in ({"a": 1, "b": 2}, {"b": 2, "a": 1}))
+    view = view_of(BEGUN, lane(at=1, run=5, token=3, unfinished=True, input=kept))
+    assert entered(view, input=given).lane.input == kept
+
+
+def test_a_restart_gives_up_what_is_pending_and_counts_no_crash() -> None:
+    rows = (done("a", (5, 1, 0)), call("b", (5, 1, 1), status=RETRY))
+    before = lane(at=1, **(DEAD | {"token": 3, "input": OLD, "crashes": 4, "spot": b"spot"}))
+    batch = batch_of(runs.enter(entering(input=NEW, restart=True))(view_of(BEGUN, before, pending={"main": rows})))
+    after = put_of(batch, LaneRow)
+    assert (after.input, after.crashes, after.spot, after.unfinished) == (NEW, 0, b"", True)
+    given_up = [row for row in batch.puts if isinstance(row, CallRow)]
+    assert [(row.id, row.status, row.error) for row in given_up] == [
+        ("a", ABANDONED, ("abandoned", "restarted")),
+        ("b", ABANDONED, ("abandoned", "restarted")),
+    ]
+    answer: Entered = batch.answer
+    assert answer.before is not None
+    assert (answer.calls, answer.before.unfinished, answer.before.entered) == ((), False, False)
+
+
+def test_a_restart_where_a_call_is_in_doubt_is_refused() -> None:
+    view = view_of(BEGUN, lane(at=1, **(DEAD | {"token": 3})), pending={"main": (call("a", (5, 1, 0)),)})
+    with pytest.raises(InDoubtError, match=r"pay \(a\)"):
+        runs.enter(entering(restart=True))(view)
+
+
+# stop
+
+
+def cancelling(view: View) -> Batch:
+    return batch_of(runs.cancel(SESSION, "main", reason="enough", at_us=NOW_US, nonce="beef")(view))
+
+
+def test_a_live_run_is_asked_to_stop_and_keeps_its_lease() -> None:
+    before = lane(at=1, run=5, token=3, entered=True, unfinished=True, claim=claim())
+    batch = cancelling(view_of(BEGUN, before))
+    assert (batch.puts, batch.wakes, batch.answer) == ((msgspec.structs.replace(before, stop="enough"),), True, True)
+    asked = msgspec.structs.replace(before, stop="first")
+    assert cancelling(view_of(BEGUN, asked)).puts == ()
+
+
+def test_a_run_that_is_not_alive_ends_at_once_and_is_fenced() -> None:
+    rows = (done("a", (5, 1, 0)), call("b", (5, 1, 1)))
+    before = lane(at=1, **(DEAD | {"token": 3, "input": OLD}))
+    batch = cancelling(view_of(BEGUN, before, pending={"main": rows}))
+    after, session = put_of(batch, LaneRow), put_of(batch, SessionRow)
+    assert (after.token, after.claim, after.entered, after.unfinished, after.input) == (4, None, False, False, None)
+    assert (after.status, after.reason, session.status, session.reason) == ("cancelled", "enough") * 2
+    assert [row.error for row in batch.puts if isinstance(row, CallRow)] == [
+        ("abandoned", "enough"),
+        ("abandoned", "outcome unknown: enough"),
+    ]
+
+
+def test_where_nothing_runs_there_is_nothing_to_stop() -> None:
+    batch = cancelling(view_of(BEGUN, lane(at=1, run=5, token=3)))
+    assert (batch.puts, batch.answer) == ((), False)
+    with pytest.raises(NotFoundError, match="no session"):
+        cancelling(view_of())
+
+
+def test_a_run_that_was_asked_to_stop_begins_no_call_and_records_those_in_flight() -> None:
+    before = lane(at=1, **(DEAD | {"token": 1, "claim": claim(), "stop": "enough"}))
+    with pytest.raises(StopAsked, match="enough"):
+        runs.journal(lease(), call("b", token=1), at=None)(view_of(BEGUN, before))
+    flying = call("a", (5, 1, 0), token=1)
+    outcome = msgspec.structs.replace(flying, status=DONE, result=b"\0ok")
+    batch = batch_of(runs.journal(lease(), outcome, at=flying.at)(view_of(BEGUN, before, flying)))
+    assert put_of(batch, CallRow) == outcome
+
+
+@pytest.mark.parametrize("status", [None, "failed", "completed", "in_progress", "waiting"])
+def test_a_run_that_was_asked_to_stop_is_cancelled_however_it_ends(status: str | None) -> None:
+    before = lane(at=1, **(DEAD | {"token": 1, "claim": claim(), "stop": "enough"}))
+    rule = runs.leave(lease(), status=status, reason="why", at_us=NOW_US, nonce="beef")
+    more = rule(view_of(BEGUN, before))
+    assert isinstance(more, More)
+    assert more.ask.pending == ("main",)
+    batch = batch_of(rule(view_of(BEGUN, before, pending={"main": (call("a", (5, 1, 0), token=1),)})))
+    after = put_of(batch, LaneRow)
+    assert (after.status, after.reason, after.stop, after.unfinished, after.entered) == (
+        "cancelled",
+        "enough",
+        None,
+        False,
+        False,
+    )
+    assert put_of(batch, CallRow).status == ABANDONED
+    assert batch.answer == "enough"
+
+
+def test_a_run_that_died_before_it_heard_of_its_stop_is_not_resumed() -> None:
+    before = lane(at=1, **(DEAD | {"token": 1, "input": OLD, "stop": "enough"}))
+    view = view_of(BEGUN, before, pending={"main": (call("a", (5, 1, 0), token=1),)})
+    batch = batch_of(runs.enter(entering(input=NEW))(view))
+    assert (put_of(batch, LaneRow).input, put_of(batch, LaneRow).stop) == (NEW, None)
+    assert put_of(batch, CallRow).error == ("abandoned", "outcome unknown: enough")
+    assert batch.answer.calls == ()
 
 
 # crashes
@@ -383,7 +500,7 @@ def test_a_run_that_ended_otherwise_is_gone_on_with(status: str) -> None:
 @pytest.mark.parametrize("status", ["completed", "cancelled"])
 def test_a_run_that_is_over_leaves_no_input_to_the_next(status: str) -> None:
     before = lane(at=1, **(DEAD | {"token": 1, "input": b"\0in"}))
-    batch = batch_of(runs.leave(lease(), status=status, reason=None)(view_of(BEGUN, before)))
+    batch = batch_of(runs.leave(lease(), status=status, reason=None)(view_of(BEGUN, before, pending={"main": ()})))
     after = put_of(batch, LaneRow)
     assert (after.claim, after.entered, after.unfinished, after.input) == (None, False, False, None)
     assert put_of(batch, SessionRow).status == status

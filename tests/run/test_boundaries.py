@@ -212,7 +212,7 @@ def test_a_call_that_begins_while_a_boundary_is_recorded_is_not_swallowed_by_it(
 def test_iteration_and_usage_carry_on_after_a_crash(store: backstay.Store) -> None:
     with cut_off(store) as run:
         for _ in range(2):
-            run.use(tokens_in=10, tokens_out=1, cost=0.5, images=1)
+            run.use(tokens_in=10, tokens_out=1, cost=0.5, extra={"images": 1})
             run.step()
         run.use(tokens_in=10)
     with store.run("t") as run:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import backstay
-from backstay import ClosedError, InvalidInputError, LeaseHeldError, LoopGuard, RunEnded, Status
+from backstay import ClosedError, ConflictError, InvalidInputError, LeaseHeldError, LoopGuard, RunEnded, Status
 from tests.run.crashes import Cut, World, cut_off, ends_by
 
 
@@ -49,7 +49,7 @@ def test_a_run_that_ends_otherwise_has_that_status_and_is_gone_on_with_from_its_
     assert (info(store).status, info(store).reason, info(store).crashed) == (status, reason, False)
     assert store.crashed() == []
     assert store.session("t").load() == {"n": 1}  # no half iteration is taken for a state
-    with store.run("t", input="another") as run:
+    with store.run("t", input="go") as run:
         assert (run.resumed, run.input, run.state, run.iteration) == (True, "go", {"n": 1}, 1)
         assert run.call("pay", world.do("twice"), args={}) == "paid"
     assert info(store).status is Status.COMPLETED
@@ -120,7 +120,7 @@ def test_an_outer_end_raised_inside_an_inner_run_ends_the_outer_one(store: backs
 def test_an_input_is_kept_until_a_run_completes_and_then_gone(store: backstay.Store) -> None:
     with cut_off(store, input={"order": 7}):
         pass
-    with cut_off(store, input="a later message") as run:
+    with cut_off(store, input={"order": 7}) as run:
         assert run.input == {"order": 7}
     with cut_off(store) as run:
         assert run.input == {"order": 7}
@@ -140,7 +140,9 @@ def test_a_new_message_after_a_crash_never_gets_the_answer_to_the_old_one(store:
 
     with cut_off(store, input="old") as run:
         answer(run)
-    with store.run("t", input="new") as run:
+    with pytest.raises(ConflictError, match=r"'old'.*'new'"), store.run("t", input="new"):
+        pass
+    with store.run("t") as run:
         assert answer(run) == ("old", "answer to old")
     store.session("t").commit({})
     with store.run("t", input="new") as run:

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 
@@ -32,9 +33,9 @@ def held_for(store: backstay.Store, seconds: float) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["tool", "llm"])
-def test_a_call_longer_than_the_lease_keeps_it(store: backstay.Store, kind: str) -> None:
+def test_a_call_longer_than_the_lease_keeps_it(store: backstay.Store, kind: Literal["tool", "llm"]) -> None:
     with store.run("t", lease_s=LEASE_S) as run:
-        assert run.call("slow", lambda: held_for(store, LEASE_S * 2), kind=kind)  # type: ignore[arg-type]
+        assert run.call("slow", lambda: held_for(store, LEASE_S * 2), kind=kind)
         run.state["n"] = 1
         assert run.step() is not None
 

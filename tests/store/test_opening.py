@@ -1,5 +1,6 @@
 """Opening: one clear error for what is not a store, and whatever it was is left as it was."""
 
+import asyncio
 import hashlib
 import os
 import shutil
@@ -13,6 +14,7 @@ import apsw
 import pytest
 
 import backstay
+import backstay.aio
 from backstay import (
     BackstayError,
     ClosedError,
@@ -21,6 +23,7 @@ from backstay import (
     InvalidInputError,
     UnavailableError,
     UnsupportedError,
+    opening,
 )
 from backstay.backends.sqlite import connections, store_file
 from backstay.backends.sqlite import file_system as mounts
@@ -88,13 +91,63 @@ def test_an_empty_file_becomes_a_store(path: Path) -> None:
         assert store.session("s").load()["n"] == 4
 
 
-def test_a_missing_folder_and_a_file_in_place_of_one_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="is not a folder"):
-        backstay.open(tmp_path / "missing" / "store.db")
+def test_a_file_in_place_of_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UnavailableError, match=r"store\.db"):
-        backstay.open(tmp_path / "file" / "store.db")
+    for name in ("store.db", "deep/store.db"):
+        with pytest.raises(UnavailableError, match="file"):
+            backstay.open(tmp_path / "file" / name)
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+@pytest.mark.parametrize("kind", ["path", "sqlite", "file"])
+def test_the_folders_above_a_store_are_made_private_to_the_user(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "agents" / "support" / "store.db"
+    urls: dict[str, str | Path] = {"path": path, "sqlite": f"sqlite:///{path}", "file": f"file:{path}"}
+    url = urls[kind]
+    mask = os.umask(0)
+    try:
+        with backstay.open(url) as store:
+            store.session("s").commit({"n": 1})
+    finally:
+        os.umask(mask)
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in (path.parent, path.parent.parent)] == [0o700, 0o700]
+    with backstay.open(url) as store:
+        assert store.session("s").load() == {"n": 1}
+
+
+def test_the_environment_names_the_store_where_the_caller_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BACKSTAY_URL", "sqlite:///elsewhere/store.db")
+    with backstay.open() as store:
+        store.session("s").commit({"n": 1})
+
+    async def main() -> backstay.State:
+        async with backstay.aio.open() as store:
+            return await store.session("s").load()
+
+    assert asyncio.run(main()) == {"n": 1}
+    assert [each.name for each in tmp_path.iterdir()] == ["elsewhere"]
+    with backstay.open("named.db") as store:
+        assert store.session("s").head() is None
+    monkeypatch.setenv("BACKSTAY_URL", "")
+    with backstay.open() as store:
+        assert store.session("s").head() is None
+    assert (tmp_path / ".backstay").is_dir()
+    monkeypatch.setenv("BACKSTAY_URL", "nonsense")
+    with pytest.raises(InvalidInputError, match="nonsense"):
+        backstay.open()
+
+
+def test_what_sqlite_calls_memory_is_a_store_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with backstay.open("sqlite:///:memory:") as store, backstay.open("sqlite:///:memory:") as other:
+        store.session("s").commit({"n": 1})
+        assert store.session("s").load() == {"n": 1}
+        assert other.session("s").head() is None
+    assert opening.place("sqlite:///:memory:") is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_read_only_file_is_refused(path: Path) -> None:

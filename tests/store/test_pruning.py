@@ -12,6 +12,7 @@ import pytest
 
 import backstay
 from backstay import Checkpoint, InvalidInputError, NotFoundError, Retention, Session, Status, Store
+from backstay.upkeep.weighing import Weighing, session_bytes
 from tests.store.rows import ids_of
 from tests.store.travel import KINDS, open_kind
 
@@ -99,6 +100,37 @@ def test_a_dry_run_says_how_much_would_go(store: Store) -> None:
     assert ended.sessions == ("s",)
     assert store.prune(Retention(keep_last=300), dry_run=True).freed_bytes == 0
     assert len(list(session.log())) == 300
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_dry_run_counts_the_large_values_that_go_and_no_others(store: Store, shared: bool) -> None:
+    session, other = store.session("s"), store.session("other")
+    large = [random.Random(number).randbytes(1_000_000) for number in range(4)]
+    for value in large:
+        session.commit({"page": value})
+    session.commit({"page": large[-1], "n": 1})
+    other.commit({"page": large[0] if shared else b""})
+    before = store.stats().stored_bytes
+    said = store.prune(Retention(keep_last=1), dry_run=True)
+    assert said.count == 4
+    expected = 2_000_000 if shared else 3_000_000
+    assert expected < said.freed_bytes < expected + 50_000
+    assert store.prune(Retention(keep_last=1)).count == 4
+    if store.backend.name != "memory":
+        freed = before - store.stats().stored_bytes
+        assert abs(freed - said.freed_bytes) < 200_000
+    assert 1_000_000 < session_bytes(store.backend, "s") < 1_050_000
+
+
+def test_what_a_checkpoint_weighs_less_what_its_child_will_weigh_is_what_goes(store: Store) -> None:
+    session = store.session("s")
+    made = grow(session, 40)
+    for point in (made[20], made[30], made[0]):
+        weighing = Weighing(store.backend)
+        weighing.add_checkpoints("s", {point.sequence})
+        before = session_bytes(store.backend, "s")
+        session.delete(point)
+        assert max(0, before - session_bytes(store.backend, "s")) == weighing.total_bytes
 
 
 def test_a_tag_that_is_set_between_two_portions_stays_and_the_report_says_what_went(

@@ -1,4 +1,4 @@
-"""Refs: a Checkpoint, or a text that is a branch, then a tag, then an id, then a prefix, and only then `~N`."""
+"""Refs: a Checkpoint, or a text that is a branch, then a tag, then an id, then a prefix, and only then `~N` or `^N`."""
 
 import pytest
 
@@ -82,7 +82,8 @@ def test_an_unknown_ref_says_what_there_is(session: Session) -> None:
     commits(session, 1)
     session.fork("main", "what-if")
     session.tag("main", "golden")
-    for ref in ("nope", "nope~1", "0" * 24, "dead", "MAIN", "main^", "main~-1", "main~x", "a\0b", "*", "%", "mai_"):
+    wrong = ["nope", "nope~1", "0" * 24, "dead", "MAIN", "main^x", "main~-1", "main~x", "a\0b", "*", "%", "mai_"]
+    for ref in [*wrong, "^", "nope" + "^" * 200]:
         with pytest.raises(NotFoundError) as caught:
             session.load(ref)
         for name in ("main", "what-if", "golden"):
@@ -191,3 +192,59 @@ def test_a_fork_shares_its_history_and_changes_nothing_on_main(session: Session)
     assert [point.id for point in session.log("what-if")] == [there.id, points[1].id, points[0].id]
     assert session.head() == points[2]
     assert session.commit({"n": 3}).parent_id == points[2].id
+
+
+# the story: `^N`
+
+
+def test_going_back_one_step_again_and_again_goes_back_further(session: Session) -> None:
+    points = commits(session, 5)
+    for expected in (3, 2, 1, 0):
+        back = session.restore("main^")
+        assert session.load() == {"n": expected}
+        assert back.restored_from == points[expected].id
+    with pytest.raises(NotFoundError, match="begins with"):
+        session.restore("main^")
+    assert session.load() == {"n": 0}
+
+
+def test_the_story_goes_on_behind_what_was_restored_and_passes_over_what_was_taken_back(session: Session) -> None:
+    points = commits(session, 4)
+    session.restore(points[1])
+    new = session.commit({"n": "new"})
+    assert session.checkpoint("main^0") == new
+    assert session.checkpoint("main^").restored_from == points[1].id
+    assert session.checkpoint("main^2") == session.checkpoint("main^^") == points[0]
+    session.undo()  # as before the restore
+    assert session.load() == {"n": 3}
+    assert [session.checkpoint(f"main^{steps}") for steps in (1, 2, 3)] == [points[2], points[1], points[0]]
+    assert session.checkpoint("main~^").restored_from == points[1].id
+    assert session.checkpoint(f"{points[3].id[:10]}^^~") == points[0]
+
+
+def test_a_step_of_the_story_that_was_deleted_is_told_and_not_passed_over(session: Session) -> None:
+    points = commits(session, 3)
+    session.delete(points[1])
+    assert session.checkpoint("main~") == points[0]
+    with pytest.raises(NotFoundError, match=f"{points[1].id[:12]}, which was deleted") as caught:
+        session.load("main^")
+    assert "~N" in caught.value.hint
+    session.restore(points[0])
+    session.delete(points[0])
+    with pytest.raises(NotFoundError, match=f"{points[0].id[:12]}, which was deleted"):
+        session.load("main^")
+
+
+def test_a_long_story_is_followed_to_its_beginning(session: Session) -> None:
+    points = commits(session, 250)
+    assert session.checkpoint("main^249") == points[0]
+    assert session.checkpoint("main^120") == points[129]
+    with pytest.raises(NotFoundError):
+        session.checkpoint("main^250")
+
+
+def test_a_branch_that_is_literally_called_main_caret_is_that_branch(session: Session) -> None:
+    points = commits(session, 3)
+    session.fork(points[0], "main^")
+    assert session.checkpoint("main^") == points[0]
+    assert session.checkpoint("main^1") == points[1]

@@ -253,7 +253,7 @@ def run_for_long(store: backstay.Store, name: str = "ticket-42") -> backstay.Ses
             run.step()
     with crashing(session.run()) as run:
         leave_in_doubt(run, "maybe", args=1)
-    with session.run(on_doubt="skip", input="second") as run:
+    with session.run(on_doubt="skip") as run:
         run.call("maybe", fails, args=1)
         run.call("done", lambda: "yes")
         run.step()

@@ -56,7 +56,7 @@ def test_a_tilde_and_a_number_ask_for_an_ancestor(ref: str, name: str, steps: in
     assert (found.name, found.steps) == (name, steps)
 
 
-@pytest.mark.parametrize("ref", ["main", "~3", "", "main~x", "main~-1", "main~1 ", "main~1234567890", "main^1"])
+@pytest.mark.parametrize("ref", ["main", "~3", "", "main~x", "main~-1", "main~1 ", "main~1234567890", "^", "main^x"])
 def test_anything_else_asks_for_no_ancestor(ref: str) -> None:
     assert parse_steps(ref) is None
 
@@ -64,4 +64,11 @@ def test_anything_else_asks_for_no_ancestor(ref: str) -> None:
 @given(st.text())
 def test_no_ref_breaks_the_reading_of_refs(ref: str) -> None:
     found = parse_steps(ref)
-    assert found is None or ref.startswith(found.name + "~")
+    assert found is None or ref.startswith(found.name + ("^" if found.in_story else "~"))
+
+
+def test_a_caret_and_a_number_ask_for_a_step_of_the_story() -> None:
+    for ref, name, steps in [("main^", "main", 1), ("main^3", "main", 3), ("main~2^", "main~2", 1), ("^^", "^", 1)]:
+        found = parse_steps(ref)
+        assert found is not None
+        assert (found.name, found.steps, found.in_story) == (name, steps, True)

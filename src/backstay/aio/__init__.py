@@ -36,6 +36,7 @@ from backstay.model import (
     ImportReport,
     Outcome,
     PruneReport,
+    RunInfo,
     SessionId,
     SessionInfo,
     State,
@@ -141,6 +142,7 @@ class AsyncStore:
         strategy: Strategy = ALWAYS,
         branch: str = "main",
         input: Any = None,
+        restart: bool = False,
         lease_s: float = 30.0,
         on_doubt: OnDoubt = "ask",
         on_failed: OnFailed = "raise",
@@ -151,6 +153,7 @@ class AsyncStore:
             strategy=strategy,
             branch=branch,
             input=input,
+            restart=restart,
             lease_s=lease_s,
             on_doubt=on_doubt,
             on_failed=on_failed,
@@ -160,8 +163,11 @@ class AsyncStore:
     async def crashed(self) -> list[SessionInfo]:
         return await self._threads.run(self._store.crashed)
 
-    async def delete(self, session_id: str) -> None:
-        await self._threads.run(self._store.delete, session_id)
+    async def find(self, checkpoint_id: str) -> Checkpoint:
+        return await self._threads.run(self._store.find, checkpoint_id)
+
+    async def delete(self, session_id: str) -> int:
+        return await self._threads.run(self._store.delete, session_id)
 
     async def verify(
         self, session: str | None = None, *, repair: bool = False, progress: Progress | None = None
@@ -188,11 +194,14 @@ class AsyncStore:
         *,
         rename: str | Mapping[str, str] | None = None,
         on_exists: str = "refuse",
+        dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ImportReport:
-        """Take in the sessions of a file. `progress` is called on the event loop that opened the store."""
+        """Import the sessions of a file. `progress` is called on the event loop that opened the store."""
         told = self._on_loop(progress)
-        return await self._threads.run(self._store.import_, path, rename=rename, on_exists=on_exists, progress=told)
+        return await self._threads.run(
+            self._store.import_, path, rename=rename, on_exists=on_exists, dry_run=dry_run, progress=told
+        )
 
     def _on_loop(self, progress: Progress | None) -> Progress | None:
         def tell(done: int, total: int | None) -> None:
@@ -343,6 +352,9 @@ class AsyncSession:
     def log(self, ref: Ref = "main", *, limit: int | None = None) -> AsyncIterator[Checkpoint]:
         return self._turns.pages(self._session.log, ref, limit=limit)
 
+    def history(self, *, before: Ref | None = None, limit: int | None = None) -> AsyncIterator[Checkpoint]:
+        return self._turns.pages(self._session.history, before=before, limit=limit)
+
     async def branches(self) -> dict[str, Checkpoint]:
         return await self._turns.run(self._session.branches)
 
@@ -363,6 +375,7 @@ class AsyncSession:
         strategy: Strategy = ALWAYS,
         branch: str = "main",
         input: Any = None,
+        restart: bool = False,
         lease_s: float = 30.0,
         on_doubt: OnDoubt = "ask",
         on_failed: OnFailed = "raise",
@@ -373,12 +386,16 @@ class AsyncSession:
             strategy=strategy,
             branch=branch,
             input=input,
+            restart=restart,
             lease_s=lease_s,
             on_doubt=on_doubt,
             on_failed=on_failed,
             loops=loops,
         )
         return AsyncRun(run, self._threads)
+
+    async def runs(self) -> list[RunInfo]:
+        return await self._turns.run(self._session.runs)
 
     async def calls(self, ref: Ref = "main", *, pending: bool = False) -> list[Call]:
         return await self._turns.run(self._session.calls, ref, pending=pending)
@@ -392,6 +409,9 @@ class AsyncSession:
         failed: str | None = None,
     ) -> None:
         await self._turns.run(self._session.resolve, call_id, decision, result=result, failed=failed)
+
+    async def cancel(self, branch: str = "main", *, reason: str) -> bool:
+        return await self._turns.run(self._session.cancel, branch, reason=reason)
 
     async def abandon(self, branch: str = "main", *, reason: str) -> None:
         await self._turns.run(self._session.abandon, branch, reason=reason)

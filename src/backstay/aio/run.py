@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar, overload
 
 from backstay.aio.threads import Threads
 from backstay.errors import InvalidInputError
@@ -17,11 +19,14 @@ from backstay.loops import LoopGuard
 from backstay.model import Call, Checkpoint, RecoverReport, StateDict, Usage
 from backstay.run import Run
 from backstay.run.calling import Calling
-from backstay.run.options import OnDoubt, OnFailed
+from backstay.run.options import OnDoubt, OnFailed, OnMismatch
+from backstay.run.typed_results import typed
 from backstay.strategy import ALWAYS, Event, Strategy
 
 if TYPE_CHECKING:
     from backstay.aio import AsyncStore
+
+T = TypeVar("T")
 
 
 class AsyncRun:
@@ -81,6 +86,10 @@ class AsyncRun:
         return self._run.usage
 
     @property
+    def stopping(self) -> str | None:
+        return self._run.stopping
+
+    @property
     def warning(self) -> str | None:
         return self._run.warning
 
@@ -94,6 +103,7 @@ class AsyncRun:
 
     # calls
 
+    @overload
     async def call(
         self,
         name: str,
@@ -102,15 +112,57 @@ class AsyncRun:
         key: str | None = None,
         kind: Literal["tool", "llm"] = "tool",
         args: Any = None,
+        returns: type[T],
         on_doubt: OnDoubt | None = None,
         on_failed: OnFailed | None = None,
+        on_mismatch: OnMismatch = "raise",
+    ) -> T: ...
+
+    @overload
+    async def call(
+        self,
+        name: str,
+        fn: Callable[[], Any],
+        *,
+        key: str | None = None,
+        kind: Literal["tool", "llm"] = "tool",
+        args: Any = None,
+        returns: None = None,
+        on_doubt: OnDoubt | None = None,
+        on_failed: OnFailed | None = None,
+        on_mismatch: OnMismatch = "raise",
+    ) -> Any: ...
+
+    async def call(
+        self,
+        name: str,
+        fn: Callable[[], Any],
+        *,
+        key: str | None = None,
+        kind: Literal["tool", "llm"] = "tool",
+        args: Any = None,
+        returns: type[T] | None = None,
+        on_doubt: OnDoubt | None = None,
+        on_failed: OnFailed | None = None,
+        on_mismatch: OnMismatch = "raise",
     ) -> Any:
         """The outcome of `fn()`, awaited if it can be. `fn` is called on the event loop: what blocks belongs in
         `asyncio.to_thread`.
         """  # noqa: D205
-        calling = await self._begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
+        begin = partial(
+            self._run.begin,
+            name,
+            key=key,
+            kind=kind,
+            args=args,
+            returns=returns,
+            on_doubt=on_doubt,
+            on_failed=on_failed,
+            on_mismatch=on_mismatch,
+        )
+        calling = await self._begin(begin)
         if calling.done:
-            return calling.result
+            return typed(calling.row, calling.result, returns)
         with self._run.enclosed(calling):
             try:
                 value = fn()
@@ -119,7 +171,7 @@ class AsyncRun:
             except BaseException as error:
                 await self._threads.finish(calling.give_up, error)  # raises CallFailedError for a tool's exception
                 raise
-        return await self._threads.finish(calling.finish, value)
+        return await self._threads.finish(calling.finish_as, value, returns)
 
     @contextlib.asynccontextmanager
     async def calling(
@@ -131,9 +183,20 @@ class AsyncRun:
         args: Any = None,
         on_doubt: OnDoubt | None = None,
         on_failed: OnFailed | None = None,
+        on_mismatch: OnMismatch = "raise",
     ) -> AsyncIterator[AsyncCalling]:
         """A call that someone else makes: `if not call.done: await call.finish(value)`; then `call.result`."""
-        calling = await self._begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
+        begin = partial(
+            self._run.begin,
+            name,
+            key=key,
+            kind=kind,
+            args=args,
+            on_doubt=on_doubt,
+            on_failed=on_failed,
+            on_mismatch=on_mismatch,
+        )
+        calling = await self._begin(begin)
         with self._run.enclosed(calling):
             try:
                 yield AsyncCalling(calling, self._threads)
@@ -146,28 +209,47 @@ class AsyncRun:
             message = f"call {name!r} was left without an outcome, and is in doubt now"
             raise InvalidInputError(message, hint="say what came out: await call.finish(value)")
 
-    async def _begin(self, name: str, **options: Any) -> Calling:
+    async def _begin(self, begin: Callable[[], Calling]) -> Calling:
         begun: list[Calling] = []
 
-        def begin() -> Calling:
-            begun.append(self._run.begin(name, **options))
+        def noted() -> Calling:
+            begun.append(begin())
             return begun[0]
 
         try:
-            return await self._threads.finish(begin)
+            return await self._threads.finish(noted)
         except BaseException:
             for calling in begun:  # cancelled while it was written down, and so never made
                 if not calling.done:
                     await self._threads.finish(calling.withdraw)
             raise
 
+    async def now(self, *, key: str | None = None) -> datetime:
+        return await self._threads.finish(self._run.now, key=key)
+
+    async def uuid(self, *, key: str | None = None) -> uuid.UUID:
+        return await self._threads.finish(self._run.uuid, key=key)
+
+    async def random(self, *, key: str | None = None) -> float:
+        return await self._threads.finish(self._run.random, key=key)
+
     def append(self, message: Any, part: str = "messages") -> None:
         """Add a message to a list in the state."""
         self._run.append(message, part)
 
-    def use(self, *, tokens_in: int = 0, tokens_out: int = 0, cost: float = 0.0, **extra: Any) -> None:
+    def use(
+        self,
+        *,
+        tokens_in: int = 0,
+        tokens_out: int = 0,
+        cost: float = 0.0,
+        tasks_completed: int = 0,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
         """Count what was used since the last boundary."""
-        self._run.use(tokens_in=tokens_in, tokens_out=tokens_out, cost=cost, **extra)
+        self._run.use(
+            tokens_in=tokens_in, tokens_out=tokens_out, cost=cost, tasks_completed=tasks_completed, extra=extra
+        )
 
     # boundaries
 
@@ -187,6 +269,10 @@ class AsyncRun:
     def fail(self, reason: str) -> NoReturn:
         """End the run: failed, for this reason."""
         self._run.fail(reason)
+
+    def cancel(self, reason: str) -> NoReturn:
+        """End the run: cancelled. In the handler of a cancellation it raises that again."""
+        self._run.cancel(reason)
 
     def pause(self, reason: str = "paused") -> NoReturn:
         """End the run here, still in progress."""

@@ -44,6 +44,7 @@ GROUPS = {
     },
     "After a crash": {
         "recover": "What crashed, which calls are in doubt; decide them.",
+        "cancel": "Stop the run of a session, wherever it runs.",
     },
     "Upkeep": {
         "stats": "How much is kept, in how little space.",
@@ -55,6 +56,32 @@ GROUPS = {
     },
 }
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+
+# Words that people bring along from other tools, and what they are called here.
+OTHER_WORDS = {
+    "branch": "branches",
+    "cat": "show",
+    "check": "verify",
+    "checkout": "restore",
+    "fsck": "verify",
+    "gc": "prune",
+    "grep": "search",
+    "history": "log",
+    "info": "status",
+    "list": "sessions",
+    "load": "import",
+    "ls": "sessions",
+    "remove": "delete",
+    "reset": "restore",
+    "resume": "recover",
+    "revert": "undo",
+    "rewind": "restore",
+    "rm": "delete",
+    "rollback": "restore",
+    "save": "export",
+    "tags": "tag",
+    "threads": "sessions",
+}
 
 STORE = "BACKSTAY_URL"
 COMPLETES = "_BACKSTAY_COMPLETE"  # set by a shell that asks what could come next
@@ -74,6 +101,34 @@ class Commands(click.Group):
         module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
         found: click.Command = importlib.import_module(f"backstay.cli.{module}").command
         return found
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Options before the command; those of the command stand behind it."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from backstay.cli.command import alike
+
+            likely = alike(error.option_name, ["--help", "--version", "--store"])
+            rest = f"; did you mean {' or '.join(likely)}?" if likely else "; those of a command stand behind it."
+            message = f"There is no option {error.option_name} before the command{rest}"
+            raise click.UsageError(message, ctx=ctx) from None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that a line begins with; one that is not there is told with those that are like it."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            from backstay.cli.command import alike
+
+            typed, word = args[0], args[0].lower()
+            likely = [OTHER_WORDS[word]] if word in OTHER_WORDS else [each for each in COMMANDS if each == word]
+            likely = likely or alike(word, list(COMMANDS))
+            rest = f"Did you mean {' or '.join(likely)}?" if likely else "`backstay --help` lists those there are."
+            message = f"There is no command {typed}. {rest}"
+            raise click.UsageError(message, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """The list in the help, from the table above: nothing is imported for it."""
@@ -119,6 +174,8 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _invoke(args: Sequence[str]) -> int:
     # What click's own `main` would do, without its ways of ending the process.
+    if args and args[0] == "help":
+        args = [*args[1:2], "--help"]
     try:
         with commands.make_context("backstay", list(args)) as context:
             commands.invoke(context)

@@ -56,6 +56,21 @@ def tell(branches: dict[str, Checkpoint], tags: dict[str, Checkpoint], runs: dic
             screen.line("No checkpoints yet, so no branches.")
 
 
+def tell_one(session: str, name: str, point: Checkpoint, *, is_tag: bool = False, as_json: bool) -> None:
+    """Print a name that was just made, and where it stands."""
+    from backstay.cli.screen import Screen
+    from backstay.cli.text import cut, safe, short
+
+    if as_json:
+        names = {name: point}
+        tell({} if is_tag else names, names if is_tag else {}, {}, as_json=True)
+        return
+    screen = Screen()
+    screen.line(f"{'Tag' if is_tag else 'Branch'} {safe(name)} of {safe(session)} stands at")
+    room = screen.width - len(short(point.id)) - 4
+    screen.line("  ", (short(point.id), "yellow"), f"  {cut(safe(point.summary), room)}".rstrip())
+
+
 def _row(name: str, point: Checkpoint, run: str | None) -> list[Piece]:
     from backstay.cli.sessions import STYLES
     from backstay.cli.text import age, safe, short

@@ -1,12 +1,12 @@
-"""What the commands' own lines have in common: their examples, ids that look like options, and `--json`.
+"""What the commands' own lines have in common: examples at the end of the help, `--json`, and what a typo is told.
 
-A session may be called `-x` or `--all`. After `--` everything is an argument, as everywhere; but also without it, what
-is no option of a command is taken for an argument, and only when nothing has that name is it called an unknown option.
+What begins with a dash is an option. A name that does is written behind `--`, as everywhere: an option that was
+misspelt is then never taken for a session or a ref.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -19,7 +19,7 @@ json_option: Callable[[Decorated], Decorated] = click.option(
 
 
 class Command(click.Command):
-    """A command with examples, whose arguments may begin with a dash."""
+    """A command with examples, that knows the shape of its JSON and what a misspelt option may have been."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), shape: str = "", **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -27,44 +27,20 @@ class Command(click.Command):
         self.shape = shape  # of its JSON, by its name in `shapes`; `session*` is one a line
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Sort options from arguments, and leave the rest to click."""
-        options, arguments, strange = self._sorted(list(args))
-        room = sum(
-            [each.nargs if each.nargs > 0 else len(args) for each in self.params if isinstance(each, click.Argument)]
-        )
-        if strange and len(arguments) > room:
-            known = sorted({opt for each in self.params for opt in each.opts})
-            raise click.NoSuchOption(strange[0], possibilities=_alike(strange[0], known), ctx=ctx)
-        return super().parse_args(ctx, [*options, "--", *arguments] if arguments else options)
+        """Sort options from arguments; an unknown option is told with those that are like it."""
+        words = list(args)
+        if ctx.resilient_parsing and words and words[-1].startswith("--"):
+            args = words[:-1]  # a shell asks for its value, and click would forget the arguments before it
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            # A short option is told by its first letter alone: `-graph` was one word when it was typed.
+            name = error.option_name
+            typed = next((word for word in words if word.startswith(name)), name).partition("=")[0]
+            raise NoSuchOptionError(typed, self._names(ctx), ctx=ctx) from None
 
-    def _sorted(self, args: list[str]) -> tuple[list[str], list[str], list[str]]:
-        """Options with their values, arguments, and those of the arguments that may have been meant as options."""
-        known = {
-            opt: each
-            for each in self.params
-            if isinstance(each, click.Option)
-            for opt in (*each.opts, *each.secondary_opts)
-        }
-        flags = {"-h", "--help"}
-        options: list[str] = []
-        arguments: list[str] = []
-        strange: list[str] = []
-        while args:
-            word = args.pop(0)
-            if word == "--":
-                arguments += args
-                break
-            name = word.partition("=")[0] if word.startswith("--") else word[:2]
-            if word[:1] != "-" or word == "-":
-                arguments.append(word)
-            elif name in flags or name in known:
-                options.append(word)
-                if args and _wants_value(word, known):
-                    options.append(args.pop(0))
-            else:
-                arguments.append(word)
-                strange.append(word)
-        return options, arguments, strange
+    def _names(self, ctx: click.Context) -> list[str]:
+        return [name for each in self.get_params(ctx) if isinstance(each, click.Option) for name in each.opts]
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """The examples, at the end of the help."""
@@ -74,20 +50,20 @@ class Command(click.Command):
                     formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
 
 
-def _wants_value(word: str, known: Mapping[str, click.Option]) -> bool:
-    """True if the value of an option is the next word; `-yn 5` is `-y -n 5`, and `-n5` has its value."""
-    if word.startswith("--"):
-        return word in known and not known[word].is_flag
-    for place, letter in enumerate(word[1:], 1):
-        option = known.get(f"-{letter}")
-        if option is None:
-            return False
-        if not option.is_flag:
-            return place == len(word) - 1
-    return False
+class NoSuchOptionError(click.UsageError):
+    """An option that a command does not have."""
+
+    def __init__(self, typed: str, known: Sequence[str], *, ctx: click.Context) -> None:
+        bare = typed.lstrip("-").lower()
+        likely = [name for name in known if len(bare) > 1 and name.startswith(f"--{bare}")]
+        likely = likely or alike(bare, [name for name in known if name.startswith("--")])
+        rest = f" Did you mean {' or '.join(likely)}?" if likely else f" For a name that begins so, write -- {typed}."
+        super().__init__(f"There is no option {typed}.{rest}", ctx=ctx)
 
 
-def _alike(word: str, known: Sequence[str]) -> list[str]:
+def alike(word: str, known: Sequence[str]) -> list[str]:
+    """Those of the known words that a typo may have been meant as, the likeliest first."""
     import difflib
 
-    return difflib.get_close_matches(word, known)
+    bare = {name.lstrip("-"): name for name in known}  # dashes are in all of them, and make none alike
+    return [bare[name] for name in difflib.get_close_matches(word.lstrip("-"), bare, n=3, cutoff=0.65)]

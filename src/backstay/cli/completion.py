@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
-from backstay.cli.command import Command
+from backstay.cli.command import Command, json_option
 
 
-@click.command("completion", cls=Command, examples=["backstay completion fish"])
+@click.command("completion", cls=Command, shape="script", examples=["backstay completion fish"])
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def command(shell: str) -> None:
+@json_option
+def command(shell: str, *, as_json: bool) -> None:
     """Print what SHELL needs to complete commands, options, sessions and refs.
 
     \b
@@ -24,4 +25,9 @@ def command(shell: str) -> None:
     found = get_completion_class(shell)
     if found is None:
         raise click.UsageError(f"{shell} is not known")
-    click.echo(found(commands, {}, "backstay", COMPLETES).source())
+    script = found(commands, {}, "backstay", COMPLETES).source()
+    if as_json:
+        from backstay.cli import shapes
+
+        script = shapes.dump({"shell": shell, "script": script})
+    click.echo(script)

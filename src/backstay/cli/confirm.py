@@ -14,13 +14,17 @@ yes_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     "-y", "--yes", is_flag=True, help="Do it without asking."
 )
 
+dry_run_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
+    "--dry-run", is_flag=True, help="Only show what would go."
+)
+
 
 def agree(question: str, *, yes: bool) -> None:
     """Come back if it may be done. Without `-y` and without a terminal to ask at it may not, and that is a failure."""
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        message = "nothing was changed: there is no terminal to ask at (give -y to do it)"
+        message = "nothing was changed: there is no terminal to ask at (-y does it without asking)"
         raise click.ClickException(message)
     sys.stdout.flush()
     sys.stderr.write(f"{question} [y/N] ")

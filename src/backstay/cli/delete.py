@@ -1,61 +1,110 @@
-"""`backstay delete`: a session, a branch or one checkpoint; the only thing here that cannot be taken back."""
+"""`backstay delete`: a session, a branch or one checkpoint. What goes is shown first; it cannot be taken back."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 import backstay
-from backstay.cli.command import Command
-from backstay.cli.confirm import agree, yes_option
+from backstay.cli.command import Command, json_option
+from backstay.cli.confirm import agree, dry_run_option, yes_option
 from backstay.cli.lookup import ref_argument, session_argument, session_of
 from backstay.cli.store_option import in_store
 
 if TYPE_CHECKING:
-    from backstay.cli.screen import Screen
+    from collections.abc import Callable
+
+    from backstay.cli.screen import Piece
     from backstay.face import Session, Store
+
+
+class _Deletion(NamedTuple):
+    """What is to be deleted: its kind and name, what goes with it, and how it is done."""
+
+    what: str
+    name: str
+    called: str
+    checkpoints: int
+    size_bytes: int
+    shown: list[tuple[Piece, ...]]
+    done: Callable[[], object]
 
 
 @click.command(
     "delete",
     cls=Command,
+    shape="deleted",
     examples=[
         "backstay delete ticket-42 --branch what-if -y",
         "backstay delete ticket-42 main~1 -y",
+        "backstay delete ticket-43 --dry-run",
         "backstay delete ticket-43 -y",
     ],
 )
 @session_argument()
 @ref_argument(default="")
 @click.option("--branch", metavar="NAME", help="Only forget this branch; its checkpoints stay, by their ids.")
+@dry_run_option
 @yes_option
+@json_option
 @in_store
-def command(store: Store, session: str, ref: str, *, branch: str | None, yes: bool) -> None:
+def command(
+    store: Store, session: str, ref: str, *, branch: str | None, dry_run: bool, yes: bool, as_json: bool
+) -> None:
     """Delete SESSION with all that is in it; or one checkpoint at REF; or, with --branch, only a name.
 
-    What goes is shown first. A deleted checkpoint's descendants stay readable. This cannot be undone.
+    You are shown what goes and how many bytes that is, and asked. A deleted checkpoint's descendants stay readable.
+    This cannot be undone.
     """
     from backstay.cli.screen import Screen
+    from backstay.cli.text import size
 
-    found = session_of(store, session)
-    screen = Screen()
-    if ref and branch:
+    if ref and branch is not None:
         raise click.UsageError("give REF or --branch, not both")
+    found = session_of(store, session)
+    screen = Screen(aside=as_json)
     if branch is not None:
-        _branch(screen, found, branch, yes=yes)
+        plan = _branch(found, branch, screen.width)
     elif ref:
-        _checkpoint(screen, store, found, ref, yes=yes)
+        plan = _checkpoint(store, found, ref, screen.width)
     else:
-        _session(screen, store, found, yes=yes)
+        plan = _session(store, found, screen.width)
+    if not as_json or not (yes or dry_run):
+        for pieces in plan.shown:
+            screen.line(*pieces)
+    if not dry_run:
+        agree(f"Delete {plan.what} {plan.called}?", yes=yes)
+        plan.done()
+    if as_json:
+        from backstay.cli import shapes
+
+        Screen().line(shapes.dump(_shape(found, plan, dry_run=dry_run)))
+    elif dry_run:
+        screen.line(f"Nothing was deleted: this was a dry run of {plan.what} {plan.called}.")
+    else:
+        freed = f": {size(plan.size_bytes)}" if plan.size_bytes else ""
+        screen.line(f"Deleted {plan.what} {plan.called}{freed}.")
 
 
-def _session(screen: Screen, store: Store, session: Session, *, yes: bool) -> None:
-    from backstay.cli.text import age, cut, safe
+def _shape(session: Session, plan: _Deletion, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "dry_run": dry_run,
+        "session": session.id,
+        "what": plan.what,
+        "name": plan.name,
+        "checkpoints": plan.checkpoints,
+        "freed_bytes": plan.size_bytes,
+    }
+
+
+def _session(store: Store, session: Session, columns: int) -> _Deletion:
+    from backstay.cli.text import ago, cut, safe, size
     from backstay.face.run_status import run_statuses
     from backstay.model import counted
     from backstay.store.fields import to_info
     from backstay.store.overview import session_row
+    from backstay.upkeep.weighing import session_bytes
 
     line = session_row(store.backend, session.id)
     if line is None:
@@ -63,46 +112,62 @@ def _session(screen: Screen, store: Store, session: Session, *, yes: bool) -> No
         raise backstay.NotFoundError(message)
     info = to_info(line)
     branches, tags = list(session.branches()), list(session.tags())
-    screen.line("The whole session goes, for good:")
-    screen.line("  ", (safe(info.id), "bold"), f"  {info.status.value}, last touched {age(info.updated_at)} ago")
-    screen.line(
-        f"  {counted(info.checkpoints, 'checkpoint')} on {counted(len(branches), 'branch')}: ", _names(screen, branches)
+    weight = session_bytes(store.backend, session.id)
+    shown: list[tuple[Piece, ...]] = [("The whole session goes, for good:",)]
+    shown.append(
+        (
+            "  ",
+            (safe(info.id), "bold"),
+            f"  {info.status.value}, last touched {ago(info.updated_at)}",
+        )
     )
+    where = f" on {counted(len(branches), 'branch')}: {_names(branches, columns)}" if branches else ""
+    shown.append((f"  {counted(info.checkpoints, 'checkpoint')}{where}",))
     if tags:
-        screen.line(f"  {counted(len(tags), 'tag')}: ", _names(screen, tags))
+        shown.append(
+            (
+                f"  {counted(len(tags), 'tag')}: ",
+                _names(tags, columns),
+            )
+        )
     for run in run_statuses(store.backend, session):
         if run.calls:
-            calls = ", ".join(f"{call.name} {call.status}" for call in run.calls)
-            screen.line(("  pending: ", "red"), cut(safe(calls), screen.width - 12))
-    agree(f"Delete session {safe(session.id)}?", yes=yes)
-    store.delete(session.id)
-    screen.line(f"Deleted: {safe(session.id)} and {counted(info.checkpoints, 'checkpoint')}.")
+            calls = ", ".join(f"{call.name} {call.status.replace('_', ' ')}" for call in run.calls)
+            shown.append(
+                (
+                    ("  pending: ", "red"),
+                    cut(safe(calls), columns - 12),
+                )
+            )
+    shown.append((f"  {size(weight)}",))
+    return _Deletion(
+        "session", session.id, safe(session.id), info.checkpoints, weight, shown, lambda: store.delete(session.id)
+    )
 
 
-def _names(screen: Screen, names: list[str]) -> str:
+def _names(names: list[str], columns: int) -> str:
     from backstay.cli.text import cut, safe
 
-    return cut(safe(", ".join(names)), screen.width - 40)
+    return cut(safe(", ".join(names)), columns - 40)
 
 
-def _branch(screen: Screen, session: Session, branch: str, *, yes: bool) -> None:
+def _branch(session: Session, branch: str, columns: int) -> _Deletion:
     from backstay.cli.restore import standing_at
     from backstay.cli.text import cut, safe, short
 
     head = standing_at(session, branch)
-    screen.line(f"The name {safe(branch)} goes; its checkpoints stay, by their ids. It stands at:")
-    screen.line(
-        "  ", (short(head.id), "yellow"), f"  {cut(safe(head.summary), screen.width - 6 - len(short(head.id)))}"
-    )
-    agree(f"Delete branch {safe(branch)}?", yes=yes)
-    session.delete_branch(branch)
-    screen.line(f"Deleted branch {safe(branch)} (was {short(head.id)}).")
+    shown: list[tuple[Piece, ...]] = [(f"The name {safe(branch)} goes; its checkpoints stay, by their ids. Head:",)]
+    room = columns - 6 - len(short(head.id))
+    shown.append(("  ", (short(head.id), "yellow"), f"  {cut(safe(head.summary), room)}"))
+    called = f"{safe(branch)} (was {short(head.id)})"
+    return _Deletion("branch", branch, called, 0, 0, shown, lambda: session.delete_branch(branch))
 
 
-def _checkpoint(screen: Screen, store: Store, session: Session, ref: str, *, yes: bool) -> None:
-    from backstay.cli.text import cut, safe, short
+def _checkpoint(store: Store, session: Session, ref: str, columns: int) -> _Deletion:
+    from backstay.cli.text import cut, safe, short, size
     from backstay.model import counted
     from backstay.store.overview import children_of
+    from backstay.upkeep.weighing import Weighing
 
     point = session.checkpoint(ref)
     for name, at in session.tags().items():
@@ -111,16 +176,26 @@ def _checkpoint(screen: Screen, store: Store, session: Session, ref: str, *, yes
             raise backstay.InvalidInputError(message, hint="take the tag away first: backstay tag SESSION -d NAME")
     branches = [name for name, head in session.branches().items() if head.id == point.id]
     children = children_of(store.backend, session.id, point.sequence)
-    screen.line("This checkpoint goes, for good:")
+    weighing = Weighing(store.backend)
+    weighing.add_checkpoints(session.id, {point.sequence})
+    shown: list[tuple[Piece, ...]] = [("This checkpoint goes, for good:",)]
     step = "" if point.step is None else f"step {point.step}  "
-    room = screen.width - 6 - len(step) - len(short(point.id))
-    screen.line("  ", (short(point.id), "yellow"), f"  {step}{cut(safe(point.summary), room)}")
+    room = columns - 6 - len(step) - len(short(point.id))
+    shown.append(
+        (
+            "  ",
+            (short(point.id), "yellow"),
+            f"  {step}{cut(safe(point.summary), room)}",
+        )
+    )
     if children:
         follow = "follows it and stays" if children == 1 else "follow it and stay"
-        screen.line(f"  {counted(children, 'checkpoint')} {follow} readable")
+        shown.append((f"  {counted(children, 'checkpoint')} {follow} readable",))
     if branches:
         back = short(point.parent_id) if point.parent_id else "nothing"
-        screen.line(f"  {_names(screen, branches)} moves back to {back}")
-    agree(f"Delete checkpoint {short(point.id)}?", yes=yes)
-    session.delete(point)
-    screen.line(f"Deleted {short(point.id)}.")
+        verb = "moves" if len(branches) == 1 else "move"
+        shown.append((f"  {_names(branches, columns)} {verb} back to {back}",))
+    shown.append((f"  {size(weighing.total_bytes)}",))
+    return _Deletion(
+        "checkpoint", point.id, short(point.id), 1, weighing.total_bytes, shown, lambda: session.delete(point)
+    )

@@ -7,6 +7,7 @@ hold ends the demo with exit code 1. Nothing random is printed, so two runs read
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,10 +20,10 @@ import click
 
 import backstay
 from backstay.cli import agent
-from backstay.cli.command import Command
+from backstay.cli.command import Command, json_option
 
 if TYPE_CHECKING:
-    from backstay.cli.screen import Screen
+    from backstay.cli.screen import Piece, Screen
 
 FILE, WORLD = "store.db", "world.txt"
 WIDTH = 80
@@ -30,19 +31,21 @@ _KILLED = -signal.SIGKILL if hasattr(signal, "SIGKILL") else 1
 _PATIENCE_S = 60
 
 
-@click.command("demo", cls=Command, examples=["backstay demo"])
+@click.command("demo", cls=Command, shape="told*", examples=["backstay demo"])
 @click.option(
     "--keep",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep the store in this folder (made if it is missing) instead of removing it at the end.",
 )
-def command(keep: Path | None) -> None:
+@json_option
+def command(keep: Path | None, *, as_json: bool) -> None:
     """Run a story: an agent is killed inside a tool, carries on, and its history is forked, compared and verified.
 
     Everything happens in a temporary folder that is removed at the end. Takes a few seconds.
     """
     from backstay.cli.screen import Screen
+    from backstay.cli.text import safe
 
     screen = Screen()
     with ExitStack() as cleanup:
@@ -55,9 +58,9 @@ def command(keep: Path | None) -> None:
                 if (folder / name).exists():
                     message = f"{folder / name} is there already"
                     raise backstay.AlreadyExistsError(message, hint="give --keep a new folder; nothing was changed")
-        tell(Story(screen), folder / FILE, agent.World(folder / WORLD))
-    if keep is not None:
-        screen.line(f"The store is kept: backstay.open({str(folder / FILE)!r})")
+        tell(JsonStory(screen) if as_json else Story(screen), folder / FILE, agent.World(folder / WORLD))
+    if keep is not None and not as_json:
+        screen.line(safe(f"The store is kept: backstay log {agent.SESSION} --store {shlex.quote(str(folder / FILE))}"))
 
 
 class Story:
@@ -66,45 +69,68 @@ class Story:
     def __init__(self, screen: Screen) -> None:
         self.screen = screen
         self._chapters = 0
+        self._title = ""
+
+    def say(self, *pieces: Piece) -> None:
+        """A line of the story."""
+        self.screen.line(*pieces)
 
     def chapter(self, title: str) -> None:
         """Begin the next part."""
         self._chapters += 1
-        self.screen.line()
-        self.screen.line((f"{self._chapters}. {title}", "bold"))
+        self._title = title
+        self.say()
+        self.say((f"{self._chapters}. {title}", "bold"))
 
     def code(self, text: str) -> None:
         """Show what is called."""
-        self.screen.line("   ", (text, "cyan"))
+        self.say("   ", (text, "cyan"))
 
     def ok(self, text: str, *, holds: bool) -> None:
         """Say that something holds, if it does; otherwise the demo ends here."""
         if not holds:
             message = f"the demo found this not to hold: {text}"
             raise click.ClickException(message)
-        self.screen.line("   ", ("ok", "green"), f"  {text}")
+        self.swear(text)
+
+    def swear(self, text: str) -> None:
+        """It holds."""
+        self.say("   ", ("ok", "green"), f"  {text}")
 
     def history(self, checkpoints: list[backstay.Checkpoint], calls: list[list[backstay.Call]]) -> None:
         """A line per checkpoint, oldest first, with the calls that led to it."""
-        self.screen.line(("   step  status       tokens  calls            last message", "dim"))
+        self.say(("   step  status       tokens  calls            last message", "dim"))
         for each, made in zip(checkpoints, calls, strict=True):
             tokens = each.usage.tokens_in + each.usage.tokens_out
             names = ", ".join(call.name for call in made)
             row = f"   {each.step or '':>4}  {each.status:<11}  {tokens:>6,}  {names:<15}  {each.summary}"
-            self.screen.line((row if len(row) <= WIDTH else row[: WIDTH - 1] + "…").rstrip())
+            self.say((row if len(row) <= WIDTH else row[: WIDTH - 1] + "…").rstrip())
 
     def diff(self, diff: backstay.Diff) -> None:
         """What differs, as `print(diff)` shows it."""
         for line in str(diff).splitlines():
             mark = line.lstrip()[:1]
             style = {"+": "green", "-": "red", "~": "yellow"}.get(mark, "")
-            self.screen.line("   ", (line, style))
+            self.say("   ", (line, style))
+
+
+class JsonStory(Story):
+    """Tells only what holds, an object each."""
+
+    def say(self, *pieces: Piece) -> None:
+        """Nothing: a program does not read stories."""
+
+    def swear(self, text: str) -> None:
+        """It holds."""
+        from backstay.cli import shapes
+
+        self.screen.line(shapes.dump({"chapter": self._chapters, "title": self._title, "holds": text}))
 
 
 def tell(story: Story, file: Path, world: agent.World) -> None:
     """The whole story. Each process that works on the ticket is a new one, and so is each look at the store."""
-    story.screen.line((f"Backstay {backstay.__version__}", "bold"), ": one support ticket, and a kill.")
-    story.screen.line("The agent is a script; its process, the kill and the store are real.")
+    story.say((f"Backstay {backstay.__version__}", "bold"), ": one support ticket, and a kill.")
+    story.say("The agent is a script; its process, the kill and the store are real.")
     die(story, file, world)
     with backstay.open(file) as store:
         call = look(story, store, world)
@@ -143,7 +169,7 @@ def look(story: Story, store: backstay.Store, world: agent.World) -> backstay.Ca
     story.code("session.calls(pending=True)")
     calls = store.session(agent.SESSION).calls(pending=True)
     for call in calls:
-        story.screen.line(f"     {call.kind:<5} {call.name:<8} {call.status:<9} {call.args or ''}".rstrip())
+        story.say(f"     {call.kind:<5} {call.name:<8} {call.status:<9} {call.args or ''}".rstrip())
     story.ok(
         "the model's answer is kept; the refund is in doubt, with its arguments",
         holds=[(call.name, call.status) for call in calls] == [("model", "done"), ("refund", "in_doubt")],

@@ -6,7 +6,7 @@ import click
 
 import backstay
 from backstay.cli.bar import Bar
-from backstay.cli.command import Command
+from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import session_id
 from backstay.cli.store_option import open_store, store_option
 
@@ -16,6 +16,7 @@ _ASKED = len(("SYSTEM", "SESSION", "DIR"))
 @click.command(
     "export",
     cls=Command,
+    shape="exported",
     examples=["backstay export all.backstay", "backstay export one.backstay --session ticket-42"],
 )
 @click.argument("what", nargs=-1, required=True, metavar="FILE | SYSTEM SESSION DIR")
@@ -24,8 +25,11 @@ _ASKED = len(("SYSTEM", "SESSION", "DIR"))
     "--branch", metavar="NAME", default="main", show_default=True, help="The branch for a SYSTEM that has none."
 )
 @click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@json_option
 @store_option
-def command(what: tuple[str, ...], *, url: str | None, session: str | None, branch: str, overwrite: bool) -> None:
+def command(
+    what: tuple[str, ...], *, url: str | None, session: str | None, branch: str, overwrite: bool, as_json: bool
+) -> None:
     """Write sessions with their whole history into FILE; or one SESSION into DIR, as files of another SYSTEM.
 
     SYSTEM is ccswarm, ares, continuum or smooth (for which DIR may be a new SQLite store, FILE.db). DIR is made if need
@@ -39,19 +43,26 @@ def command(what: tuple[str, ...], *, url: str | None, session: str | None, bran
         raise click.UsageError(f"give a FILE; or one of {', '.join(systems)}, then a SESSION and a folder")
     with open_store(url) as store, Bar("export") as bar:
         if foreign:
-            report = str(
-                backstay.formats.export(
-                    store,
-                    session_id(store, what[1]),
-                    what[2],
-                    system=what[0],
-                    branch=branch,
-                    overwrite=overwrite,
-                    progress=bar,
-                )
+            written = backstay.formats.export(
+                store,
+                session_id(store, what[1]),
+                what[2],
+                system=what[0],
+                branch=branch,
+                overwrite=overwrite,
+                progress=bar,
             )
+            names = [str(written.session)]
+            files, notes, said = list(written.files), list(written.notes), str(written)
         else:
             given = None if session is None else session_id(store, session)
+            names = [given] if given is not None else [str(info.id) for info in store.sessions()] if as_json else []
             store.export(what[0], session=given, overwrite=overwrite, progress=bar)
-            report = f"written: {what[0]}"
-    Screen().text(report)
+            files, notes, said = [what[0]], [], f"written: {what[0]}"
+    if not as_json:
+        Screen().text(said)
+        return
+    from backstay.cli import shapes
+
+    shape = {"path": what[-1], "system": what[0] if foreign else None, "sessions": names, "files": files}
+    Screen().line(shapes.dump({**shape, "notes": notes}))

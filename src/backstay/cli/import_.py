@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 import backstay
 from backstay.cli.bar import Bar
-from backstay.cli.command import Command
-from backstay.cli.store_option import in_any_store
+from backstay.cli.command import Command, alike, json_option
+from backstay.cli.exit_codes import FAILED
+from backstay.cli.store_option import open_store, store_option
 
 if TYPE_CHECKING:
+    from backstay.cli.screen import Screen
     from backstay.face import Store
+    from backstay.model import ImportReport
 
 
-@click.command("import", cls=Command, examples=["backstay import ./checkpoints"])
-@click.argument("what", nargs=-1, required=True, metavar="[SYSTEM] PATH")
+class _Wish(NamedTuple):
+    """How something is to be imported."""
+
+    rename: str | None
+    on_exists: str | None
+    strict: bool
+    dry_run: bool
+
+
+@click.command(
+    "import",
+    cls=Command,
+    shape="imported*",
+    examples=["backstay import ./checkpoints --dry-run", "backstay import ./checkpoints"],
+)
+@click.argument("what", nargs=-1, required=True, metavar="[SYSTEM] [PATH]")
 @click.option("--rename", metavar="NAME", help="The new name, where PATH holds one session.")
 @click.option(
     "--on-exists",
@@ -25,44 +42,166 @@ if TYPE_CHECKING:
     help="What to do with a session that is there already; a file is then refused, a folder skips it.",
 )
 @click.option("--strict", is_flag=True, help="Take nothing from another system unless all of it is intact.")
-@in_any_store
-def command(store: Store, what: tuple[str, ...], *, rename: str | None, on_exists: str | None, strict: bool) -> None:
-    """Take in the sessions of PATH: an export of Backstay, or what ccswarm, ares, continuum or smooth wrote.
+@click.option("--dry-run", is_flag=True, help="Read and check all of it, say what would come, and import nothing.")
+@json_option
+@store_option
+def command(
+    what: tuple[str, ...],
+    *,
+    url: str | None,
+    rename: str | None,
+    on_exists: str | None,
+    strict: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Import the sessions of PATH: an export of Backstay, or what ccswarm, ares, continuum or smooth wrote.
 
-    Which SYSTEM it is, is seen. All of it is verified first. Of another system, what is damaged is listed and the rest
-    is taken; a second time adds only what is new there.
+    The files say which SYSTEM it is; with SYSTEM alone, the folder where that keeps its sessions is imported. All of it
+    is verified first. Of another system, what is damaged is listed and the rest is imported; a second time adds only
+    what is new there. If something was not taken, the exit code is 1.
     """
-    forgotten = len(what) == 1 and what[0] in backstay.formats.SYSTEMS and not Path(what[0]).exists()
-    if forgotten or len(what) > len(("SYSTEM", "PATH")):
-        raise click.UsageError("give one PATH, with the name of the system before it or without")
-    path = what[-1]
-    system = _system(what[0]) if len(what) > 1 else None
-    with Bar("import") as bar:
-        if system is None and not _is_foreign(path):
-            report: object = store.import_(path, rename=rename, on_exists=on_exists or "refuse", progress=bar)
-        else:
-            report = backstay.formats.import_(
-                store, path, system=system, strict=strict, on_exists=on_exists or "skip", rename=rename, progress=bar
-            )
     from backstay.cli.screen import Screen
 
-    Screen().text(str(report))
+    system, places = _places(what)
+    wish = _Wish(rename, on_exists, strict, dry_run)
+    screen = Screen()
+    taken = True
+    with _store(url, dry_run=dry_run) as store:
+        for place in places:
+            shape = _import(store, system, place, wish)
+            taken = taken and not shape["not_taken"]
+            if as_json:
+                from backstay.cli import shapes
+
+                screen.line(shapes.dump(shape))
+            else:
+                _tell(screen, shape)
+    if not taken:
+        raise click.exceptions.Exit(FAILED)
 
 
-def _system(name: str) -> str:
-    if name not in backstay.formats.SYSTEMS:
-        raise click.UsageError(f"{name!r} is not one of {', '.join(backstay.formats.SYSTEMS)}")
-    return name
+def _store(url: str | None, *, dry_run: bool) -> Store:
+    """The store, made if there is none; a dry run makes none and looks into an empty one."""
+    try:
+        return open_store(url, makes=not dry_run)
+    except backstay.NotFoundError:
+        if not dry_run:
+            raise
+        return backstay.open("memory://")
 
 
-def _is_foreign(path: str) -> bool:
+def _places(what: tuple[str, ...]) -> tuple[str | None, list[Path]]:
+    """Which system, if that was said, and where to look."""
+    systems, also = backstay.formats.SYSTEMS, backstay.formats.ALSO_CALLED
+    if len(what) > len(("SYSTEM", "PATH")):
+        raise click.UsageError("give one PATH, with the name of the system before it or without")
+    named = also.get(what[0], what[0])
+    if len(what) > 1 and named not in systems:
+        meant = alike(named, [*systems, *also])
+        rest = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(systems)}"
+        raise click.UsageError(f"{what[0]!r} is no system; {rest}")
+    path = Path(what[-1]).expanduser()
+    if len(what) > 1 or path.exists() or named not in systems:
+        if not path.exists():
+            raise backstay.NotFoundError(f"there is no file or folder {what[-1]!r}", hint=_advice(what[-1]))
+        return (named if len(what) > 1 else None), [path]
+    folders = backstay.formats.default_folders(named)
+    if not folders:
+        message = f"{what[0]} has no folder of its own"
+        raise backstay.NotFoundError(message, hint=f"say where it is: backstay import {what[0]} PATH")
+    found = {folder.resolve(): folder for folder in folders if folder.is_dir()}
+    if not found:
+        message = f"{what[0]} keeps its sessions in {' or '.join(map(str, folders))}, and there is no such folder"
+        raise backstay.NotFoundError(message, hint=f"say where it is: backstay import {what[0]} PATH")
+    return named, list(found.values())
+
+
+def _advice(typed: str) -> str:
+    meant = alike(typed, backstay.formats.SYSTEMS)
+    return f"did you mean {meant[0]}? With its name alone, its own folder is imported" if meant else ""
+
+
+def _import(store: Store, system: str | None, place: Path, wish: _Wish) -> dict[str, Any]:
+    """Import from one place; what came of it."""
+    with Bar("import") as bar:
+        if system is None and not _is_foreign(place):
+            how = wish.on_exists or "refuse"
+            ours = store.import_(place, rename=wish.rename, on_exists=how, dry_run=wish.dry_run, progress=bar)
+            return _of_ours(store, ours)
+        theirs = backstay.formats.import_(
+            store,
+            place,
+            system=system,
+            strict=wish.strict,
+            on_exists=wish.on_exists or "skip",
+            rename=wish.rename,
+            dry_run=wish.dry_run,
+            progress=bar,
+        )
+        return _of_theirs(theirs)
+
+
+def _of_ours(store: Store, report: ImportReport) -> dict[str, Any]:
+    came = set(report.sessions)
+    return {
+        "dry_run": report.dry_run,
+        "system": None,
+        "sessions": list(report.sessions),
+        "checkpoints": report.checkpoints,
+        "extended": {},
+        "renamed": dict(report.renamed),
+        "skipped": list(report.skipped),
+        "in_doubt": [] if report.dry_run else [info.id for info in store.crashed() if info.id in came],
+        "not_taken": [],
+        "notes": [],
+    }
+
+
+def _of_theirs(report: backstay.formats.FormatReport) -> dict[str, Any]:
+    return {
+        "dry_run": report.dry_run,
+        "system": report.system,
+        "sessions": list(report.sessions),
+        "checkpoints": report.checkpoints,
+        "extended": dict(report.extended),
+        "renamed": dict(report.renamed),
+        "skipped": list(report.skipped),
+        "in_doubt": list(report.doubts),
+        "not_taken": [{"where": each.where, "why": each.why} for each in report.problems],
+        "notes": [{"where": each.where, "why": each.why} for each in report.notes],
+    }
+
+
+def _tell(screen: Screen, shape: dict[str, Any]) -> None:
+    """The count, then a line for each thing to know."""
+    from backstay.cli.restore import quoted
+    from backstay.model import counted
+
+    verb = "would be imported" if shape["dry_run"] else "imported"
+    what = f"{counted(len(shape['sessions']), 'session')} with {counted(shape['checkpoints'], 'checkpoint')} {verb}"
+    screen.text(what + (f" from {shape['system']}" if shape["system"] else ""))
+    lines = [f"{old!r} {'would be' if shape['dry_run'] else 'is now'} {new!r}" for old, new in shape["renamed"].items()]
+    lines += [
+        f"{name!r} was here already and {'would get' if shape['dry_run'] else 'got'} {counted(count, 'checkpoint')}"
+        for name, count in shape["extended"].items()
+    ]
+    lines += [f"{name!r} was here already and is as it was" for name in shape["skipped"]]
+    lines += [f"in doubt: {name!r}: `backstay recover {quoted(name)}` shows its calls" for name in shape["in_doubt"]]
+    lines += [f"not taken: {each['where']}: {each['why']}" for each in shape["not_taken"]]
+    lines += [f"note: {each['where']}: {each['why']}" for each in shape["notes"]]
+    for line in lines:
+        screen.text(line)
+
+
+def _is_foreign(path: Path) -> bool:
     """True for a folder, and for a file of another system."""
     from backstay import opening
 
     try:
-        if Path(path).is_dir():
+        if path.is_dir():
             return True
-        if opening.is_export(path):
+        if opening.is_export(str(path)):
             return False
         backstay.formats.recognise(path)
     except (OSError, ValueError, backstay.BackstayError):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from backstay.model import Checkpoint
     from backstay.port import CallRow
 
-_WORTH_TELLING = {"completed": "green", "failed": "red", "halted": "yellow"}
+_WORTH_TELLING = {"completed": "green", "failed": "red", "halted": "yellow", "cancelled": "yellow"}
 
 
 @click.command(

@@ -50,9 +50,6 @@ def chosen(given: str, found: Sequence[str], *, among: Sequence[str], noun: str)
         rest = f" and {len(found) - _CANDIDATES} more" if len(found) > _CANDIDATES else ""
         message = f"{given!r} could be {counted(len(found), noun)}: {listed}{rest}"
         raise backstay.InvalidInputError(message, hint="give more characters")
-    if given.startswith("-"):
-        message = f"there is no option and no {noun} {given!r}"
-        raise click.UsageError(message, ctx=click.get_current_context(silent=True))
     message = f"there is no {noun} {given!r}"
     if not among:
         raise backstay.NotFoundError(message, hint=f"there are no {noun}s yet" if noun == "session" else "")

@@ -67,20 +67,23 @@ def command(
     from backstay.cli.screen import Screen
 
     made = [name for name, given in decisions.items() if given not in (False, None)]
-    if len(made) > 1 or (made and (as_list or as_json)):
+    if len(made) > 1 or (made and as_list):
         raise click.UsageError("give one of --list, --retry, --skip, --result, --mark-failed, --abandon")
     if made and session is None:
-        raise click.UsageError("which SESSION? `backstay recover --list` says what is in doubt")
+        raise click.UsageError("which SESSION? `backstay recover` says what is in doubt")
     if not made:
         with Screen(paged=not as_json) as screen:
             _list(screen, store, session, branch, as_json=as_json)
         return
     found = session_of(store, session or "")
-    screen = Screen()
     if made == ["abandon"]:
-        _abandon(screen, store, found, branch, reason)
+        said = _abandon(store, found, branch, reason)
     else:
-        _decide(screen, store, found, call, branch, made[0], decisions["result"], reason)
+        said = _decide(store, found, call, branch, made[0], decisions["result"], reason)
+    if as_json:
+        _list(Screen(), store, found.id, None, as_json=True)
+    else:
+        Screen().text(said)
 
 
 def _list(screen: Screen, store: Store, session: str | None, branch: str | None, *, as_json: bool) -> None:
@@ -113,7 +116,7 @@ def _crashed(store: Store, session: str | None) -> Iterator[tuple[Session, RunSt
 def _tell(screen: Screen, session: Session, standing: RunStatus, *, alone: bool) -> None:
     from backstay.cli.conversation import arguments, call_line
     from backstay.cli.restore import quoted
-    from backstay.cli.text import age, cut, safe, short, wrapped
+    from backstay.cli.text import age, ago, cut, safe, short, wrapped
     from backstay.model import counted
 
     where = "" if standing.branch == "main" else f"  branch {safe(standing.branch)}"
@@ -133,7 +136,7 @@ def _tell(screen: Screen, session: Session, standing: RunStatus, *, alone: bool)
     for call in standing.calls:
         screen.line("  ", *call_line(call, screen.width - 2))
         if call.id in doubtful:
-            screen.line("    call ", (call.id, "yellow"), f"  started {age(call.started_at)} ago")
+            screen.line("    call ", (call.id, "yellow"), f"  started {ago(call.started_at)}")
             given = "" if call.args is None else arguments(call.args)
             if len(given) > screen.width // 2:  # cut above, and needed to decide
                 for line in wrapped(given, screen.width - 6):
@@ -148,7 +151,6 @@ def _tell(screen: Screen, session: Session, standing: RunStatus, *, alone: bool)
 
 
 def _decide(
-    screen: Screen,
     store: Store,
     session: Session,
     call: str | None,
@@ -156,8 +158,8 @@ def _decide(
     decision: str,
     result: str | None,
     reason: str,
-) -> None:
-    from backstay.cli.text import safe
+) -> str:
+    """Decide a call; what to say of it."""
     from backstay.model import counted
 
     made = _call(store, session, call, branch)
@@ -173,10 +175,9 @@ def _decide(
         "retry": "to be made again",
         "skip": "skipped",
     }
-    screen.line(f"Decided: {safe(made.name)} ({made.id}) is {said[decision]}.")
     left = sum(len(each.in_doubt) for _, each in _crashed(store, session.id))
     rest = f"{counted(left, 'call')} in doubt: backstay recover" if left else "run the session again to go on"
-    screen.line(f"{safe(session.id)}: {rest}.")
+    return f"Decided: {made.name} ({made.id}) is {said[decision]}.\n{session.id}: {rest}."
 
 
 def _call(store: Store, session: Session, given: str | None, branch: str | None) -> Call:
@@ -211,8 +212,8 @@ def _value(text: str) -> Any:
         raise click.UsageError(f"{message}; text needs quotes inside the shell's: --result '\"done\"'") from None
 
 
-def _abandon(screen: Screen, store: Store, session: Session, branch: str | None, reason: str) -> None:
-    from backstay.cli.text import safe
+def _abandon(store: Store, session: Session, branch: str | None, reason: str) -> str:
+    """Give up what is pending on a branch; what to say of it."""
     from backstay.model import counted
 
     found = {each.branch: each for _, each in _crashed(store, session.id)}
@@ -224,5 +225,6 @@ def _abandon(screen: Screen, store: Store, session: Session, branch: str | None,
         message = f"nothing is pending on branch {name!r} of session {session.id!r}"
         raise backstay.NotFoundError(message, hint="`backstay recover` lists what is")
     session.abandon(name, reason=reason)
-    screen.line(f"Abandoned: {counted(len(found[name].calls), 'call')} on {safe(name)} of {safe(session.id)}.")
-    screen.line("They stay in the history; the next run starts anew at the last checkpoint.")
+    calls = counted(len(found[name].calls), "call")
+    said = f"Abandoned: {calls} on {name} of {session.id}; they stay in the history."
+    return f"{said}\nThe next run starts at the last checkpoint."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 import backstay
-from backstay.cli.command import Command
+from backstay.cli.command import Command, json_option
 from backstay.cli.confirm import agree, yes_option
 from backstay.cli.lookup import branch_option, ref_argument, session_argument, session_of
 from backstay.cli.store_option import in_store
@@ -23,13 +23,14 @@ _LISTED = 8
 _LOOKED_AT = 1000
 
 
-@click.command("restore", cls=Command, examples=["backstay restore ticket-42 asked -y"])
+@click.command("restore", cls=Command, shape="restored", examples=["backstay restore ticket-42 asked -y"])
 @session_argument()
 @ref_argument()
 @branch_option("The branch that goes back.")
 @yes_option
+@json_option
 @in_store
-def command(store: Store, session: str, ref: str, *, branch: str, yes: bool) -> None:
+def command(store: Store, session: str, ref: str, *, branch: str, yes: bool, as_json: bool) -> None:
     """Bring a branch of SESSION back to the state at REF, as a new checkpoint; nothing is removed.
 
     What changes, and what leaves the head, is shown first. `backstay undo` takes it back.
@@ -39,13 +40,26 @@ def command(store: Store, session: str, ref: str, *, branch: str, yes: bool) -> 
 
     found = session_of(store, session)
     target, head = found.checkpoint(ref), standing_at(found, branch)
-    screen = Screen()
-    preview(screen, found, branch, head, target)
+    screen = Screen(aside=as_json)
+    if not (as_json and yes):
+        preview(screen, found, branch, head, target)
     agree(f"Restore {safe(branch)} to {short(target.id)}?", yes=yes)
     refuse_moved(found, branch, head)
     made = found.restore(target, branch=branch)
+    if as_json:
+        tell_json(branch, head, made)
+        return
     screen.line(f"Restored: {safe(branch)} is at {short(made.id)}, a new checkpoint.")
     screen.line(f"To take it back: backstay undo {quoted(found.id)}{_for_branch(branch)}")
+
+
+def tell_json(branch: str, before: Checkpoint, made: Checkpoint) -> None:
+    """Print where a branch was and where it is."""
+    from backstay.cli import shapes
+    from backstay.cli.screen import Screen
+
+    shape = {"session": made.session_id, "branch": branch, "before": before.id, "head": shapes.checkpoint(made)}
+    Screen().line(shapes.dump(shape))
 
 
 def standing_at(session: Session, branch: str) -> Checkpoint:

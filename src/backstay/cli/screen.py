@@ -29,15 +29,19 @@ _CODES = {
     "magenta": "35",
     "cyan": "36",
 }
-_EARLY_LINES = 60  # are written out at once, so that whoever reads along has a first screen soon
+_EARLY_LINES = 60  # are written out at once, so that a reader has a first screen soon
 
 
 class Screen:
-    """Standard output. As a context manager with `paged`, what does not fit one screen goes through the pager."""
+    """Standard output. As a context manager with `paged`, what does not fit one screen goes through the pager.
 
-    def __init__(self, *, paged: bool = False) -> None:
-        # Without a standard output (`>&-`) there is nobody to write to, which is no reason to fail.
-        self._out: IO[str] = sys.stdout if sys.stdout is not None else Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    With `aside` it is standard error: for people, while a program reads the output.
+    """
+
+    def __init__(self, *, paged: bool = False, aside: bool = False) -> None:
+        # Without a standard output (`>&-`) there is nothing to write to, which is no reason to fail.
+        out = sys.stderr if aside else sys.stdout
+        self._out: IO[str] = out if out is not None else Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
         self.is_terminal = self._out.isatty()
         self.colour = _wants_colour(terminal=self.is_terminal)
         columns, self._height = _size()

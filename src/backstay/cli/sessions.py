@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from backstay.model import SessionInfo
 
 STYLES = {"completed": "green", "failed": "red", "halted": "yellow", "crashed": "bold red", "in_progress": "cyan"}
+STYLES |= {"waiting": "magenta", "cancelled": "yellow"}
 
 
 @click.command(
@@ -28,7 +29,7 @@ STYLES = {"completed": "green", "failed": "red", "halted": "yellow", "crashed": 
 )
 @click.option(
     "--status",
-    type=click.Choice(["in_progress", "completed", "failed", "halted", "crashed"]),
+    type=click.Choice(["in_progress", "waiting", "completed", "failed", "halted", "cancelled", "crashed"]),
     help="Only those that stand like this.",
 )
 @click.option("--agent", metavar="NAME", help="Only those of this agent.")

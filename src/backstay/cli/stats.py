@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 @click.option(
     "--top",
     metavar="N",
-    type=int,
+    type=click.IntRange(min=0),
     default=5,
     show_default=True,
-    help="So many of the largest sessions; with 0 nothing has to be read.",
+    help="So many of the largest sessions.",
 )
 @json_option
 @in_store
@@ -55,28 +55,17 @@ def command(store: Store, *, top: int, as_json: bool) -> None:
 
 
 def _largest(store: Store, top: int) -> list[tuple[SessionInfo, int, int]]:
-    """Sessions with their states' bytes, and the bytes that were written for them before they were packed."""
-    import heapq
+    """Sessions with the bytes of their states, and the bytes that their rows and large values take."""
+    from backstay.store.fields import to_info
+    from backstay.upkeep.weighing import largest, session_bytes
 
-    from backstay.port import CheckpointRow, KeyframeRow, Kind
-    from backstay.upkeep.pages import pages
-
-    infos = list(store.sessions())
-    found: list[tuple[int, int, int, SessionInfo]] = []
-    total, done = sum(info.checkpoints for info in infos), 0
+    rows = largest(store.backend, top)
+    found = []
     with Bar("stats") as bar:
-        for number, info in enumerate(infos):
-            logical = written = 0
-            for page in pages(store.backend, info.id, Kind.CHECKPOINT):
-                rows = [row for row in page if isinstance(row, CheckpointRow)]
-                logical += sum([row.size_bytes for row in rows])
-                written += sum([len(row.delta) for row in rows])
-                done += len(page)
-                bar(done, max(total, done))
-            for page in pages(store.backend, info.id, Kind.KEYFRAME):
-                written += sum([len(row.data) for row in page if isinstance(row, KeyframeRow)])
-            found.append((logical, written, -number, info))
-    return [(info, logical, written) for logical, written, _, info in heapq.nlargest(top, found)]
+        for done, row in enumerate(rows):
+            bar(done, len(rows))
+            found.append((to_info(row), row.logical_bytes, session_bytes(store.backend, row.id)))
+    return found
 
 
 def _tell(screen: Screen, stats: StoreStats, largest: list[tuple[SessionInfo, int, int]]) -> None:

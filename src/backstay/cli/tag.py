@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backstay.cli.branches import tell
+from backstay.cli.branches import tell, tell_one
 from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import ref_argument, session_argument, session_of
 from backstay.cli.store_option import in_store
-from backstay.cli.text import safe, short
+from backstay.cli.text import safe
 
 if TYPE_CHECKING:
     from backstay.face import Store
@@ -34,8 +34,12 @@ def command(store: Store, session: str, ref: str, name: str | None, *, delete: s
     if delete is not None:
         if ref:
             raise click.UsageError("give --delete or REF and NAME, not both")
+        tags = found.tags()
         found.untag(delete)
-        click.echo(f"Tag {safe(delete)} is gone; its checkpoint is still there.")
+        if as_json:
+            tell({}, {delete: tags[delete]}, {}, as_json=True)
+        else:
+            click.echo(f"Tag {safe(delete)} is gone; its checkpoint is still there.")
     elif not ref:
         tags = found.tags()
         if not tags and not as_json:
@@ -47,5 +51,4 @@ def command(store: Store, session: str, ref: str, name: str | None, *, delete: s
     else:
         point = found.checkpoint(ref)
         found.tag(point, name)
-        click.echo(f"Tag {safe(name)} of {safe(found.id)} stands at")
-        click.echo(f"  {short(point.id)}  {safe(point.summary)}".rstrip())
+        tell_one(found.id, name, point, is_tag=True, as_json=as_json)

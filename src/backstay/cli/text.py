@@ -123,6 +123,12 @@ def age(at: datetime) -> str:
     return f"{int(seconds // (30 * 86_400))}mo" if seconds < _YEAR_S else f"{seconds / _YEAR_S:.1f}y"
 
 
+def ago(at: datetime) -> str:
+    """How long ago, in words that end a sentence."""
+    word = age(at)
+    return "just now" if word == "now" else f"{word} ago"
+
+
 def moment(at: datetime) -> str:
     """A time as it is written out: in UTC, to the second."""
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

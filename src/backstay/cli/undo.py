@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 import backstay
-from backstay.cli.command import Command
+from backstay.cli.command import Command, json_option
 from backstay.cli.confirm import agree, yes_option
 from backstay.cli.lookup import branch_option, session_argument, session_of
 from backstay.cli.store_option import in_store
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from backstay.face import Store
 
 
-@click.command("undo", cls=Command, examples=["backstay undo ticket-42 -y"])
+@click.command("undo", cls=Command, shape="restored", examples=["backstay undo ticket-42 -y"])
 @session_argument()
 @branch_option("The branch.")
 @yes_option
+@json_option
 @in_store
-def command(store: Store, session: str, *, branch: str, yes: bool) -> None:
+def command(store: Store, session: str, *, branch: str, yes: bool, as_json: bool) -> None:
     """Take back the last restore or undo on a branch of SESSION, as a new checkpoint. Undo twice is redo."""
-    from backstay.cli.restore import preview, refuse_moved, standing_at
+    from backstay.cli.restore import preview, refuse_moved, standing_at, tell_json
     from backstay.cli.screen import Screen
     from backstay.cli.text import safe, short
     from backstay.store.overview import undo_target
@@ -33,9 +34,13 @@ def command(store: Store, session: str, *, branch: str, yes: bool) -> None:
     if target is None:
         message = f"branch {branch!r} has no restore to undo"
         raise backstay.NotFoundError(message, hint="`backstay restore SESSION REF` goes back to any checkpoint")
-    screen = Screen()
-    preview(screen, found, branch, head, found.checkpoint(target))
+    screen = Screen(aside=as_json)
+    if not (as_json and yes):
+        preview(screen, found, branch, head, found.checkpoint(target))
     agree(f"Bring {safe(branch)} back to {short(target)}?", yes=yes)
     refuse_moved(found, branch, head)
     made = found.undo(branch=branch)
+    if as_json:
+        tell_json(branch, head, made)
+        return
     screen.line(f"Undone: {safe(branch)} is at {short(made.id)}, a new checkpoint. Undo again to redo.")

@@ -94,6 +94,7 @@ class CrashWatch:
             (SessionId(one.session.id), one.lane)
             for one in backend.lanes(LaneQuery(ENTERED))
             if not one.live
+            and one.lane.stop is None
             and self._agent in (None, one.session.agent)
             and (one.session.id, one.lane.name, one.lane.token) not in self._given
         ]
@@ -141,6 +142,7 @@ class Tally:
         self.failures: dict[SessionId, str] = {}
         self.in_doubt: dict[SessionId, str] = {}
         self.halted: dict[SessionId, str] = {}
+        self.cancelled: dict[SessionId, str] = {}
         self.skipped: list[SessionId] = []
 
     def failed(self, session_id: SessionId, error: Exception) -> None:
@@ -154,7 +156,8 @@ class Tally:
         if end is None:
             self.completed.append(session_id)
         else:
-            (self.halted if end.status == "halted" else self.failures)[session_id] = end.reason
+            ended: dict[str, dict[SessionId, str]] = {"halted": self.halted, "cancelled": self.cancelled}
+            ended.get(end.status, self.failures)[session_id] = end.reason
 
     def report(self) -> RecoverReport:
         """All of it."""
@@ -163,5 +166,6 @@ class Tally:
             failed=self.failures,
             in_doubt=self.in_doubt,
             halted=self.halted,
+            cancelled=self.cancelled,
             skipped=tuple(self.skipped),
         )

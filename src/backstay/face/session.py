@@ -20,6 +20,7 @@ from backstay.model import (
     Mark,
     Outcome,
     PruneReport,
+    RunInfo,
     SessionId,
     State,
     StateDict,
@@ -32,6 +33,7 @@ from backstay.retention import Retention
 from backstay.rules import branches, refusals
 from backstay.run import Run, deciding
 from backstay.run.deciding import UNDECIDED
+from backstay.store import overview
 from backstay.store.events import Events
 from backstay.store.fields import Given, check_given, check_text, read_fields
 from backstay.store.history import RACES, History, Place
@@ -261,7 +263,7 @@ class Session:
 
     def _saw_nothing(self, ref: object) -> None:
         """A look that found nothing has seen that there is nothing."""
-        if isinstance(ref, str) and "~" not in ref:
+        if isinstance(ref, str) and "~" not in ref and "^" not in ref:
             self._history.looks.saw(ref, NOTHING)
 
     def head(self, branch: str = "main") -> Checkpoint | None:
@@ -292,6 +294,14 @@ class Session:
                 yield self._history.checkpoint(readable(self.id, row))
             left -= len(page)
             sequence = page[-1].parent if page else None
+
+    def history(self, *, before: Ref | None = None, limit: int | None = None) -> Iterator[Checkpoint]:
+        """The checkpoints of all branches, newest first, those older than `before`; read in pages."""
+        if limit is not None and limit < 0:
+            raise InvalidInputError(f"limit must not be negative, and is {limit}")
+        at = None if before is None else self._history.refs.row(before).sequence
+        rows = overview.history(self._backend, self.id, before=at, limit=limit)
+        return map(self._history.checkpoint, rows)
 
     def branches(self) -> dict[str, Checkpoint]:
         """All branches and where they are."""
@@ -367,12 +377,16 @@ class Session:
         strategy: Strategy = ALWAYS,
         branch: str = "main",
         input: Any = None,
+        restart: bool = False,
         lease_s: float = 30.0,
         on_doubt: OnDoubt = "ask",
         on_failed: OnFailed = "raise",
         loops: LoopGuard | None = None,
     ) -> Run:
-        """A loop that survives: `with session.run() as run`. The same line starts it and resumes it."""
+        """A loop that survives: `with session.run() as run`. The same line starts it and resumes it.
+
+        Another `input` than that of an unfinished run is a ConflictError; `restart` begins anew with it.
+        """
         check_name(branch, "a branch name")
         return Run(
             self,
@@ -380,11 +394,16 @@ class Session:
             strategy=strategy,
             branch=branch,
             input=input,
+            restart=restart,
             lease_s=lease_s,
             on_doubt=on_doubt,
             on_failed=on_failed,
             loops=loops,
         )
+
+    def runs(self) -> list[RunInfo]:
+        """The runs that have not come to their end: alive, crashed, or ended with work left for the next one."""
+        return overview.runs(self._backend, self.id)
 
     def calls(self, ref: Ref = "main", *, pending: bool = False) -> list[Call]:
         """The calls that the checkpoint at a ref took in; with `pending`, those on a branch since its head."""
@@ -400,6 +419,11 @@ class Session:
     ) -> None:
         """Decide a call in doubt: "retry" it, "skip" it (it gives None), or say its result, or how it failed."""
         deciding.resolve(self._history, call_id, decision, result=result, failed=failed)
+
+    def cancel(self, branch: str = "main", *, reason: str) -> bool:
+        """Stop the run of a branch: at its next call or boundary if it is alive, else at once. False: there is none."""
+        check_text(reason, "reason", required=True)
+        return deciding.cancel(self._history, check_name(branch, "a branch name"), reason=reason)
 
     def abandon(self, branch: str = "main", *, reason: str) -> None:
         """Give up what is pending on a branch; the calls stay in history as abandoned."""

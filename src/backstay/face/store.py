@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING, Any, Self
 
 from backstay.errors import ClosedError, InvalidInputError
 from backstay.face.session import Session
-from backstay.model import ImportReport, PruneReport, SessionInfo, Status, StoreStats, VerifyReport
+from backstay.model import (
+    Checkpoint,
+    ImportReport,
+    PruneReport,
+    SessionId,
+    SessionInfo,
+    Status,
+    StoreStats,
+    VerifyReport,
+)
 from backstay.names import check_name
 from backstay.port import Backend, LaneQuery, SessionQuery
 from backstay.port.rows import ENTERED
 from backstay.retention import Retention
 from backstay.store.events import EVENTS, Events
 from backstay.store.fields import to_info
+from backstay.store.history import History
 from backstay.strategy import ALWAYS, Strategy
 from backstay.upkeep.progress import Progress
 
@@ -91,6 +101,7 @@ class Store:
         strategy: Strategy = ALWAYS,
         branch: str = "main",
         input: Any = None,
+        restart: bool = False,
         lease_s: float = 30.0,
         on_doubt: OnDoubt = "ask",
         on_failed: OnFailed = "raise",
@@ -101,6 +112,7 @@ class Store:
             strategy=strategy,
             branch=branch,
             input=input,
+            restart=restart,
             lease_s=lease_s,
             on_doubt=on_doubt,
             on_failed=on_failed,
@@ -114,17 +126,30 @@ class Store:
 
     def _crashed(self) -> dict[str, SessionInfo]:
         found = self.backend.lanes(LaneQuery(ENTERED))
-        return {one.session.id: to_info(one.session, crashed=True) for one in found if not one.live}
+        return {
+            one.session.id: to_info(one.session, crashed=True)
+            for one in found
+            if not one.live and one.lane.stop is None
+        }
 
-    def delete(self, session_id: str) -> None:
-        """Delete a whole session; nothing of it is left behind."""
+    def find(self, checkpoint_id: str) -> Checkpoint:
+        """A checkpoint by its id alone, or a start of it that only one has, whatever session it is in."""
+        self.refuse_closed()
+        from backstay.store.finding import find_checkpoint
+
+        session, row = find_checkpoint(self.backend, checkpoint_id)
+        return History(self.backend, self._events, SessionId(session), agent=None).checkpoint(row)
+
+    def delete(self, session_id: str) -> int:
+        """Delete a whole session; nothing of it is left behind. How many checkpoints went."""
         self.refuse_closed()
         check_name(session_id, "a session id")
         from backstay.upkeep.deletion import delete_session, sweep
 
-        delete_session(self.backend, session_id)
+        count = delete_session(self.backend, session_id)
         sweep(self.backend)
         self.backend.tend()
+        return count
 
     def verify(
         self, session: str | None = None, *, repair: bool = False, progress: Progress | None = None
@@ -181,16 +206,20 @@ class Store:
         *,
         rename: str | Mapping[str, str] | None = None,
         on_exists: str = "refuse",
+        dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ImportReport:
         """Import the sessions of an export file; everything in it is verified before any of it can be seen.
 
         A session that is here already is refused and with it the whole file, unless `on_exists` is "skip" or "rename".
+        With `dry_run` all of it is read and verified, and nothing is imported.
         """
         self.refuse_closed()
         from backstay.upkeep import importing
 
-        return importing.import_file(self.backend, path, rename=rename, on_exists=on_exists, progress=progress)
+        return importing.import_file(
+            self.backend, path, rename=rename, on_exists=on_exists, dry_run=dry_run, progress=progress
+        )
 
     def stats(self) -> StoreStats:
         """How much is kept, and in how little space."""

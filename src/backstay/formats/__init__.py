@@ -32,7 +32,8 @@ from backstay.formats import ares, ccswarm, continuum, smooth
 from backstay.formats.dialect import DamagedError
 from backstay.formats.exporter import Exporter
 from backstay.formats.extend import compare, extend
-from backstay.formats.importer import adopt
+from backstay.formats.folders import ALSO_CALLED, default_folders
+from backstay.formats.importer import adopt, rehearse
 from backstay.formats.model import FoundSession, Reading, Trouble
 from backstay.formats.source import Source
 from backstay.formats.target import Target
@@ -59,33 +60,43 @@ class FormatReport(msgspec.Struct, frozen=True, kw_only=True):
     """What an import took in, and what it did not.
 
     `problems` are the files (or rows) that could not be taken, each with why; `notes` say what was decided where
-    nothing is missing; `extended` were here and got so many newer checkpoints; `skipped` were here already.
+    nothing is missing; `extended` were here and got so many newer checkpoints; `skipped` were here already; `doubts`
+    are the calls of each session that are in doubt. With `dry_run` it says what an import would do.
     """
 
     system: str
     sessions: tuple[SessionId, ...]
     checkpoints: int
-    in_doubt: int
+    doubts: dict[SessionId, int]
     extended: dict[SessionId, int]
     skipped: tuple[SessionId, ...]
     renamed: dict[SessionId, SessionId]
     problems: tuple[Trouble, ...]
     notes: tuple[Trouble, ...]
+    dry_run: bool = False
 
     @property
     def ok(self) -> bool:
         """True when nothing was left behind."""
         return not self.problems
 
+    @property
+    def in_doubt(self) -> int:
+        """How many calls are in doubt: it is not known whether they happened."""
+        return sum(self.doubts.values())
+
     def __str__(self) -> str:
         """The count, then a line for each thing to know."""
         what = f"{counted(len(self.sessions), 'session')} with {counted(self.checkpoints, 'checkpoint')}"
-        lines = [f"{what} imported from {self.system}"]
-        if self.in_doubt:
-            lines.append(f"{counted(self.in_doubt, 'call')} in doubt: it is not known whether they happened")
-        lines += [f"{old!r} is now {new!r}" for old, new in self.renamed.items()]
+        lines = [f"{what} {'would be imported' if self.dry_run else 'imported'} from {self.system}"]
         lines += [
-            f"{name!r} was here already and got {counted(count, 'checkpoint')}" for name, count in self.extended.items()
+            f"{counted(count, 'call')} of {name!r} in doubt: no outcome is known" for name, count in self.doubts.items()
+        ]
+        lines += [f"{old!r} {'would be' if self.dry_run else 'is now'} {new!r}" for old, new in self.renamed.items()]
+        got = "would get" if self.dry_run else "got"
+        lines += [
+            f"{name!r} was here already and {got} {counted(count, 'checkpoint')}"
+            for name, count in self.extended.items()
         ]
         lines += [f"{name!r} was here already and is as it was" for name in self.skipped]
         lines += [f"not taken: {problem}" for problem in self.problems]
@@ -151,14 +162,15 @@ def import_(
     strict: bool = False,
     on_exists: str = "skip",
     rename: str | None = None,
+    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> FormatReport:
-    """Take in every session found there, each in one transaction.
+    """Import every session found there, each in one transaction; with `dry_run` all is read and nothing imported.
 
     With `strict` nothing is taken unless everything can be. A second import of the same place adds what is new there,
-    if nobody has gone on here. A session here of the same name that is another one is left alone and reported; with
-    `on_exists="rename"` the new one gets a name beside it, with "refuse" nothing at all is imported. `rename` names a
-    single session anew.
+    if the session has not gone on here. Another session of the same name is left alone and reported; with
+    `on_exists="rename"` the new one gets a name beside it, with "refuse" nothing at all is imported. `rename` is the
+    new name of a single session.
     """
     if on_exists not in ON_EXISTS:
         message = f"on_exists is one of {', '.join(ON_EXISTS)}, not {on_exists!r}"
@@ -180,7 +192,9 @@ def import_(
             raise CorruptionError(message, hint="without strict, all that is intact is imported")
         if not reading.sessions and not reading.troubles:
             reading.note(str(source.path), "there is no session here")
-        return _ForeignImport(store, name, reading, strict=strict, on_exists=on_exists, progress=progress).run(rename)
+        return _ForeignImport(
+            store, name, reading, strict=strict, on_exists=on_exists, dry_run=dry_run, progress=progress
+        ).run(rename)
 
 
 def _check_store(store: object) -> None:
@@ -204,17 +218,26 @@ class _ForeignImport:
     """One import on its way: session after session."""
 
     def __init__(
-        self, store: Store, system: str, reading: Reading, *, strict: bool, on_exists: str, progress: Progress | None
+        self,
+        store: Store,
+        system: str,
+        reading: Reading,
+        *,
+        strict: bool,
+        on_exists: str,
+        dry_run: bool,
+        progress: Progress | None,
     ) -> None:
         self._backend = store.backend
         self._system = system
         self._reading = reading
         self._strict = strict
         self._on_exists = on_exists
+        self._dry_run = dry_run
         self._progress = progress
         self._total = sum([len(found.points) for found in reading.sessions])
         self._done = 0
-        self._taken: dict[SessionId, tuple[FoundSession, Arrival]] = {}
+        self._taken: dict[SessionId, tuple[FoundSession, Arrival | None]] = {}  # None: in a dry run
         self._renamed: dict[SessionId, SessionId] = {}
         self._extended: dict[SessionId, int] = {}
         self._skipped: list[SessionId] = []
@@ -229,18 +252,20 @@ class _ForeignImport:
         except BaseException:
             if self._strict:  # all or nothing, but for what somebody has gone on with
                 for _, arrival in self._taken.values():
-                    arrival.discard()
+                    if arrival is not None:
+                        arrival.discard()
             raise
         return FormatReport(
             system=self._system,
             sessions=tuple(self._taken),
             checkpoints=sum([len(found.points) for found, _ in self._taken.values()]) + sum(self._extended.values()),
-            in_doubt=sum([len(found.pending) for found, _ in self._taken.values()]),
+            doubts={name: len(found.pending) for name, (found, _) in self._taken.items() if found.pending},
             extended=self._extended,
             skipped=tuple(self._skipped),
             renamed=self._renamed,
             problems=tuple(self._reading.troubles),
             notes=tuple(self._reading.notes),
+            dry_run=self._dry_run,
         )
 
     def _refuse_known(self, name: str) -> None:
@@ -253,7 +278,7 @@ class _ForeignImport:
 
     def _take(self, found: FoundSession, name: str) -> None:
         for candidate in _names(name):
-            if not self._is_here(candidate):
+            if not self._is_here(candidate) and candidate not in self._taken:
                 try:
                     arrival = self._adopt(found, candidate)
                 except AlreadyExistsError:
@@ -276,9 +301,12 @@ class _ForeignImport:
                 self._go_on(found, candidate, missing)
                 return
 
-    def _adopt(self, found: FoundSession, name: str) -> Arrival:
+    def _adopt(self, found: FoundSession, name: str) -> Arrival | None:
         begun = self._done
         try:
+            if self._dry_run:
+                rehearse(found, name, self._tell)
+                return None
             return adopt(self._backend, found, name, self._tell)
         except BaseException:
             self._done = begun
@@ -289,7 +317,7 @@ class _ForeignImport:
         self._done += len(found.points) - missing
         added = 0
         try:
-            added = extend(self._backend, found, name, self._tell) if missing else 0
+            added = extend(self._backend, found, name, self._tell, dry_run=self._dry_run) if missing else 0
         except (DamagedError, InvalidInputError, ConflictError, LeaseHeldError) as error:
             self._reading.trouble(f"session {found.id!r}", f"what is new there was not added: {error}")
         if added:
@@ -351,7 +379,18 @@ def export(
             else:
                 smooth.write_file(exporter, target, database)
             written = tuple(target.written)
-    return WriteReport(system=system, session=SessionId(session), files=written, notes=tuple(exporter.notes))
+    return WriteReport(system=system, session=SessionId(session), files=written, notes=exporter.notes)
 
 
-__all__ = ["ON_EXISTS", "SYSTEMS", "FormatReport", "Trouble", "WriteReport", "export", "import_", "recognise"]
+__all__ = [
+    "ALSO_CALLED",
+    "ON_EXISTS",
+    "SYSTEMS",
+    "FormatReport",
+    "Trouble",
+    "WriteReport",
+    "default_folders",
+    "export",
+    "import_",
+    "recognise",
+]

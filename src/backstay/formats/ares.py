@@ -11,8 +11,9 @@ from hashlib import sha256
 from typing import Any
 from unicodedata import normalize
 
+from backstay.formats.chat import arguments_of, arguments_text, calls_in, flatten, text_of
 from backstay.formats.dialect import AFTER_LAST_SECOND, DamagedError, JsonWriter, parse_object
-from backstay.formats.exporter import Exporter, arguments_of, arguments_text, calls_in, jsonable, micros, own, text_of
+from backstay.formats.exporter import Exporter, jsonable, micros, own
 from backstay.formats.model import MAIN, FoundPoint, FoundSession, GivenFields, PendingCall, Reading, arrange, free_name
 from backstay.formats.source import Entry, Parts, Source, same_name
 from backstay.formats.target import Target, safe_parts
@@ -22,6 +23,8 @@ NAME = "ares"
 _POINTER = "_latest.json"
 _STATUSES = {"InProgress": Status.IN_PROGRESS, "Completed": Status.COMPLETED}
 _REASONED = {"Failed": Status.FAILED, "Halted": Status.HALTED}
+_NAMES = {status.value: name for name, status in (_STATUSES | _REASONED).items()} | {"waiting": "InProgress"}
+_CARRIED = frozenset({"statuses", "reasons", "agents"})
 _PARTS = {"messages", "tool_calls", "partial_results"}
 _HOMES: tuple[Parts, ...] = ((), ("checkpoints",))
 _MAX_STEP = 2**63
@@ -207,14 +210,17 @@ def write(exporter: Exporter, target: Target) -> None:
         latest = f"{exporter.session}_{step}.json"
         target.write((*folder, f"{stem}_{step}.json"), _content(exporter, checkpoint, step))
     taken = set(steps.values())
+    left = False
     for checkpoint in exporter.others():
         kept = own(checkpoint, NAME)
         recorded = kept.get("step", checkpoint.step)
         if not kept or recorded is None or recorded in taken:
-            exporter.note("ARES has no branches: only the branch asked for was written")
+            left = True
             continue
         taken.add(recorded)
         target.write((*folder, f"{stem}_{recorded}.json"), _content(exporter, checkpoint, recorded))
+    if left or any(name != exporter.branch and not own(head, NAME) for name, head in exporter.branches.items()):
+        exporter.note_branches("ARES")
     target.settle(*folder)
     target.write((*folder, stem + _POINTER), latest.encode())
     target.settle(*folder)
@@ -240,6 +246,9 @@ def _content(exporter: Exporter, checkpoint: Checkpoint, step: int) -> bytes:
     kept = own(checkpoint, NAME)
     state = jsonable(checkpoint.state, NAME)
     exporter.note_parts(state, _PARTS)
+    exporter.note_fields(
+        checkpoint, NAME, _CARRIED if checkpoint.status != Status.IN_PROGRESS else _CARRIED - {"reasons"}
+    )
     record: dict[str, Any] = {
         "id": kept.get("id", checkpoint.id),
         "agent_name": kept.get("agent_name", checkpoint.agent or ""),
@@ -250,8 +259,7 @@ def _content(exporter: Exporter, checkpoint: Checkpoint, step: int) -> bytes:
     }
     if "ttl_secs" in kept:
         record["ttl_secs"] = kept["ttl_secs"]
-    names = {status: name for name, status in (_STATUSES | _REASONED).items()}
-    name = names[checkpoint.status]
+    name = _NAMES.get(checkpoint.status.value, "Halted")
     record["status"] = {name: checkpoint.reason or ""} if name in _REASONED else name
     record |= kept.get("more", {})
     return JsonWriter().compact(record) if kept.get("compact") else JsonWriter().pretty(record)
@@ -271,11 +279,10 @@ def _list(value: Any) -> list[Any]:
 
 def _messages(exporter: Exporter, messages: Any) -> list[dict[str, Any]]:
     written: list[dict[str, Any]] = []
-    for message in _list(messages):
-        told = message if isinstance(message, dict) else {"role": "user", "content": message}
-        if set(told) - {"role", "content"}:
+    for at, message in enumerate(_list(messages)):
+        if isinstance(message, dict) and set(message) - {"role", "content"}:
             exporter.note("ARES keeps role and content of a message; its other fields stay behind")
-        written.append({"role": str(told.get("role", "user")), "content": text_of(told.get("content"))})
+        written += [{"role": said.role, "content": said.text} for said in flatten(message, at)]
     return written
 
 

@@ -12,7 +12,7 @@ from unicodedata import normalize
 
 from backstay.errors import InvalidInputError
 from backstay.formats.dialect import DamagedError, JsonWriter, Sorted, has_plus, nanoseconds, parse_object, time_text
-from backstay.formats.exporter import Exporter, jsonable, micros, own
+from backstay.formats.exporter import Exporter, is_jsonable, jsonable, made_uuid, micros, own
 from backstay.formats.model import FoundPoint, FoundSession, GivenFields, Reading, arrange, free_name
 from backstay.formats.source import Entry, Parts, Source, same_name
 from backstay.formats.target import Target, safe_parts
@@ -182,24 +182,38 @@ def _read_forks(source: Source, parts: Parts, sessions: dict[str, FoundSession],
             reading.trouble(where, f"fork {id_[:60]!r} is of session {session[:80]!r}, which is not here")
             continue
         if checkpoint in points:
-            found.heads[free_name(wanted, found.heads)] = checkpoint
+            _name_fork(found, points[checkpoint], wanted)
         else:
             reading.note(where, f"fork {id_[:60]!r} began at checkpoint {checkpoint[:60]!r}, which is not there")
         point = points.get(checkpoint, found.points[-1])
         point.metadata[NAME].setdefault("forks", []).append(fork)
 
 
+def _name_fork(found: FoundSession, point: FoundPoint, wanted: str) -> None:
+    """A branch at the checkpoint. A leaf that has its checkpoint's name for want of a better one gets this name."""
+    made_up = [name for name, head in found.heads.items() if head == point.id and name in (point.label, point.id)]
+    for name in made_up:
+        del found.heads[name]
+    branch = free_name(wanted, found.heads)
+    found.heads[branch] = point.id
+    for one in found.points:
+        if one.branch in made_up:
+            one.branch = branch
+
+
 # writing
 
 
 def write(exporter: Exporter, target: Target) -> None:
-    """All checkpoints of a session, whatever branch they are on, then the index."""
+    """All checkpoints of a session, whatever branch they are on, the forks, then the index."""
     folder = (_SESSIONS, *safe_parts(exporter.session, "a session called"))
     target.refuse(target.names(*folder), *folder)
     index = _index_there(target)
-    forks: list[dict[str, Any]] = []
+    names: dict[str, str] = {}  # ids here, and there
+    told: list[dict[str, Any]] = []
     for checkpoint in exporter.checkpoints():
-        record, writer = _record(exporter.session, checkpoint)
+        record, writer = _record(exporter, checkpoint, names)
+        names[checkpoint.id] = record["id"]
         content = writer.pretty(record)
         parts = (_SESSIONS, *safe_parts(f"{exporter.session}/{record['id']}", "a checkpoint called", tail=".json"))
         target.write(parts, content)
@@ -211,14 +225,46 @@ def write(exporter: Exporter, target: Target) -> None:
             "path": "/".join(parts),
             "size_bytes": len(content),
         }
-        forks += own(checkpoint, NAME).get("forks", [])
+        told += own(checkpoint, NAME).get("forks", [])
     target.settle(*folder)
+    forks = _forks(exporter, told, names)
     if forks:
         _write_forks(target, exporter.session, forks)
     target.write((_INDEX,), JsonWriter().pretty(index))
     target.settle()
     if exporter.newest_is_elsewhere():
         exporter.note("ccswarm goes on with the newest checkpoint, and that is not on the branch asked for")
+
+
+def _forks(exporter: Exporter, told: list[dict[str, Any]], names: dict[str, str]) -> list[dict[str, Any]]:
+    """The forks that were there, and one for each branch that was made here: at its head, whose state it goes on from.
+
+    One whose branch was deleted here does not come back.
+    """
+    forks: list[dict[str, Any]] = []
+    known: set[str] = set()
+    for fork in told:
+        wanted = fork.get("branch_name") or fork["fork_id"]
+        lost = fork["checkpoint_id"] not in names.values()  # it never was a branch
+        if lost or any(name == wanted or name.startswith(f"{wanted[:240]} (") for name in exporter.branches):
+            forks.append(fork)
+            known.add(wanted)
+    for name, head in exporter.branches.items():
+        # A branch that an import made of a leaf has its checkpoint's own name, and needs no fork.
+        if name in ("main", head.label, head.id) or name in known:
+            continue
+        forks.append(
+            {
+                "fork_id": made_uuid(exporter.session, "fork", name),
+                "parent_session_id": exporter.session,
+                "checkpoint_id": names[head.id],
+                "branch_name": name,
+                "created_at": time_text(micros(head.created_at)),
+                "status": "Active",
+                "metadata": {},
+            }
+        )
+    return forks
 
 
 def _index_there(target: Target) -> dict[str, Any]:
@@ -232,25 +278,32 @@ def _index_there(target: Target) -> dict[str, Any]:
         raise InvalidInputError(message, hint="export to an empty folder, or mend it first") from damage
 
 
-def _record(session: str, checkpoint: Checkpoint) -> tuple[dict[str, Any], JsonWriter]:
+def _record(exporter: Exporter, checkpoint: Checkpoint, names: dict[str, str]) -> tuple[dict[str, Any], JsonWriter]:
     kept = own(checkpoint, NAME)
     writer = JsonWriter(plus=bool(kept.get("plus")))
     state, context = from_state(checkpoint.state)
     body = Sorted(jsonable(state, NAME))
     total = checkpoint.total_usage
-    told = kept.get("metadata") or {
+    parent = exporter.parent(checkpoint)
+    told = dict(kept.get("metadata") or {}) or {
         "tasks_completed": total.tasks_completed,
         "token_count": total.tokens_in + total.tokens_out or None,
         "state_size_bytes": len(writer.compact(body)),
         "context_compressed": False,
-        "parent_checkpoint_id": checkpoint.parent_id,
-        "extra": _extra(checkpoint),
+        "parent_checkpoint_id": None if parent is None else names[parent],
+        "extra": _extra(exporter, checkpoint),
     }
+    if checkpoint.parent_id != parent:  # it was pruned here; what was lost before stays as it was told
+        told["parent_checkpoint_id"] = None if parent is None else names[parent]
+    if kept and checkpoint.id in exporter.tags:
+        told["extra"] = {**told["extra"], "tags": exporter.tags[checkpoint.id]}
+    at = kept.get("created_at")
+    written_us = exporter.written_us(checkpoint, None if at is None else nanoseconds(at) // 1000)
     return {
         "id": kept.get("id", checkpoint.id),
-        "session_id": session,
+        "session_id": exporter.session,
         "label": checkpoint.label,
-        "created_at": kept.get("created_at") or time_text(micros(checkpoint.created_at)),
+        "created_at": at or time_text(written_us),
         "state": body,
         "context": None if context is None else list(context),
         "metadata": told,
@@ -258,13 +311,24 @@ def _record(session: str, checkpoint: Checkpoint) -> tuple[dict[str, Any], JsonW
     }, writer
 
 
-def _extra(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What Backstay knows of a checkpoint and ccswarm has no field for."""
+def _extra(exporter: Exporter, checkpoint: Checkpoint) -> dict[str, Any]:
+    """All that is known of a checkpoint and has no field in ccswarm. Names that the caller gave are the caller's."""
+    used = checkpoint.total_usage
     told: dict[str, Any] = {"step": checkpoint.step, "status": checkpoint.status.value, "reason": checkpoint.reason}
     told |= {"trigger": checkpoint.trigger, "agent": checkpoint.agent, "resume_hint": checkpoint.resume_hint}
-    if checkpoint.total_usage.cost:
-        told["cost"] = checkpoint.total_usage.cost
-    return {key: value for key, value in told.items() if value is not None}
+    told |= {"tokens_in": used.tokens_in or None, "tokens_out": used.tokens_out or None, "cost": used.cost or None}
+    told |= {"branch": checkpoint.branch, "tags": exporter.tags.get(checkpoint.id)}
+    told |= {"restored_from": checkpoint.restored_from, "usage": dict(used.extra) or None}
+    written: dict[str, Any] = {}
+    for key, value in checkpoint.metadata.items():
+        if is_jsonable(value):
+            written[key] = value
+        else:
+            exporter.note(f"the metadata {key!r} holds a value that JSON has no form for, and stays behind")
+    for key, value in told.items():
+        if value is not None:
+            written[key if key not in written else f"backstay.{key}"] = value
+    return written
 
 
 def _write_forks(target: Target, session: str, forks: list[dict[str, Any]]) -> None:

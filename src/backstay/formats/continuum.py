@@ -12,6 +12,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
+from backstay.formats.chat import arguments_of, arguments_text
 from backstay.formats.dialect import (
     AFTER_LAST_SECOND,
     DamagedError,
@@ -23,7 +24,7 @@ from backstay.formats.dialect import (
     parse_object,
     time_text,
 )
-from backstay.formats.exporter import Exporter, arguments_of, arguments_text, jsonable, micros, own
+from backstay.formats.exporter import Exporter, jsonable, micros, own
 from backstay.formats.model import MAIN, FoundPoint, FoundSession, GivenFields, PendingCall, Reading, arrange
 from backstay.formats.source import Entry, Parts, Source, same_name
 from backstay.formats.target import Target, safe_parts
@@ -36,6 +37,7 @@ _META, _STATE = "session_meta.json", "state.json"
 _VERSION = "1.0"
 _SEALS = ("_checksum", "_version")
 _PARTS = {"messages", "tool_calls_pending", "tool_results"}
+_CARRIED = frozenset({"triggers", "resume hints", "tokens", "costs"})
 _FILE = re.compile(r"cp_(\d{8}_\d{6})_(.+)\.json", re.DOTALL)
 _MAX_ITERATION, _MAX_TOKENS = 2**31, 2**63 - 1
 _SDK_FILE = re.compile(r"cp_([0-9a-f]{12})_(\d{1,12})\.json")
@@ -317,8 +319,7 @@ def write(exporter: Exporter, target: Target) -> None:
         content = _content(exporter, checkpoint, kept)
         target.write((*folder, *safe), content)
         written = [written[-1], (safe[-1], content)]
-    if not exporter.is_all():
-        exporter.note("Continuum has no branches: only the branch asked for was written")
+    exporter.note_branches("Continuum")
     if written[0][0]:
         target.write((*folder, _BACKUP), written[0][1])
     target.settle(*folder)
@@ -342,6 +343,7 @@ def _content(exporter: Exporter, checkpoint: Checkpoint, kept: dict[str, Any]) -
     if kept.get("layout") == "sdk":
         state = {"messages": [from_state(state)[0]]}
     exporter.note_parts(state, _PARTS)
+    exporter.note_fields(checkpoint, NAME, _CARRIED)
     total = checkpoint.total_usage
     messages = state.get("messages", [])
     cost = kept.get("cost_estimate", total.cost)

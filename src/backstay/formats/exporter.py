@@ -6,7 +6,6 @@ with what Backstay knows. Values that JSON has no form for are refused by their 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,10 +14,9 @@ from uuid import NAMESPACE_URL, uuid5
 from backstay.codec import show_path
 from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.face import Session, Store
-from backstay.formats.dialect import JsonWriter
 from backstay.formats.model import PendingCall
 from backstay.hints import LIST_SESSIONS, RUN_VERIFY
-from backstay.model import Checkpoint, SessionId
+from backstay.model import Checkpoint, SessionId, Status, counted
 from backstay.names import check_name
 from backstay.port import Ask, CallRow, CheckpointRow, Kind
 from backstay.port.rows import IN_DOUBT, STARTED
@@ -39,7 +37,9 @@ class Exporter:
     def __init__(self, store: Store, session: str, *, branch: str, progress: Progress | None = None) -> None:
         self.session: str = check_name(session, "a session id")
         self.branch = check_name(branch, "a branch name")
-        self.notes: list[str] = []
+        self._notes: list[str] = []
+        self._left: dict[str, set[str]] = {}  # what has no place there, and whose it is
+        self._last_us = -1
         self._session: Session = store.session(session)
         self._backend = store.backend
         self._history = History(store.backend, store.events, SessionId(session), agent=None)
@@ -49,7 +49,14 @@ class Exporter:
         if line is None or not line.checkpoints:
             message = f"there is no session {session!r}" if line is None else f"session {session!r} has no checkpoints"
             raise NotFoundError(message, hint=LIST_SESSIONS)
-        self._times = {row.sequence: read_fields(row).at_us for row in self._rows()}
+        rows = {row.sequence: (read_fields(row).at_us, row.id, row.parent) for row in self._rows()}
+        self._times = {sequence: at_us for sequence, (at_us, _, _) in rows.items()}
+        self._ids = {sequence: id_ for sequence, (_, id_, _) in rows.items()}
+        self._parents = {id_: parent for _, id_, parent in rows.values()}
+        self.branches = self._session.branches()
+        self.tags: dict[str, list[str]] = {}
+        for name, tagged in self._session.tags().items():
+            self.tags.setdefault(tagged.id, []).append(name)
         self.head = self._session.checkpoint(branch) if branch == "main" else self._branch_head(branch)
         self.agent = line.agent
         self.count = len(self._times)
@@ -68,6 +75,10 @@ class Exporter:
     def line(self) -> Iterator[Checkpoint]:
         """Those that lead to the head of the branch, oldest first."""
         return self._each(self._line())
+
+    def line_length(self) -> int:
+        """How many lead to the head of the branch."""
+        return len(self._line())
 
     def is_all(self) -> bool:
         """True if every checkpoint leads to the head of the branch."""
@@ -112,16 +123,76 @@ class Exporter:
             if isinstance(call, CallRow) and call.status not in (STARTED, IN_DOUBT)
         }
 
+    def parent(self, checkpoint: Checkpoint) -> str | None:
+        """The nearest ancestor that is still there: what was pruned cannot be anyone's parent elsewhere."""
+        sequence = self._parents[checkpoint.id]
+        return None if sequence is None else self._ids[sequence]
+
+    def written_us(self, checkpoint: Checkpoint, told_us: int | None = None) -> int:
+        """The time to write, later than that of the one written before: these systems go on with the latest time.
+
+        `told_us` is the time it had there, which stays as it was.
+        """
+        at_us = micros(checkpoint.created_at) if told_us is None else told_us
+        if told_us is None and at_us <= self._last_us:
+            at_us = self._last_us + 1
+            self.note("times that were not later than the one before were moved on: the latest time is what is loaded")
+        self._last_us = max(self._last_us, at_us)
+        return at_us
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of what was written."""
+        left = [
+            f"{what} of {counted(len(ids), 'checkpoint')} {'has' if what.startswith('the ') else 'have'} no place there"
+            f" and stay{'s' if what.startswith('the ') else ''} behind"
+            for what, ids in self._left.items()
+        ]
+        return (*self._notes, *left)
+
     def note(self, what: str) -> None:
         """Something that the other system has no place for."""
-        if what not in self.notes:
-            self.notes.append(what)
+        if what not in self._notes:
+            self._notes.append(what)
 
     def note_parts(self, state: dict[str, Any], known: set[str]) -> None:
         """Say which parts of a state stay behind."""
         for part in state:
             if part not in known:
                 self.note(f"the part {part!r} of the state has no place there and stays behind")
+
+    def note_branches(self, system: str) -> None:
+        """Say which branches stay behind, where the other system has none."""
+        others = [name for name in self.branches if name != self.branch]
+        if others:
+            shown = ", ".join([repr(name) for name in others[:8]]) + (", …" if len(others) > len(others[:8]) else "")
+            self.note(f"{system} has no branches: only {self.branch!r} was written, and not {shown}")
+        elif not self.is_all():
+            self.note(f"{system} has no branches: only {self.branch!r} was written")
+
+    def note_fields(self, checkpoint: Checkpoint, system: str, carried: frozenset[str] = frozenset()) -> None:
+        """Say which fields of a checkpoint stay behind; `carried` are those that do not."""
+        if own(checkpoint, system):
+            told = {"tags": checkpoint.id in self.tags}
+        else:
+            used = checkpoint.total_usage
+            told = {
+                "labels": checkpoint.label is not None,
+                "reasons": checkpoint.reason is not None,
+                "resume hints": checkpoint.resume_hint is not None,
+                "triggers": checkpoint.trigger not in ("manual", "import"),
+                "statuses": checkpoint.status != Status.IN_PROGRESS,
+                "agents": checkpoint.agent is not None,
+                "tokens": bool(used.tokens_in or used.tokens_out),
+                "costs": bool(used.cost),
+                "counts of tasks": bool(used.tasks_completed),
+                "tags": checkpoint.id in self.tags,
+            }
+            told |= {f"the usage {key!r}": True for key in used.extra} if "usage" not in carried else {}
+            told |= {f"the metadata {key!r}": True for key in checkpoint.metadata} if "metadata" not in carried else {}
+        for what, there in told.items():
+            if there and what not in carried:
+                self._left.setdefault(what, set()).add(checkpoint.id)
 
     def _branch_head(self, branch: str) -> Checkpoint:
         found = self._session.head(branch)
@@ -164,6 +235,15 @@ def made_uuid(*names: str) -> str:
     return str(uuid5(NAMESPACE_URL, "backstay:" + "/".join(names)))
 
 
+def is_jsonable(value: Any) -> bool:
+    """True if JSON can hold the value."""
+    try:
+        jsonable(value, "")
+    except InvalidInputError:
+        return False
+    return True
+
+
 def jsonable(value: Any, system: str, path: tuple[Any, ...] = ()) -> Any:
     """The value itself, if JSON can hold it; InvalidInputError with its path otherwise."""
     kind = type(value)
@@ -192,55 +272,3 @@ def jsonable(value: Any, system: str, path: tuple[Any, ...] = ()) -> Any:
         message = f"{show_path(path[:8])}: {system} has no form for this: {why}"
         raise InvalidInputError(message, hint="commit a state with plain JSON values, then export that")
     return value
-
-
-# messages, as far as systems that know only text can take them
-
-
-def text_of(content: Any) -> str:
-    """The text of a message's content, whatever form it has."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        texts = [part.get("text") if isinstance(part, dict) else part for part in content]
-        plain = [text for text in texts if isinstance(text, str)]
-        if len(plain) == len(texts):
-            return "".join(plain)
-    return JsonWriter().compact(content).decode()
-
-
-def calls_in(messages: Any) -> list[dict[str, Any]]:
-    """The tool calls in messages, each `{id, name, arguments}` with its `result` where one follows (else None)."""
-    found: dict[str, dict[str, Any]] = {}
-    for at, message in enumerate(messages if isinstance(messages, list) else []):
-        if not isinstance(message, dict):
-            continue
-        for number, call in enumerate(message.get("tool_calls") or []):
-            if isinstance(call, dict):
-                function: dict[str, Any] = call["function"] if isinstance(call.get("function"), dict) else call
-                key: str = call["id"] if isinstance(call.get("id"), str) else f"{at}.{number}"
-                found[key] = {
-                    "id": key,
-                    "name": str(function.get("name", "")),
-                    "arguments": function.get("arguments"),
-                    "result": None,
-                }
-        answered = message.get("tool_call_id")
-        if message.get("role") == "tool" and answered in found:
-            found[answered]["result"] = text_of(message.get("content"))
-    return list(found.values())
-
-
-def arguments_text(arguments: Any) -> str:
-    """Arguments as text: a text as it is, anything else as JSON."""
-    return arguments if isinstance(arguments, str) else JsonWriter().compact(arguments).decode()
-
-
-def arguments_of(text: str) -> Any:
-    """Arguments as values, where the text is JSON; the text itself otherwise."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text

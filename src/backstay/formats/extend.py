@@ -38,12 +38,17 @@ def compare(backend: Backend, found: FoundSession, name: str) -> tuple[int, int]
     return missing, changed
 
 
-def extend(backend: Backend, found: FoundSession, name: str, tell: Callable[[], None]) -> int:
-    """How many checkpoints were added; 0 if they do not fit behind what is here."""
+def extend(backend: Backend, found: FoundSession, name: str, tell: Callable[[], None], *, dry_run: bool = False) -> int:
+    """How many checkpoints were added, or in a dry run would be; 0 if they do not fit behind what is here."""
     here = rows_by_id(backend, name, [point.id for point in found.points])
     new = [point for point in found.points if point.id not in here]
     if not _fits(backend, found, name, new):
         return 0
+    if dry_run:
+        for point in new:
+            point.load()
+            tell()
+        return len(new)
     writer = PointWriter(backend, found, name)
     for point in new:
         _make_way(backend, name, point.branch)

@@ -66,6 +66,16 @@ def adopt(backend: Backend, found: FoundSession, name: str, tell: Callable[[], N
     return arrival
 
 
+def rehearse(found: FoundSession, name: str, tell: Callable[[], None]) -> None:
+    """All that `adopt` does before it touches the store: every state is read and checked."""
+    with open_store("memory://") as store:
+        writer = PointWriter(store.backend, found, name)
+        for point in found.points:
+            writer.write(point)
+            tell()
+        writer.finish()
+
+
 class PointWriter:
     """Writes points of a session, parents first, each on the branch it belongs to."""
 

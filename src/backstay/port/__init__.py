@@ -168,7 +168,8 @@ class Records(msgspec.Struct, frozen=True):
 class SessionQuery(msgspec.Struct, frozen=True, gc=False):
     """A query for sessions, newest first: touched before a number, with a status, an agent, an id that begins so.
 
-    `uid_start`: the first bytes of the uid; `foreign`: a session that has a checkpoint with this foreign id.
+    `uid_start`: the first bytes of the uid; `foreign`: a session that has a checkpoint with this foreign id, or with
+    `foreign_start` one that begins so.
     """
 
     before: int | None = None
@@ -178,6 +179,7 @@ class SessionQuery(msgspec.Struct, frozen=True, gc=False):
     prefix: str = ""
     uid_start: bytes | None = None
     foreign: str | None = None
+    foreign_start: bool = False
     hidden: bool = False
 
 

@@ -76,7 +76,8 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     another. `token` rises with each run, and with a foreign write where a run was silent for longer than its lease.
     `entered`: a run was entered and has neither ended nor been given up. `unfinished`: the next one goes on with its
     `input`. `crashes` counts those at one `spot`. `nonce` recognises an enter that is tried again; `was_entered` and
-    `was_unfinished` are what it found. `purpose` is set where the lease is held for something that is no run.
+    `was_unfinished` are what it found, `since_us` is when that was. `purpose` is set where the lease is held for
+    something that is no run. `stop` is why the run alive here was asked to stop; it ends at its next call or boundary.
     """
 
     name: str
@@ -99,6 +100,8 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     undo_calls: int = 0
     was_entered: bool = False
     was_unfinished: bool = False
+    stop: str | None = None
+    since_us: int = 0
 
 
 class TagRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -167,9 +170,10 @@ class CallRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A journaled call, the `n`th under its run's journal.
 
     `parent` is the call it was made in, `nth` how often that was asked before since a boundary. `args` is None where
-    none were given; `args_digest` is then that of the state. A finished call has a `result`, or its `place` in the
-    state of the checkpoint that took it in, or an `error`: type and text. `args` and `result` are packed values
-    (sealing.pack_value). `token` is that of the run which started it last; `nonce` recognises an outside decision.
+    none were given; `args_digest` is then that of the state, and `parts` has a few bytes of each of its keys. A
+    finished call has a `result`, or its `place` in the state of the checkpoint that took it in, or an `error`: type and
+    text. `args` and `result` are packed values (sealing.pack_value). `token` is that of the run which started it last;
+    `nonce` recognises an outside decision.
     """
 
     run: int
@@ -191,6 +195,7 @@ class CallRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     place: bytes | None = None
     error: tuple[str, str] | None = None
     nonce: bytes = b""
+    parts: bytes = b""
 
     @property
     def at(self) -> CallKey:

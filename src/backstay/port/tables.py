@@ -204,7 +204,11 @@ class Tables:
 
     def matches(self, query: SessionQuery) -> bool:
         """True if a query asks for this session."""
-        return is_wanted(self.session, query) and (query.foreign is None or query.foreign in self.foreign)
+        if not is_wanted(self.session, query):
+            return False
+        if query.foreign is None or query.foreign in self.foreign:
+            return True
+        return query.foreign_start and any([id_.startswith(query.foreign) for id_ in self.foreign])
 
     def scan(self, kind: Kind, *, after: Any, before: Any, limit: int) -> Sequence[Row | Unreadable]:
         """A page of rows of one kind."""

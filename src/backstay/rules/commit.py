@@ -105,6 +105,8 @@ def commit(new: Commit) -> Decide:
         if session is not None and session.uid != new.uid:
             raise Stale
         _refuse(new, view, lane)
+        if new.ends_run and new.is_boundary and lane is not None and lane.stop is not None:
+            raise refusals.StopAsked(lane.stop)
         sequence = 1 if session is None else session.sequence + 1
         line = _session(new, view, session, lane, sequence)
         branch = _lane(new, view, lane, sequence)

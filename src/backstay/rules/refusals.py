@@ -28,6 +28,7 @@ from backstay.port import CallRow, LaneRow, Unreadable, View
 from backstay.port.rows import IN_DOUBT, STARTED
 
 _SHOWN = 12
+_VALUE_CHARS = 80
 _NAMES = 8
 
 _FORK = Hint("session.fork(ref, name) makes one", "`backstay fork SESSION REF NAME` makes one")
@@ -44,6 +45,10 @@ _PENDING = Hint(
     "session.calls(pending=True) lists those pending now", "`backstay recover SESSION` lists those pending now"
 )
 _LOAD = Hint("load the branch again, then decide", "look at the branch again, then decide")
+_OTHER_INPUT = Hint(
+    "run it without input to resume it; restart=True begins anew with this one; session.cancel(reason=…) ends it",
+    "resume it without input; `backstay cancel SESSION` ends it, and the next input begins anew",
+)
 _UNTAG = Hint("session.untag(name) first", "`backstay tag SESSION -d NAME` first")
 
 
@@ -81,6 +86,14 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     token: int
     lease_us: int
     purpose: str | None = None
+
+
+class StopAsked(Exception):  # noqa: N818 - no error: the run ends where it is
+    """Raised by a rule where a run would go on that was asked to stop; nothing is written."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 Found = tuple[Reason, BackstayError]
@@ -200,6 +213,20 @@ def run_moved(session: str, branch: str) -> Found:
     """For a recovery that comes too late."""
     message = f"session {session!r}, branch {branch!r}: its run has ended or was resumed meanwhile"
     return Reason.MOVED, ConflictError(message, hint="there is nothing left to do")
+
+
+def other_input(session: str, branch: str, *, given: object, kept: object) -> Found:
+    """For a run that is to begin with one input where another run is unfinished."""
+    begun = "without input" if kept is None else f"with input {_short(kept)}"
+    message = (
+        f"session {session!r}, branch {branch!r}: a run begun {begun} is unfinished, and {_short(given)} is another"
+    )
+    return Reason.MOVED, ConflictError(message, hint=_OTHER_INPUT)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _VALUE_CHARS else f"{text[:_VALUE_CHARS]}…"
 
 
 # what has changed

@@ -12,13 +12,14 @@ from hashlib import sha256
 
 import msgspec
 
-from backstay.port import Ask, Batch, CallKey, CallRow, Decide, LaneRow, SessionRow, Unreadable, View
+from backstay.codec import decode, encode_canonical
+from backstay.port import Ask, Batch, CallKey, CallRow, Decide, LaneRow, More, SessionRow, Unreadable, View
 from backstay.port.lease import Claim, Holder
-from backstay.port.rows import ABANDONED
+from backstay.port.rows import ABANDONED, STARTED
 from backstay.rules import refusals
+from backstay.rules.calls import given_up, pending_of, stopped
 from backstay.rules.refusals import Lease
-
-LOST_CALL = "(damaged)"  # the name of a call that was given up and could not be read
+from backstay.sealing import open_value
 
 _OVER = ("completed", "cancelled")  # the next run begins with an input of its own
 _FRESH_SHARE = 20
@@ -26,7 +27,10 @@ _SPOT_BYTES = 12
 
 
 class Enter(msgspec.Struct, frozen=True, gc=False):
-    """A run about to begin. `expect_token`: only if the run that has this token is still the last one there."""
+    """A run about to begin. `expect_token`: only if the run that has this token is still the last one there.
+
+    `restart`: it begins anew where another is unfinished, whose calls are given up.
+    """
 
     session: str
     branch: str
@@ -38,6 +42,7 @@ class Enter(msgspec.Struct, frozen=True, gc=False):
     at_us: int
     input: bytes | None
     expect_token: int | None = None
+    restart: bool = False
 
     @property
     def ask(self) -> Ask:
@@ -76,7 +81,7 @@ def ended(lane: LaneRow, *, completed: bool) -> LaneRow:
     """The lane after its run; the next run goes on with its input unless this one came to its end."""
     rest = {"unfinished": False, "input": None} if completed else {}
     return msgspec.structs.replace(
-        lane, claim=None, purpose=None, entered=False, crashes=0, spot=b"", nonce=b"", **rest
+        lane, claim=None, purpose=None, entered=False, crashes=0, spot=b"", nonce=b"", stop=None, **rest
     )
 
 
@@ -88,11 +93,6 @@ def let_go(lane: LaneRow) -> LaneRow:
 def stood_at(lane: LaneRow) -> int:
     """The sequence of a branch's head, 0 if it has none."""
     return 0 if lane.head is None else lane.head.sequence
-
-
-def pending_of(calls: Iterable[CallRow | Unreadable]) -> list[CallRow | Unreadable]:
-    """Those of a journal's calls that were not given up."""
-    return [call for call in calls if isinstance(call, Unreadable) or call.status != ABANDONED]
 
 
 def spot_of(head: int, calls: Iterable[CallRow | Unreadable]) -> bytes:
@@ -113,7 +113,11 @@ def _crashes(lane: LaneRow, calls: Iterable[CallRow | Unreadable]) -> tuple[int,
 
 
 def enter(new: Enter) -> Decide:
-    """Take the lease of a branch and record that a run was entered, making the session if there is none."""
+    """Take the lease of a branch and record that a run was entered, making the session if there is none.
+
+    It resumes what is unfinished there, unless that was asked to stop or a restart is wanted. It never does so with
+    another input than was recorded.
+    """
 
     def decide(view: View) -> Batch:
         session, lane = view.session, view.lanes.get(new.branch)
@@ -129,8 +133,17 @@ def enter(new: Enter) -> Decide:
         expected = new.expect_token
         if expected is not None and (lane is None or lane.token != expected or not lane.entered):
             found.append(refusals.run_moved(new.session, new.branch))
-        found += [reason for reason in refusals.doubtful(new.session, new.branch, calls) if reason[0] is _DAMAGED]
+        doubtful = refusals.doubtful(new.session, new.branch, calls)
+        stop = None if lane is None else lane.stop
+        if stop is None:
+            found += [reason for reason in doubtful if new.restart or reason[0] is _DAMAGED]
+            found += [] if lane is None or new.restart else _other_input(new, lane)
         refusals.settle(found)
+        dropped: list[CallRow] = []
+        if lane is not None and (new.restart or stop is not None):
+            why, nonce = "restarted" if stop is None else stop, new.nonce.hex()
+            dropped, calls = stopped(calls, why, at_us=new.at_us, nonce=nonce), []
+            lane = ended(lane, completed=True)
         after = _begun(new, view, lane, calls)
         if session is None:
             session = SessionRow(new.session, new.uid, new.at_us, new.at_us, agent=new.agent)
@@ -142,12 +155,22 @@ def enter(new: Enter) -> Decide:
             reason=None,
             agent=new.agent or session.agent,
         )
-        return Batch((line, after), answer=_entered(new, lane, after, calls))
+        return Batch((line, after, *dropped), answer=_entered(new, lane, after, calls))
 
     return decide
 
 
 _DAMAGED = refusals.Reason.DAMAGED
+
+
+def _other_input(new: Enter, lane: LaneRow) -> list[refusals.Found]:
+    """For a run whose input is another than that of the run it would resume."""
+    if new.input is None or new.input == lane.input or not lane.unfinished:
+        return []
+    given, kept = (None if data is None else decode(open_value(data)) for data in (new.input, lane.input))
+    if lane.input is not None and encode_canonical(given) == encode_canonical(kept):
+        return []
+    return [refusals.other_input(new.session, new.branch, given=given, kept=kept)]
 
 
 def _begun(new: Enter, view: View, lane: LaneRow | None, calls: list[CallRow | Unreadable]) -> LaneRow:
@@ -160,7 +183,7 @@ def _begun(new: Enter, view: View, lane: LaneRow | None, calls: list[CallRow | U
         claim=claim_for(view, new.holder, new.lease_us),
         entered=True,
         unfinished=True,
-        input=before.input if before.unfinished and before.input is not None else new.input,
+        input=before.input if before.unfinished else new.input,
         status="in_progress",
         reason=None,
         crashes=crashes,
@@ -169,6 +192,8 @@ def _begun(new: Enter, view: View, lane: LaneRow | None, calls: list[CallRow | U
         purpose=None,
         was_entered=before.entered,
         was_unfinished=before.unfinished,
+        stop=None,
+        since_us=new.at_us,
     )
 
 
@@ -228,16 +253,24 @@ def renew(lease: Lease) -> Decide:
     return decide
 
 
-def leave(lease: Lease, *, status: str | None, reason: str | None) -> Decide:
-    """Give the lease back, with how the run ended; None: it was interrupted and still counts as entered."""
+def leave(lease: Lease, *, status: str | None, reason: str | None, at_us: int = 0, nonce: str = "") -> Decide:
+    """Give the lease back, with how the run ended; None: it was interrupted and still counts as entered.
 
-    def decide(view: View) -> Batch:
+    A run that was asked to stop is cancelled however it ends: what is pending is given up. The answer is why, or None.
+    """
+
+    def decide(view: View) -> Batch | More:
         lane = view.lanes.get(lease.branch)
         given_back = lane is not None and lane.claim is None and (lane.run, lane.token) == (lease.run, lease.token)
-        if view.again and given_back:
-            return Batch()  # an earlier try of this very leave went through
+        if view.again and given_back:  # an earlier try of this very leave went through
+            return Batch(answer=lane.reason if lane is not None and lane.status == "cancelled" else None)
         lane = _own_lane(view, lease)
         assert view.session is not None  # noqa: S101 - its lane is here
+        if lane.purpose is None and (status == "cancelled" or lane.stop is not None):
+            if lease.branch not in view.pending:
+                return More(Ask(lease.session, names=(lease.branch,), pending=(lease.branch,)))
+            why = lane.stop or reason or ""
+            return _cancelled(view, lane, why, at_us=at_us, nonce=nonce, answer=why)
         if status is None or lane.purpose is not None:
             return Batch((msgspec.structs.replace(view.session, touched=view.fresh), let_go(lane)), wakes=True)
         after = msgspec.structs.replace(ended(lane, completed=status in _OVER), status=status, reason=reason)
@@ -270,7 +303,8 @@ def journal_ask(lease: Lease, at: CallKey | None) -> Ask:
 def journal(lease: Lease, call: CallRow, *, at: CallKey | None) -> Decide:
     """Write down a call, or (with its key) what became of it. The answer is its row.
 
-    A decision from outside that this run has not seen is not written over: its nonce is another than the call's.
+    A decision from outside that this run has not seen is not written over: its nonce is another than the call's. A run
+    that was asked to stop begins no call; outcomes of those in flight are still recorded.
     """
 
     def decide(view: View) -> Batch:
@@ -279,6 +313,8 @@ def journal(lease: Lease, call: CallRow, *, at: CallKey | None) -> Decide:
             if same and (at is None or (view.again and kept == _at(call, at))):
                 return Batch(answer=kept)  # an earlier try of this very write went through
         lane = _own_lane(view, lease)
+        if lane.stop is not None and (call.status, call.token) == (STARTED, lease.token):
+            raise refusals.StopAsked(lane.stop)
         if at is None:
             row = _at(call, (lane.run, lane.journal, view.counts.get(lane.name, 0)))
         else:
@@ -351,11 +387,7 @@ def abandon(session: str, branch: str, *, reason: str, at_us: int, nonce: str) -
         refusals.settle(found)
         assert lane is not None  # noqa: S101 - refused above
         assert view.session is not None  # noqa: S101 - refused above
-        calls = [
-            _given_up(call, reason, at_us, nonce, n)
-            for n, call in enumerate(pending)
-            if isinstance(call, Unreadable) or call.status != ABANDONED
-        ]
+        calls = given_up(pending, reason, at_us=at_us, nonce=nonce)
         if not calls and not lane.unfinished:
             return Batch(answer=0)
         after = msgspec.structs.replace(
@@ -367,12 +399,38 @@ def abandon(session: str, branch: str, *, reason: str, at_us: int, nonce: str) -
     return decide
 
 
-def _given_up(call: CallRow | Unreadable, reason: str, at_us: int, nonce: str, n: int) -> CallRow:
-    why, mark = ("abandoned", reason), nonce.encode()
-    if isinstance(call, CallRow):
-        ended_us = at_us if call.ended_us is None else call.ended_us
-        return msgspec.structs.replace(call, status=ABANDONED, error=why, ended_us=ended_us, nonce=mark)
-    assert isinstance(call.key, tuple)  # noqa: S101 - the key of a call
-    why = ("abandoned", f"{reason} (what was recorded is damaged: {call.why})")
-    row = CallRow(*call.key, f"{nonce}{n:x}", None, LOST_CALL, None, n, "tool", None, bytes(16), ABANDONED, 0, at_us)
-    return msgspec.structs.replace(row, error=why, nonce=mark)
+def cancel(session: str, branch: str, *, reason: str, at_us: int, nonce: str) -> Decide:
+    """Stop the run of a branch. The answer is True if there was one to stop.
+
+    One that is alive is asked to: it ends at its next call or boundary. Any other ends at once and is fenced; what is
+    pending is given up, calls in flight among it, and its input is dropped.
+    """
+
+    def decide(view: View) -> Batch:
+        lane, pending = view.lanes.get(branch), view.pending.get(branch, ())
+        found: list[refusals.Found] = []
+        if view.session is None:
+            found.append(refusals.no_session(session))
+        elif lane is None:
+            found.append(refusals.no_branch(session, branch))
+        refusals.settle(found)
+        assert lane is not None  # noqa: S101 - refused above
+        if branch in view.live and (lane.entered or lane.unfinished):
+            if lane.stop is not None:
+                return Batch(answer=True)  # it was asked already
+            return Batch((msgspec.structs.replace(lane, stop=reason),), wakes=True, answer=True)
+        if not lane.unfinished and not pending_of(pending):
+            return Batch(answer=view.again and lane.status == "cancelled")
+        fenced = msgspec.structs.replace(lane, token=lane.token + 1)
+        return _cancelled(view, fenced, lane.stop or reason, at_us=at_us, nonce=nonce, answer=True)
+
+    return decide
+
+
+def _cancelled(view: View, lane: LaneRow, reason: str, *, at_us: int, nonce: str, answer: object) -> Batch:
+    """The end of a run that was stopped."""
+    assert view.session is not None  # noqa: S101 - its lane is here
+    calls = stopped(view.pending.get(lane.name, ()), reason, at_us=at_us, nonce=nonce)
+    after = msgspec.structs.replace(ended(lane, completed=True), status="cancelled", reason=reason)
+    line = msgspec.structs.replace(view.session, touched=view.fresh, status="cancelled", reason=reason)
+    return Batch((*calls, after, line), wakes=True, answer=answer)

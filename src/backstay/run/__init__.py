@@ -12,9 +12,9 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 import msgspec
 
@@ -25,13 +25,15 @@ from backstay.loops import LoopGuard
 from backstay.model import NOTHING, Call, Checkpoint, SessionId, StateDict, Usage
 from backstay.port.lease import here
 from backstay.rules import runs
+from backstay.rules.refusals import StopAsked
 from backstay.rules.runs import Entered
-from backstay.run.calling import Calling
+from backstay.run.call_making import CallMaking
 from backstay.run.counters import Counters, encode_counters, read_counters
+from backstay.run.ends import RunCancelled, RunEnded, ends, handled_cancellation, interrupts, reason_of
 from backstay.run.guard import GuardedLoop
 from backstay.run.heartbeat import heartbeat
 from backstay.run.live_journal import LiveJournal
-from backstay.run.options import OnDoubt, OnFailed, check_choices, check_options
+from backstay.run.options import OnDoubt, OnFailed, check_options
 from backstay.run.result_places import places
 from backstay.sealing import open_value, pack_value
 from backstay.store.fields import Given, check_text, check_usage, decode_usage
@@ -41,7 +43,6 @@ from backstay.strategy import Event, Moment, Strategy
 if TYPE_CHECKING:
     from logging import Logger
 
-_REASON_CHARS = 1000
 _NONCE_BYTES = 8
 
 
@@ -49,14 +50,6 @@ def _log() -> Logger:
     import logging  # noqa: PLC0415 - what is seldom said need not be waited for
 
     return logging.getLogger("backstay")
-
-
-class RunEnded(BaseException):
-    """Raised by `run.halt`, `run.fail` and `run.pause`, and swallowed by the `with` of their run."""
-
-    def __init__(self, run: Run, status: str, reason: str) -> None:
-        super().__init__(f"the run has {status}: {reason}")
-        self.run, self.status, self.reason = run, status, reason
 
 
 class SessionHandle(Protocol):
@@ -70,7 +63,7 @@ class SessionHandle(Protocol):
         """The calls of a checkpoint, or those pending on a branch."""
 
 
-class Run:
+class Run(CallMaking):
     """One live execution of a session. Made by `session.run()` or `store.run()`, entered by `with`."""
 
     def __init__(
@@ -81,19 +74,21 @@ class Run:
         strategy: Strategy,
         branch: str,
         input: Any,
+        restart: bool,
         lease_s: float,
         on_doubt: OnDoubt,
         on_failed: OnFailed,
         loops: LoopGuard | None,
     ) -> None:
         check_options(strategy, lease_s, loops)
-        check_choices(on_doubt, on_failed)
+        super().__init__(on_doubt=on_doubt, on_failed=on_failed)
         self.session = session
         self._history = history
         self.branch = branch
         self.lease_s = float(lease_s)
         self.state: StateDict = {}
         self.input: Any = input
+        self._restart = bool(restart)
         self.resumed = False
         self.head: Checkpoint | None = None
         self.iteration = 0
@@ -101,15 +96,18 @@ class Run:
         self.resume_hint: str | None = None
         self.crashes = 0
         self._strategy = strategy
-        self._on_doubt, self._on_failed = on_doubt, on_failed
         self._loop = GuardedLoop(loops, self._progress)
         self._counters = Counters()
         self._used = Usage()
         self._recorded_iteration = 0
         self._recorded_at = 0.0
         self.end: RunEnded | None = None
-        self._calls: LiveJournal | None = None
         self._lock = threading.RLock()
+
+    @property
+    def stopping(self) -> str | None:
+        """The reason, once this run has heard that it is to stop: a long function may look and return early."""
+        return self._entered().stop
 
     @property
     def warning(self) -> str | None:
@@ -146,6 +144,7 @@ class Run:
             at_us=time.time_ns() // 1000,
             input=None if self.input is None else pack_value(encode_stored(self.input, (Root("input"),))),
             expect_token=expect_token,
+            restart=self._restart,
         )
         entered: Entered = backend.write(intent.ask, runs.enter(intent)).answer
         calls = LiveJournal(
@@ -156,13 +155,14 @@ class Run:
             loop=self._loop,
             state=lambda: self.state,
             halt=self.halt,
+            cancelled=self._stopped,
             on_fenced=lambda: history.events.emit("fenced", self),
         )
         try:
             self._go_to(entered)
         except BaseException as error:
             failed = isinstance(error, Exception)
-            status, reason = ("failed", _reason(error)) if failed else (None, None)
+            status, reason = ("failed", reason_of(error)) if failed else (None, None)
             with contextlib.suppress(BackstayError):
                 backend.write(runs.lease_ask(calls.lease), runs.leave(calls.lease, status=status, reason=reason))
             raise
@@ -182,8 +182,6 @@ class Run:
         self.resumed = before is not None and (before.unfinished or bool(entered.calls))
         self.crashes = entered.lane.crashes
         kept = None if entered.lane.input is None else decode(open_value(entered.lane.input))
-        if self.input is not None and kept != self.input:
-            _log().warning("%r goes on with the input it was begun with, not the one given now", self)
         self.input = kept
         if entered.lane.head is not None:
             found = self._history.load(self.branch)
@@ -209,19 +207,19 @@ class Run:
     def leave(self, error: BaseException | None = None) -> bool:
         """End the run as `with` does: normally, or by what was raised. True if that needs to go no further."""
         calls = self._entered()
-        ours = isinstance(error, RunEnded) and error.run is self
+        ours = ends(error, self)
         try:
             heartbeat.discard(calls)
             if error is None and self.end is None:
                 self._complete(calls)
             elif calls.fenced:
                 calls.closed = True
-            elif self.end is not None and (error is None or ours):
+            elif self.end is not None and (error is None or ours or self.end.status == "cancelled"):
                 self._give_back(calls, self.end.status, self.end.reason)
-            elif isinstance(error, InDoubtError) or not isinstance(error, Exception):
+            elif error is None or interrupts(error, self):
                 self._give_back(calls, None, None)
             else:
-                self._give_back(calls, "failed", _reason(error))
+                self._give_back(calls, "failed", reason_of(error))
         except BackstayError:
             if error is None or ours:
                 raise
@@ -239,19 +237,32 @@ class Run:
             calls.refuse_ended()
             with calls.boundary("the run cannot end"):
                 unasked = calls.unasked()
-                if unasked:
+                if unasked and calls.stop is None:
                     raise calls.mismatch(unasked)
-                if self._is_unchanged(calls):
+                if calls.stop is None and self._is_unchanged(calls):
                     self._give_back(calls, "completed", None)
                 else:
-                    self._record(calls, trigger="completed", status="completed", ends_run=True)
+                    self._record_end(calls)
         except FencedError:
             raise
         except BackstayError as error:
             doubtful = isinstance(error, InDoubtError)
             with contextlib.suppress(BackstayError):  # what is wrong with the store is told already
-                self._give_back(calls, None if doubtful else "failed", None if doubtful else _reason(error))
+                self._give_back(calls, None if doubtful else "failed", None if doubtful else reason_of(error))
             raise
+
+    def _record_end(self, calls: LiveJournal) -> None:
+        """The last boundary. One that was asked to stop is no completed run, but what it did is recorded."""
+        if calls.stop is None:
+            try:
+                self._record(calls, trigger="completed", status="completed", ends_run=True)
+            except StopAsked:
+                pass
+            else:
+                return
+        if not calls.unasked():
+            self._record(calls, trigger="cancelled")
+        self._give_back(calls, "cancelled", calls.stop)
 
     def _is_unchanged(self, calls: LiveJournal) -> bool:
         if self.head is None or self.head.status.value != "completed" or not calls.nothing_asked():
@@ -272,8 +283,11 @@ class Run:
     def _give_back(self, calls: LiveJournal, status: str | None, reason: str | None) -> None:
         calls.closed = True
         with calls.heeding_fence():
-            rule = runs.leave(calls.lease, status=status, reason=reason)
-            self._history.backend.write(runs.lease_ask(calls.lease), rule)
+            at_us, nonce = time.time_ns() // 1000, secrets.token_hex(_NONCE_BYTES)
+            rule = runs.leave(calls.lease, status=status, reason=reason, at_us=at_us, nonce=nonce)
+            stopped = self._history.backend.write(runs.lease_ask(calls.lease), rule).answer
+        if stopped is not None and not isinstance(self.end, RunCancelled):
+            self.end = RunCancelled(self, stopped)
 
     def halt(self, reason: str) -> NoReturn:
         """End the run: halted, for this reason. No state is recorded; the next run goes on from the last boundary."""
@@ -287,6 +301,21 @@ class Run:
         """End the run, still in progress: what was recorded stays on its branch for the next one to go on with."""
         self._stop("in_progress", reason)
 
+    def cancel(self, reason: str) -> NoReturn:
+        """End the run: cancelled, what is pending given up. The next run begins anew.
+
+        In the handler of an asyncio cancellation it raises that again, so that the task ends as it was told to.
+        """
+        self._entered().refuse_ended()
+        check_text(reason, "reason", required=True)
+        end = self._stopped(reason)
+        raise handled_cancellation() or end
+
+    def _stopped(self, reason: str) -> RunCancelled:
+        """This run is cancelled: what is to be raised."""
+        self.end = self._entered().ended = RunCancelled(self, reason)
+        return self.end
+
     def _stop(self, status: str, reason: str) -> NoReturn:
         self._entered().refuse_ended()
         check_text(reason, "reason", required=True)
@@ -294,89 +323,7 @@ class Run:
         self._entered().ended = self.end
         raise self.end
 
-    def _entered(self) -> LiveJournal:
-        if self._calls is None:
-            raise InvalidInputError("this run was not entered", hint="use it as: with store.run(…) as run:")
-        return self._calls
-
-    # calls
-
-    @property
-    def in_doubt(self) -> list[Call]:
-        """The calls in doubt: in flight at a crash, and not known whether they happened."""
-        return self._entered().doubtful()
-
-    def call(
-        self,
-        name: str,
-        fn: Callable[[], Any],
-        *,
-        key: str | None = None,
-        kind: Literal["tool", "llm"] = "tool",
-        args: Any = None,
-        on_doubt: OnDoubt | None = None,
-        on_failed: OnFailed | None = None,
-    ) -> Any:
-        """The outcome of `fn()`, journaled: given again after a crash, not made again. See docs/runs.md."""
-        calling = self.begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
-        if calling.done:
-            return calling.result
-        with self._entered().enclosed(calling):
-            try:
-                value = fn()
-            except BaseException as error:
-                calling.give_up(error)  # raises CallFailedError where the journal has it as failed
-                raise
-        return calling.finish(value)
-
-    @contextlib.contextmanager
-    def calling(
-        self,
-        name: str,
-        *,
-        key: str | None = None,
-        kind: Literal["tool", "llm"] = "tool",
-        args: Any = None,
-        on_doubt: OnDoubt | None = None,
-        on_failed: OnFailed | None = None,
-    ) -> Iterator[Calling]:
-        """A call that someone else makes: `if not call.done: call.finish(value)`; then `call.result`."""
-        calling = self.begin(name, key=key, kind=kind, args=args, on_doubt=on_doubt, on_failed=on_failed)
-        with self._entered().enclosed(calling):
-            try:
-                yield calling
-            except BaseException as error:
-                if not calling.done:
-                    calling.give_up(error)
-                raise
-        if not calling.done:
-            calling.interrupt()
-            message = f"call {name!r} was left without an outcome, and is in doubt now"
-            raise InvalidInputError(message, hint="say what came out: call.finish(value)")
-
-    def begin(
-        self,
-        name: str,
-        *,
-        key: str | None = None,
-        kind: Literal["tool", "llm"] = "tool",
-        args: Any = None,
-        on_doubt: OnDoubt | None = None,
-        on_failed: OnFailed | None = None,
-    ) -> Calling:
-        """The first half of `call`, for loops that someone else drives: the recorded outcome, or leave to make it."""
-        return self._entered().begin(
-            name,
-            key=key,
-            kind=kind,
-            args=args,
-            on_doubt=on_doubt or self._on_doubt,
-            on_failed=on_failed or self._on_failed,
-        )
-
-    def enclosed(self, calling: Calling) -> contextlib.AbstractContextManager[None]:
-        """LiveJournal made meanwhile, here and in tasks started here, belong to this one."""
-        return self._entered().enclosed(calling)
+    # the state, and what was used
 
     def append(self, message: Any, part: str = "messages") -> None:
         """Add a message to a list in the state."""
@@ -386,12 +333,17 @@ class Run:
             raise InvalidInputError(message_, hint="append(message, part=…) names the list to add to")
         items.append(message)
 
-    def use(self, *, tokens_in: int = 0, tokens_out: int = 0, cost: float = 0.0, **extra: Any) -> None:
-        """Count what was used since the last boundary; other numbers go to `usage.extra`."""
-        tasks = extra.pop("tasks_completed", 0)
-        used = check_usage(
-            {"tokens_in": tokens_in, "tokens_out": tokens_out, "cost": cost, "tasks_completed": tasks, "extra": extra}
-        )
+    def use(
+        self,
+        *,
+        tokens_in: int = 0,
+        tokens_out: int = 0,
+        cost: float = 0.0,
+        tasks_completed: int = 0,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Count what was used since the last boundary; `extra` is for counts of your own."""
+        used = check_usage(Usage(tokens_in, tokens_out, cost, tasks_completed, {} if extra is None else extra))
         with self._lock:
             self._used += used
             self.usage += used
@@ -413,12 +365,15 @@ class Run:
         recorded, before = None, self.iteration
         with calls.boundary(f"{event.value!r} is no boundary"):
             self.iteration += event is Event.ITERATION
+            calls.reported(event)
             try:
-                if not calls.unasked() and self._strategy.due(self._moment(calls, event)):
+                due = calls.stop is not None or self._strategy.due(self._moment(calls, event))
+                if due and not calls.unasked():
                     recorded = self._record(calls, trigger=event.value)
             except InvalidInputError:
                 self.iteration = before  # nothing was written, and the loop may try again
                 raise
+        calls.heed_stop()
         self._stop_loops()
         return recorded
 
@@ -428,7 +383,9 @@ class Run:
         calls.refuse_ended()
         check_text(label, "label")
         with calls.boundary("'checkpoint' is no boundary"):
-            return self.head if calls.unasked() else self._record(calls, trigger="checkpoint", label=label)
+            point = self.head if calls.unasked() else self._record(calls, trigger="checkpoint", label=label)
+        calls.heed_stop()
+        return point
 
     def _moment(self, calls: LiveJournal, event: Event) -> Moment:
         return Moment(
@@ -471,6 +428,7 @@ class Run:
                 lease=calls.lease,
                 places=kept,
                 ends_run=ends_run,
+                look=calls.look,
             )
             # Still inside: a run that is interrupted here must not go on from the boundary before.
             calls.taken_in(closed=ends_run)
@@ -484,6 +442,4 @@ class Run:
             self.halt(reason)
 
 
-def _reason(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}"[:_REASON_CHARS]
-    return text.encode("utf-8", "replace").decode()
+__all__ = ["Run", "RunCancelled", "RunEnded", "SessionHandle"]

@@ -13,6 +13,7 @@ from backstay.port import CallKey, CallRow
 from backstay.port.rows import DONE, FAILED, IN_DOUBT, RETRY, SKIPPED
 from backstay.run.journal import Slot
 from backstay.run.options import call_failed, not_storable, now_us, refuse_long, text_of_error
+from backstay.run.typed_results import plain, typed
 from backstay.sealing import pack_value
 
 UNSTORABLE = "unstorable"  # the type of the error of a tool that was done with a result that cannot be stored
@@ -71,6 +72,24 @@ class Calling:
         self.done = True
         calls.succeeded(self._slot, self.row, self.result, data)
         return self.result
+
+    def finish_as(self, value: Any, kind: Any) -> Any:
+        """As `finish`, and the recorded form as a type of the caller's.
+
+        A tool was done, so its result is recorded before it is found not to fit. A model's answer that does not fit is
+        no good answer: it is not recorded, and asked for again.
+        """
+        if kind is not None and self.row.kind != "tool":
+            try:
+                recorded = plain(value)
+            except InvalidInputError as error:
+                raise self._unstorable(error) from error
+            try:
+                typed(self.row, recorded, kind)
+            except BaseException:
+                self._calls.failed(self._slot, None)
+                raise
+        return typed(self.row, self.finish(value), kind)
 
     def _unstorable(self, error: InvalidInputError) -> InvalidInputError:
         row = self.row

@@ -16,6 +16,7 @@ from backstay.names import check_name
 from backstay.port import EVERY, Ask, CallRow, LaneRow, Unreadable, View
 from backstay.port.rows import DONE, FAILED, IN_DOUBT, RETRY, SKIPPED
 from backstay.rules import refusals, runs
+from backstay.rules.calls import pending_of
 from backstay.rules.refusals import in_doubt
 from backstay.run.result_places import at_place
 from backstay.sealing import pack_value
@@ -53,6 +54,8 @@ def calls(history: History, ref: Ref, *, pending: bool) -> list[Call]:
             to_call(row, status=IN_DOUBT if in_doubt(row, _live_token(view, lane)) else None)
             for row in _pending(view, lane)
         ]
+    if _is_empty(history):
+        return []
     row, state = history.refs.row(ref), None
     found = []
     for call in calls_taken(history.backend, history.id, row):
@@ -64,10 +67,16 @@ def calls(history: History, ref: Ref, *, pending: bool) -> list[Call]:
     return found
 
 
+def _is_empty(history: History) -> bool:
+    """True for a session that has no checkpoint yet, and so no calls in its history."""
+    line = history.backend.read(Ask(history.id)).session
+    return line is None or not line.checkpoints
+
+
 def _pending(view: View, lane: LaneRow) -> list[CallRow]:
     """The calls pending on a branch; CorruptionError if one of them cannot be read."""
     rows = []
-    for call in runs.pending_of(view.pending.get(lane.name, ())):
+    for call in pending_of(view.pending.get(lane.name, ())):
         if isinstance(call, Unreadable):
             raise _damaged("" if view.session is None else view.session.id, call.why)
         rows.append(call)
@@ -104,6 +113,14 @@ def resolve(history: History, call_id: str, decision: str | None, *, result: Any
     after: CallRow = msgspec.structs.replace(call, ended_us=now_us, nonce=nonce, **change)
     rule = runs.settle(history.id, branch, before=call, after=after)
     history.backend.write(runs.settle_ask(history.id, branch, call.at), rule)
+
+
+def cancel(history: History, branch: str, *, reason: str) -> bool:
+    """Stop the run of a branch; True if there was one to stop."""
+    at_us, nonce = time.time_ns() // 1000, secrets.token_hex(_NONCE_BYTES)
+    rule = runs.cancel(history.id, branch, reason=reason, at_us=at_us, nonce=nonce)
+    stopped: bool = history.backend.write(runs.abandon_ask(history.id, branch), rule).answer
+    return stopped
 
 
 def abandon(history: History, branch: str, *, reason: str) -> int:

@@ -31,22 +31,25 @@ from backstay.hints import DECIDE_CALLS, Hint
 from backstay.loops import text_of
 from backstay.model import Call, StateDict
 from backstay.names import check_name
-from backstay.port import Ask, Backend, CallKey, CallRow
+from backstay.port import Ask, Backend, CallKey, CallRow, View
 from backstay.port.lease import clock_us
 from backstay.port.rows import FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
 from backstay.rules import runs
-from backstay.rules.refusals import fenced, in_doubt
+from backstay.rules.refusals import StopAsked, fenced, in_doubt
 from backstay.rules.runs import Entered
 from backstay.run.calling import UNSTORABLE, Calling
+from backstay.run.comparing import compared
 from backstay.run.guard import GuardedLoop
 from backstay.run.journal import Journal, Slot
 from backstay.run.options import (
     DIGEST_BYTES,
+    VALUE,
     OnDoubt,
     OnFailed,
+    OnMismatch,
     call_failed,
-    changed,
     check_choices,
+    check_mismatch,
     digest_of,
     doubt,
     not_storable,
@@ -55,9 +58,11 @@ from backstay.run.options import (
     shown,
 )
 from backstay.run.result_places import MIN_BYTES
+from backstay.run.state_parts import pack_parts
 from backstay.sealing import open_value, pack_value
 from backstay.store.events import Events
 from backstay.store.fields import check_text, to_call
+from backstay.strategy import Event
 
 _GIVE_UP = Hint(
     "run the code that made them, or give them up: session.abandon()",
@@ -80,6 +85,7 @@ class LiveJournal:
         loop: GuardedLoop,
         state: Callable[[], StateDict],
         halt: Callable[[str], NoReturn],
+        cancelled: Callable[[str], BaseException],
         on_fenced: Callable[[], None],
     ) -> None:
         self.lease = entered.lease
@@ -87,6 +93,7 @@ class LiveJournal:
         self.closed = False
         self.fenced = False
         self.ended: BaseException | None = None
+        self.stop: str | None = None  # why it was asked to stop
         self.broken: BaseException | None = None
         self.results: dict[str, tuple[Any, bytes]] = {}
         self.tool_calls = self.llm_responses = 0
@@ -95,6 +102,7 @@ class LiveJournal:
         self._loop = loop
         self._state = state
         self._halt = halt
+        self._cancelled = cancelled
         self._on_fenced = on_fenced
         self._journal = Journal(entered.calls, token=entered.lease.token)
         self._known: Known | None = None
@@ -165,6 +173,12 @@ class LiveJournal:
             rows = self._journal.doubtful()
         return [to_call(row, status=IN_DOUBT) for row in rows]
 
+    def reported(self, event: Event) -> None:
+        """A loop that does not make its calls here says that one is done: a strategy counts it as if it had been."""
+        with self._lock:
+            self.tool_calls += event is Event.TOOL_CALL_COMPLETE
+            self.llm_responses += event is Event.LLM_RESPONSE
+
     def keys_of(self, places: Mapping[str, bytes]) -> dict[CallKey, bytes]:
         """Places in the state by the keys of the calls whose results stand there."""
         rows = [(self._journal.row(id_), place) for id_, place in places.items()]
@@ -189,25 +203,26 @@ class LiveJournal:
         args: Any,
         on_doubt: OnDoubt,
         on_failed: OnFailed,
+        on_mismatch: OnMismatch = "raise",
+        returns: Any = None,
     ) -> Calling:
         """The recorded outcome of a call, or the word that it may be made."""
         outer = _enclosing.get()
         parent = outer[1] if outer is not None and outer[0] is self else None
         check_name(name, "the name of a call")
         check_text(key, "the key of a call")
-        if kind not in ("tool", "llm"):
-            raise InvalidInputError(f"kind must be 'tool' or 'llm', not {kind!r}")
         check_choices(on_doubt, on_failed)
-        self.refuse_ended()
+        check_mismatch(on_mismatch, kind)
+        self.heed_stop()
         slot = parent, name, key
         with self._lock:
             if self._recording:
                 raise InvalidInputError(f"call {name!r} cannot begin while a boundary is being recorded")
-            data, digest = self._args(args)
+            data, digest, parts = self._args(args) if kind != VALUE else (None, bytes(DIGEST_BYTES), b"")
             nth, recorded = self._journal.begin(slot)
             if recorded is not None:
-                if (recorded.kind, recorded.args_digest) != (kind, digest):
-                    raise changed(recorded, kind, digest, data)
+                again = on_mismatch == "again"
+                recorded = compared(recorded, kind, (data, digest, parts), again=again, returns=returns)
                 calling = self._find_outcome(recorded, slot, on_doubt, on_failed)
                 if calling.done:
                     return calling
@@ -218,10 +233,9 @@ class LiveJournal:
                 reason = self._loop.heed()
                 if reason is not None:
                     self._halt(reason)
-                id_ = secrets.token_hex(8) if kind == "tool" else self._journal.id_of_model_call((*slot, nth))
-                row = CallRow(
-                    0, 0, 0, id_, parent, name, key, nth, kind, data, digest, STARTED, self.lease.token, now_us()
-                )
+                id_ = secrets.token_hex(8) if kind != "llm" else self._journal.id_of_model_call((*slot, nth))
+                asked = (data, digest, STARTED, self.lease.token, now_us())
+                row = CallRow(0, 0, 0, id_, parent, name, key, nth, kind, *asked, parts=parts)
                 calling = Calling(self, row, slot, None)
             self._journal.start(slot, row.id)
         try:
@@ -229,27 +243,31 @@ class LiveJournal:
                 calling.write(row)
             else:
                 self.check_fence()
+                self.heed_stop()
+        except StopAsked as asked:
+            self.stopped(slot)
+            raise self._cancelled(asked.reason) from None
         except BaseException:
             self.stopped(slot)
             raise
         return calling
 
-    def _args(self, args: Any) -> tuple[bytes | None, bytes]:
+    def _args(self, args: Any) -> tuple[bytes | None, bytes, bytes]:
         """Arguments as they are kept, and the digest by which a replay is compared: of the state, if none are given."""
         if args is None:
             if self._known is None:
                 self._known = know(self._state())
             else:
                 self._known = advance(self._known, self._state())[2]
-            return None, self._known.digest[:DIGEST_BYTES]
+            return None, self._known.digest[:DIGEST_BYTES], pack_parts(self._known.tree.children)
         data = encode_stored(args, (Root("args"),))
         refuse_long(data, "args")
-        return pack_value(data), digest_of(args)
+        return pack_value(data), digest_of(args), b""
 
     def _refuse_doubtful(self, name: str, digest: bytes, kind: str) -> None:
         for call in self._journal.doubtful() if kind == "tool" else ():
             if (call.name, call.args_digest) == (name, digest):
-                raise doubt(call)
+                raise doubt(call, self.lease.session)
 
     def _begun(self, call: CallRow) -> CallRow:
         """A recorded call that this run makes again."""
@@ -281,7 +299,7 @@ class LiveJournal:
 
     def _decide(self, call: CallRow, slot: Slot, on_doubt: OnDoubt) -> Calling | None:
         if on_doubt == "ask":
-            raise doubt(call)
+            raise doubt(call, self.lease.session)
         calling = Calling(self, call, slot, call.at)
         self._journal.start(slot, call.id)  # so that the lease is kept while a function finds out
         try:
@@ -323,6 +341,8 @@ class LiveJournal:
         """A call has an outcome, now or from the journal; `data` is its result as it is stored."""
         with self._lock:
             self.answered(slot, row)
+            if row.kind == VALUE:
+                return
             if row.kind == "llm":
                 self.llm_responses += 1
                 self._asks_models = True
@@ -384,10 +404,24 @@ class LiveJournal:
         """One line of the journal, on disk when this returns."""
         with self.writing():
             rule = runs.journal(self.lease, row, at=at)
-            kept: CallRow = self._backend.write(runs.journal_ask(self.lease, at), rule).answer
+            view = self._backend.write(runs.journal_ask(self.lease, at), rule)
+            kept: CallRow = view.answer
             with self._lock:
                 self._journal.note(kept)
+            self.look(view)
         return kept
+
+    def look(self, view: View) -> None:
+        """After each write: was this run asked to stop? It notes that, and goes on to its next call or boundary."""
+        lane = view.lanes.get(self.lease.branch)
+        if lane is not None and lane.stop is not None and lane.token == self.lease.token:
+            self.stop = lane.stop
+
+    def heed_stop(self) -> None:
+        """RunCancelled if this run was asked to stop; an error if it may not go on for another reason."""
+        self.refuse_ended()
+        if self.stop is not None:
+            raise self._cancelled(self.stop)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -398,6 +432,9 @@ class LiveJournal:
         except FencedError as error:  # as `heeding_fence` does, without a second context for every call
             self._note_fenced()
             raise fenced(self.lease)[1] from error
+        except StopAsked as asked:
+            self.stop = asked.reason
+            raise
         except BaseException as error:
             if not isinstance(error, InvalidInputError):  # refused before anything was written
                 self.broken = error
@@ -420,7 +457,7 @@ class LiveJournal:
                 self._renew()
 
     def _renew(self) -> None:
-        self._backend.write(runs.lease_ask(self.lease), runs.renew(self.lease))
+        self.look(self._backend.write(runs.lease_ask(self.lease), runs.renew(self.lease)))
 
     def beat(self) -> None:
         """Renew while a call takes long; see pulse."""

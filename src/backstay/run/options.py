@@ -13,6 +13,7 @@ from backstay.hints import Hint
 from backstay.loops import LoopGuard
 from backstay.model import Call
 from backstay.port import CallRow
+from backstay.run.state_parts import differing_keys
 from backstay.sealing import MAX_ROW_BYTES, open_value
 from backstay.strategy import Strategy
 
@@ -21,12 +22,22 @@ _CHANGED = Hint(
     "the code, or the state it starts from, has changed since: change it back, or decide with `backstay recover`",
 )
 
+_STATE_CHANGED = Hint(
+    "times, random numbers and ids in the state must come from run.now(), run.random() and run.uuid(), which a replay "
+    "is given again; args= compares less than the state; on_mismatch='again' asks a model again",
+    "the code must put the same into the state when it runs again; or decide with `backstay recover`",
+)
+
 OnDoubt = Literal["ask", "retry", "skip"] | Callable[[Call], Any]
 OnFailed = Literal["raise", "retry"]
+OnMismatch = Literal["raise", "again"]
+
+VALUE = "value"  # the kind of a call that only records a value: no tool, no model, never in doubt
 
 DIGEST_BYTES = 16
 _MAX_BYTES = MAX_ROW_BYTES - 64 * 1024  # a call is one row, its name and error included
 _TEXT_CHARS = 4000
+_KEYS_NAMED = 8
 _MIN_LEASE_S, _MAX_LEASE_S = 0.05, 7 * 86_400
 
 
@@ -49,6 +60,15 @@ def check_choices(on_doubt: object, on_failed: object) -> None:
         raise InvalidInputError(message)
     if on_failed not in ("raise", "retry"):
         raise InvalidInputError(f"on_failed must be 'raise' or 'retry', not {on_failed!r}")
+
+
+def check_mismatch(on_mismatch: object, kind: str) -> None:
+    """InvalidInputError for what cannot be done with a call that was recorded otherwise."""
+    if on_mismatch not in ("raise", "again"):
+        raise InvalidInputError(f"on_mismatch must be 'raise' or 'again', not {on_mismatch!r}")
+    if on_mismatch == "again" and kind != "llm":
+        message = "on_mismatch='again' is for kind='llm': a tool that was made is not made again unasked"
+        raise InvalidInputError(message, hint="session.resolve(call_id, 'retry') decides about one call")
 
 
 def digest_of(args: Any) -> bytes:
@@ -101,7 +121,7 @@ def not_storable(call: CallRow, why: str) -> InvalidInputError:
     return InvalidInputError(message, hint="return plain values")
 
 
-def changed(call: CallRow, kind: str, digest: bytes, args: bytes | None) -> MismatchError:
+def changed(call: CallRow, kind: str, digest: bytes, args: bytes | None, parts: bytes) -> MismatchError:
     """The error for a call that is asked for in another way than it was recorded."""
 
     def spoken(kind: str, digest: bytes, args: bytes | None) -> str:
@@ -110,10 +130,16 @@ def changed(call: CallRow, kind: str, digest: bytes, args: bytes | None) -> Mism
 
     was, now = spoken(call.kind, call.args_digest, call.args), spoken(kind, digest, args)
     message = f"{shown(call)} was recorded as {was}, and is now asked for as {now}"
-    return MismatchError(message, hint=_CHANGED)
+    hint = _CHANGED
+    keys = differing_keys(call.parts, parts) if call.args is None and args is None else []
+    if keys:
+        message += f"; the state differs in {', '.join([repr(key) for key in keys[:_KEYS_NAMED]])}"
+        message += "" if len(keys) <= _KEYS_NAMED else f" and {len(keys) - _KEYS_NAMED} more"
+        hint = _STATE_CHANGED
+    return MismatchError(message, hint=hint)
 
 
-def doubt(call: CallRow) -> InDoubtError:
+def doubt(call: CallRow, session: str) -> InDoubtError:
     """The error for a call in doubt."""
     message = f"it is not known whether {shown(call)} happened: it was in flight when its run ended"
     hint = Hint(
@@ -121,4 +147,4 @@ def doubt(call: CallRow) -> InDoubtError:
         "on_doubt= decides beforehand",
         f"find out, then `backstay recover SESSION --call {call.id}` with --retry, --skip, --result or --mark-failed",
     )
-    return InDoubtError(message, hint=hint)
+    return InDoubtError(message, hint=hint, call_id=call.id, session_id=session)

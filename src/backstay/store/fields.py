@@ -6,6 +6,7 @@ reading, so a later version can add some.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -36,6 +37,7 @@ from backstay.sealing import open_value
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_USAGE = Usage()
+_MAX_COUNT = 1e15  # whole numbers up to here are exact as floats, too
 # What Python says of values that are sealed and still cannot be: they came in a file from outside.
 _MEANINGLESS = (ValueError, TypeError, ArithmeticError)
 
@@ -226,9 +228,16 @@ def check_usage(usage: object) -> Usage:
         if type(value) not in kinds:
             message = f"usage.{name} must be a number, not {type(value).__name__}"
             raise InvalidInputError(message)
+        if not 0 <= value <= _MAX_COUNT:
+            message = f"usage.{name} must be a number from 0 to {_MAX_COUNT:.0e}, not {value!r:.40}"
+            raise InvalidInputError(message, hint="it is added to a total: what is not known is left out")
     if not isinstance(usage.extra, Mapping):
         message = f"usage.extra must be a dict, not {type(usage.extra).__name__}"
         raise InvalidInputError(message)
+    for name, value in usage.extra.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            message = f"usage.extra[{name!r}] must be a finite number, not {value!r}"
+            raise InvalidInputError(message, hint="it is added to a total: what is not known is left out")
     return usage
 
 
@@ -319,6 +328,7 @@ def _to_checkpoint(row: CheckpointRow, session: str, load: Callable[[], StateDic
         digest=row.digest.hex(),
         parent_digest=None if row.parent_digest is None else row.parent_digest.hex(),
         summary=fields.summary,
+        size_bytes=row.size_bytes,
         source=StateSource(load),
     )
 

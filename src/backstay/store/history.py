@@ -15,7 +15,7 @@ import contextvars
 import secrets
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -157,9 +157,11 @@ class History:
         lease: Lease | None = None,
         places: Mapping[CallKey, bytes] | None = None,
         ends_run: bool = False,
+        look: Callable[[View], None] | None = None,
     ) -> Checkpoint:
         """Commit on the expected head; with ANY, on whatever head there is. Durable when this returns.
 
+        `look` is shown the rows that the rule saw, once they are written.
         With Fields instead of what a caller says, all of them are as given: a checkpoint that was made elsewhere.
         """
         if type(state) not in _STATES or not all_text(map(type, state)):
@@ -191,7 +193,7 @@ class History:
                     tip = self._tip(branch, expect, draft)
                 uid = self._uid if tip is None else tip.uid
                 try:
-                    return self._written(tip, uid, state, given, draft, frozen=frozen)
+                    return self._written(tip, uid, state, given, draft, frozen=frozen, look=look)
                 except ConflictError:
                     self.forget(branch)
                     if expect is not ANY or id_ is not None or root:
@@ -208,17 +210,21 @@ class History:
         draft: Commit,
         *,
         frozen: bool,
+        look: Callable[[View], None] | None,
     ) -> Checkpoint:
         plan = Plan(tip, state, uid=uid, given=given, agent=self.agent, commit=draft, frozen=frozen)
         branch, new = draft.branch, plan.commit
         try:
-            row = self.backend.write(new.ask, commit(new)).answer
+            view = self.backend.write(new.ask, commit(new))
         except BlobsAbsentError:  # a deletion took some that were thought to be kept
             new = plan.with_all_blobs()
-            row = self.backend.write(new.ask, commit(new)).answer
+            view = self.backend.write(new.ask, commit(new))
         except Stale:
             self.forget()
             raise
+        row: CheckpointRow = view.answer
+        if look is not None:
+            look(view)
         tip = self._tips[branch] = plan.tip(row)
         self.looks.moved(branch, row.id)
         made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields)

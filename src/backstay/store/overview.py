@@ -1,11 +1,19 @@
-"""A session without its states: names, where an undo leads, the calls of a checkpoint."""
+"""A session without its states: names, all checkpoints, runs, where an undo leads, the calls of a checkpoint."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
-from backstay.model import counted
-from backstay.port import EVERY, Ask, Backend, CallRow, CheckpointRow, SessionRow, Unreadable
+from backstay.model import RunInfo, Status, counted
+from backstay.port import EVERY, Ask, Backend, CallRow, CheckpointRow, Kind, LaneRow, SessionRow, Unreadable
+from backstay.port.lease import Claim
+from backstay.store.fields import to_datetime
+from backstay.store.refs import readable
+
+_PAGE_ROWS = 100
+_BEYOND = 2**40  # no sequence is as large
 
 
 def session_row(backend: Backend, session: str) -> SessionRow | None:
@@ -69,3 +77,41 @@ def find_row(backend: Backend, session: str, id_: str) -> CheckpointRow | None:
             raise CorruptionError(f"session {session!r}: {row.why}", hint=RUN_VERIFY)
         return row
     return None
+
+
+def history(backend: Backend, session: str, *, before: int | None, limit: int | None) -> Iterator[CheckpointRow]:
+    """The checkpoints of a session on all branches, newest first, read in pages."""
+    at, left = _BEYOND if before is None else before, limit if limit is not None else _BEYOND
+    while left > 0:
+        page = backend.scan(session, Kind.CHECKPOINT, before=at, limit=min(left, _PAGE_ROWS))
+        if not page:
+            return
+        for row in page:
+            assert isinstance(row, CheckpointRow | Unreadable)  # noqa: S101 - the kind that was asked for
+            found = readable(session, row)
+            at = found.sequence
+            yield found
+        left -= len(page)
+
+
+def runs(backend: Backend, session: str) -> list[RunInfo]:
+    """The runs of a session that have not come to their end, by branch."""
+    view = backend.read(Ask(session, names=EVERY))
+    lanes = sorted(view.lanes.values(), key=lambda lane: lane.name)
+    return [_run(lane, live=lane.name in view.live) for lane in lanes if lane.unfinished and lane.purpose is None]
+
+
+def _run(lane: LaneRow, *, live: bool) -> RunInfo:
+    return RunInfo(
+        branch=lane.name,
+        live=live,
+        holder=None if lane.claim is None else _spoken(lane.claim),
+        since=to_datetime(lane.since_us) if lane.since_us else None,
+        crashed=lane.entered and not live,
+        status=Status(lane.status),
+        reason=lane.reason,
+    )
+
+
+def _spoken(claim: Claim) -> str:
+    return f"process {claim.holder.pid} on {claim.holder.host}"

@@ -1,18 +1,29 @@
-"""How a ref becomes a row: branch, tag, id, unique prefix of one, and only then with `~N` for the Nth parent."""
+"""How a ref becomes a row: branch, tag, id, unique prefix of one, and only then with `~N` or `^N`.
+
+`~N` is the Nth parent. `^N` goes N steps back in the *story*: from a restore or an undo it goes on with the checkpoint
+that was brought back, so that `restore("main^")` again and again goes back further and further.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from backstay import names
 from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.hints import NEWEST_INTACT, Hint
 from backstay.ids import sequences_starting
 from backstay.model import MIN_PREFIX_CHARS, Checkpoint, counted
-from backstay.names import parse_steps
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Unreadable, View
-from backstay.store.fields import check_text
+from backstay.store.fields import check_text, read_fields
 
 Ref = str | Checkpoint
 
 _CANDIDATES = 8
+_PAGE_ROWS = 100
+_MAX_WAYS = 64  # each is looked up: `main^^^` is three
+_ALONG = Hint(
+    "~N goes along what is left; session.log() shows it", "~N goes along what is left, as `backstay log` shows"
+)
 
 
 class Refs:
@@ -37,16 +48,54 @@ class Refs:
         found = self._find(text)
         if found is not None:
             return found
-        steps = parse_steps(text)
-        start = self._find(steps.name) if steps is not None else None
-        if steps is None or start is None:
-            raise self.unknown(text)
-        line = self._backend.ancestors(self._session, start[0].sequence, limit=steps.steps + 1)
-        if len(line) <= steps.steps:
+        ways: list[names.Ref] = []
+        start = None
+        while start is None:
+            steps = names.parse_steps(ways[-1].name if ways else text)
+            if steps is None or len(ways) >= _MAX_WAYS:
+                raise self.unknown(text)
+            ways.append(steps)
+            start = self._find(steps.name)
+        row = start[0]
+        for steps in reversed(ways):
+            row = self._back_in_story(row, steps.steps, text) if steps.in_story else self._back(row, steps.steps, text)
+        return row, None
+
+    def _back(self, row: CheckpointRow, steps: int, ref: str) -> CheckpointRow:
+        """The Nth parent."""
+        line = self._backend.ancestors(self._session, row.sequence, limit=steps + 1)
+        if len(line) <= steps:
             before = counted(len(line) - 1, "checkpoint")
             message = f"{ref!r} goes back further than the history, which has {before} before it"
             raise NotFoundError(message)
-        return readable(self._session, line[-1]), None
+        return readable(self._session, line[-1])
+
+    def _back_in_story(self, row: CheckpointRow, steps: int, ref: str) -> CheckpointRow:
+        """The checkpoint N steps before in the story: the parent, or that of what a restore brought back."""
+        page: dict[str, CheckpointRow] = {}
+        for _ in range(steps):
+            source = read_fields(row).restored_from
+            while source is not None:
+                before = self._exactly(source, page, ref)
+                if before.sequence >= row.sequence:  # only a file from outside says so, and a walk must end
+                    why = f"checkpoint {row.id[:12]} was restored from one that is newer"
+                    raise CorruptionError(f"session {self._session!r}: {why}", hint=NEWEST_INTACT)
+                row, source = before, read_fields(before).restored_from
+            if row.parent_id is None:
+                raise NotFoundError(f"{ref!r} goes back further than the history, which begins with {row.id[:12]}")
+            if row.parent_id not in page:
+                line = self._backend.ancestors(self._session, row.sequence, limit=min(steps + 1, _PAGE_ROWS))
+                page = {found.id: found for found in line if isinstance(found, CheckpointRow)}
+            row = self._exactly(row.parent_id, page, ref)
+        return row
+
+    def _exactly(self, id_: str, page: Mapping[str, CheckpointRow], ref: str) -> CheckpointRow:
+        """A checkpoint by its id; NotFoundError if it was deleted or pruned."""
+        if id_ in page:
+            return page[id_]
+        for row in self._backend.read(Ask(self._session, ids=(id_,))).checkpoints.values():
+            return readable(self._session, row)
+        raise NotFoundError(f"{ref!r} goes back to checkpoint {id_[:12]}, which was deleted", hint=_ALONG)
 
     def text(self, ref: Ref) -> str:
         """A ref as text; InvalidInputError for what is none."""
@@ -56,7 +105,7 @@ class Refs:
                 raise InvalidInputError(message)
             return ref.id
         if not ref or not isinstance(ref, str):
-            message = f"a ref is a Checkpoint or a text like 'main', 'main~3' or an id, not {ref!r}"
+            message = f"a ref is a Checkpoint or a text like 'main', 'main~3', 'main^' or an id, not {ref!r}"
             raise InvalidInputError(message)
         check_text(ref, "a ref")
         return ref

@@ -17,6 +17,7 @@ from backstay.model import Problem, SessionId, StateDict, counted
 from backstay.names import check_name
 from backstay.port import Ask, Backend, CallRow, CheckpointRow, JournalKey, Kind, LaneRow, Unreadable
 from backstay.port.rows import ABANDONED, DONE, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
+from backstay.run.options import VALUE
 from backstay.run.result_places import at_place
 from backstay.sealing import MAX_ROW_BYTES, open_value
 from backstay.store.fields import check_text, to_call
@@ -34,7 +35,7 @@ _NOTHING_OR_DELETE = Hint(
 UNREADABLE = (CorruptionError, InvalidInputError, UnavailableError)
 
 _STATUSES = frozenset({STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED})
-_KINDS = frozenset({"tool", "llm"})
+_KINDS = frozenset({"tool", "llm", VALUE})
 _MAX_TIMES = 2**31
 _MEANINGLESS = (ValueError, TypeError, ArithmeticError)
 

@@ -75,7 +75,7 @@ def _plan(backend: Backend, session: str, gone: Sequence[int], *, spare_names: b
         anchors[at] = row.parent if row.parent not in going else anchors[row.parent]
     children = {child: at for at in gone for child in view.children.get(at, ()) if child not in going}
     blobs: dict[bytes, bytes] = {}
-    rewrites = [_rewrite(backend, session, child, anchors[parent], blobs) for child, parent in sorted(children.items())]
+    rewrites = [rewrite(backend, session, child, anchors[parent], blobs) for child, parent in sorted(children.items())]
     return Deletion(
         session,
         view.session.uid,
@@ -87,7 +87,7 @@ def _plan(backend: Backend, session: str, gone: Sequence[int], *, spare_names: b
     )
 
 
-def _rewrite(backend: Backend, session: str, child: int, anchor: int | None, blobs: dict[bytes, bytes]) -> Rewrite:
+def rewrite(backend: Backend, session: str, child: int, anchor: int | None, blobs: dict[bytes, bytes]) -> Rewrite:
     """A checkpoint as it will be; the blobs it needs are added to `blobs`."""
     found = _loaded(backend, session, child)
     row, uid = found.row, found.session.uid
@@ -119,22 +119,25 @@ def _loaded(backend: Backend, session: str, sequence: int) -> Loaded:
 # whole sessions
 
 
-def delete_session(backend: Backend, session: str, *, touched: int | None = None) -> None:
-    """Delete a session and everything only it needed. ConflictError if it was touched since it had this number."""
-    uids: list[bytes] = []
+def delete_session(backend: Backend, session: str, *, touched: int | None = None) -> int:
+    """Delete a session and everything only it needed; how many checkpoints it had.
+
+    ConflictError if it was touched since it had this number.
+    """
+    lines: list[SessionRow] = []
     rule = hide(session, touched=touched, holder=here())
 
     def decide(view: View) -> Batch | More:
-        uids.extend([view.session.uid] if view.session is not None else [])
+        lines.extend([view.session] if view.session is not None else [])
         return rule(view)
 
     hidden: SessionRow | None = backend.write(hide_ask(session), decide).answer
     if hidden is not None:
         empty(backend, hidden.id)
-        return
-    for uid in uids[:1]:  # an earlier try went through, and its answer was lost on the way
-        for row in backend.sessions(SessionQuery(hidden=True, prefix=f"{uid.hex()}.")):
+    for line in lines[:1] if hidden is None else ():  # an earlier try went through, and its answer was lost on the way
+        for row in backend.sessions(SessionQuery(hidden=True, prefix=f"{line.uid.hex()}.")):
             empty(backend, row.id)
+    return lines[-1].checkpoints if lines else 0
 
 
 def empty(backend: Backend, hidden: str) -> None:

@@ -11,6 +11,8 @@ import contextlib
 import os
 from collections.abc import Collection, Iterable, Mapping
 
+import msgspec
+
 from backstay.errors import AlreadyExistsError, BackstayError, CorruptionError, InvalidInputError
 from backstay.hints import Hint
 from backstay.model import MAX_NAME_CHARS, ImportReport, SessionId
@@ -46,9 +48,10 @@ def import_file(
     *,
     rename: Rename | None = None,
     on_exists: str = "refuse",
+    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> ImportReport:
-    """Import all sessions of a file, or none."""
+    """Import all sessions of a file, or none; with `dry_run` all of it is read and validated, and nothing written."""
     if on_exists not in ON_EXISTS:
         message = f"on_exists is one of {', '.join(ON_EXISTS)}, not {on_exists!r}"
         raise InvalidInputError(message)
@@ -56,8 +59,9 @@ def import_file(
     with opened(path) as file:
         lines = _lines(file)
         naming.settle(list(lines))
-        sweep(backend)
-        intake = _FileImport(backend, file, naming, Meter(progress, sum(lines.values())))
+        if not dry_run:
+            sweep(backend)
+        intake = _FileImport(backend, file, naming, Meter(progress, sum(lines.values())), dry_run=dry_run)
         try:
             for session in lines:
                 intake.bring(session)
@@ -110,7 +114,7 @@ class _Naming:
         for session in sessions:
             wanted = rename if isinstance(rename, str) else (rename or {}).get(session, session)
             self._wanted[session] = wanted
-            if self._on_exists == "refuse" and self._is_taken(wanted):
+            if self._on_exists == "refuse" and not self.is_free(wanted):
                 raise self.taken(wanted)
         if len(set(self._wanted.values())) != len(self._wanted):
             message = "two sessions would get the same name"
@@ -122,7 +126,7 @@ class _Naming:
 
     def is_skipped(self, session: str) -> bool:
         """True if it is here already, and is to be left."""
-        return self._on_exists == "skip" and self._is_taken(self._wanted[session])
+        return self._on_exists == "skip" and not self.is_free(self._wanted[session])
 
     def next_name(self, session: str, taken: str) -> str | None:
         """Another name, if `taken` turned out to be so; None to skip the session."""
@@ -134,12 +138,13 @@ class _Naming:
         while True:
             tail = f" ({number})"
             name = self._wanted[session][: MAX_NAME_CHARS - len(tail)] + tail
-            if name not in self._wanted.values() and not self._is_taken(name):
+            if name not in self._wanted.values() and self.is_free(name):
                 return name
             number += 1
 
-    def _is_taken(self, name: str) -> bool:
-        return self._backend.read(Ask(name)).session is not None
+    def is_free(self, name: str) -> bool:
+        """True if no session here has this name."""
+        return self._backend.read(Ask(name)).session is None
 
     def taken(self, name: str) -> AlreadyExistsError:
         message = f"there is already a session {name!r}; nothing was imported"
@@ -149,13 +154,15 @@ class _Naming:
 class _FileImport:
     """The sessions of a file on their way in."""
 
-    def __init__(self, backend: Backend, file: Backend, naming: _Naming, meter: Meter) -> None:
+    def __init__(self, backend: Backend, file: Backend, naming: _Naming, meter: Meter, *, dry_run: bool) -> None:
         self._backend = backend
         self._file = file
         self._naming = naming
         self._meter = meter
         self._arrivals: dict[SessionId, Arrival] = {}
         self._skipped: list[SessionId] = []
+        self._dry_run = dry_run
+        self._rows: dict[SessionId, SessionRow] = {}
 
     def bring(self, session: str) -> None:
         """Copy a session, hidden; one that is to be skipped is only looked at."""
@@ -163,12 +170,16 @@ class _FileImport:
         if line is None:
             raise CorruptionError(f"the export is damaged: session {session[:64]!r} is listed, and is not there")
         skipped = self._naming.is_skipped(session)
-        portions = _Nowhere(self._backend) if skipped else Portions(self._backend)
+        portions = _Nowhere(self._backend) if skipped or self._dry_run else Portions(self._backend)
         validator = Validator(self._file, line)
         arrival = Copy(self._file, portions, SessionMoment(line), inspector=validator, tell=self._meter.tell).run()
         self._meter.next(line.checkpoints)
         if skipped:
             self._skipped.append(SessionId(session))
+        elif self._dry_run:
+            name = self._naming.wanted(session)
+            free = name if self._naming.is_free(name) else self._naming.next_name(session, name)
+            self._rows[SessionId(session)] = msgspec.structs.replace(line, id=free or name)
         else:
             self._arrivals[SessionId(session)] = arrival
 
@@ -195,12 +206,13 @@ class _FileImport:
 
     def report(self) -> ImportReport:
         """The report."""
-        rows = {session: arrival.row for session, arrival in self._arrivals.items()}
+        rows = self._rows or {session: arrival.row for session, arrival in self._arrivals.items()}
         return ImportReport(
             sessions=tuple([SessionId(row.id) for row in rows.values()]),
             checkpoints=sum([row.checkpoints for row in rows.values()]),
             renamed={old: SessionId(row.id) for old, row in rows.items() if old != row.id},
             skipped=tuple(self._skipped),
+            dry_run=self._dry_run,
         )
 
 

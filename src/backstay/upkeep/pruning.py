@@ -23,18 +23,19 @@ from backstay.model import CheckpointId, PruneReport, SessionId, Status
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Kind, LaneRow, SessionQuery, View
 from backstay.retention import Candidate, Retention, is_over, to_drop
 from backstay.rules import branches, refusals
-from backstay.rules.runs import pending_of
+from backstay.rules.calls import pending_of
 from backstay.store.fields import read_fields
 from backstay.store.refs import readable
 from backstay.upkeep.deletion import delete_session, delete_some, sweep
-from backstay.upkeep.pages import pages, weigh
+from backstay.upkeep.pages import pages
 from backstay.upkeep.progress import Progress
+from backstay.upkeep.weighing import Weighing
 
 _RETENTION = Hint("Retention(keep_last=50, keep_days=30)", "--keep-last 50 --keep-days 30")
 
 _TRIES = 20
 _PAGE_ROWS = 1000
-_FINISHED = frozenset({Status.COMPLETED.value, Status.FAILED.value, Status.HALTED.value})
+_FINISHED = frozenset({Status.COMPLETED.value, Status.FAILED.value, Status.HALTED.value, Status.CANCELLED.value})
 
 
 def prune(
@@ -45,7 +46,7 @@ def prune(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> PruneReport:
-    """Forget what a retention allows; with `dry_run`, only say what, and what its rows and keyframes weigh."""
+    """Forget what a retention allows; with `dry_run`, only say what, and how many bytes that is."""
     if not isinstance(retention, Retention):
         message = f"prune takes a Retention, not {type(retention).__name__}"
         raise InvalidInputError(message, hint=_RETENTION)
@@ -63,7 +64,7 @@ def prune(
             continue  # another process deleted it meanwhile
     if not dry_run and (sweep(backend) or pruning.dropped or pruning.ended):
         backend.tend()
-    freed = pruning.weight if dry_run else before - backend.sizes().stored_bytes
+    freed = pruning.weighing.total_bytes if dry_run else before - backend.sizes().stored_bytes
     return PruneReport(
         checkpoints=pruning.dropped, sessions=tuple(pruning.ended), freed_bytes=max(0, freed), dry_run=dry_run
     )
@@ -89,7 +90,6 @@ class _Plan:
         self._points: dict[int, Candidate] = {}
         self._session = session
         self.ids: dict[int, str] = {}
-        self.weights: dict[int, int] = {}
         for page in pages(backend, session, Kind.CHECKPOINT):
             for row in page:
                 self._add(readable(session, row))  # type: ignore[arg-type]
@@ -109,7 +109,6 @@ class _Plan:
         fields = read_fields(row)
         self._points[row.sequence] = Candidate(row.sequence, row.parent, fields.at_us, fields.label is not None)
         self.ids[row.sequence] = row.id
-        self.weights[row.sequence] = weigh(row)
 
     def gone(self, retention: Retention, now_us: int) -> list[int]:
         """The checkpoints to delete, oldest first."""
@@ -127,7 +126,7 @@ class _Pruning:
         self._now_us = time.time_ns() // 1000
         self.dropped: dict[SessionId, tuple[CheckpointId, ...]] = {}
         self.ended: list[SessionId] = []
-        self.weight = 0
+        self.weighing = Weighing(backend)
 
     def prune(self, session: str) -> None:
         """The whole of it, if it is over; or what may go of it."""
@@ -148,8 +147,7 @@ class _Pruning:
             if view.session is None or not self._is_over(view):
                 return False
             if self._dry_run:
-                rows = [row for page in pages(self._backend, session, Kind.CHECKPOINT) for row in page]
-                self.weight += sum([weigh(row) for row in rows]) + sum(self._keyframes(session).values())
+                self.weighing.add_session(session)
                 return True
             try:
                 delete_session(self._backend, session, touched=view.session.touched)
@@ -183,8 +181,10 @@ class _Pruning:
             gone = plan.gone(self._retention, self._now_us)
             planned = {at: plan.ids[at] for at in gone}
             if self._dry_run:
-                keyframes = self._keyframes(session) if gone else {}
-                self.weight += sum([plan.weights[at] + keyframes.get(at, 0) for at in gone])
+                if gone:
+                    self.weighing.add_checkpoints(session, set(gone))
+                else:
+                    self.weighing.keep_session(session)
                 return list(planned.values())
             try:
                 if gone:
@@ -193,11 +193,6 @@ class _Pruning:
                 continue  # the session changed under the plan
             return [id_ for _, id_ in sorted((went | planned).items())]
         raise refusals.changed(session, "it keeps changing; it was not pruned to its end")[1]
-
-    def _keyframes(self, session: str) -> dict[int, int]:
-        """The size of a session's keyframes."""
-        found = [row for page in pages(self._backend, session, Kind.KEYFRAME) for row in page]
-        return {row.sequence: weigh(row) for row in found}  # type: ignore[union-attr]
 
 
 def _status(view: View, lane: LaneRow) -> str:

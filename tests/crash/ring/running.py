@@ -20,6 +20,7 @@ from backstay.port import EVERY, Ask, Backend, CallRow, CheckpointRow, Kind, Lan
 from backstay.port.lease import here
 from backstay.port.rows import DONE, STARTED
 from backstay.rules import runs
+from backstay.rules.calls import pending_of
 from backstay.rules.refusals import Lease
 from backstay.store.fields import Given
 from backstay.store.overview import calls_taken
@@ -92,7 +93,7 @@ class Agent:
 def pending_calls(backend: Backend, session: str, branch: str) -> list[CallRow]:
     """What is pending on a branch; runs are numbered by each store for itself."""
     view = backend.read(Ask(session, names=(branch,), pending=(branch,)))
-    found = runs.pending_of(view.pending.get(branch, ()))
+    found = pending_of(view.pending.get(branch, ()))
     assert all(isinstance(call, CallRow) for call in found)
     return [call for call in found if isinstance(call, CallRow)]
 

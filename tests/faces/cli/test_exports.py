@@ -33,7 +33,7 @@ WRITING = [
     "delete ticket-42 --branch what-if -y",
     "recover ticket-43 --retry",
     "recover ticket-43 --abandon",
-    "prune --keep-last 1",
+    "prune --keep-last 1 -y",
     "verify --repair",
     "import again.backstay",
 ]

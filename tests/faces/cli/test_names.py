@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import backstay
+from backstay import cli
 from tests.faces.cli import hostile, shell
 
 COMMANDS: list[list[str]] = [
@@ -44,21 +45,52 @@ def test_every_command_works_on_a_session_of_any_name(id_: str, tmp_path: Path) 
         assert id_ not in [info.id for info in store.sessions()]
 
 
-def test_a_name_that_begins_with_a_dash_works_without_two_of_them(tmp_path: Path) -> None:
+def test_a_name_that_begins_with_a_dash_is_written_behind_two_of_them(tmp_path: Path) -> None:
     hostile.make(tmp_path / "store.db")
-    for words in (["log", "-x"], ["log", "-x", "main~1", "-n", "2"], ["show", "--raw", "-x"], ["branches", "--all"]):
+    for words in (["log", "--", "-x"], ["log", "-n", "2", "--", "-x", "main~1"], ["branches", "--", "--all"]):
         done = shell.run(*words, folder=tmp_path, BACKSTAY_URL="store.db")
         assert done.code == 0, (words, done)
-    one = shell.run("delete", "-y", "-x", folder=tmp_path, BACKSTAY_URL="store.db")
-    assert one.code == 0
-    assert "-x" in one.out
+    bare = shell.run("delete", "-y", "-x", folder=tmp_path, BACKSTAY_URL="store.db")
+    assert (bare.code, bare.out) == (2, "")
+    assert "There is no option -x. For a name that begins so, write -- -x." in bare.err
 
 
-def test_what_is_neither_an_option_nor_a_session_is_a_wrong_line(folder: Path) -> None:
-    for words in (["log", "--grpah", "ticket-42"], ["log", "ticket-42", "main", "--grpah"], ["log", "-q"]):
-        done = shell.run(*words, folder=folder)
-        assert (done.code, done.out) == (2, ""), words
-    assert "--graph" in shell.run("log", "ticket-42", "main", "--grpah", folder=folder).err
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("log ticket-42 --grpah", "--graph"),
+        ("log --grpah ticket-42", "--graph"),
+        ("log ticket-42 main --grpah", "--graph"),
+        ("log ticket-42 -graph", "--graph"),
+        ("show ticket-42 --mesages", "--messages"),
+        ("prune --keep_last 3 --dry", "--keep-last"),
+        ("prune --keep-last=3 --dry", "--dry-run"),
+        ("sessions --Json", "--json"),
+        ("--versoin", "--version"),
+        ("--json sessions", "stand behind it"),
+        ("sesions", "sessions"),
+        ("LOG ticket-42", "log"),
+        ("ls", "sessions"),
+        ("resume", "recover"),
+        ("xyzzy", "`backstay --help`"),
+    ],
+)
+def test_what_was_mistyped_is_answered_with_what_was_meant_and_does_nothing(
+    line: str, meant: str, folder: Path
+) -> None:
+    done = shell.run(*line.split(), folder=folder)
+    assert (done.code, done.out) == (2, "")
+    assert meant in done.err.splitlines()[-1]
+
+
+def test_words_from_elsewhere_lead_to_commands_there_are() -> None:
+    assert set(cli.OTHER_WORDS.values()) <= cli.COMMANDS.keys()
+    assert not cli.OTHER_WORDS.keys() & cli.COMMANDS.keys()
+
+
+def test_help_is_also_a_word(folder: Path) -> None:
+    assert shell.run("help", folder=folder) == shell.run("--help", folder=folder)
+    assert shell.run("help", "log", folder=folder) == shell.run("log", "--help", folder=folder)
 
 
 @pytest.mark.parametrize("words", [["-n", "2"], ["-n2"], ["--oneline", "-n", "2"]], ids=" ".join)

@@ -31,6 +31,22 @@ def _installed() -> str | None:
 
 _refuse_unknown(_installed())
 
+
+def _learn_schemas() -> None:
+    """Have graphs tell their savers the types that their schemas name.
+
+    LangGraph does so in strict mode only, which it asks for when a graph is compiled; so that is said here, where every
+    user of this saver comes by. A saver whose serializer builds anything, as LangGraph's own do, stays as it is.
+    """
+    try:
+        from langgraph._internal import _serde  # noqa: PLC0415 - only where graphs are
+    except ImportError:  # savers alone are installed, or a version that has moved it: `allow` is left
+        return
+    _serde.STRICT_MSGPACK_ENABLED = True
+
+
+_learn_schemas()
+
 from backstay.adapters.langgraph.saver import BackstaySaver  # noqa: E402 - not before the version is known
 from backstay.adapters.langgraph.tools import Once, once  # noqa: E402
 

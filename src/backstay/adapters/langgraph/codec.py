@@ -12,8 +12,10 @@ object was encoded to, with a copy of its fields that shows whether it was chang
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from operator import attrgetter, is_
@@ -24,9 +26,10 @@ from uuid import UUID
 import langchain_core.messages as lc
 import ormsgpack
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
+from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from backstay.errors import InvalidInputError
+from backstay.errors import InvalidInputError, UnsupportedError
 
 Plain = Any
 
@@ -276,17 +279,31 @@ class Codec:
         """The channels of a checkpoint again."""
         result: dict[str, Any] = {}
         for name, value in values.items():
-            shapes = [_shape_in(item) for item in value] if type(value) is list and not self.seals else []
-            if not shapes or None in shapes:
-                result[name] = found = self.revive(value)
-                if self.seals and type(value) is list and _is_sealed_chat(value, found):
-                    memo.note((ns, name), EncodedMessages(found.copy(), list(map(memo.fields, found)), value))
-                continue
-            pairs = [self._message(item, shape) for item, shape in zip(value, shapes, strict=True) if shape]
-            result[name] = messages = [message for message, _ in pairs]
-            if not any(map(_EXTRA, messages)):
-                memo.note((ns, name), EncodedMessages(messages.copy(), [fields for _, fields in pairs], value))
+            try:
+                result[name] = self._channel((ns, name), value, memo)
+            except UnsupportedError as error:
+                raise _in_channel(name, error) from None
         return result
+
+    def _channel(self, key: tuple[str, str], value: Plain, memo: Memo) -> Any:
+        shapes = [_shape_in(item) for item in value] if type(value) is list and not self.seals else []
+        if not shapes or None in shapes:
+            found = self.revive(value)
+            if self.seals and type(value) is list and _is_sealed_chat(value, found):
+                memo.note(key, EncodedMessages(found.copy(), list(map(memo.fields, found)), value))
+            return found
+        pairs = [self._message(item, shape) for item, shape in zip(value, shapes, strict=True) if shape]
+        messages = [message for message, _ in pairs]
+        if not any(map(_EXTRA, messages)):
+            memo.note(key, EncodedMessages(messages.copy(), [fields for _, fields in pairs], value))
+        return messages
+
+    def write(self, channel: str, value: Plain) -> Any:
+        """A value that a task wrote to a channel again."""
+        try:
+            return self.revive(value)
+        except UnsupportedError as error:
+            raise _in_channel(channel, error) from None
 
     def revive(self, value: Plain) -> Any:
         """The value again."""
@@ -345,12 +362,48 @@ class Codec:
             if kind in ("pickle", "json"):  # what these would build is named in the row
                 _log.warning("a value kept as %s was refused; it comes back as bytes", kind)
                 return data
-            (value,) = self.serde.loads_typed((kind, data))
+            with _no_type_refused():
+                (value,) = self.serde.loads_typed((kind, data))
             return value
         packed = ormsgpack.packb([_packable(code, content)], option=_UNPACK)
         # What is not sealed was not made by a serializer that seals, so it has no say in what is built.
-        (value,) = (_STRICT if self.seals else self.serde).loads_typed(("msgpack", packed))
+        with _no_type_refused():
+            (value,) = (_STRICT if self.seals else self.serde).loads_typed(("msgpack", packed))
         return value
+
+
+class _Refused(threading.local):
+    """Types that LangGraph's serializer would not build, in this thread, while a value is read."""
+
+    names: list[str] | None = None
+
+
+_refused = _Refused()
+
+
+def _note_refused(event: Any) -> None:
+    if _refused.names is not None and event["kind"].endswith("blocked"):
+        _refused.names.append(f"{event['module']}.{event['name']}")
+
+
+register_serde_event_listener(_note_refused)
+
+
+@contextlib.contextmanager
+def _no_type_refused() -> Iterator[None]:
+    """UnsupportedError where the serializer gives the data of a type that it does not build: nothing says so later."""
+    _refused.names = []
+    try:
+        yield
+    finally:
+        names, _refused.names = _refused.names, None
+    if names:
+        message = f"{names[0]} is not a type that the schema of the graph names, so it is not built from stored data"
+        raise UnsupportedError(message, hint=f"if it is yours: BackstaySaver(store, allow=[{names[0].split('.')[-1]}])")
+
+
+def _in_channel(name: str, error: UnsupportedError) -> UnsupportedError:
+    return UnsupportedError(f"channel {name!r}: {error.args[0]}", hint=error.hint)
 
 
 def _is_sealed_chat(kept: list[Plain], found: list[Any]) -> bool:

@@ -40,6 +40,7 @@ _WRITES = re.compile(r".*\+(\d+)", re.DOTALL)
 _LONG_NS = 200
 _MANY_LINES = 8
 _PAGE_ROWS = 64
+_MANY_WAITING = 64
 Entries = list[list[Any]]  # writes: path, task, index, channel, value
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -152,6 +153,11 @@ def stray_id(checkpoint: str) -> str:
     return f"{checkpoint}!{secrets.token_hex(8)}"
 
 
+def in_order(entries: Entries) -> Entries:
+    """Writes as LangGraph replays them: by path, task and place."""
+    return sorted(entries, key=lambda entry: (entry[0], entry[1], entry[2]))
+
+
 def _micros(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
@@ -195,6 +201,7 @@ class Thread:
         self.lock = threading.RLock()
         self.tails: dict[str, LineEnd] = {}
         self.early: set[str] = set()  # checkpoints that were not there yet when writes of theirs came
+        self._waiting: dict[str, Entries] = {}
 
     # reading
 
@@ -252,8 +259,8 @@ class Thread:
         rows = [id_ for id_ in self.ids(checkpoint) if checkpoint_of(id_) == checkpoint]
         strays = [id_ for id_ in rows if id_ != checkpoint and not number_of(id_)]
         own = [id_ for id_ in rows if id_ == checkpoint or number_of(id_)]
-        # Each was written on top of the one before.
-        return (self.find(max(own, key=number_of)) if own else None), strays
+        # Each was written on top of the one before. A restored checkpoint has an id of the store's own making.
+        return self.find(max(own, key=number_of, default=checkpoint)), strays
 
     def strays(self, ids: Iterable[str], *, born: int) -> tuple[Entries, Entries]:
         """The writes in these rows, in the store's order: those that came before their checkpoint, and those after."""
@@ -311,6 +318,26 @@ class Thread:
             at, last = page[-1].parent, page[-1].id
 
     # writing
+
+    def wait(self, checkpoint: str, entries: Entries) -> None:
+        """Keep writes of a thread that is not there until their checkpoint comes.
+
+        A crash loses nothing with them, since there is nothing to resume. And writes that come late, from a graph whose
+        thread was deleted under it, do not make the thread anew.
+        """
+        while len(self._waiting) >= _MANY_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+        self._waiting[checkpoint] = self._waiting.get(checkpoint, []) + entries
+        self.early.add(checkpoint)
+
+    def waited(self, checkpoint: str) -> Entries:
+        """The writes that waited for a checkpoint, which is about to be put."""
+        return self._waiting.get(checkpoint, [])
+
+    def settled(self, checkpoint: str) -> None:
+        """A checkpoint has come, and its early writes with it."""
+        self.early.discard(checkpoint)
+        self._waiting.pop(checkpoint, None)
 
     def on_top(self, ns: str, base: Held | None) -> Place:
         """Where a row goes that follows this one: at the end of its line, or on a new line that begins there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from backstay.adapters.langgraph.lines import Held, Thread, checkpoint_of, held
+from backstay.adapters.langgraph.lines import MINE, Entries, Held, Thread, checkpoint_of, held
 from backstay.port import CheckpointRow
 
 
@@ -84,21 +84,15 @@ def outdated(thread: Thread, _: Mapping[str, CheckpointRow]) -> list[str]:
         if row.of and (ns not in newest or row.born > newest[ns].born):
             newest[ns] = row
     kept = {row.of for row in newest.values()}
-    parents = {row.of: row.parent for row in rows if row.id == row.of}
-    for row in newest.values():
-        kept |= _delta_ancestors(thread, row, parents)
     return [row.id for row in rows if row.of not in kept and checkpoint_of(row.id) not in kept]
 
 
-def _delta_ancestors(thread: Thread, row: Held, parents: Mapping[str, str | None]) -> set[str]:
-    """What the delta channels of a checkpoint are rebuilt from: its ancestors, back to one that holds the value."""
-    row = thread.about(row)
-    channels = set(row.metadata.get("counters_since_delta_snapshot") or ()) - set(thread.state(row.id))
-    kept: set[str] = set()
-    parent = row.parent
-    while channels and parent is not None and parent in parents and parent not in kept:
-        kept.add(parent)
-        found = thread.trace(parent)[0]
-        channels -= set() if found is None else set(thread.state(found.id))
-        parent = parents[parent]
-    return kept
+def stranded(thread: Thread, runs: Collection[str]) -> list[tuple[str, str, Entries]]:
+    """Writes of other checkpoints that lie on top of what these runs made: namespace, checkpoint and writes."""
+    rows = list(thread.rows(None))
+    gone = {row.of for row in rows if str(row.metadata.get("run_id")) in runs}
+    return [
+        (row.ns or "", checkpoint_of(row.id), thread.state(row.id)[MINE].get("stray", []))
+        for row in reversed(rows)
+        if row.is_stray and row.of in gone and checkpoint_of(row.id) not in gone
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Generic, Protocol, TypeVar
 
 from backstay.aio import AsyncStore
@@ -41,3 +41,10 @@ class SaverOpening(Generic[S]):
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.__exit__)
+
+
+class Done:
+    """Something that is done already, for those who await it."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from backstay.adapters.langgraph.lines import MINE, Entries, Held, LineEnd, Place, Thread, stray_id, write_id
 from backstay.codec import encode_canonical
 from backstay.model import StateDict
@@ -45,18 +47,14 @@ def place_of(thread: Thread, ns: str, heads: dict[str, Held], parent: str | None
     return Place(branch, heads[branch])
 
 
-def unchanged(thread: Thread, place: Place, parent: str | None, versions: StateDict, values: StateDict) -> StateDict:
-    """Channels that are left out because they are as the parent has them: their version says so.
-
-    A delta channel is given with its value at its snapshots only.
-    """
-    missing = [name for name in versions if name not in values and not is_inner(name)]
-    if not missing or place.head is None or place.head.of != parent:
+def unchanged(before: StateDict, versions: StateDict, values: Container[str]) -> StateDict:
+    """Channels that are left out because they are as the parent has them: their version says so."""
+    missing = [name for name in versions if name not in values and name in before and not is_inner(name)]
+    if not missing:
         return {}
-    before = thread.state(place.head.id)
     _, *rest = before.get(MINE, {}).get("cp", ({},))
     known = dict(rest).get("channel_versions", {})
-    return {name: before[name] for name in missing if name in before and known.get(name) == versions[name]}
+    return {name: before[name] for name in missing if known.get(name) == versions[name]}
 
 
 def on_checkpoint(thread: Thread, ns: str, tail: LineEnd, entries: Entries) -> None:

@@ -28,12 +28,14 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 import backstay
 from backstay.adapters.langgraph.codec import Codec, Memo, listed
-from backstay.adapters.langgraph.lines import MINE, Entries, Held, LineEnd, Place, Thread, calls_of, short_ts
-from backstay.adapters.langgraph.listing import checkpoints, made_by, outdated
-from backstay.adapters.langgraph.opening import SaverOpening, sync_store
+from backstay.adapters.langgraph.delta_channels import gathered, history, notes_of
+from backstay.adapters.langgraph.lines import MINE, Entries, Held, LineEnd, Place, Thread, calls_of, in_order, short_ts
+from backstay.adapters.langgraph.listing import checkpoints, made_by, outdated, stranded
+from backstay.adapters.langgraph.opening import Done, SaverOpening, sync_store
 from backstay.adapters.langgraph.placement import NEVER, elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
 from backstay.aio import AsyncStore
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
@@ -55,15 +57,17 @@ Config = Any
 
 
 class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
-    """Keeps the checkpoints of a graph in a Store: `graph.compile(checkpointer=BackstaySaver(store))`.
+    """Keeps the checkpoints of a graph in a Store: `graph.compile(checkpointer=BackstaySaver("sqlite:///agent.db"))`.
 
-    `allow` names the types beyond LangGraph's own safe list that are built again when they are read, as classes or as
-    (module, name); True is all. Others come back as plain data.
+    It takes a Store, or the URL of one, which stays open as long as the saver does; `leave` closes it.
+
+    Types that the graph's schema names are built again when they are read, and those on LangGraph's own safe list.
+    `allow` names others, as classes or as (module, name); True is all. One that is unknown is UnsupportedError.
     """
 
     def __init__(
         self,
-        store: Store | AsyncStore,
+        store: Store | AsyncStore | str | Path,
         *,
         serde: Any = None,
         allow: Collection[type | tuple[str, ...]] | bool = (),
@@ -72,7 +76,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         if serde is None:
             serde = JsonPlusSerializer(allowed_msgpack_modules=True if allow is True else list(allow or ()) or None)
         super().__init__(serde=serde)
-        self.store = sync_store(store)
+        self.store = backstay.open(store) if isinstance(store, str | Path) else sync_store(store)
         self._agent = agent
         self._threads: OrderedDict[str, tuple[Thread, Memo]] = OrderedDict()
         self._guard = threading.Lock()
@@ -84,8 +88,17 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         """A saver with its own store: `with BackstaySaver.open("sqlite:///agent.db") as saver`, or `async with`."""
         return SaverOpening(lambda: cls(backstay.open(url, durability=durability), **options))
 
+    @classmethod
+    def from_conn_string(cls, conn_string: str) -> SaverOpening[Self]:
+        """As `open`, by the name that LangGraph's own savers have for it."""
+        return cls.open(conn_string)
+
+    def setup(self) -> Done:
+        """Nothing is left to set up; it is here for code written for LangGraph's own savers, which may await it."""
+        return Done()
+
     def leave(self) -> None:
-        """Close the store that `open` opened."""
+        """Close the store that `open`, or a URL, opened."""
         self.store.close()
         self._pool.shutdown(wait=False)
 
@@ -118,6 +131,30 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             thread.tails[ns] = LineEnd(branch, row, thread.state(row.id))
         return self._tuple(thread, memo, row)
 
+    def get_delta_channel_history(self, *, config: Config, channels: Sequence[str]) -> Any:
+        """What delta channels are rebuilt from: seed and writes, which a checkpoint of this saver holds itself."""
+        thread, _ = self._thread(config["configurable"]["thread_id"])
+        ns: str = config["configurable"].get("checkpoint_ns", "")
+        wanted = get_checkpoint_id(config)
+        with thread.lock:
+            found = thread.newest(ns) if not wanted else (None, thread.trace(str(wanted))[0])
+            row = None if found is None else found[1]
+            state = {} if row is None or row.ns != ns else thread.state(row.id)
+            result, missing = {}, []
+            for channel in channels:
+                told = history(state, channel)
+                if told is None:
+                    missing.append(channel)
+                    continue
+                seed, writes = told
+                result[channel] = self._history(channel, seed, writes)
+        return result | super().get_delta_channel_history(config=config, channels=missing) if missing else result
+
+    def _history(self, channel: str, seed: Sequence[Any], writes: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        write = self.codec.write
+        entry: dict[str, Any] = {"writes": [(task, channel, write(channel, value)) for task, value in writes]}
+        return entry | {"seed": write(channel, seed[0])} if seed else entry
+
     def list(
         self,
         config: Config | None,
@@ -137,7 +174,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
                 if left <= 0:
                     return
                 if filter:
-                    metadata = self._codec.revive(thread.about(row).metadata)
+                    metadata = self.codec.revive(thread.about(row).metadata)
                     if any([metadata.get(key) != listed(value) for key, value in filter.items()]):
                         continue
                 with thread.lock:
@@ -158,13 +195,17 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         if strays:
             early, late = thread.strays(strays, born=row.born)
             entries = merged(entries if about.took else merged(early, entries), late)
-        revive = self._codec.revive
-        values = self._codec.channels(ns, {key: value for key, value in state.items() if key != MINE}, memo)
+        revive = self.codec.revive
+        apart = {MINE, *notes_of(state)}  # what a delta channel holds is asked for by itself
+        values = self.codec.channels(ns, {key: value for key, value in state.items() if key not in apart}, memo)
+        for name in mine.get("snapshots", ()):
+            values[name] = _DeltaSnapshot(values[name])
         inner, *rest = mine["cp"]
         values.update(revive(inner))
         checkpoint = {key: revive(value) for key, value in rest}
         checkpoint |= {"id": row.of, "ts": about.ts, "channel_values": values}
-        writes = [(task, channel, revive(value)) for _, task, _, channel, value in sorted(entries, key=_order)]
+        write = self.codec.write
+        writes = [(task, channel, write(channel, value)) for _, task, _, channel, value in in_order(entries)]
         parent = _config(thread.id, ns, about.parent) if about.parent else None
         here = _config(thread.id, ns, row.of)
         return CheckpointTuple(here, checkpoint, revive(about.metadata), parent, writes)
@@ -178,17 +219,29 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         ns: str = asked.get("checkpoint_ns", "")
         id_, parent = checkpoint["id"], asked.get("checkpoint_id")
         with thread.lock:
-            values = memo.channels(ns, checkpoint["channel_values"])
+            snapshots = [name for name, value in checkpoint["channel_values"].items() if type(value) is _DeltaSnapshot]
+            whole = {name: checkpoint["channel_values"][name].value for name in snapshots}
+            values = memo.channels(ns, {**checkpoint["channel_values"], **whole})
             rest = {key: memo.plain(value) for key, value in checkpoint.items() if key not in _OWN}
             inner = {key: values.pop(key) for key in [*values] if key == MINE or is_inner(key)}
             # A tuple is one value: it is written anew each time, but packs to almost nothing beside the one before.
             mine: StateDict = {"cp": (inner, *rest.items())}
+            if snapshots:
+                mine["snapshots"] = snapshots
             plain = listed(memo.plain(dict(get_checkpoint_metadata(config, metadata))))
             ts = short_ts(checkpoint["ts"])
 
             def write(place: Place, early: Entries) -> None:
-                same = unchanged(thread, place, parent, rest.get("channel_versions", {}), values)
-                state = {**values, **same, MINE: {**mine, "writes": early}}
+                versions = rest.get("channel_versions", {})
+                before = thread.state(place.head.id) if place.head is not None and place.head.of == parent else {}
+                deltas, notes = gathered(before, versions, values, plain)
+                same = unchanged(before, versions, {**values, **deltas})
+                state = {
+                    **values,
+                    **same,
+                    **deltas,
+                    MINE: {**mine, **({"delta": notes} if notes else {}), "writes": early},
+                }
                 thread.put(ns, place, state, id_=id_, metadata=plain, parent=parent, ts=ts, took=bool(early))
 
             self._put(thread, ns, id_, parent, write)
@@ -210,8 +263,9 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             if row is not None:
                 return None
             with contextlib.suppress(*_MOVED):
-                write(place_of(thread, ns, heads, parent), merged([], thread.strays(strays, born=NEVER)[0]))
-                thread.early.discard(id_)
+                early = merged([], thread.strays(strays, born=NEVER)[0] + thread.waited(id_))
+                write(place_of(thread, ns, heads, parent), early)
+                thread.settled(id_)
                 return None
         raise _busy(thread)
 
@@ -235,6 +289,9 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
                 return on_checkpoint(thread, ns, tail, entries)
         for _ in range(_RACES):
             heads = thread.heads(ns)
+            if not heads and session_row(self.store.backend, thread.id) is None:
+                thread.wait(id_, entries)
+                return None
             with contextlib.suppress(*_MOVED):
                 for branch, head in heads.items():
                     if head.of == id_:
@@ -259,21 +316,33 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         self._forget(thread_id)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints that these runs made, in every thread."""
+        """Delete the checkpoints that these runs made, in every thread; writes of others that lie among them stay."""
         wanted = {str(run_id) for run_id in run_ids}
         if not wanted:
             return
-
         for info in self.store.sessions():
-            if drop(self.store.backend, info.id, partial(made_by, wanted)):
-                self._forget(info.id)
+            thread, _ = self._thread(info.id)
+            with thread.lock:
+                orphans = stranded(thread, wanted)
+                if drop(self.store.backend, info.id, partial(made_by, wanted)):
+                    self._forget(info.id)
+            thread, _ = self._thread(info.id)
+            for ns, checkpoint, entries in orphans:
+                with thread.lock:
+                    self._put_writes(thread, ns, checkpoint, entries)
+        self.store.backend.tend()
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread with all it has: namespaces, forks, parents and writes."""
-        source = str(source_thread_id)
-        if session_row(self.store.backend, source) is None:
-            return
-        copy_session(self.store.backend, source, str(target_thread_id))
+        """Copy a thread with all it has: namespaces, forks, parents, writes, and the journal of its tools."""
+        source, target = str(source_thread_id), str(target_thread_id)
+        # The journal first: a crash in between leaves a journal without a thread, never a thread that pays twice.
+        for here, there in [(calls_of(source), calls_of(target)), (source, target)]:
+            if session_row(self.store.backend, here) is not None:
+                try:
+                    copy_session(self.store.backend, here, there)
+                except AlreadyExistsError as error:
+                    message = f"there is a thread {target!r} already"
+                    raise AlreadyExistsError(message, hint="copy to another thread_id, or delete_thread it") from error
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep the newest checkpoint of each namespace with its writes, or ("delete") nothing."""
@@ -285,6 +354,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             with thread.lock:
                 drop(self.store.backend, thread.id, partial(outdated, thread))
             self._forget(thread_id)
+        self.store.backend.tend()
 
     def get_next_version(self, current: Any, channel: None = None) -> Any:  # noqa: ARG002 - the interface's own
         """Versions count up. A thread that came from another saver keeps the kind that it has."""
@@ -385,7 +455,8 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
     # what is at hand
 
     @property
-    def _codec(self) -> Codec:
+    def codec(self) -> Codec:
+        """How values become data and back, by the serializer that this saver has."""
         return Codec(self.serde)
 
     def _thread(self, thread_id: object) -> tuple[Thread, Memo]:
@@ -393,7 +464,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         with self._guard:
             found = self._threads.get(id_)
             if found is None:
-                found = self._threads[id_] = Thread(self.store, id_, self._agent), self._codec.memo()
+                found = self._threads[id_] = Thread(self.store, id_, self._agent), self.codec.memo()
                 if len(self._threads) > _THREADS:
                     self._threads.popitem(last=False)
             self._threads.move_to_end(id_)
@@ -406,11 +477,6 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
 
 def _config(thread_id: object, ns: str, checkpoint_id: str) -> Config:
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}}
-
-
-def _order(entry: list[Any]) -> tuple[str, str, int]:
-    path, task, at, _, _ = entry
-    return path, task, at
 
 
 def _busy(thread: Thread) -> ConflictError:

@@ -12,6 +12,7 @@ import contextlib
 import inspect
 import logging
 import re
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from hashlib import sha256
@@ -159,13 +160,15 @@ class _Asked:
     def __init__(self, request: Any, codec: Codec, on_doubt: OnDoubt) -> None:
         self.request = request
         self._call = request.tool_call
-        self._codec = codec
         where = request.runtime.config.get("configurable", {})
         self.task = str(where.get("checkpoint_ns", ""))
         self.thread = None if where.get("thread_id") is None else str(where["thread_id"])
         # Steps that are never written before the end cannot be waited for; other savers do not tell.
         self.saver: Any = where.get("__pregel_checkpointer")
-        is_told = isinstance(self.saver, BackstaySaver) and where.get("__pregel_durability") != "exit"
+        is_ours = isinstance(self.saver, BackstaySaver)
+        # The graph's saver knows the types that its schema names.
+        self._codec = self.saver.codec if is_ours and not codec.seals and not self.saver.codec.seals else codec
+        is_told = is_ours and where.get("__pregel_durability") != "exit"
         self.steps: dict[str, str] = where.get("checkpoint_map", {}) if is_told else {}
         self.id = f"{self._call['id']}{_again(request)}"
         self.name: str = self._call["name"]
@@ -255,11 +258,21 @@ def _branch(task: str, call_id: str) -> str:
     return name if len(name) <= MAX_NAME_CHARS else sha256(name.encode()).hexdigest()
 
 
-def once(run_or_store: Run | Store | AsyncStore, *, on_doubt: OnDoubt = "ask", serde: Any = None) -> Once:
-    """Have each tool call of a ToolNode made once, whatever LangGraph runs again: `ToolNode(tools, **once(store))`.
+def once(run_or_store: Run | Store | AsyncStore, *, on_doubt: OnDoubt = "ask", serde: Any = None) -> Any:
+    """Have each tool call made once, whatever LangGraph runs again.
+
+    `ToolNode(tools, **once(store))`, or `create_agent(model, tools, middleware=[once(store)])` of LangChain, which
+    deepagents takes too.
 
     With a Store each call is journaled in a session beside that of its thread, `<thread>/tools`; with a Run in that
     run, whose session must be another than the thread's. `on_doubt` says what becomes of a call that was in flight at a
     crash.
     """
-    return Once(run_or_store, on_doubt=on_doubt, serde=serde or JsonPlusSerializer(allowed_msgpack_modules=None))
+    made = Once if (base := _middleware_class()) is None else type("once", (Once, base), {})
+    return made(run_or_store, on_doubt=on_doubt, serde=serde or JsonPlusSerializer(allowed_msgpack_modules=None))
+
+
+def _middleware_class() -> type | None:
+    """LangChain's AgentMiddleware, where agents of its own are in use; importing it for all others takes a second."""
+    middleware = sys.modules.get("langchain.agents.middleware")
+    return None if middleware is None else middleware.AgentMiddleware

@@ -109,15 +109,17 @@ class FilesBackend:
         def find() -> list[SessionRow]:
             found = ((name, one) for name, one in self._catalogue.summaries().items() if is_wanted(one.row, query))
             if query.foreign is not None:
-                found = ((name, one) for name, one in list(found) if self._has(name, one, str(query.foreign)))
+                found = ((name, one) for name, one in list(found) if self._has(name, one, query))
             return [one.row for _, one in islice(found, query.limit)]
 
         return self._reading("listing the sessions", find)
 
-    def _has(self, name: str, found: Summary, foreign: str) -> bool:
+    def _has(self, name: str, found: Summary, query: SessionQuery) -> bool:
         with contextlib.suppress(BackstayError):  # one that is damaged is in lists, but nothing is found in it
             journal = self._catalogue.journal(name) if found.foreign else None
-            return journal is not None and foreign in journal.rows.foreign
+            ids = {} if journal is None else journal.rows.foreign
+            foreign = str(query.foreign)
+            return foreign in ids or (query.foreign_start and any([id_.startswith(foreign) for id_ in ids]))
         return False
 
     def lanes(self, query: LaneQuery) -> Sequence[FoundLane]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from backstay.backends.files.blobs import BlobFolder
 from backstay.backends.files.catalogue import Catalogue
@@ -19,18 +18,32 @@ from backstay.backends.files.disk import translate
 from backstay.backends.files.folder import Count, Folder, place
 from backstay.backends.files.journal import JournalFile, new_born
 from backstay.backends.files.rewrite import is_wasteful, rewrite
-from backstay.backends.files.turns import Ticket, Turns
 from backstay.errors import ClosedError, CorruptionError, UnavailableError
 from backstay.port import Ask, Batch, BlobsAbsentError, Decide, Kind, LaneRow, Row, SessionRow, View, decided
+from backstay.port.leader_queue import Job, LeaderQueue
 
+_GATHER_S = 0.002
 _FAR = 1 << 32  # beyond what a lost counter can have given since a session was last written to
 
 
-class _Job(NamedTuple):
-    """What a ticket is for: a write."""
+class _Line(Job):
+    """A write: what its rule looks at, and the rule."""
 
-    ask: Ask
-    decide: Decide
+    __slots__ = ("ask", "decide")
+
+    def __init__(self, ask: Ask, decide: Decide) -> None:
+        super().__init__()
+        self.ask, self.decide = ask, decide
+
+
+class _Act(Job):
+    """Something else that needs the store's lock."""
+
+    __slots__ = ("act",)
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        super().__init__()
+        self.act = act
 
 
 class JournalWriter:
@@ -47,43 +60,43 @@ class JournalWriter:
         self.wrote = False
         self._folder, self._blobs, self._catalogue = folder, blobs, catalogue
         self._look, self._refuse_use = look, refuse_use
-        self._turns = Turns(self._lead)
+        self._queue: LeaderQueue[_Line | _Act] = LeaderQueue(self._lead, gather_s=_GATHER_S)
         self._count = Count()
         self._announced: set[str] = set()
         self._renewed = False
 
     def write(self, ask: Ask, decide: Decide) -> View:
         """Let a rule decide, and make what it says last."""
-        view: View = self._turns.run(Ticket(_Job(ask, decide)))
+        view: View = self._queue.run(_Line(ask, decide))
         return view
 
     def alone(self, act: Callable[[], None]) -> None:
         """Do something else with the store's lock held."""
-        self._turns.run(Ticket(act))
+        self._queue.run(_Act(act))
 
     def wait(self) -> None:
         """Return when everything under way is done."""
         with contextlib.suppress(ClosedError):
-            self._turns.run(Ticket(lambda: None))
+            self._queue.run(_Act(lambda: None))
 
-    def _lead(self, tickets: Sequence[Ticket]) -> None:
-        writes = [ticket for ticket in tickets if isinstance(ticket.work, _Job) and not ticket.gone]
-        if writes:
-            self._try(writes, lambda: self._run(writes))
-        for ticket in tickets:
-            if not isinstance(ticket.work, _Job) and not ticket.gone:
-                self._try([ticket], ticket.work)
+    def _lead(self, jobs: Sequence[_Line | _Act]) -> None:
+        lines = [job for job in jobs if isinstance(job, _Line) and not job.gone]
+        if lines:
+            self._try(lines, lambda: self._run(lines))
+        for job in jobs:
+            if isinstance(job, _Act) and not job.gone:
+                self._try([job], job.act)
 
-    def _try(self, tickets: Sequence[Ticket], act: Callable[[], None]) -> None:
+    def _try(self, jobs: Sequence[Job], act: Callable[[], None]) -> None:
         try:
             self._refuse_use()
             self._exclusively(act)
-            for ticket in tickets:
-                ticket.done = True
+            for job in jobs:
+                job.done = True
         except OSError as error:
-            _fail(tickets, translate(error, "writing to the store"), error)
-        except Exception as error:  # noqa: BLE001 - for all who wait
-            _fail(tickets, error)
+            _fail(jobs, translate(error, "writing to the store"), error)
+        except Exception as error:  # noqa: BLE001 - for all that wait
+            _fail(jobs, error)
 
     def _exclusively(self, act: Callable[[], None]) -> None:
         catalogue = self._catalogue
@@ -125,22 +138,22 @@ class JournalWriter:
             self._count = self._catalogue.count = self._folder.announce(self._count, name)
             self._announced.add(name)
 
-    def _run(self, tickets: Sequence[Ticket]) -> None:
+    def _run(self, lines: Sequence[_Line]) -> None:
         catalogue = self._catalogue
-        journals: dict[int, list[Ticket]] = {}
-        for ticket in tickets:
+        journals: dict[int, list[_Line]] = {}
+        for line in lines:
             try:
                 with catalogue.lock:
-                    ticket.value, journal = self._decide(ticket.work)
-                journals.setdefault(id(journal), []).append(ticket)
+                    line.value, journal = self._decide(line)
+                journals.setdefault(id(journal), []).append(line)
             except OSError as error:
-                ticket.fail(translate(error, f"writing to session {ticket.work.ask.session!r}"), error)
+                line.fail(translate(error, f"writing to session {line.ask.session!r}"), error)
             except Exception as error:  # noqa: BLE001 - for whoever asked, not for whoever leads
-                ticket.fail(error)
+                line.fail(error)
         for journal in list(catalogue.touched.values()):
             self._sync(journal, journals.get(id(journal), ()))
-        for ticket in tickets:
-            ticket.done = True
+        for line in lines:
+            line.done = True
         with catalogue.lock:
             for journal in list(catalogue.touched.values()):
                 self._release(journal)
@@ -148,7 +161,7 @@ class JournalWriter:
                     with contextlib.suppress(OSError, CorruptionError):
                         self._compact(journal)
 
-    def _sync(self, journal: JournalFile, tickets: Sequence[Ticket]) -> None:
+    def _sync(self, journal: JournalFile, lines: Sequence[_Line]) -> None:
         """Make a journal's new lines last, for all who wrote them."""
         try:
             journal.sync()
@@ -158,14 +171,14 @@ class JournalWriter:
                     journal.undo()
                 self._catalogue.touched.pop(journal.name, None)
                 self._catalogue.forget(journal.name)
-            _fail(tickets, translate(error, "syncing a journal", unclear=True), error)
+            _fail(lines, translate(error, "syncing a journal", unclear=True), error)
             return
-        for ticket in tickets:
-            ticket.done = True
+        for line in lines:
+            line.done = True
         with self._catalogue.lock, contextlib.suppress(OSError, CorruptionError):
             journal.write_note()
 
-    def _decide(self, job: _Job) -> tuple[View, JournalFile | None]:
+    def _decide(self, job: _Line) -> tuple[View, JournalFile | None]:
         view, batch = decided(self._look, job.ask, job.decide)
         journal = self._catalogue.journal(place(job.ask.session, hidden=job.ask.hidden))
         if batch.lazy and journal is not None and all([isinstance(row, LaneRow) for row in batch.puts]):
@@ -286,6 +299,7 @@ class JournalWriter:
             anew.write_note()
 
 
-def _fail(tickets: Sequence[Ticket], error: BaseException, cause: BaseException | None = None) -> None:
-    for ticket in tickets:
-        ticket.fail(error, cause)
+def _fail(jobs: Sequence[Job], error: BaseException, cause: BaseException | None = None) -> None:
+    for job in jobs:
+        if not job.done:
+            job.fail(error, cause)

@@ -195,8 +195,8 @@ def sessions(wire: Wire, query: SessionQuery) -> list[SessionRow]:
         ("s.id >= %s AND s.id < %s", _range(text_bytes(query.prefix)) if query.prefix else None),
         ("s.uid >= %s AND s.uid < %s", None if query.uid_start is None else _range(query.uid_start)),
         (
-            "s.sid IN (SELECT f.sid FROM {schema}.foreign_ids f WHERE f.id = %s)",
-            None if query.foreign is None else (text_bytes(query.foreign),),
+            "s.sid IN (SELECT f.sid FROM {schema}.foreign_ids f WHERE f.id >= %s AND f.id < %s)",
+            None if query.foreign is None else _foreign(text_bytes(query.foreign), starts=query.foreign_start),
         ),
     ):
         if given is not None:
@@ -211,6 +211,10 @@ def sessions(wire: Wire, query: SessionQuery) -> list[SessionRow]:
 
 def _range(start: bytes) -> tuple[bytes, bytes]:
     return start, start + b"\xff" * 17
+
+
+def _foreign(id_: bytes, *, starts: bool) -> tuple[bytes, bytes]:
+    return _range(id_) if starts else (id_, id_ + b"\0")
 
 
 def _listed(id_: bytes, hidden: bool, touched: int, body: bytes, *columns: Any) -> SessionRow:  # noqa: FBT001 - a column

@@ -2,8 +2,7 @@
 
 Writes of one process to one session wait in a line. Its leader lets one rule after another decide, each on what the
 ones before it leave, and sends all of it at once; so threads of one run do not refuse one another and share their round
-trips. Whoever comes first leads until its own write is done, and passes the lead on; a leader that is interrupted
-leaves the unfinished writes to the next.
+trips (see port.leader_queue).
 
 An error that a rule raises, and a decision to do nothing, count only on a view that was read within this very call and
 holds nothing that is not written yet. A write that was sent and not answered is tried again by asking for the rows it
@@ -17,7 +16,6 @@ import copy
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import psycopg
@@ -30,6 +28,7 @@ from backstay.backends.postgres.views import HOLD, LOOK, LOOK_TYPES, KnownSessio
 from backstay.errors import BackstayError, UnavailableError
 from backstay.ids import is_ours
 from backstay.port import Ask, Batch, BlobsAbsentError, CallRow, CheckpointRow, Decide, More, SessionRow, View
+from backstay.port.leader_queue import Job, LeaderQueue
 
 _DOING = "writing to the store"
 _PATIENT_MISSES = 2  # then the session is locked before a rule decides
@@ -45,23 +44,19 @@ class _BusyError(Exception):
     """Other processes write to this session all the time: it is locked before a rule decides."""
 
 
-class Job:
-    """One write in a line, and what became of it."""
+class WriteJob(Job):
+    """One write in a line."""
 
-    __slots__ = ("_ask", "_back", "again", "awake", "decide", "error", "gone", "resolved", "tried", "view", "wider")
+    __slots__ = ("_ask", "_back", "again", "decide", "tried", "wider")
 
     def __init__(self, ask: Ask, decide: Decide) -> None:
+        super().__init__()
         self._ask = ask
         self._back: list[Batch] = []  # what earlier tries would have put
         self.decide = decide
         self.wider = False  # the rule has looked again
         self.again = False  # an earlier try may have been recorded
         self.tried: Batch | None = None  # sent, and not answered yet
-        self.view: View | None = None
-        self.error: BaseException | None = None
-        self.resolved = False
-        self.gone = False  # its thread was interrupted and waits no longer
-        self.awake: threading.Lock | None = None  # what a thread that does not lead waits for
 
     @property
     def ask(self) -> Ask:
@@ -75,13 +70,6 @@ class Job:
             calls=(*self._ask.calls, *[row.at for row in rows if isinstance(row, CallRow)]),
         )
 
-    def done(self, view: View, answer: Any) -> None:
-        view.answer = answer
-        self.view, self.resolved = view, True
-
-    def fail(self, error: BaseException) -> None:
-        self.error, self.resolved = error, True
-
     def look_wider(self, ask: Ask) -> None:
         assert not self.wider  # noqa: S101 - a rule looks again once
         self._ask, self.wider = ask, True
@@ -92,87 +80,15 @@ class Job:
             self._back.append(self.tried)
             self.tried, self.again = None, True
 
-    def wake(self) -> None:
-        # May come twice, after an interrupt: whoever is woken looks whether it was meant, and otherwise waits on.
-        if self.awake is not None and self.awake.locked():
-            self.awake.release()
-
 
 class SessionQueue:
     """The writes of one process that wait for one session, and what is known of it."""
 
-    def __init__(self, serve: Callable[[SessionQueue, list[Job]], None]) -> None:
+    def __init__(self, serve: Callable[[SessionQueue, list[WriteJob]], None]) -> None:
         self.known: KnownSession | None = None
         self.busy = False  # others write here all the time: until nobody has between two writes from here
         self.left: int | None = None  # the session's revision after the last write from here
-        self._serve = serve
-        self._mutex = threading.Lock()
-        self._queue: list[Job] = []
-        self._batch: list[Job] = []  # what the leader has taken from the queue
-        self._leader: Job | None = None
-
-    @property
-    def idle(self) -> bool:
-        """True if nobody waits."""
-        return self._leader is None
-
-    def run(self, job: Job) -> View:
-        """Have a job done, by this thread or by the one that leads."""
-        try:
-            self._take_part(job)
-        finally:
-            # An interrupt can strike at any instruction, in here too. Others are waiting, so leaving is tried again:
-            # each of its steps can be repeated.
-            try:
-                self._leave(job)
-            except BaseException:
-                self._leave(job)
-                raise
-        if job.error is not None:
-            raise job.error
-        assert job.view is not None  # noqa: S101 - resolved without an error
-        return job.view
-
-    def _take_part(self, job: Job) -> None:
-        with self._mutex:
-            if self._leader is not None:
-                job.awake = threading.Lock()
-                job.awake.acquire()
-            self._queue.append(job)
-            if self._leader is None:
-                self._leader = job
-        while job.awake is not None and not job.resolved and self._leader is not job:
-            job.awake.acquire()
-            with self._mutex:  # whoever passes the lead on holds it
-                pass
-        while not job.resolved:
-            with self._mutex:
-                taken, self._queue = self._queue, []
-                self._batch += taken
-            self._serve(self, [each for each in self._batch if not each.resolved])
-            for each in self._batch:
-                each.wake()
-
-    def _leave(self, job: Job) -> None:
-        """Step back, done or interrupted; the lead, if it is here, goes on to the next."""
-        if job.resolved and self._leader is not job:
-            return
-        with self._mutex:
-            job.gone = True
-            if self._leader is not job:
-                self._queue = [waiting for waiting in self._queue if waiting is not job]
-                return
-            for other in self._batch:
-                if other.resolved and other is not job:
-                    other.wake()
-            # What a leader has not finished goes back to the front of the queue.
-            taken = [other for other in self._batch if not other.resolved and other not in self._queue]
-            self._queue = [other for other in (*taken, *self._queue) if not other.gone]
-            self._batch = []
-            heir = self._queue[0] if self._queue else None
-            if heir is not None:
-                heir.wake()  # it looks whether it leads only when it gets the mutex
-            self._leader = heir
+        self.jobs = LeaderQueue[WriteJob](lambda jobs: serve(self, jobs))
 
 
 class SessionQueues:
@@ -193,11 +109,12 @@ class SessionQueues:
             line = self._lines.get(place)
             if line is None:
                 line = self._lines[place] = SessionQueue(self._serve)
-                idle = [other for other, each in self._lines.items() if each.idle and each is not line]
+                idle = [other for other, each in self._lines.items() if each.jobs.idle and each is not line]
                 for other in idle[: max(0, len(self._lines) - _LINES)]:
                     del self._lines[other]
             self._lines.move_to_end(place)
-        return line.run(Job(ask, decide))
+        view: View = line.jobs.run(WriteJob(ask, decide))
+        return view
 
     def uid_of(self, ask: Ask) -> bytes | None:
         """The uid of a session as it was last seen: a hint."""
@@ -205,12 +122,12 @@ class SessionQueues:
         known = None if line is None else line.known
         return None if known is None else known.uid
 
-    def _serve(self, line: SessionQueue, jobs: list[Job]) -> None:
+    def _serve(self, line: SessionQueue, jobs: list[WriteJob]) -> None:
         """Resolve the first of some jobs, and as many of the others as come along."""
         misses = 0
         if line.known is not None:
             line.known.pristine = False
-        while not jobs[0].resolved:
+        while not jobs[0].done:
             locked = misses >= _PATIENT_MISSES
             try:
                 self._pool.run(lambda wire: self._attempt(wire, line, jobs, locked=locked), _DOING)  # noqa: B023
@@ -224,14 +141,14 @@ class SessionQueues:
                     jobs = jobs[:1]  # a row that only one of them asked for may be damaged
                     continue
                 for job in jobs:
-                    if not job.resolved:
+                    if not job.done:
                         job.fail(_copied(error))
             if misses > _MOST_MISSES:
                 jobs[0].fail(UnavailableError(f"{_DOING}: others were in the way", hint="try again"))
 
-    def _attempt(self, wire: Wire, line: SessionQueue, jobs: list[Job], *, locked: bool) -> None:
+    def _attempt(self, wire: Wire, line: SessionQueue, jobs: list[WriteJob], *, locked: bool) -> None:
         """Let rules decide, and send what they say."""
-        jobs = [job for job in jobs if not job.resolved]
+        jobs = [job for job in jobs if not job.done]
         known, line.known = line.known, None  # whatever happens here, nothing half true is kept
         unsure = any([job.tried is not None for job in jobs])
         if known is not None and (locked or unsure or known.losses != self._pool.losses):
@@ -253,12 +170,13 @@ class SessionQueues:
         if line.known is not None:
             raise _MissedError
         for job, view, batch in decision.decided:
-            job.done(view, batch.answer)
+            view.answer = batch.answer
+            job.finish(view)
         line.left = known.revision
         if not decision.stale and not decision.shipment.ends:
             line.known = known.trimmed()
 
-    def _look(self, wire: Wire, jobs: list[Job], statement: str) -> KnownSession:
+    def _look(self, wire: Wire, jobs: list[WriteJob], statement: str) -> KnownSession:
         for job in jobs:
             job.look_back()
         apart = [job for job in jobs if job.ask.prefix or job.ask.beside is not None]
@@ -302,7 +220,7 @@ class _Decision:
 
     def __init__(self, known: KnownSession) -> None:
         self.shipment = Shipment(known)
-        self.decided: list[tuple[Job, View, Batch]] = []
+        self.decided: list[tuple[WriteJob, View, Batch]] = []
         self.stale = False  # somebody has to look again
 
     def undone(self) -> None:
@@ -319,7 +237,7 @@ class _Decision:
                 job.fail(BlobsAbsentError(needed & absent))
 
 
-def _decide(jobs: list[Job], known: KnownSession) -> _Decision:
+def _decide(jobs: list[WriteJob], known: KnownSession) -> _Decision:
     decision = _Decision(known)
     for job in jobs:
         ask = job.ask
@@ -345,7 +263,8 @@ def _decide(jobs: list[Job], known: KnownSession) -> _Decision:
                 decision.stale |= job is not jobs[-1]
                 break
         elif sure:
-            job.done(view, batch.answer)
+            view.answer = batch.answer
+            job.finish(view)
         else:
             decision.stale = True
     return decision

@@ -70,16 +70,22 @@ def _groups(connection: Connection, query: SessionQuery) -> Iterator[list[tuple[
         start = query.uid_start[: schema.UID_START_BYTES]
         what = (schema.UID, start, start + b"\xff" * (schema.UID_START_BYTES + 1))
     elif query.foreign is not None:
-        what = (schema.FOREIGN, query.foreign, query.foreign + "\0")
+        what = _foreign(query)
     picked: dict[int, tuple[int, str, bytes]] = {}
     rows = connection.execute(_FOUND, what)
     for _, sid, id_, touched, body in rows:
         picked[sid] = _columns(sid, touched, id_, body)
     if query.foreign is not None and query.uid_start is not None:
-        having: Any = connection.execute(_FOUND, (schema.FOREIGN, query.foreign, query.foreign + "\0"))
+        having: Any = connection.execute(_FOUND, _foreign(query))
         sids = {sid for _, sid, _, _, _ in having}
         picked = {sid: line for sid, line in picked.items() if sid in sids}
     yield list(picked.values())
+
+
+def _foreign(query: SessionQuery) -> tuple[int, str, str | bytes]:
+    """The range of the index that holds a foreign id, or those that begin like it."""
+    id_ = query.foreign or ""
+    return schema.FOREIGN, id_, beyond(id_) if query.foreign_start else id_ + "\0"
 
 
 def _columns(sid: int, *columns: Any) -> tuple[int, str, bytes]:

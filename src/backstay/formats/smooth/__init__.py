@@ -9,7 +9,7 @@ from __future__ import annotations
 from backstay.formats.exporter import Exporter
 from backstay.formats.model import MAIN, FoundPoint, FoundSession, Reading, arrange
 from backstay.formats.smooth import branchable, database, files
-from backstay.formats.smooth.talk import find_pending
+from backstay.formats.smooth.conversation import find_pending
 from backstay.formats.source import Parts, Source
 from backstay.formats.target import Target
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from backstay.formats.dialect import DamagedError, nanoseconds, parse_object
 from backstay.formats.model import FoundPoint, GivenFields, Reading, arrange
-from backstay.formats.smooth.talk import NAME
+from backstay.formats.smooth.conversation import NAME
 from backstay.formats.source import Entry, Source
 from backstay.model import StateDict
 

@@ -1,4 +1,4 @@
-"""smooth's SQLite store, read without exporter a trace beside it, and written anew.
+"""smooth's SQLite store, read without leaving a trace beside it, and written anew or added to.
 
 A database is copied, log and all, to a folder of our own and read there: opening it where it is would leave a lock
 and files beside it. Only rows are read; nothing that the schema of a stranger's file could ask for is run.
@@ -6,6 +6,7 @@ and files beside it. Only rows are read; nothing that the schema of a stranger's
 
 from __future__ import annotations
 
+import stat
 import tempfile
 from hashlib import sha256
 from pathlib import Path
@@ -13,18 +14,20 @@ from typing import Any
 
 import apsw
 
-from backstay.errors import UnavailableError
+from backstay.errors import AlreadyExistsError, InvalidInputError, UnavailableError
 from backstay.formats.dialect import AFTER_LAST_SECOND, DamagedError, JsonWriter, has_plus, parse, parse_object
-from backstay.formats.exporter import Exporter, micros, own
+from backstay.formats.exporter import Exporter, own
 from backstay.formats.model import FoundPoint, Reading
-from backstay.formats.smooth.talk import (
+from backstay.formats.smooth.conversation import (
     HAS_EXPONENT,
     NAME,
+    TIE,
     check_conversation,
     conversation_of,
     iteration_of,
     make_point,
     metadata_of,
+    numbered,
 )
 from backstay.formats.source import Entry, Source
 from backstay.formats.target import Target, safe_parts
@@ -34,6 +37,7 @@ _MAGIC = b"SQLite format 3\0"
 _TABLE = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'checkpoints'"
 _COLUMNS = {"id", "agent_id", "iteration", "conversation", "metadata", "created_at"}
 _ROWS = "SELECT rowid, id, agent_id, iteration, conversation, metadata, created_at FROM checkpoints ORDER BY rowid"
+_COUNT = "SELECT count(*) FROM checkpoints WHERE agent_id = ?"
 _ROW = "SELECT conversation FROM checkpoints WHERE rowid = ?"
 _TRIES = 5
 _SCHEMA = """CREATE TABLE checkpoints (
@@ -47,7 +51,11 @@ _SCHEMA = """CREATE TABLE checkpoints (
 CREATE INDEX idx_checkpoints_agent
             ON checkpoints(agent_id, created_at DESC);
 """
-_INSERT = "INSERT INTO checkpoints VALUES(?, ?, ?, ?, ?, ?)"
+_INSERT = (
+    "INSERT INTO checkpoints(rowid, id, agent_id, iteration, conversation, metadata, created_at) "
+    "VALUES(?, ?, ?, ?, ?, ?, ?)"
+)
+_BUSY_MS = 5000
 
 
 def is_sqlite(source: Source, entry: Entry) -> bool:
@@ -77,11 +85,24 @@ def read(source: Source, entry: Entry, reading: Reading) -> list[tuple[str, Foun
                 found.append(_point(source, entry, row, where))
             except DamagedError as damage:
                 reading.trouble(where, damage)
+        _turn_ties(found)
     except DamagedError as damage:
         reading.trouble(entry.shown, damage)
     except apsw.Error as error:
         reading.trouble(entry.shown, f"it is damaged: {error}; taken before that: {counted(len(found), 'row')}")
     return found
+
+
+def _turn_ties(found: list[tuple[str, FoundPoint]]) -> None:
+    """Rows that nothing else tells apart come in the order of their numbers; in a database of ours, from the last."""
+    agents: dict[str, list[FoundPoint]] = {}
+    for agent, point in found:
+        if numbered(point.metadata[NAME]["metadata"]) is None:
+            agents.setdefault(agent, []).append(point)
+    for points in agents.values():
+        if points[0].order[:TIE] > points[-1].order[:TIE]:
+            for point in points:
+                point.order = (*point.order[:TIE], -point.order[TIE], *point.order[TIE + 1 :])
 
 
 def _point(source: Source, entry: Entry, row: Any, where: str) -> tuple[str, FoundPoint]:
@@ -125,13 +146,18 @@ def _connection(source: Source, entry: Entry) -> apsw.Connection:
         _copy(source, entry, Path(folder))
         found = apsw.Connection(str(Path(folder) / "copy.db"), flags=apsw.SQLITE_OPEN_READWRITE)
         source.closing.callback(found.close)
-        found.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-        found.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
-        found.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
-        found.config(apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0)
-        found.execute("PRAGMA cell_size_check = ON")
+        _be_careful(found)
         source.kept[entry.parts] = found
     return found
+
+
+def _be_careful(connection: apsw.Connection) -> None:
+    """Run nothing that a stranger's schema asks for."""
+    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+    connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0)
+    connection.execute("PRAGMA cell_size_check = ON")
 
 
 def _copy(source: Source, entry: Entry, folder: Path) -> None:
@@ -154,35 +180,81 @@ def _copy(source: Source, entry: Entry, folder: Path) -> None:
 
 
 def write(exporter: Exporter, target: Target, name: str) -> None:
-    """A new database with the checkpoints of a branch."""
+    """The checkpoints of a branch: a new database, or those of one more agent in a database that is there."""
     parts = safe_parts(name, "a database called")
-    target.refuse([one for one in target.names() if one == name])
-    with tempfile.TemporaryDirectory(prefix="backstay-") as folder:
-        path = Path(folder) / "new.db"
-        connection = apsw.Connection(str(path))
-        try:
-            connection.execute(_SCHEMA)
-            with connection:
-                for checkpoint in exporter.line():
-                    connection.execute(_INSERT, _row(exporter, checkpoint))
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        finally:
-            connection.close()
-        target.write(parts, path.read_bytes())
-    if not exporter.is_all():
-        exporter.note("smooth has no branches: only the branch asked for was written")
+    if name in target.names():
+        _write_into(exporter, target, name)
+    else:
+        with tempfile.TemporaryDirectory(prefix="backstay-") as folder:
+            path = Path(folder) / "new.db"
+            connection = apsw.Connection(str(path))
+            try:
+                connection.execute(_SCHEMA)
+                with connection:
+                    _insert(exporter, connection)
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                connection.close()
+            target.write(parts, path.read_bytes())
+    exporter.note_branches("smooth")
     target.settle()
+
+
+def _write_into(exporter: Exporter, target: Target, name: str) -> None:
+    """In one transaction of the database itself: smooth may be using it, and other agents keep their rows."""
+    path = target.path.resolve() / name
+    if not stat.S_ISREG(path.lstat().st_mode):
+        message = f"{path} is not an ordinary file; it was not written"
+        raise InvalidInputError(message, hint="export to another name")
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
+        try:
+            _be_careful(connection)
+            connection.set_busy_timeout(_BUSY_MS)
+            have = {row[1] for row in connection.execute("PRAGMA table_info(checkpoints)")}
+            if connection.execute(_TABLE).get != 1 or not have >= _COLUMNS:
+                message = f"{path} is a database that smooth did not make; it was not written"
+                raise InvalidInputError(message, hint="export to another name")
+            connection.execute("BEGIN IMMEDIATE")
+            if connection.execute(_COUNT, (exporter.session,)).get:
+                target.refuse([f"{name} with checkpoints of {exporter.session!r}"])
+                connection.execute("DELETE FROM checkpoints WHERE agent_id = ?", (exporter.session,))
+            _insert(exporter, connection)
+            connection.execute("ROLLBACK" if target.rehearsal else "COMMIT")
+        finally:
+            connection.close()  # what was not committed is as it was
+    except apsw.ConstraintError as error:
+        message = f"{path} has checkpoints with the same ids under another agent; nothing was written"
+        raise AlreadyExistsError(message, hint="export to another name") from error
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        message = f"{path} is not a database that can be read; it was not written"
+        raise InvalidInputError(message, hint="export to another name") from error
+    except apsw.Error as error:
+        message = f"{path} cannot be written: {error}"
+        raise UnavailableError(message, retryable=isinstance(error, apsw.BusyError)) from error
+    if not target.rehearsal:
+        target.written.append(name)
+
+
+def _insert(exporter: Exporter, connection: apsw.Connection) -> None:
+    """The newest gets the lowest number: of rows within one second, smooth loads that with the lowest."""
+    number = exporter.line_length() + (connection.execute("SELECT max(rowid) FROM checkpoints").get or 0)
+    for checkpoint in exporter.line():
+        connection.execute(_INSERT, (number, *_row(exporter, checkpoint)))
+        number -= 1
 
 
 def _row(exporter: Exporter, checkpoint: Checkpoint) -> tuple[Any, ...]:
     kept = own(checkpoint, NAME)
     writer = JsonWriter(plus=kept.get("plus", True))
+    told = kept.get("seconds")
+    written_us = exporter.written_us(checkpoint, None if told is None else told * 10**6)
     return (
         kept.get("id", checkpoint.id),
         exporter.session,
         iteration_of(checkpoint),
         writer.compact(conversation_of(exporter, checkpoint)),
-        writer.compact(metadata_of(checkpoint)).decode(),
-        kept.get("seconds", micros(checkpoint.created_at) // 10**6),
+        writer.compact(metadata_of(exporter, checkpoint)).decode(),
+        written_us // 10**6 if told is None else told,
     )

@@ -7,9 +7,9 @@ from hashlib import sha256
 from itertools import islice
 
 from backstay.formats.dialect import DamagedError, JsonWriter, has_plus, nanoseconds, parse, parse_object, time_text
-from backstay.formats.exporter import Exporter, micros, own
+from backstay.formats.exporter import Exporter, own
 from backstay.formats.model import FoundPoint, GivenFields, Reading
-from backstay.formats.smooth.talk import (
+from backstay.formats.smooth.conversation import (
     HAS_EXPONENT,
     NAME,
     check_conversation,
@@ -99,17 +99,18 @@ def write(exporter: Exporter, target: Target) -> None:
     for checkpoint in exporter.line():
         kept = own(checkpoint, NAME)
         id_ = kept.get("id", checkpoint.id)
+        told = kept.get("created_at")
+        written_us = exporter.written_us(checkpoint, None if told is None else nanoseconds(told) // 1000)
         record = {
             "id": id_,
             "agent_id": exporter.session,
             "conversation": conversation_of(exporter, checkpoint),
             "iteration": iteration_of(checkpoint),
-            "metadata": metadata_of(checkpoint),
-            "created_at": kept.get("created_at") or time_text(micros(checkpoint.created_at)),
+            "metadata": metadata_of(exporter, checkpoint),
+            "created_at": told or time_text(written_us),
             **kept.get("more", {}),
         }
         parts = safe_parts(f"{exporter.session}/{id_}", "a checkpoint called", tail=".json")
         target.write(parts, JsonWriter(plus=kept.get("plus", True)).pretty(record))
-    if not exporter.is_all():
-        exporter.note("smooth has no branches: only the branch asked for was written")
+    exporter.note_branches("smooth")
     target.settle(*folder)

@@ -19,7 +19,7 @@ from hypothesis.stateful import invariant, precondition, rule
 from msgspec.structs import replace
 
 from backstay.codec import encode_stored
-from backstay.errors import CallFailedError, InDoubtError
+from backstay.errors import CallFailedError, ConflictError, InDoubtError
 from backstay.face import Session
 from backstay.model import Call, Checkpoint, StateDict
 from backstay.port import CallRow
@@ -91,11 +91,14 @@ class Runs(Histories):
         """A run goes on with what is pending, makes some calls more, and ends in one way or another."""
         history, branch = self._history, self._history.branch(on)
         before, known = history.branches[branch], history.runs.get(branch)
-        expected: Any = {"asked": self.made} if given else None
-        if known is not None and known.input is not None:
-            expected = known.input
-        run = self._ours().run(branch=branch, input={"asked": self.made} if given else None, on_doubt=on_doubt)
+        said = {"asked": self.made} if given else None
+        expected = said if known is None else known.input
+        run = self._ours().run(branch=branch, input=said, on_doubt=on_doubt)
         completed = False
+        if said not in (None, expected):
+            with pytest.raises(ConflictError), run:
+                pass
+            run = self._ours().run(branch=branch, on_doubt=on_doubt)
         with contextlib.suppress(KeyboardInterrupt), run:
             history.runs[branch] = Unfinished(expected)
             assert run.input == expected

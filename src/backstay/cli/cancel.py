@@ -1,0 +1,41 @@
+"""`backstay cancel`: stop the run of a session, wherever it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from backstay.cli.command import Command, json_option
+from backstay.cli.lookup import session_argument, session_of
+from backstay.cli.store_option import in_store
+from backstay.cli.text import safe
+
+if TYPE_CHECKING:
+    from backstay.face import Store
+
+
+@click.command(
+    "cancel",
+    cls=Command,
+    shape="cancelled",
+    examples=["backstay cancel ticket-42", "backstay cancel ticket-42 --reason 'asked twice'"],
+)
+@session_argument()
+@click.option("--branch", metavar="NAME", default="main", help="Which branch; main without it.")
+@click.option("--reason", metavar="TEXT", default="cancelled at the command line", help="Why, for its status.")
+@json_option
+@in_store
+def command(store: Store, session: str, *, branch: str, reason: str, as_json: bool) -> None:
+    """Stop the run of SESSION. A live one ends at its next call or boundary, any other at once."""
+    found = session_of(store, session)
+    cancelled = found.cancel(branch, reason=reason)
+    if as_json:
+        from backstay.cli import shapes
+
+        about = {"session": found.id, "branch": branch, "reason": reason, "cancelled": bool(cancelled)}
+        click.echo(shapes.dump(about))
+    elif cancelled:
+        click.echo(f"{safe(found.id)} is cancelled: {safe(reason)}. Its next input begins anew.")
+    else:
+        click.echo(f"{safe(found.id)} has no run to stop on {safe(branch)}.")
