@@ -252,6 +252,9 @@ class Session:
 
     def checkpoint(self, ref: Ref = "main") -> Checkpoint:
         """The checkpoint at a ref; NotFoundError if there is none."""
+        return self._history.checkpoint(self._resolved(ref))
+
+    def _resolved(self, ref: Ref) -> CheckpointRow:
         try:
             row, branch = self._history.refs.resolve(ref)
         except NotFoundError:
@@ -259,7 +262,7 @@ class Session:
             raise
         if branch is not None:
             self._history.looks.saw(branch, row.id)
-        return self._history.checkpoint(row)
+        return row
 
     def _saw_nothing(self, ref: object) -> None:
         """A look that found nothing has seen that there is nothing."""
@@ -284,16 +287,26 @@ class Session:
         """Checkpoints from a ref along their parents, newest first; read in pages."""
         if limit is not None and limit < 0:
             raise InvalidInputError(f"limit must not be negative, and is {limit}")
-        return self._log(self.checkpoint(ref).sequence, limit)
+        return self._log(self._resolved(ref), limit if limit is not None else 2**62)
 
-    def _log(self, sequence: int | None, limit: int | None) -> Iterator[Checkpoint]:
-        left = limit if limit is not None else 2**62
-        while sequence is not None and left > 0:
+    def _log(self, row: CheckpointRow, left: int) -> Iterator[Checkpoint]:
+        # The first is shown as it was resolved: it may have been pruned since, and the line still begins there.
+        if left > 0:
+            yield self._history.checkpoint(row)
+        last, sequence = row, row.parent
+        while sequence is not None and (left := left - 1) > 0:
             page = self._backend.ancestors(self.id, sequence, limit=min(left, _PAGE_ROWS))
-            for row in page:
-                yield self._history.checkpoint(readable(self.id, row))
-            left -= len(page)
-            sequence = page[-1].parent if page else None
+            if not page:  # pruned meanwhile: whatever stands before the last one now comes next
+                now = self._backend.read(Ask(self.id, sequences=(last.sequence,))).checkpoints.get(last.sequence)
+                if not isinstance(now, CheckpointRow) or now.parent in (None, sequence):
+                    return
+                sequence, left = now.parent, left + 1
+                continue
+            for found in page:
+                last = readable(self.id, found)
+                yield self._history.checkpoint(last)
+            left -= len(page) - 1
+            sequence = last.parent
 
     def history(self, *, before: Ref | None = None, limit: int | None = None) -> Iterator[Checkpoint]:
         """The checkpoints of all branches, newest first, those older than `before`; read in pages."""

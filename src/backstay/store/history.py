@@ -52,6 +52,7 @@ _SLACK_BYTES = 4096
 _READ_AT_MOST = 2  # times the state
 _REACH = 5  # times the last keyframe
 _KEEP_DELTA_BELOW = 0.25  # of the keyframe beside it
+_LOOKS = 8  # at a branch that is committed to and pruned by others all the while
 
 
 class History:
@@ -75,11 +76,13 @@ class History:
             found = self._read(ref if ref.isascii() else self.refs.text(ref), salvage=salvage)
             if found is not None:
                 return found
-        row = self.refs.row(ref)
-        found = self._read(row.sequence, salvage=salvage)
-        if found is None or found.row.id != row.id:
-            raise refusals.no_checkpoint(self.id, row.id)[1]
-        return found
+        for _ in range(_LOOKS):
+            row = self.refs.row(ref)
+            found = self._read(row.sequence, salvage=salvage)
+            if found is not None and found.row.id == row.id:
+                return found
+            # It was pruned since; `main~1` is another by now, and an id is not found when it is looked for again.
+        raise refusals.no_checkpoint(self.id, row.id)[1]
 
     def find(self, ref: str | int) -> Loaded | None:
         """The state at a branch, a tag or a sequence; None if there is none."""
@@ -97,10 +100,14 @@ class History:
         return None
 
     def state_of(self, row: CheckpointRow) -> StateDict:
-        """The state of a checkpoint."""
+        """The state of a checkpoint that was looked at; ConflictError if it was deleted since.
+
+        It must not seem that there never was one: a loop that takes that for a new session would bury the old one.
+        """
         found = self._read(row.sequence)
         if found is None or found.row.id != row.id:
-            raise refusals.no_checkpoint(self.id, row.id)[1]
+            message = f"session {self.id!r}: checkpoint {row.id[:12]} was deleted or pruned since it was looked at"
+            raise ConflictError(message, hint="look again: session.load() reads a branch and its state in one moment")
         return found.state
 
     def checkpoint(self, row: CheckpointRow, fields: Fields | None = None) -> Checkpoint:
