@@ -129,6 +129,18 @@ def encode_settled(value: object, path: Path = ()) -> tuple[Any, bytes, bytes]:
     return value, encode_stored(value, path), encode_canonical(value, path)
 
 
+def encode_list(items: list[Any]) -> bytes | None:
+    """The stored forms of all items, one after the other; None if one of them is not plain."""
+    count = len(items)
+    if not is_plain(items):
+        return None
+    try:
+        data = _encode_plain(items)
+    except (OverflowError, UnicodeEncodeError):
+        return None  # an int beyond 64 bits or a lone surrogate
+    return data[1 if count <= 0xF else 3 if count <= 0xFFFF else 5 :]  # noqa: PLR2004 - without the array's header
+
+
 def decode(data: bytes | memoryview, *, large: Callable[[bytes], Any] | None = None) -> Any:
     """The value in these bytes, stored or canonical. `large` gives the content of a LARGE extension."""
     return (_decode if large is None else decoder(large))(data)

@@ -78,6 +78,11 @@ class ListTree:
         groups = self._groups[:first] + _group(digests, sizes[:at] + came + sizes[at + drop :]) + self._groups[last:]
         return ListTree(groups, self.count + len(leaves) - drop, size - sum(gone))
 
+    @property
+    def largest(self) -> int:
+        """The size of the largest item."""
+        return max([max(group.sizes) for group in self._groups], default=0)
+
     def digest_of(self, index: int) -> bytes:
         """The digest of one item."""
         at = index % GROUP_ITEMS * DIGEST_BYTES

@@ -31,7 +31,7 @@ _NO_SCREENSHOT = (
 def summarise(state: Mapping[str, Any], part: str = "messages") -> str:
     """One short line about a state: its last message if it has messages, otherwise the names of its parts."""
     messages = state.get(part)
-    if isinstance(messages, list) and messages and isinstance(messages[-1], Mapping):
+    if isinstance(messages, list) and messages and isinstance(messages[-1], dict | Mapping):  # a dict is told at once
         return _clip(_message_line(messages[-1]))
     return _clip(", ".join(map(str, list(state)[:8])))
 

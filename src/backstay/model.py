@@ -347,12 +347,16 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `import_` brought: sessions by the names they have now, what they were called, and those it skipped."""
+    """What `import_` brought: sessions by the names they have now, what they were called, and those it skipped.
+
+    `in_doubt` names those with calls in doubt, and how many: they are in `crashed()` until each is decided.
+    """
 
     sessions: tuple[SessionId, ...]
     checkpoints: int
     renamed: Mapping[SessionId, SessionId]
     skipped: tuple[SessionId, ...]
+    in_doubt: Mapping[SessionId, int] = {}
     dry_run: bool = False
 
     def __str__(self) -> str:
@@ -360,7 +364,9 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
         verb = "would be imported" if self.dry_run else "imported"
         head = f"{counted(len(self.sessions), 'session')} with {counted(self.checkpoints, 'checkpoint')} {verb}"
         renamed = [f"{old!r} {'would be' if self.dry_run else 'is now'} {new!r}" for old, new in self.renamed.items()]
-        return "\n".join([head, *renamed, *[f"{name!r} was here already and is as it was" for name in self.skipped]])
+        skipped = [f"{name!r} was here already and is as it was" for name in self.skipped]
+        doubts = [f"{name!r} has {counted(count, 'call')} in doubt" for name, count in self.in_doubt.items()]
+        return "\n".join([head, *renamed, *skipped, *doubts])
 
 
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ class Trips:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[bytes] = []
-        for name in ("ask", "ask_kept", "tell"):
+        for name in ("ask", "ask_all", "ask_kept", "tell"):
             monkeypatch.setattr(pool, name, self._counting(getattr(pool, name)))
         execute = psycopg.Connection.execute
 
@@ -42,8 +42,9 @@ class Trips:
         monkeypatch.setattr(psycopg.Connection, "execute", counting)
 
     def _counting(self, send: Callable[..., Any]) -> Callable[..., Any]:
-        def counting(connection: Any, said: bytes, *rest: Any) -> Any:
-            self.sent.append(said)
+        def counting(connection: Any, said: Any, *rest: Any) -> Any:
+            words = said if isinstance(said, bytes) else b"; ".join([name or text for name, text, _ in said])
+            self.sent.append(words)
             return send(connection, said, *rest)
 
         return counting

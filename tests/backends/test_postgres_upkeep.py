@@ -22,6 +22,7 @@ HARM = {
     "references of no row": "INSERT INTO refs SELECT sid, 2, 999, 'x' FROM sessions LIMIT 1",
     "blobs that no row needs": "INSERT INTO blobs VALUES ('x', 'y')",
     "the line of session 'a session' does not agree": "UPDATE sessions SET status = 'x', checkpoints = 7",
+    "session 'a session' does not agree with its index": "UPDATE sessions SET era = 99",
     "the row of 'main' does not agree": "UPDATE names SET sequence = 1, marks = 1 WHERE name = 'main'",
     "checkpoint #4 is not found by its id": "DELETE FROM foreign_ids",
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import stat
 from collections.abc import Iterator
@@ -22,9 +21,19 @@ LINES: dict[str, list[tuple[str, ...]]] = {
     "status": [("status",), ("status", "--json")],
     "doctor": [("doctor", "--json")],
     "sessions": [("sessions",), ("sessions", "--json"), ("sessions", "--crashed")],
-    "log": [("log", "s"), ("log", "s", "--graph", "--all"), ("log", "s", "--calls", "--json"), ("log", "s", "--oneline")],
-    "show": [("show", "s"), ("show", "s", "--full", "--state", "--calls"), ("show", "s", "--raw"), ("show", "s", "--json")]
-    + [("show", "s", "--salvage")],
+    "log": [
+        ("log", "s"),
+        ("log", "s", "--graph", "--all"),
+        ("log", "s", "--calls", "--json"),
+        ("log", "s", "--oneline"),
+    ],
+    "show": [
+        ("show", "s"),
+        ("show", "s", "--full", "--state", "--calls"),
+        ("show", "s", "--raw"),
+        ("show", "s", "--json"),
+        ("show", "s", "--salvage"),
+    ],
     "diff": [("diff", "s", "main~1", "main"), ("diff", "s", "main~1", "main", "--json")],
     "search": [("search", "turn"), ("search", "turn", "--session", "s", "--json")],
     "branches": [("branches", "s"), ("branches", "s", "--json")],
@@ -33,8 +42,12 @@ LINES: dict[str, list[tuple[str, ...]]] = {
     "restore": [("restore", "s", "main~1", "-y")],
     "undo": [("undo", "s", "-y")],
     "delete": [("delete", "s", "main~1", "-y"), ("delete", "s", "-y")],
-    "recover": [("recover", "--list"), ("recover", "s", "--branch", "side", "--retry")]
-    + [("recover", "s", "--branch", "side", "--abandon", "--reason", "x")],
+    "recover": [
+        ("recover", "--list"),
+        ("recover", "s", "--branch", "side", "--retry"),
+        ("recover", "s", "--branch", "side", "--abandon", "--reason", "x"),
+    ],
+    "cancel": [("cancel", "s", "--branch", "side", "--json")],
     "stats": [("stats",), ("stats", "--json", "--top", "3")],
     "verify": [("verify",), ("verify", "s", "--json"), ("verify", "--repair")],
     "prune": [("prune", "--dry-run", "--keep-last", "1"), ("prune", "s", "--keep-last", "1")],
@@ -63,7 +76,7 @@ def surroundings(folder: Path) -> dict[str, Left]:
         if stat.S_ISREG(status.st_mode):
             content = path.read_bytes()
         elif stat.S_ISLNK(status.st_mode):
-            content = os.readlink(path)
+            content = str(path.readlink())
         # A folder changes when SQLite makes its log and its shared memory in it, and removes them again.
         folder_or_not = stat.S_ISDIR(status.st_mode)
         size, changed_ns = (0, 0) if folder_or_not else (status.st_size, status.st_mtime_ns)
@@ -97,7 +110,8 @@ def ends_in_time(line: tuple[str, ...], seconds: float = ENDS_WITHIN_S) -> Itera
 def run(line: tuple[str, ...], here: Path, url: str | None = None) -> shell.Done:
     """One command line in a folder; it ends in time, and with an error of ours if it does not end well."""
     with ends_in_time(line):
-        done = shell.run(*line, folder=here, **({} if url is None else {"BACKSTAY_URL": url}))
+        named = {} if url is None else {"BACKSTAY_URL": url}
+        done = shell.run(*line, folder=here, columns=80, **named)
     assert "a bug in Backstay" not in done.err, (line, done)
     assert "Traceback" not in done.err, (line, done)
     assert done.code != FAILED or done.err or done.out, (line, done)

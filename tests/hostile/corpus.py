@@ -1,4 +1,4 @@
-"""Folders that mean harm. Each has a store in `here`, where commands are run, and what must stay as it is in `outside`."""
+"""Folders that mean harm: a store in `here`, where commands are run, and in `outside` what must stay as it is."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -56,7 +57,9 @@ class Change(NamedTuple):
 
 def url_of(kind: str, folder: Path) -> str | Path:
     """How the store of a sample is opened."""
-    return f"file:{folder / 'store'}" if kind == "files" else folder / ("store.db" if "sqlite" in kind else "x.backstay")
+    return (
+        f"file:{folder / 'store'}" if kind == "files" else folder / ("store.db" if "sqlite" in kind else "x.backstay")
+    )
 
 
 def fill(store: Store) -> dict[str, list[dict[str, Any]]]:
@@ -170,16 +173,21 @@ def _ask_everything(sample: Sample, folder: Path, ask: Callable[[str, Callable[[
             ask("sessions", lambda: list(store.sessions()))
             ask("stats", store.stats)
             ask("crashed", store.crashed)
-            for name, states in sample.states.items():
-                ask(f"{name}: load", lambda name=name, states=states: _load(store, name, states))
-                ask(f"{name}: salvage", lambda name=name: store.session(name).load(salvage=True))
-                ask(f"{name}: log", lambda name=name: list(store.session(name).log()))
-                ask(f"{name}: branches", lambda name=name: store.session(name).branches())
-                ask(f"{name}: calls", lambda name=name: store.session(name).calls(pending=True))
-                ask(f"{name}: intact", lambda name=name: store.session(name).newest_intact())
+            for name in sample.states:
+                _ask_session(store, sample, name, ask)
             ask("export", lambda: store.export(folder / "copy.backstay", overwrite=True))
-            ask("repair" if repair else "verify", lambda repair=repair: store.verify(repair=repair))
+            ask("repair" if repair else "verify", partial(store.verify, repair=repair))
     return []
+
+
+def _ask_session(store: Store, sample: Sample, name: str, ask: Callable[[str, Callable[[], object]], None]) -> None:
+    session = store.session(name)
+    ask(f"{name}: load", lambda: _load(store, name, sample.states[name]))
+    ask(f"{name}: salvage", lambda: session.load(salvage=True))
+    ask(f"{name}: log", lambda: list(session.log()))
+    ask(f"{name}: branches", session.branches)
+    ask(f"{name}: calls", lambda: session.calls(pending=True))
+    ask(f"{name}: intact", session.newest_intact)
 
 
 def _load(store: Store, name: str, states: list[dict[str, Any]]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.hostile import fuzz
 from tests.hostile.commands import ends_in_time
 
-CUTS, FLIPS = 25, 25  # of each kind, unless all are asked for
+CUTS, FLIPS = 10, 10  # of each kind, unless all are asked for
 ALL_FLIPS = 25_000  # of each of the four kinds
 
 
@@ -38,9 +38,7 @@ def try_all(sample: fuzz.Sample, changes: Iterable[fuzz.Change], folder: Path) -
 
 
 @pytest.mark.parametrize("kind", fuzz.KINDS)
-def test_an_undamaged_store_answers_everything(
-    kind: str, samples: dict[str, fuzz.Sample], tmp_path: Path
-) -> None:
+def test_an_undamaged_store_answers_everything(kind: str, samples: dict[str, fuzz.Sample], tmp_path: Path) -> None:
     fuzz.damage(samples[kind], fuzz.Change("", 0), tmp_path / "whole")
     # An export is only read.
     assert fuzz.ask_everything(samples[kind], tmp_path / "whole") == (["repair"] if kind == "export" else [])

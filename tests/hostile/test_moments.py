@@ -1,9 +1,10 @@
-"""A branch that is committed to and pruned at once is there at every moment: no reader is told that it does not exist."""
+"""A branch that is committed to and pruned at once is there at every moment: no reader is told that there is none."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,8 @@ def keep_changing(store: Store, stop: threading.Event, failures: list[BaseExcept
             with session.run() as run:
                 for _ in range(3):
                     turn += 1
-                    run.state["n"] = run.call("count", lambda turn=turn: turn)
-                    run.state["words"] = run.call("speak", lambda turn=turn: f"{turn} " * 100)
+                    run.state["n"] = run.call("count", partial(int, turn))
+                    run.state["words"] = run.call("speak", partial(str, "words " * 100))
                     run.checkpoint()
             session.prune(Retention(keep_last=2))
     except BaseException as error:  # noqa: BLE001 - told to the one who reads

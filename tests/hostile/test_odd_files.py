@@ -1,4 +1,4 @@
-"""Links, pipes, sockets and folders in every place of a store: no command follows, waits for, changes or removes one."""
+"""Links, pipes, sockets and folders in every place of a store: no command follows, awaits, changes or removes one."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _try(made: dict[str, corpus.Place], folder: Path, at: tuple[str, str, Callab
     kind, name, odd = at
     place = copy_of(made, kind, folder)
     corpus.plant(place, name, odd)
-    seed = " ".join([kind, name, odd.__name__])
+    seed = f"{kind} {name} {odd.__name__}"
     try_all(place, [("sessions",), *random.Random(seed).sample(LINES, 2)])
 
 
@@ -91,12 +91,12 @@ def test_every_line_does_what_it_should_where_no_harm_is_meant(
 
 
 @pytest.mark.parametrize("kind", [corpus.SQLITE, corpus.FILES])
-def test_no_command_touches_what_is_not_the_stores(
-    kind: str, made: dict[str, corpus.Place], tmp_path: Path
-) -> None:
+def test_no_command_touches_what_is_not_the_stores(kind: str, made: dict[str, corpus.Place], tmp_path: Path) -> None:
     place = copy_of(made, kind, tmp_path)
     corpus.lay_traps(place)
-    traps = [path for path in place.here.rglob("*") if path.name in ("results.csv", "0123456789abcdef.txt", "notes.bak")]
+    traps = [
+        path for path in place.here.rglob("*") if path.name in ("results.csv", "0123456789abcdef.txt", "notes.bak")
+    ]
     before = {path: path.read_bytes() for path in traps}
     for line in [*LINES, ("prune", "--keep-last", "1"), ("verify", "--repair")]:
         commands.run(line, place.here, place.url)

@@ -285,7 +285,7 @@ class Shelf:
         return self.finish(held, self.begin(held, id_))
 
     def leave(self, held: Lease, status: str | None = None, reason: str | None = None) -> None:
-        self.write(runs.lease_ask(held), runs.leave(held, status=status, reason=reason))
+        self.write(runs.leave_ask(held), runs.leave(held, status=status, reason=reason))
 
     def renew(self, held: Lease) -> None:
         self.write(runs.lease_ask(held), runs.renew(held))

@@ -85,8 +85,9 @@ def test_a_run_goes_on_in_another_store_and_makes_no_finished_call_again(
     here, there = stores((here_kind, there_kind), tmp_path)
     run_for_long(here)
     here.export(file)
-    there.import_(file)
-    assert not there.crashed()
+    report = there.import_(file)
+    assert report.in_doubt == {"ticket-42": 1}
+    assert [info.id for info in there.crashed()] == ["ticket-42"]
     session = there.session("ticket-42")
     (doubtful,) = [call for call in session.calls(pending=True) if call.status == "in_doubt"]
     assert (doubtful.name, doubtful.args) == ("transfer", {"amount": 9})

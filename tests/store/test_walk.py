@@ -15,8 +15,8 @@ import backstay
 from backstay.backends.sqlite.connections import Connection
 from backstay.face import Session
 
-COMMIT_FILES, COMMIT_STEPS = 15, 23
-LOAD_FILES, LOAD_STEPS = 15, 19
+COMMIT_FILES, COMMIT_STEPS = 16, 24
+LOAD_FILES, LOAD_STEPS = 15, 17
 
 HOUSE = str(Path(backstay.__file__).parent)
 

@@ -80,7 +80,7 @@ def about(store: backstay.Store, name: str = "ticket-42") -> Any:
 def names_of(store: backstay.Store, name: str = "ticket-42") -> list[Any]:
     """Its branches and tags, as they arrive somewhere else."""
     view = store.backend.read(Ask(name, names=EVERY))
-    rest = {"claim": None, "entered": False, "crashes": 0, "spot": b"", "nonce": b"", "purpose": None}
+    rest = {"claim": None, "entered": False, "crashes": 0, "spot": b"", "nonce": b"", "purpose": None, "doubts": 0}
     lanes = [
         msgspec.structs.replace(lane, unfinished=lane.unfinished or lane.entered, **rest)
         for lane in view.lanes.values()

@@ -22,7 +22,6 @@ class Numbered(Job):
     """A job that counts how often it was done."""
 
     def __init__(self, number: int) -> None:
-        super().__init__()
         self.number = number
 
 

@@ -331,6 +331,7 @@ async def recover(
     options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
     tally, threads = Tally(), store.threads
     watch = CrashWatch(store.sync, agent, wait_s)
+    tally.in_doubt |= await threads.run(watch.undecided)
     while (found := await threads.run(watch.look)) is not None:
         for session_id, row in found:
             run = await _entered(threads, partial(take_up, store.sync, session_id, row, tally, options))

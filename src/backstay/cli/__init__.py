@@ -22,17 +22,17 @@ from backstay.cli.exit_codes import DONE, FAILED, INTERRUPTED, PIPE_CLOSED, code
 # By what people come for: name, and what `backstay --help` says about it without loading it.
 GROUPS = {
     "Start": {
-        "demo": "Watch an agent being killed and carry on; really run.",
+        "demo": "Watch an agent get killed and carry on; a real run.",
         "init": "Make a store.",
-        "status": "What is in the store, and what needs somebody.",
-        "doctor": "Is this machine fit for a store, and what is not covered?",
+        "status": "The store at a glance, and the runs that need a decision.",
+        "doctor": "Check this machine and the store; say what is not covered.",
     },
     "Look": {
         "sessions": "List the sessions, the one touched last first.",
         "log": "The history of a session, as a list or a graph.",
         "show": "One checkpoint: its fields, messages, state, calls.",
-        "diff": "What differs between two checkpoints.",
-        "search": "Which checkpoint first said something.",
+        "diff": "Compare two checkpoints.",
+        "search": "Find the checkpoint that first said something.",
         "branches": "The branches and tags of a session.",
     },
     "Go back, try something else": {
@@ -43,15 +43,15 @@ GROUPS = {
         "delete": "Delete a session, a branch or one checkpoint.",
     },
     "After a crash": {
-        "recover": "What crashed, which calls are in doubt; decide them.",
+        "recover": "List crashed runs and calls in doubt; decide them.",
         "cancel": "Stop the run of a session, wherever it runs.",
     },
     "Upkeep": {
-        "stats": "How much is kept, in how little space.",
+        "stats": "Count sessions, checkpoints and bytes.",
         "verify": "Read everything again; say what is damaged and what to do.",
         "prune": "Forget old checkpoints and give the space back.",
         "export": "Write sessions into one file, or as another system's files.",
-        "import": "Take in the sessions of such a file, or of another system.",
+        "import": "Import the sessions of such a file, or of another system.",
         "completion": "Have your shell complete commands, sessions and refs.",
     },
 }
@@ -156,7 +156,7 @@ def commands(ctx: click.Context, url: str | None) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run one command line and give its exit code. Whatever happens, nobody is shown a traceback unasked."""
+    """Run one command line and give its exit code. A traceback is shown only where it was asked for."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a letter still shows the rest
@@ -168,7 +168,7 @@ def main(args: Sequence[str] | None = None) -> int:
         register()
         return shell_complete(commands, {}, "backstay", COMPLETES, os.environ[COMPLETES])
     code = _outcome(lambda: _invoke(sys.argv[1:] if args is None else args))
-    # Now and not at the end of the interpreter, which would complain of a closed pipe where nobody can stop it.
+    # Now and not at the end of the interpreter, which would complain of a closed pipe where no code of ours runs.
     unwritten = _outcome(_flush)
     if unwritten:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -35,14 +35,14 @@ SYSTEM = "You are the support agent of a lamp shop. Be kind, be brief, follow th
 
 
 class World:
-    """What is outside: lines that stay, whoever is killed."""
+    """The world outside: lines that stay when a process is killed."""
 
     def __init__(self, path: Path, *, stand_still_in: str | None = None) -> None:
         self.path = path
         self._stand_still_in = stand_still_in
 
     def deeds(self, what: str = "") -> list[str]:
-        """What was really done."""
+        """The deeds that were really done."""
         lines = self.path.read_text().splitlines() if self.path.exists() else []
         return [line for line in lines if line.startswith(what)]
 
@@ -56,7 +56,7 @@ class World:
         if self._stand_still_in is not None and what.startswith(self._stand_still_in):
             sys.stdout.write("inside\n")
             sys.stdout.flush()
-            sys.stdin.read()  # until somebody comes and kills this process
+            sys.stdin.read()  # until this process is killed
 
 
 def work(run: Run, world: World) -> None:
@@ -99,7 +99,7 @@ def look_up(world: World, order: int) -> str:
 
 
 def refund(world: World, order: int) -> str:
-    """A tool that nobody wants to run twice."""
+    """A tool that must not run twice."""
     world.do(f"refund order {order}: 49.90 EUR")
     return "refund of 49.90 EUR issued"
 
@@ -114,7 +114,7 @@ TOOLS: dict[str, Callable[..., str]] = {"look_up": look_up, "refund": refund, "v
 
 
 def main(store_file: str, world_file: str, stand_still_in: str | None = None) -> int:
-    """Start the ticket, or go on with it: the same line. 3 if a call is in doubt, which somebody must decide first."""
+    """Start the ticket, or go on with it: the same line. 3 if a call is in doubt and must be decided first."""
     world = World(Path(world_file), stand_still_in=stand_still_in)
     try:
         with backstay.open(Path(store_file)) as store, store.run(SESSION, agent=AGENT, input=QUESTION) as run:

@@ -11,7 +11,7 @@ _PATIENCE_S = 1.0
 
 
 class Bar:
-    """Given as `progress=` to what takes long; draws nothing when nobody watches."""
+    """Given as `progress=` to what takes long; draws nothing where there is no terminal."""
 
     def __init__(self, what: str) -> None:
         self._what = what

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     examples=["backstay cancel ticket-42", "backstay cancel ticket-42 --reason 'asked twice'"],
 )
 @session_argument()
-@click.option("--branch", metavar="NAME", default="main", help="Which branch; main without it.")
-@click.option("--reason", metavar="TEXT", default="cancelled at the command line", help="Why, for its status.")
+@click.option("--branch", metavar="NAME", default="main", help="The branch; main by default.")
+@click.option("--reason", metavar="TEXT", default="cancelled at the command line", help="The reason, for its status.")
 @json_option
 @in_store
 def command(store: Store, session: str, *, branch: str, reason: str, as_json: bool) -> None:

@@ -1,6 +1,6 @@
 """Listings: rows under headings, in columns that fit the screen.
 
-Widths are settled by the first rows, so that a list of any length starts at once. What does not fit is taken from the
+Widths are settled by the first rows, so that a list of any length starts at once. Missing room is taken from the
 columns that may be cut, the widest first; a later row that is wider is cut to its place.
 """
 
@@ -18,12 +18,16 @@ _MEASURED_ROWS = 60
 
 
 class Column(NamedTuple):
-    """A heading and how its column behaves. `least`: how narrow it may be made; 0 is never cut."""
+    """A heading and how its column behaves. `least`: how narrow it may be made; 0 is never cut.
+
+    `brief` is the heading where the whole one does not fit.
+    """
 
     title: str
     right: bool = False
     least: int = 0
     is_name: bool = False
+    brief: str = ""
 
 
 def listing(screen: Screen, columns: Sequence[Column], rows: Iterable[Sequence[Piece]]) -> int:
@@ -33,6 +37,9 @@ def listing(screen: Screen, columns: Sequence[Column], rows: Iterable[Sequence[P
     if not first:
         return 0
     used = [n for n in range(len(columns)) if any(_text(row[n]) for row in first)]
+    widths = _fit(screen, [columns[n] for n in used], [[_text(row[n]) for n in used] for row in first], cuts=False)
+    if sum(widths) + len(_GAP) * (len(widths) - 1) > screen.width:
+        columns = [column._replace(title=column.brief or column.title) for column in columns]
     while True:
         widths = _fit(screen, [columns[n] for n in used], [[_text(row[n]) for n in used] for row in first])
         firm = [n for n in used if not columns[n].least]
@@ -66,10 +73,10 @@ def _line(screen: Screen, columns: Sequence[Column], widths: Sequence[int], cell
     screen.line(*pieces)
 
 
-def _fit(screen: Screen, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
+def _fit(screen: Screen, columns: Sequence[Column], rows: Sequence[Sequence[str]], *, cuts: bool = True) -> list[int]:
     widths = [max([width(column.title), *[width(row[n]) for row in rows]]) for n, column in enumerate(columns)]
     over = sum(widths) + len(_GAP) * (len(widths) - 1) - screen.width
-    while over > 0:
+    while over > 0 and cuts:
         able = [n for n, column in enumerate(columns) if column.least and widths[n] > column.least]
         if not able:
             break

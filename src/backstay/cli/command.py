@@ -1,6 +1,6 @@
-"""What the commands' own lines have in common: examples at the end of the help, `--json`, and what a typo is told.
+"""The common parts of all commands: examples at the end of the help, `--json`, and the answer to a typo.
 
-What begins with a dash is an option. A name that does is written behind `--`, as everywhere: an option that was
+A word that begins with a dash is an option. A name that does is written behind `--`, as everywhere: an option that was
 misspelt is then never taken for a session or a ref.
 """
 
@@ -14,7 +14,7 @@ import click
 Decorated = Callable[..., Any]
 
 json_option: Callable[[Decorated], Decorated] = click.option(
-    "--json", "as_json", is_flag=True, help="As JSON, in a shape that stays."
+    "--json", "as_json", is_flag=True, help="Print JSON, in a stable shape."
 )
 
 

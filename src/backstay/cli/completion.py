@@ -1,4 +1,4 @@
-"""`backstay completion`: what a shell needs to complete commands, options, sessions and refs.
+"""`backstay completion`: the script with which a shell completes commands, options, sessions and refs.
 
 A session may be called `$(touch x)`, and what a shell puts on the line is run when Enter is pressed. zsh and fish quote
 what they insert; bash inserts it as it is, so here it is quoted first. Nothing is split, globbed or echoed unquoted.
@@ -76,7 +76,7 @@ def register() -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @json_option
 def command(shell: str, *, as_json: bool) -> None:
-    """Print what SHELL needs to complete commands, options, sessions and refs.
+    """Print the script with which SHELL completes commands, options, sessions and refs.
 
     \b
     bash  echo 'eval "$(backstay completion bash)"' >> ~/.bashrc

@@ -11,7 +11,7 @@ import click
 from backstay.cli.exit_codes import FAILED
 
 yes_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
-    "-y", "--yes", is_flag=True, help="Do it without asking."
+    "-y", "--yes", is_flag=True, help="Do not ask."
 )
 
 dry_run_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(

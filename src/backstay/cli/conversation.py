@@ -72,7 +72,7 @@ def _role(message: Mapping[str, Any]) -> str:
 
 
 def _body(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What a message says, piece by piece, each with its style."""
+    """The text of a message, piece by piece, each with its style."""
     content = message.get("content", message.get("text", message.get("output")))
     if isinstance(content, str):
         if content:

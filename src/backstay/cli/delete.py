@@ -1,4 +1,4 @@
-"""`backstay delete`: a session, a branch or one checkpoint. What goes is shown first; it cannot be taken back."""
+"""`backstay delete`: a session, a branch or one checkpoint. A preview comes first; it cannot be taken back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Deletion(NamedTuple):
-    """What is to be deleted: its kind and name, what goes with it, and how it is done."""
+    """Something to be deleted: its kind and name, what goes with it, and how it is done."""
 
     what: str
     name: str

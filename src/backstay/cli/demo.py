@@ -42,7 +42,7 @@ _PATIENCE_S = 60
 def command(keep: Path | None, *, as_json: bool) -> None:
     """Run a story: an agent is killed inside a tool, carries on, and its history is forked, compared and verified.
 
-    Everything happens in a temporary folder that is removed at the end. Takes a few seconds.
+    The demo takes a few seconds, in a temporary folder that is removed at the end.
     """
     from backstay.cli.screen import Screen
     from backstay.cli.text import safe
@@ -107,7 +107,7 @@ class Story:
             self.say((row if len(row) <= WIDTH else row[: WIDTH - 1] + "…").rstrip())
 
     def diff(self, diff: backstay.Diff) -> None:
-        """What differs, as `print(diff)` shows it."""
+        """The difference, as `print(diff)` shows it."""
         for line in str(diff).splitlines():
             mark = line.lstrip()[:1]
             style = {"+": "green", "-": "red", "~": "yellow"}.get(mark, "")
@@ -158,8 +158,8 @@ def die(story: Story, file: Path, world: agent.World) -> None:
 
 
 def look(story: Story, store: backstay.Store, world: agent.World) -> backstay.Call:
-    """What the store knows of it."""
-    story.chapter("What is known afterwards.")
+    """The same, as the store knows it."""
+    story.chapter("Look at what is known afterwards.")
     story.code("store.crashed()")
     crashed = store.crashed()
     story.ok(
@@ -186,8 +186,8 @@ def look(story: Story, store: backstay.Store, world: agent.World) -> backstay.Ca
 
 
 def decide(story: Story, store: backstay.Store, call: backstay.Call, world: agent.World) -> None:
-    """Somebody looks whether the refund was paid, and says so."""
-    story.chapter("Somebody looks at the bank account, and decides.")
+    """The refund is looked up outside, and decided."""
+    story.chapter("You look at the bank account, and decide.")
     story.code('session.resolve(call.id, result="refund of 49.90 EUR issued")')
     session = store.session(agent.SESSION)
     paid = len(world.deeds("refund")) == 1

@@ -35,7 +35,7 @@ _RESERVED_AT, _CHECKSUM_BYTES = 20, 8  # of the header of a SQLite file: what is
 _OTHERS = 0o077
 
 NOT_COVERED = (
-    ("secrets", "nothing is encrypted: whoever can read the file can read the states"),
+    ("secrets", "nothing is encrypted: a reader of the file can read the states"),
     ("forgery", "digests find damage, not an enemy who can write the file"),
     ("lying disks", "a disk that says `written` before it has, and then loses power, can lose the newest"),
     ("copies by hand", "copy a store that is in use with `backstay export`, not with cp; never delete its -wal"),
@@ -44,7 +44,7 @@ NOT_COVERED = (
 
 
 class Finding(NamedTuple):
-    """What was looked at, how it is, and why."""
+    """A check, how it came out, and why."""
 
     check: str
     verdict: str

@@ -31,6 +31,6 @@ def code_of(error: BackstayError) -> int:
 
 
 def words_of(error: BackstayError) -> str:
-    """What an error says at the command line: its message, and its hint in commands and flags."""
+    """The words for an error at the command line: its message, and its hint in commands and flags."""
     hint = in_shell(error.hint)
     return f"{error.message} ({hint})" if hint else error.message

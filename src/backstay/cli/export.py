@@ -20,11 +20,11 @@ _ASKED = len(("SYSTEM", "SESSION", "DIR"))
     examples=["backstay export all.backstay", "backstay export one.backstay --session ticket-42"],
 )
 @click.argument("what", nargs=-1, required=True, metavar="FILE | SYSTEM SESSION DIR")
-@click.option("--session", metavar="SESSION", help="Only this one, into FILE; otherwise all.")
+@click.option("--session", metavar="SESSION", help="Only this session, into FILE; all by default.")
 @click.option(
     "--branch", metavar="NAME", default="main", show_default=True, help="The branch for a SYSTEM that has none."
 )
-@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing FILE, or files in DIR.")
 @json_option
 @store_option
 def command(
@@ -32,8 +32,8 @@ def command(
 ) -> None:
     """Write sessions with their whole history into FILE; or one SESSION into DIR, as files of another SYSTEM.
 
-    SYSTEM is ccswarm, ares, continuum or smooth (for which DIR may be a new SQLite store, FILE.db). DIR is made if need
-    be.
+    SYSTEM is ccswarm, ares, continuum or smooth (for which DIR may be a new SQLite store, FILE.db). DIR is made if
+    it is missing.
     """
     from backstay.cli.screen import Screen
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @json_option
 @in_store
 def command(store: Store, session: str, ref: str, name: str, *, as_json: bool) -> None:
-    """Make a branch NAME of SESSION at REF. A run goes on there with session.run(branch=NAME)."""
+    """Make a branch NAME of SESSION at REF. In Python, `session.run(branch=NAME)` goes on there."""
     found = session_of(store, session)
     branch = found.fork(ref, name)
     tell_one(found.id, name, branch.head, as_json=as_json)

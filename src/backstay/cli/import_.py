@@ -39,10 +39,10 @@ class _Wish(NamedTuple):
 @click.option(
     "--on-exists",
     type=click.Choice(["refuse", "skip", "rename"]),
-    help="What to do with a session that is there already; a file is then refused, a folder skips it.",
+    help="For a session that is here already; by default an export is refused, and a folder skips it.",
 )
-@click.option("--strict", is_flag=True, help="Take nothing from another system unless all of it is intact.")
-@click.option("--dry-run", is_flag=True, help="Read and check all of it, say what would come, and import nothing.")
+@click.option("--strict", is_flag=True, help="Import nothing from another system unless all of it is intact.")
+@click.option("--dry-run", is_flag=True, help="Read and check all of it, and import nothing.")
 @json_option
 @store_option
 def command(
@@ -55,11 +55,11 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Import the sessions of PATH: an export of Backstay, or what ccswarm, ares, continuum or smooth wrote.
+    """Import the sessions of PATH: an export of Backstay, or files of ccswarm, ares, continuum or smooth.
 
-    The files say which SYSTEM it is; with SYSTEM alone, the folder where that keeps its sessions is imported. All of it
-    is verified first. Of another system, what is damaged is listed and the rest is imported; a second time adds only
-    what is new there. If something was not taken, the exit code is 1.
+    The files show which SYSTEM it is; SYSTEM alone imports from the folder where that keeps its sessions. Everything is
+    verified first. Damaged files of another system are listed and the rest is imported; a second import adds only what
+    is new there. The exit code is 1 if something was not taken.
     """
     from backstay.cli.screen import Screen
 
@@ -128,7 +128,7 @@ def _import(store: Store, system: str | None, place: Path, wish: _Wish) -> dict[
         if system is None and not _is_foreign(place):
             how = wish.on_exists or "refuse"
             ours = store.import_(place, rename=wish.rename, on_exists=how, dry_run=wish.dry_run, progress=bar)
-            return _of_ours(store, ours)
+            return _of_ours(ours)
         theirs = backstay.formats.import_(
             store,
             place,
@@ -142,8 +142,7 @@ def _import(store: Store, system: str | None, place: Path, wish: _Wish) -> dict[
         return _of_theirs(theirs)
 
 
-def _of_ours(store: Store, report: ImportReport) -> dict[str, Any]:
-    came = set(report.sessions)
+def _of_ours(report: ImportReport) -> dict[str, Any]:
     return {
         "dry_run": report.dry_run,
         "system": None,
@@ -152,7 +151,7 @@ def _of_ours(store: Store, report: ImportReport) -> dict[str, Any]:
         "extended": {},
         "renamed": dict(report.renamed),
         "skipped": list(report.skipped),
-        "in_doubt": [] if report.dry_run else [info.id for info in store.crashed() if info.id in came],
+        "in_doubt": list(report.in_doubt),
         "not_taken": [],
         "notes": [],
     }

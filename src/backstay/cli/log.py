@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from datetime import datetime
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +12,7 @@ import click
 from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import limit_option, ref_argument, session_argument, session_of
 from backstay.cli.store_option import in_store
+from backstay.cli.when import since_option
 
 if TYPE_CHECKING:
     from backstay.cli.graph import Drawn
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from backstay.model import Checkpoint
     from backstay.port import CallRow
 
+_FOLLOWED = 10
+_INDENT = " " * 10
 _WORTH_TELLING = {"completed": "green", "failed": "red", "halted": "yellow", "cancelled": "yellow"}
 
 
@@ -32,16 +36,21 @@ _WORTH_TELLING = {"completed": "green", "failed": "red", "halted": "yellow", "ca
         "backstay log ticket-42 --graph --all",
         "backstay log ticket-42 --oneline",
         "backstay log ticket-42 main~4 -n 1 --calls",
+        "backstay log ticket-42 main~3 -n 2 -p",
+        "backstay log ticket-42 --since 110m --oneline",
         "backstay log ticket-43",
     ],
 )
 @session_argument()
 @ref_argument(default="")
-@click.option("--graph", is_flag=True, help="Draw the branches, where they left, and what a restore brought back.")
-@click.option("--all", "everything", is_flag=True, help="All branches and tags, not only what led to REF.")
+@click.option("--graph", is_flag=True, help="Draw branches, forks and restores.")
+@click.option("--all", "everything", is_flag=True, help="All branches and tags, not only the line to REF.")
 @click.option("--oneline", is_flag=True, help="One line each.")
 @limit_option
-@click.option("--calls", is_flag=True, help="The calls that led to each, with arguments and results.")
+@since_option("Only checkpoints since then: 30m, 2h, 3d, 2025-06-02 or 2025-06-02T10:00 (UTC).")
+@click.option("--calls", is_flag=True, help="Show the calls of each step, with arguments and results.")
+@click.option("-p", "--patch", is_flag=True, help="Show what each changed: messages and values.")
+@click.option("-f", "--follow", "following", is_flag=True, help="Wait for new ones, oldest first; Ctrl-C ends it.")
 @json_option
 @in_store
 def command(
@@ -53,13 +62,16 @@ def command(
     everything: bool,
     oneline: bool,
     limit: int | None,
+    since: datetime | None,
     calls: bool,
+    patch: bool,
+    following: bool,
     as_json: bool,
 ) -> None:
-    """Show the history of SESSION that led to REF (main), newest first.
+    """Show the checkpoints of SESSION that led to REF (main), newest first.
 
-    Each with its id, step, label, what caused it, what happened, and the tokens and cost of the step. Where a run
-    crashed, or is alive, is marked.
+    A checkpoint is shown with its id, step, label, cause, last message, and the tokens and cost of the step. Crashed
+    and live runs are marked. With --follow the last 10 (or -n) come first, and the newest at the end.
     """
     from backstay.cli.screen import Screen
     from backstay.face.run_status import run_statuses
@@ -68,25 +80,68 @@ def command(
     found = session_of(store, session)
     named = names_by_checkpoint(store.backend, found.id)
     heads = _heads(found, ref, named, everything=everything)
-    drawn = islice(_drawn(found, heads, graph=graph, everything=everything), limit)
+    if following:
+        limit = _FOLLOWED if limit is None else limit
+    drawn = islice(_since(_drawn(found, heads, graph=graph, everything=everything), since, graph=graph), limit)
+    if following:
+        if graph or (ref and ref not in found.branches()):
+            raise click.UsageError("--follow takes the name of a branch, or --all, and draws no graph")
+        teller = _Teller(Screen(), store, found, {}, graph=False, oneline=oneline, calls=calls, patch=patch)
+        _follow(store, found, None if everything else ref or "main", teller, list(drawn), as_json=as_json)
+        return
     with Screen(paged=not as_json) as screen:
-        teller = _Teller(screen, store, found, named, graph=graph, oneline=oneline, calls=calls)
+        teller = _Teller(screen, store, found, named, graph=graph, oneline=oneline, calls=calls, patch=patch)
         if as_json:
             for each in drawn:
                 teller.as_json(each.point)
             return
         at_heads = {head.id for head in heads}
         runs = [run for run in run_statuses(store.backend, found) if run.head is None or run.head.id in at_heads]
+        if not _tell(teller, drawn, runs) and since is not None:
+            screen.line("No checkpoint was made since then.")
+
+
+def _tell(teller: _Teller, drawn: Iterator[Drawn], runs: list[RunStatus]) -> int:
+    """Print checkpoints, and where a run stands above its head. How many checkpoints there were."""
+    count = 0
+    for run in runs:
+        if run.head is None:
+            teller.run(run, None)
+    for each in drawn:
+        count += 1
+        teller.rows(each.before)
         for run in runs:
-            if run.head is None:
-                teller.run(run, None)
-        for each in drawn:
-            teller.rows(each.before)
-            for run in runs:
-                if run.head is not None and run.head.id == each.point.id:
-                    teller.run(run, each)
+            if run.head is not None and run.head.id == each.point.id:
+                teller.run(run, each)
+        teller.checkpoint(each)
+        teller.rows(each.after)
+    return count
+
+
+def _since(drawn: Iterator[Drawn], since: datetime | None, *, graph: bool) -> Iterator[Drawn]:
+    """Those made since then. A graph ends at the first that is older: one with gaps would not hang together."""
+    if since is None:
+        return drawn
+    if graph:
+        return takewhile(lambda each: each.point.created_at >= since, drawn)
+    return (each for each in drawn if each.point.created_at >= since)
+
+
+def _follow(
+    store: Store, session: Session, branch: str | None, teller: _Teller, drawn: list[Drawn], *, as_json: bool
+) -> None:
+    """The last ones, the oldest first; then each as it is made."""
+    from backstay.cli.follow import follow
+    from backstay.cli.graph import Drawn
+
+    last = max([head.sequence for name, head in session.branches().items() if branch in (None, name)], default=0)
+    made = (Drawn(point, [], "", "", [], begins=True) for point in follow(store, session, branch, last))
+    for each in chain(reversed(drawn), made):
+        if as_json:
+            teller.as_json(each.point)
+        else:
             teller.checkpoint(each)
-            teller.rows(each.after)
+        teller.flush()
 
 
 def _heads(
@@ -121,6 +176,7 @@ class _Teller:
         graph: bool,
         oneline: bool,
         calls: bool,
+        patch: bool,
     ) -> None:
         self._screen = screen
         self._store = store
@@ -129,6 +185,11 @@ class _Teller:
         self._graph = graph
         self._oneline = oneline
         self._calls = calls
+        self._patch = patch
+
+    def flush(self) -> None:
+        """Everything written so far is to be seen now."""
+        self._screen.flush()
 
     def as_json(self, point: Checkpoint) -> None:
         """A checkpoint as one line of JSON."""
@@ -138,7 +199,13 @@ class _Teller:
             {"id": each.id, "name": each.name, "kind": each.kind, "status": each.status} for each in self._made(point)
         ]
         refs = [name for name, _ in self._names.get(point.id, ())]
-        self._screen.line(shapes.dump({**shapes.checkpoint(point), "refs": refs, "calls": made}))
+        changed = None
+        if self._patch:
+            from backstay.cli.patch import diff_of
+
+            changed = shapes.diff(diff_of(self._session, point))
+        shape = {**shapes.checkpoint(point), "refs": refs, "calls": made, "diff": changed}
+        self._screen.line(shapes.dump(shape))
 
     def run(self, run: RunStatus, drawn: Drawn | None) -> None:
         """Where a run stands that has not ended: above the checkpoint it last recorded."""
@@ -180,6 +247,11 @@ class _Teller:
             self._lines(lanes, len(mark), drawn)
         if self._calls:
             self._call_lines(drawn)
+        if self._patch:
+            from backstay.cli.patch import diff_of, tell_patch
+
+            beside = f"{drawn.beside} ".ljust(len(drawn.mark) + 1) if self._graph else ""
+            tell_patch(self._screen, diff_of(self._session, point), beside + _INDENT)
         if not self._oneline and not self._graph:
             self._screen.line()
 
@@ -217,14 +289,14 @@ class _Teller:
         if gap > 1:
             begin += [" " * gap, (end, "dim")]
         self._screen.line(*lanes, *_within(begin, self._screen.width - used))
-        indent = " " * 10
+        indent = _INDENT
         room = self._screen.width - len(beside) - len(indent)
         if gap <= 1:
             self._screen.line((beside, "blue"), indent, (end, "dim"))
         tools = [each for each in self._made(point) if each.kind == "tool"]
         if tools and not self._calls:
             self._screen.line((beside, "blue"), indent, *_deeds(tools, room))
-        if point.summary:
+        if point.summary and not self._patch:
             self._screen.line((beside, "blue"), indent, cut(safe(point.summary), room))
         if point.reason:
             self._screen.line((beside, "blue"), indent, (cut(safe(point.reason), room), "yellow"))
@@ -233,7 +305,7 @@ class _Teller:
         from backstay.cli.conversation import call_line
 
         beside = f"{drawn.beside} ".ljust(len(drawn.mark) + 1) if self._graph else ""
-        indent = " " * 10
+        indent = _INDENT
         for call in self._session.calls(drawn.point):
             pieces = call_line(call, self._screen.width - len(beside) - len(indent))
             self._screen.line((beside, "blue"), indent, *pieces)
@@ -271,7 +343,7 @@ def _deeds(tools: list[CallRow], room: int) -> list[Piece]:
 
 
 def _titles(point: Checkpoint) -> list[tuple[str, str]]:
-    """What sets a checkpoint apart: its label, what caused it, how it ended."""
+    """The marks that set a checkpoint apart: its label, its cause, how it ended."""
     from backstay.cli.text import cut, safe, short
 
     titles: list[tuple[str, str]] = []

@@ -1,6 +1,6 @@
 """From what is typed to what is meant: sessions by a unique start of their id, calls too; and what a shell can offer.
 
-An exact id always wins over ids that only begin like it. What could be several things is an error that lists them.
+An exact id always wins over ids that only begin like it. A start that fits several is an error that lists them.
 """
 
 from __future__ import annotations
@@ -61,9 +61,12 @@ def chosen(given: str, found: Sequence[str], *, among: Sequence[str], noun: str)
     raise backstay.NotFoundError(message, hint=hint + where)
 
 
-def session_argument(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """SESSION, by its id or a unique start of it."""
-    metavar = "SESSION" if required else "[SESSION]"
+def session_argument(
+    *, required: bool = True, also: str | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """SESSION, by its id or a unique start of it; `also`: what else a command takes in its place."""
+    metavar = "|".join(filter(None, ["SESSION", also]))
+    metavar = metavar if required else f"[{metavar}]"
     return click.argument("session", metavar=metavar, required=required, shell_complete=_offer_sessions)
 
 
@@ -84,7 +87,7 @@ def branch_option(help_: str) -> Callable[[Callable[..., Any]], Callable[..., An
 
 def limit_option(run: Callable[..., Any]) -> Callable[..., Any]:
     """`-n N`."""
-    return click.option("-n", "limit", metavar="N", type=int, callback=_at_least_one, help="At most so many.")(run)
+    return click.option("-n", "limit", metavar="N", type=int, callback=_at_least_one, help="At most N of them.")(run)
 
 
 def _at_least_one(_ctx: click.Context, _param: click.Parameter, value: int | None) -> int | None:
@@ -123,7 +126,7 @@ def _items(found: Iterable[tuple[str, str]]) -> list[CompletionItem]:
 
 @contextlib.contextmanager
 def _quiet_store(ctx: click.Context) -> Any:
-    """The store that the line so far names, or None: nobody wants an error in the middle of typing."""
+    """The store that the line so far names, or None: an error in the middle of typing helps no reader."""
     from backstay.cli.store_option import open_store
 
     try:

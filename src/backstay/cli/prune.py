@@ -1,4 +1,4 @@
-"""`backstay prune`: forget what a retention allows, and give the space back. What goes is shown first."""
+"""`backstay prune`: forget what a retention allows, and give the space back; a preview comes first."""
 
 from __future__ import annotations
 
@@ -28,11 +28,9 @@ _LISTED = 20
     examples=["backstay prune --keep-last 2 --dry-run", "backstay prune ticket-42 --keep-last 1 --keep-days 0 -y"],
 )
 @session_argument(required=False)
-@click.option("--keep-last", metavar="N", type=int, help="So many checkpoints of each branch stay.")
+@click.option("--keep-last", metavar="N", type=int, help="The last N checkpoints of each branch stay.")
 @click.option("--keep-days", metavar="DAYS", type=float, help="Checkpoints younger than this stay.")
-@click.option(
-    "--finished", metavar="DAYS", type=float, help="Finished sessions untouched for so many days go as a whole."
-)
+@click.option("--finished", metavar="DAYS", type=float, help="Finished sessions untouched for DAYS go as a whole.")
 @dry_run_option
 @yes_option
 @json_option
@@ -79,7 +77,7 @@ def command(
 
 
 def _tell(screen: Screen, report: PruneReport) -> None:
-    """What goes, a line for each session; then all of it together."""
+    """A line for each session; then all of it together."""
     from backstay.cli.columns import Column, listing
     from backstay.cli.text import safe
     from backstay.model import counted

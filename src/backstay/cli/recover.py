@@ -1,4 +1,4 @@
-"""`backstay recover`: what crashed, where it stood, which calls are in doubt; and deciding them, from any process."""
+"""`backstay recover`: crashed runs and calls in doubt; and deciding them, from any process."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ if TYPE_CHECKING:
     ],
 )
 @session_argument(required=False)
-@click.option(
-    "--call", "call", metavar="ID", help="Which call, by its id or a start of it, where several are in doubt."
-)
-@click.option("--branch", metavar="NAME", help="Which branch, where several crashed.")
-@click.option("--list", "as_list", is_flag=True, help="Only say what crashed; so it is without any other option.")
+@click.option("--call", "call", metavar="ID", help="The call, by its id or a start of it, where several are in doubt.")
+@click.option("--branch", metavar="NAME", help="The branch, where several crashed.")
+@click.option("--list", "as_list", is_flag=True, help="List crashed runs; the default.")
 @click.option("--retry", is_flag=True, help="It did not happen: the next run makes the call again.")
 @click.option("--skip", is_flag=True, help="Go on without it: the next run is given None.")
-@click.option("--result", metavar="JSON", help="It happened, and this came of it.")
+@click.option("--result", metavar="JSON", help="It happened, with this result.")
 @click.option("--mark-failed", is_flag=True, help="It failed: the next run is given the error.")
-@click.option("--abandon", is_flag=True, help="Give up all that is pending on the branch; it stays in the history.")
+@click.option("--abandon", is_flag=True, help="Give up all pending calls of the branch; they stay in the history.")
 @click.option(
-    "--reason", metavar="TEXT", default="decided at the command line", help="Why, for --mark-failed and --abandon."
+    "--reason",
+    metavar="TEXT",
+    default="decided at the command line",
+    help="The reason, for --mark-failed and --abandon.",
 )
 @json_option
 @in_store
@@ -59,10 +60,10 @@ def command(
     reason: str,
     **decisions: Any,
 ) -> None:
-    """Say which runs crashed, where each stood, and which calls are in doubt; or decide one.
+    """List crashed runs, the last checkpoint of each, and the calls in doubt; or decide one call.
 
-    A call is in doubt when it was started and nobody knows whether it happened: look where it would have left a trace,
-    then say so. The session goes on with the same line of code that started it.
+    A call is in doubt when it was started and has no recorded outcome: look where it would have left a trace, then say
+    so. The line of code that started the session goes on with it.
     """
     from backstay.cli.screen import Screen
 
@@ -97,8 +98,8 @@ def _list(screen: Screen, store: Store, session: str | None, branch: str | None,
         else:
             _tell(screen, found, standing, alone=doubts[found.id] == 1)
     if not crashed and not as_json:
-        # Of a session that was imported nobody has crashed, and yet a call may be in doubt: only its own look tells.
-        screen.line("Nothing crashed." if session is None else "Nothing crashed here, and no call is in doubt.")
+        where = "" if session is None else " here"
+        screen.line(f"Nothing crashed{where}, and no call is in doubt.")
 
 
 def _crashed(store: Store, session: str | None) -> Iterator[tuple[Session, RunStatus]]:

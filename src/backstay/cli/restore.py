@@ -1,4 +1,4 @@
-"""`backstay restore`, and what `undo` shares with it: what would change is shown first, and nothing is lost by it."""
+"""`backstay restore`, and what `undo` shares with it: a preview first, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOOKED_AT = 1000
 def command(store: Store, session: str, ref: str, *, branch: str, yes: bool, as_json: bool) -> None:
     """Bring a branch of SESSION back to the state at REF, as a new checkpoint; nothing is removed.
 
-    What changes, and what leaves the head, is shown first. `backstay undo` takes it back.
+    You are shown what changes and which checkpoints leave the head, and asked. `backstay undo` takes it back.
     """
     from backstay.cli.screen import Screen
     from backstay.cli.text import safe, short
@@ -82,7 +82,7 @@ def refuse_moved(session: Session, branch: str, head: Checkpoint) -> None:
 
 
 def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, target: Checkpoint) -> None:
-    """What the branch holds now and would hold then: the steps that leave the head, and how much differs."""
+    """The branch as it is and as it would be: the steps that leave the head, and how much differs."""
     from backstay.cli.diff import tell_stat
     from backstay.cli.text import age, cut, safe, short
 
@@ -120,10 +120,13 @@ def _leaving(screen: Screen, session: Session, head: Checkpoint, target: Checkpo
         return
     if not leaving:
         return
-    these, stay = (
-        ("this checkpoint", "it stays") if len(leaving) == 1 else (f"these {len(leaving):,} checkpoints", "they stay")
+    one = len(leaving) == 1
+    these = (
+        "This checkpoint leaves the head and stays"
+        if one
+        else f"These {len(leaving):,} checkpoints leave the head and stay"
     )
-    screen.line(f"What {these} did leaves the head; {stay} in the history:")
+    screen.line(f"{these} in the history:")
     for point in leaving[:_LISTED]:
         step = "" if point.step is None else f"step {point.step}  "
         room = screen.width - 4 - len(step) - len(short(point.id))

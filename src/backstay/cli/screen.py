@@ -73,6 +73,10 @@ class Screen:
         for line in text.splitlines():
             self.line(safe(line))
 
+    def flush(self) -> None:
+        """Everything so far is to be seen now."""
+        self._out.flush()
+
     def _styled(self, text: str, style: str) -> str:
         if not style or not text:
             return text

@@ -1,4 +1,4 @@
-"""`backstay search`: which checkpoint first said something, with the words around it."""
+"""`backstay search`: the checkpoint that first said something, with the words around it."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def command(
     limit: int | None,
     as_json: bool,
 ) -> None:
-    """Say where TEXT was first said: session, checkpoint, who, and the words around it.
+    """Find where TEXT was first said: session, checkpoint, role, and the words around it.
 
-    A message is told once, at the first checkpoint that has it. Upper and lower case are the same.
+    A message is listed once, at the first checkpoint that has it. Upper and lower case are the same.
     """
     from backstay.cli.screen import Screen
 
@@ -63,7 +63,7 @@ def command(
             else:
                 _tell(screen, found, len(text), first=count == 1)
         if not count and not as_json:
-            screen.text(f"Nobody said {text!r}.")
+            screen.text(f"Nothing says {text!r}.")
     if not count:
         raise click.exceptions.Exit(1)
 
@@ -97,6 +97,7 @@ def _shape(found: Match) -> dict[str, Any]:
 
 def _tell(screen: Screen, found: Match, length: int, *, first: bool) -> None:
     from backstay.cli.conversation import ROLES
+    from backstay.cli.path import written
     from backstay.cli.text import age, cut, safe, short
     from backstay.store.fields import read_fields, to_datetime
 
@@ -104,7 +105,7 @@ def _tell(screen: Screen, found: Match, length: int, *, first: bool) -> None:
     if not first:
         screen.line()
     step = "" if fields.step is None else f"  step {fields.step}"
-    place = "".join(f"[{each!r}]" if not isinstance(each, str) else f".{each}" for each in found.path).lstrip(".")
+    place = written(found.path)
     end = f"  {age(to_datetime(fields.at_us))}"
     name = cut(safe(found.session), max(16, screen.width // 2 - 10))
     screen.line((name, "bold"), "  ", (short(found.row.id), "yellow"), step, (end, "dim"))

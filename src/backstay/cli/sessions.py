@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,32 +21,66 @@ STYLES = {"completed": "green", "failed": "red", "halted": "yellow", "crashed": 
 STYLES |= {"waiting": "magenta", "cancelled": "yellow"}
 
 
+# Name: what is compared, and whether the largest comes first.
+_ORDERS: dict[str, tuple[Callable[[SessionInfo], Any], bool]] = {
+    "touched": (lambda info: info.updated_at, True),
+    "created": (lambda info: info.created_at, True),
+    "name": (lambda info: info.id, False),
+    "agent": (lambda info: (info.agent or "", info.id), False),
+    "status": (lambda info: ("crashed" if info.crashed else info.status.value, info.id), False),
+    "checkpoints": (lambda info: info.checkpoints, True),
+    "tokens": (lambda info: info.usage.tokens_in + info.usage.tokens_out, True),
+    "cost": (lambda info: info.usage.cost, True),
+}
+
+
 @click.command(
     "sessions",
     cls=Command,
     shape="session*",
-    examples=["backstay sessions", "backstay sessions --crashed", "backstay sessions --agent support -n 1 --json"],
+    examples=[
+        "backstay sessions",
+        "backstay sessions --crashed",
+        "backstay sessions --sort cost",
+        "backstay sessions --agent support -n 1 --json",
+    ],
 )
 @click.option(
     "--status",
     type=click.Choice(["in_progress", "waiting", "completed", "failed", "halted", "cancelled", "crashed"]),
-    help="Only those that stand like this.",
+    help="Only sessions with this status.",
 )
-@click.option("--agent", metavar="NAME", help="Only those of this agent.")
-@click.option("--crashed", is_flag=True, help="Only those whose run ended without a word.")
+@click.option("--agent", metavar="NAME", help="Only sessions of this agent.")
+@click.option("--crashed", is_flag=True, help="Only sessions whose run crashed.")
+@click.option(
+    "--sort",
+    type=click.Choice(list(_ORDERS)),
+    default="touched",
+    show_default=True,
+    help="The order: newest, largest or most expensive first; names from A to Z.",
+)
+@click.option("--reverse", is_flag=True, help="Turn the order round.")
 @limit_option
 @json_option
 @in_store
 def command(
-    store: Store, *, status: str | None, agent: str | None, crashed: bool, limit: int | None, as_json: bool
+    store: Store,
+    *,
+    status: str | None,
+    agent: str | None,
+    crashed: bool,
+    sort: str,
+    reverse: bool,
+    limit: int | None,
+    as_json: bool,
 ) -> None:
     """List the sessions, the one touched last first.
 
-    A session whose run ended without a word (a kill, a crash, power loss) is shown as crashed.
+    A session is crashed when a run on it ended without a word: a kill, a crash, power loss.
     """
     from backstay.cli.screen import Screen
 
-    found = islice(wanted(store, status, agent, crashed=crashed), limit)
+    found = islice(_sorted(wanted(store, status, agent, crashed=crashed), sort, reverse=reverse), limit)
     with Screen(paged=not as_json) as screen:
         if as_json:
             from backstay.cli import shapes
@@ -60,19 +94,26 @@ def command(
             Column("SESSION", least=12, is_name=True),
             Column("AGENT", least=6),
             Column("STATUS"),
-            Column("BRANCHES", right=True),
-            Column("CHECKPOINTS", right=True),
+            Column("BRANCHES", right=True, brief="BR"),
+            Column("CHECKPOINTS", right=True, brief="CHECKP"),
             Column("STEP", right=True),
             Column("TOKENS", right=True),
             Column("COST", right=True),
             Column("AGE", right=True),
         ]
-        narrow = {"BRANCHES": "BR", "CHECKPOINTS": "CHECKP"}
-        wide = 100
-        if screen.width < wide:
-            columns = [column._replace(title=narrow.get(column.title, column.title)) for column in columns]
         if not listing(screen, columns, (row(info) for info in found)):
             screen.line("No sessions.")
+
+
+def _sorted(found: Iterator[SessionInfo], order: str, *, reverse: bool) -> Iterator[SessionInfo]:
+    """In that order; the one they come in needs no waiting for the last of them."""
+    if order == "touched" and not reverse:
+        return found
+    key, descending = _ORDERS[order]
+    infos = list(found)
+    if order != "touched":
+        infos.sort(key=key, reverse=descending)
+    return iter(infos[::-1] if reverse else infos)
 
 
 def wanted(store: Store, status: str | None, agent: str | None, *, crashed: bool) -> Iterator[SessionInfo]:
@@ -95,7 +136,7 @@ def row(info: SessionInfo) -> list[Piece]:
         (safe(info.id), "bold"),
         safe(info.agent or ""),
         (standing, STYLES[standing]),
-        str(info.branches),
+        str(info.branches) if info.branches != 1 else "",  # the column is left out where nothing was forked
         f"{info.checkpoints:,}",
         "" if info.last_step is None else str(info.last_step),
         count(info.usage.tokens_in + info.usage.tokens_out),

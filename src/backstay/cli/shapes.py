@@ -1,8 +1,8 @@
 """The shapes of `--json`: each a dict with the same keys every time, listed and explained in `SHAPES`.
 
 A command that lists prints one object a line (JSON Lines), one that shows prints one object. Everything is ASCII, so
-that no text in it can act on a terminal. What JSON has no form for is an object with one key that begins with `$`.
-docs/cli.md is made from `SHAPES`, and tests hold what the commands print against it.
+that no text in it can act on a terminal. A value that JSON has no form for is an object with one key that
+begins with `$`. docs/cli.md is made from `SHAPES`, and tests hold what the commands print against it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ SHAPES: dict[str, dict[str, str]] = {
         "updated_at": "time",
     },
     "checkpoint": _CHECKPOINT,
-    "logged": {**_CHECKPOINT, "refs": "list of text", "calls": "list of made"},
+    "logged": {**_CHECKPOINT, "refs": "list of text", "calls": "list of made", "diff": "diff or null"},
     "made": {"id": "text", "name": "text", "kind": "text", "status": "text"},
     "shown": {**_CHECKPOINT, "refs": "list of text", "state": "object", "calls": "list of call"},
     "call": _CALL,
@@ -200,7 +200,7 @@ def dump(value: Any) -> str:
 
 
 def usage(value: Usage) -> dict[str, Any]:
-    """What was used."""
+    """A usage."""
     return {
         "tokens_in": value.tokens_in,
         "tokens_out": value.tokens_out,
@@ -283,7 +283,7 @@ def standing(session_id: str, found: RunStatus) -> dict[str, Any]:
 
 
 def diff(found: Diff) -> dict[str, Any]:
-    """What differs, part by part."""
+    """A difference, part by part."""
     return {
         "a": found.a,
         "b": found.b,

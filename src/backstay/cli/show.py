@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import backstay
 from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import ref_argument, session_argument, session_of
 from backstay.cli.store_option import in_store
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from backstay.face import Session, Store
     from backstay.model import Checkpoint
 
+_MIN_ID = 4
 _NAMES_WIDTH = 20  # with less room beside the id, names have a line of their own
 
 
@@ -27,22 +29,31 @@ _NAMES_WIDTH = 20  # with less room beside the id, names have a line of their ow
         "backstay show ticket-42 asked --state",
         "backstay show ticket-42 main~4 --calls",
         "backstay show ticket-42 asked --raw",
+        "backstay show ticket-42 main messages[-1].content",
+        "backstay show ticket-42 main messages --out messages.json",
     ],
 )
-@session_argument()
-@ref_argument(default="main")
+@session_argument(also="CHECKPOINT")
+@ref_argument(default="")
+@click.argument("path", metavar="[PATH]", required=False)
 @click.option("--messages", is_flag=True, help="Only the messages, as a conversation.")
 @click.option("--state", "as_tree", is_flag=True, help="Only the state, as a tree.")
-@click.option("--calls", is_flag=True, help="Only the calls that led to it, with arguments and results.")
+@click.option("--calls", is_flag=True, help="Only the calls of its step, with arguments and results.")
 @click.option("--raw", is_flag=True, help="Only the state, as one line of JSON.")
 @click.option("--full", is_flag=True, help="Fold nothing.")
-@click.option("--salvage", is_flag=True, help="Of a damaged state, show what can be read.")
+@click.option("--salvage", is_flag=True, help="Show what can be read of a damaged state.")
+@click.option(
+    "--out",
+    metavar="FILE",
+    help="Write the state, or what is at PATH, to a new file that only you can read; - is stdout.",
+)
 @json_option
 @in_store
 def command(
     store: Store,
     session: str,
     ref: str,
+    path: str | None,
     *,
     messages: bool,
     as_tree: bool,
@@ -50,14 +61,22 @@ def command(
     raw: bool,
     full: bool,
     salvage: bool,
+    out: str | None,
     as_json: bool,
 ) -> None:
-    """Show the checkpoint at REF (main) of SESSION: its fields, then its messages, or its state where it has none."""
+    """Show the checkpoint at REF (main) of SESSION: its fields, then its messages, or its state where it has none.
+
+    A CHECKPOINT is found by its id alone, whatever its session. PATH is a place in the state, as `backstay search`
+    prints it: only that is shown, whole. Text and bytes go to --out FILE as they are, anything else as JSON.
+    """
     from backstay.cli.screen import Screen
     from backstay.store.overview import names_by_checkpoint
 
-    found = session_of(store, session)
-    point = found.checkpoint(ref)
+    found, point, path = _found(store, session, ref, path)
+    if path is not None or out is not None:
+        state = found.load(point, salvage=salvage)
+        _value(state, path, out, as_json=as_json or raw)
+        return
     refs = [name for name, _ in names_by_checkpoint(store.backend, found.id).get(point.id, ())]
     with Screen(paged=not (as_json or raw)) as screen:
         if raw or as_json:
@@ -72,6 +91,62 @@ def command(
         if messages or as_tree or not chosen:
             state = found.load(point, salvage=salvage)
             _contents(screen, state, messages=messages, as_tree=as_tree, full=full)
+
+
+def _found(store: Store, given: str, ref: str, path: str | None) -> tuple[Session, Checkpoint, str | None]:
+    """The session and the checkpoint that are meant, and the place in its state."""
+    try:
+        session = session_of(store, given)
+    except backstay.NotFoundError as missing:
+        try:
+            point = store.find(given)
+        except (backstay.NotFoundError, backstay.InvalidInputError) as error:
+            raise (missing if isinstance(error, backstay.NotFoundError) or len(given) < _MIN_ID else error) from None
+        if path is not None:
+            message = f"{given!r} is a checkpoint: give a PATH behind it, and no REF"
+            raise click.UsageError(message, ctx=click.get_current_context(silent=True)) from None
+        return store.session(point.session_id), point, ref or None
+    return session, session.checkpoint(ref or "main"), path
+
+
+def _value(state: dict[str, Any], path: str | None, out: str | None, *, as_json: bool) -> None:
+    """One value of a state, whole: on the screen, or in a file."""
+    from backstay.cli.path import value_at
+    from backstay.cli.screen import Screen
+    from backstay.cli.text import lines_of, safe, size
+
+    value = state if path is None else value_at(state, path)
+    if out is not None:
+        from backstay.cli.out_file import write_out
+
+        written = write_out(out, value)
+        if out != "-":
+            Screen().line(f"written: {safe(out)} ({size(written)})")
+        return
+    from backstay.cli import shapes
+    from backstay.cli.conversation import conversation
+    from backstay.cli.tree import brief, tree
+
+    with Screen(paged=not as_json) as screen:
+        if as_json:
+            screen.line(shapes.dump(shapes.plain(value)))
+        elif isinstance(value, str):
+            for line in lines_of(value):
+                screen.line(line)
+        elif _is_talk(value):
+            conversation(screen, value if isinstance(value, list) else [value], full=True)
+        elif isinstance(value, dict) and value:
+            tree(screen, value, full=True)
+        elif isinstance(value, list | tuple) and value:
+            tree(screen, dict(enumerate(value)), full=True)
+        else:
+            screen.line(brief(value))
+
+
+def _is_talk(value: Any) -> bool:
+    """True for a message, and for a list of them."""
+    messages = value if isinstance(value, list) and value else [value]
+    return all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in messages)
 
 
 def _as_json(

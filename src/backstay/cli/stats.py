@@ -1,4 +1,4 @@
-"""`backstay stats`: how much is kept, in how little space, and which sessions are the largest."""
+"""`backstay stats`: sessions, checkpoints and bytes, compared with plain copies; and the largest sessions."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     type=click.IntRange(min=0),
     default=5,
     show_default=True,
-    help="So many of the largest sessions.",
+    help="The number of sessions listed.",
 )
 @json_option
 @in_store
 def command(store: Store, *, top: int, as_json: bool) -> None:
-    """Say how much is kept, what it would take as plain copies, and which sessions are the largest."""
+    """Count sessions, checkpoints and bytes, compare with plain copies, and list the largest sessions."""
     from backstay.cli.screen import Screen
 
     stats = store.stats()

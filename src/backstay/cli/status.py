@@ -1,4 +1,4 @@
-"""`backstay status`: what is in the store, how large it is, and what needs somebody."""
+"""`backstay status`: the store at a glance: its size, crashed runs, calls in doubt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN = 5
 @json_option
 @store_option
 def command(*, url: str | None, as_json: bool) -> None:
-    """Say what is in the store, how large it is, and which sessions crashed or wait for a decision."""
+    """Show the store at a glance: its size, crashed runs, and sessions that wait for a decision."""
     from backstay.cli.screen import Screen
 
     with open_store(url) as store:

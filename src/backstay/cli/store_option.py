@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from backstay.face import Store
 
 store_option = click.option(
-    "--store", "url", metavar="URL", envvar="BACKSTAY_URL", help="The store; otherwise the .backstay/ here or above."
+    "--store", "url", metavar="URL", envvar="BACKSTAY_URL", help="The store; by default the .backstay/ here or above."
 )
 
 

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 @session_argument()
 @ref_argument(default="")
 @click.argument("name", metavar="[NAME]", required=False)
-@click.option("-d", "--delete", metavar="NAME", help="Take this tag away; its checkpoint stays.")
+@click.option("-d", "--delete", metavar="NAME", help="Remove this tag; its checkpoint stays.")
 @json_option
 @in_store
 def command(store: Store, session: str, ref: str, name: str | None, *, delete: str | None, as_json: bool) -> None:
-    """Call the checkpoint at REF of SESSION by NAME; without them, list the tags."""
+    """Tag the checkpoint at REF of SESSION with NAME; without REF and NAME, list the tags."""
     found = session_of(store, session)
     if delete is not None:
         if ref:

@@ -1,6 +1,6 @@
 """How single values look to people: text made harmless, cut and padded by what a terminal shows; ages, sizes, counts.
 
-What comes from a store may hold anything. Nothing but `safe` text reaches a terminal: control characters, escapes and
+Text from a store may hold anything. Nothing but `safe` text reaches a terminal: control characters, escapes and
 marks that turn the direction of writing are spelled out, so that no message can move the cursor or hide another.
 """
 

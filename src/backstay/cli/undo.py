@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @click.command("undo", cls=Command, shape="restored", examples=["backstay undo ticket-42 -y"])
 @session_argument()
-@branch_option("The branch.")
+@branch_option("The branch that was restored.")
 @yes_option
 @json_option
 @in_store
 def command(store: Store, session: str, *, branch: str, yes: bool, as_json: bool) -> None:
-    """Take back the last restore or undo on a branch of SESSION, as a new checkpoint. Undo twice is redo."""
+    """Take back the last restore or undo on a branch of SESSION, as a new checkpoint. A second undo is a redo."""
     from backstay.cli.restore import preview, refuse_moved, standing_at, tell_json
     from backstay.cli.screen import Screen
     from backstay.cli.text import safe, short

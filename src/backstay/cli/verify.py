@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     "verify", cls=Command, shape="verified", examples=["backstay verify", "backstay verify ticket-42 --json"]
 )
 @session_argument(required=False)
-@click.option("--repair", is_flag=True, help="First remove what is provably useless; never a readable checkpoint.")
+@click.option("--repair", is_flag=True, help="First remove provably useless rows; never a readable checkpoint.")
 @json_option
 @in_store
 def command(store: Store, session: str | None, *, repair: bool, as_json: bool) -> None:

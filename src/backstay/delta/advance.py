@@ -19,6 +19,7 @@ from backstay.codec import (
     Ext,
     Path,
     all_text,
+    encode_list,
     encode_settled,
     encode_stored,
     encode_tagged,
@@ -224,8 +225,13 @@ def _identical(before: StateDict, after: StateDict) -> tuple[list[str], dict[str
     return parts, grown
 
 
-def whole(state: StateDict, touched: Collection[str] = ()) -> tuple[Record, dict[bytes, bytes]]:
-    """A record that needs no other. Parts not touched since the last whole copy are kept once per store if large."""
+def whole(
+    state: StateDict, touched: Collection[str] = (), tree: DictTree | None = None
+) -> tuple[Record, dict[bytes, bytes]]:
+    """A record that needs no other. Parts not touched since the last whole copy are kept once per store if large.
+
+    The state's tree, if there is one, tells how long the items of its lists are.
+    """
     writer = DeltaWriter()
     run: list[str] = []
 
@@ -241,6 +247,12 @@ def whole(state: StateDict, touched: Collection[str] = ()) -> tuple[Record, dict
         if key in touched and type(value) is list:
             flush()
             writer.op(LIST, [], key, len(value))
+            known = None if tree is None else tree.children.get(key)
+            if type(known) is ListTree and known.largest < LARGE_BYTES:
+                data = encode_list(value)
+                if data is not None:
+                    writer.values.append(data)
+                    continue
             for at, item in enumerate(value):
                 data = encode_stored(item, (key, at))
                 if len(data) < LARGE_BYTES:

@@ -16,7 +16,7 @@ from backstay.face.store import Store
 from backstay.loops import LoopGuard
 from backstay.model import RecoverReport, SessionId, counted
 from backstay.port import LaneQuery, LaneRow
-from backstay.port.rows import ENTERED
+from backstay.port.rows import DOUBTFUL, ENTERED
 from backstay.run import Run
 from backstay.run.options import OnDoubt, OnFailed
 from backstay.strategy import ALWAYS, Strategy
@@ -38,12 +38,15 @@ def recover(
 ) -> RecoverReport:
     """Call `handler(run)` for every crashed session; one that fails does not stop the rest.
 
+    A session whose run was left, or that was imported, with calls in doubt is reported and not gone on with.
+
     With `wait_s`, those that crash in that time are resumed too, each within a second of the end of its lease.
     The other options are those of `session.run`.
     """
     options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
     tally = Tally()
     watch = CrashWatch(store, agent, wait_s)
+    tally.in_doubt |= watch.undecided()
     while (found := watch.look()) is not None:
         for session_id, row in found:
             run = take_up(store, session_id, row, tally, options)
@@ -100,6 +103,15 @@ class CrashWatch:
         ]
         self._given |= {(session_id, lane.name, lane.token) for session_id, lane in found}
         return found
+
+    def undecided(self) -> dict[SessionId, str]:
+        """Sessions that no run crashed in, where calls are in doubt: nothing can go on before they are decided."""
+        found = self._store.backend.lanes(LaneQuery(DOUBTFUL))
+        return {
+            SessionId(one.session.id): f"{counted(one.lane.doubts, 'call')} in doubt on branch {one.lane.name!r}"
+            for one in found
+            if not one.live and self._agent in (None, one.session.agent)
+        }
 
     def took(self, session_id: SessionId, run: Run) -> None:
         """It was entered: should it be left as it was found, it is not for us again."""

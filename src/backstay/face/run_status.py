@@ -10,7 +10,10 @@ from backstay.port import EVERY, Ask, Backend
 
 
 class RunStatus(NamedTuple):
-    """A branch on which a run was entered and not ended. `head` is None before the first checkpoint."""
+    """A branch on which a run was entered and not ended, or where calls are in doubt.
+
+    `head` is None before the first checkpoint.
+    """
 
     branch: str
     live: bool

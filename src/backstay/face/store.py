@@ -21,7 +21,7 @@ from backstay.model import (
 )
 from backstay.names import check_name
 from backstay.port import Backend, LaneQuery, SessionQuery
-from backstay.port.rows import ENTERED
+from backstay.port.rows import DOUBTFUL, ENTERED
 from backstay.retention import Retention
 from backstay.store.events import EVENTS, Events
 from backstay.store.fields import to_info
@@ -120,12 +120,15 @@ class Store:
         )
 
     def crashed(self) -> list[SessionInfo]:
-        """Sessions where a run was entered and never properly left, and no living process holds its lease."""
+        """Sessions that need a decision or another run: a run crashed there, or left calls in doubt, or they came so.
+
+        A run crashed that was entered and never properly left, and whose lease no living process holds.
+        """
         self.refuse_closed()
         return list(self._crashed().values())
 
     def _crashed(self) -> dict[str, SessionInfo]:
-        found = self.backend.lanes(LaneQuery(ENTERED))
+        found = self.backend.lanes(LaneQuery(ENTERED | DOUBTFUL))
         return {
             one.session.id: to_info(one.session, crashed=True)
             for one in found

@@ -138,7 +138,7 @@ class PointWriter:
         lease = entered.lease
         for call in _calls_of(self._found, self._name, lease.token, point.at_us):
             self._backend.write(runs.journal_ask(lease, None), runs.journal(lease, call, at=None))
-        self._backend.write(runs.lease_ask(lease), runs.leave(lease, status=point.status, reason=point.reason))
+        self._backend.write(runs.leave_ask(lease), runs.leave(lease, status=point.status, reason=point.reason))
 
 
 def rows_by_id(backend: Backend, session: str, ids: Iterable[str]) -> dict[str, CheckpointRow]:

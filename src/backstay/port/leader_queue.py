@@ -19,14 +19,11 @@ _GLANCE_S = 0.00005
 class Job:
     """One piece of work in the queue, and what became of it."""
 
-    __slots__ = ("awake", "done", "error", "gone", "value")
-
-    def __init__(self) -> None:
-        self.awake: threading.Lock | None = None  # what a thread that does not lead waits for
-        self.done = False
-        self.gone = False  # its thread was interrupted and waits no longer
-        self.value: Any = None
-        self.error: BaseException | None = None
+    awake: threading.Lock | None = None  # what a thread that does not lead waits for
+    done = False
+    gone = False  # its thread was interrupted and waits no longer
+    value: Any = None
+    error: BaseException | None = None
 
     def finish(self, value: Any) -> None:
         """It was done, and gave this."""
@@ -83,7 +80,8 @@ class LeaderQueue(Generic[AnyJob]):
             # An interrupt can strike at any call, in here too. Other threads are waiting, so leaving is tried again:
             # each of its steps can be repeated. Three strikes within microseconds are taken for impossible.
             try:
-                self._leave(job)
+                if self._leader is job or not job.done:
+                    self._leave(job)
             except BaseException:
                 try:
                     self._leave(job)
@@ -143,10 +141,16 @@ class LeaderQueue(Generic[AnyJob]):
                 self._queue = []
             self._crowd = (self._crowd + len(self._taken)) / 2
             self._lead(self._taken)
+            left: list[AnyJob] = []
             for other in self._taken:
-                if other.done:
+                if not other.done:
+                    left.append(other)
+                elif other.awake is not None:
                     other.wake()
-            self._taken = [other for other in self._taken if not other.done]
+            with self._mutex:
+                self._taken = left
+                if not (left or self._queue or self._holders):
+                    self._leader = None  # the usual end of a lone thread's turn
 
     def _gather(self) -> None:
         # A crowd was here a moment ago and is about to come back: a short wait turns many syncs into one.

@@ -17,6 +17,7 @@ from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
 from backstay.ids import TAIL_BYTES, id_starts, make_id, match_ours
 from backstay.port.rows import (
+    DOUBTFUL,
     ENTERED,
     CallKey,
     CallRow,
@@ -64,16 +65,16 @@ class _Header(msgspec.Struct, frozen=True, gc=False, array_like=True):
 _header = msgspec.msgpack.Decoder(_Header).decode
 
 
-# Lines and names that were opened here, by their keys and their very bytes: a run looks at its branch with every call,
-# and what is the same in every byte, under the same key, need not be unsealed again.
-_known: dict[tuple[bytes | str, ...], Any] = {}
+# Lines and names that were opened or made here, by their keys and their very bytes: every write looks at those that the
+# one before it left, and what is the same in every byte, under the same key, need not be unsealed again.
+known_rows: dict[tuple[bytes | str, ...], Any] = {}
 _KNOWN_ROWS = 256
 
 
 def _remember(key: tuple[bytes | str, ...], row: SessionRow | LaneRow | TagRow) -> None:
-    if len(_known) >= _KNOWN_ROWS:
-        _known.clear()
-    _known[key] = row
+    if len(known_rows) >= _KNOWN_ROWS:
+        known_rows.clear()
+    known_rows[key] = row
 
 
 def pack(row: Row, uid: bytes) -> bytes:
@@ -84,14 +85,17 @@ def pack(row: Row, uid: bytes) -> bytes:
     if kind is KeyframeRow:
         return row.data  # type: ignore[union-attr] # sealed by the hall, with the checkpoint's tail and state
     data = _encode(row)
-    if kind is LaneRow or kind is TagRow:
-        data = (_LANE if kind is LaneRow else _TAG) + data
-        names: tuple[Any, ...] = ("name", uid, row.name)  # type: ignore[union-attr]
-    elif kind is CallRow:
-        names = ("call", uid, row.run, row.journal, row.n)  # type: ignore[union-attr]
-    else:
-        names = ("session", row.id)  # type: ignore[union-attr]
-    return sha256(_encode(names) + data).digest()[:SEAL_BYTES] + data
+    if kind is CallRow:
+        names: tuple[Any, ...] = ("call", uid, row.run, row.journal, row.n)  # type: ignore[union-attr]
+        return sha256(_encode(names) + data).digest()[:SEAL_BYTES] + data
+    if kind is SessionRow:
+        body = sha256(_encode(("session", row.id)) + data).digest()[:SEAL_BYTES] + data  # type: ignore[union-attr]
+        _remember((body, row.id), row)  # type: ignore[union-attr, arg-type]
+        return body
+    data = (_LANE if kind is LaneRow else _TAG) + data
+    body = sha256(_encode(("name", uid, row.name)) + data).digest()[:SEAL_BYTES] + data  # type: ignore[union-attr]
+    _remember((body, uid, row.name), row)  # type: ignore[union-attr, arg-type]
+    return body
 
 
 def pack_all(rows: Iterable[Row], uid: bytes) -> list[tuple[Row, bytes, int]]:
@@ -115,7 +119,7 @@ def seal(data: bytes, *names: bytes | int | str) -> bytes:
 
 def open_session(body: bytes, *, id_: str, hidden: bool | None = False) -> SessionRow:
     """A session's line, or a CorruptionError. `hidden` as it must be, None for either."""
-    row: SessionRow | None = _known.get((body, id_))
+    row: SessionRow | None = known_rows.get((body, id_))
     if row is None:
         data = body[SEAL_BYTES:]
         if sha256(_encode(("session", id_)) + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
@@ -132,7 +136,7 @@ def open_session(body: bytes, *, id_: str, hidden: bool | None = False) -> Sessi
 
 def open_name(body: bytes, *, uid: bytes, name: str) -> LaneRow | TagRow:
     """A branch or a tag, or a CorruptionError."""
-    known: LaneRow | TagRow | None = _known.get((body, uid, name))
+    known: LaneRow | TagRow | None = known_rows.get((body, uid, name))
     if known is not None:
         return known
     data = body[SEAL_BYTES:]
@@ -150,7 +154,9 @@ def open_name(body: bytes, *, uid: bytes, name: str) -> LaneRow | TagRow:
 
 def marks_of(row: LaneRow | TagRow) -> int:
     """The marks a backend keeps beside the body of a branch; a tag has none."""
-    return ENTERED if type(row) is LaneRow and row.entered else 0
+    if type(row) is not LaneRow:
+        return 0
+    return (ENTERED if row.entered else 0) | (DOUBTFUL if row.doubts else 0)
 
 
 def open_call(body: bytes, *, uid: bytes, at: CallKey) -> CallRow | Unreadable:

@@ -77,7 +77,8 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     `entered`: a run was entered and has neither ended nor been given up. `unfinished`: the next one goes on with its
     `input`. `crashes` counts those at one `spot`. `nonce` recognises an enter that is tried again; `was_entered` and
     `was_unfinished` are what it found, `since_us` is when that was. `purpose` is set where the lease is held for
-    something that is no run. `stop` is why the run alive here was asked to stop; it ends at its next call or boundary.
+    something that is no run. `doubts`: the run was left, or came in an import, with so many calls in doubt. `stop` is
+    why the run alive here was asked to stop; it ends at its next call or boundary.
     """
 
     name: str
@@ -102,6 +103,7 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     was_unfinished: bool = False
     stop: str | None = None
     since_us: int = 0
+    doubts: int = 0
 
 
 class TagRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -227,6 +229,7 @@ STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED = (
 
 # Index marks of a lane, so that lanes that need attention are found without reading all: see `marks_of`.
 ENTERED = 1
+DOUBTFUL = 2
 
 
 def kind_of(row: Row) -> Kind:

@@ -110,7 +110,7 @@ def commit(new: Commit) -> Decide:
         sequence = 1 if session is None else session.sequence + 1
         line = _session(new, view, session, lane, sequence)
         branch = _lane(new, view, lane, sequence)
-        row = _row(new, sequence, lane, _took(new, view, lane))
+        row = _row(new, sequence, lane, None if lane is None else _took(new, view, lane))
         head = Head(sequence, row.id, row.digest, row.state_digest)
         puts: list[Row] = [row, msgspec.structs.replace(branch, head=head), line]
         if new.keyframe is not None:
@@ -183,13 +183,11 @@ def _row(new: Commit, sequence: int, lane: LaneRow | None, took: Took | None) ->
     )
 
 
-def _took(new: Commit, view: View, lane: LaneRow | None) -> Took | None:
+def _took(new: Commit, view: View, lane: LaneRow) -> Took | None:
     """The calls that go with this checkpoint from now on: taken in, or left behind.
 
     So each call belongs to one checkpoint, or to a branch that has it pending or parked; and goes with that.
     """
-    if lane is None:
-        return None
     if new.is_boundary:
         count = view.counts.get(new.branch, 0)
         return Took(lane.run, lane.journal, count) if count else None

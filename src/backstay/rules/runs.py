@@ -81,7 +81,7 @@ def ended(lane: LaneRow, *, completed: bool) -> LaneRow:
     """The lane after its run; the next run goes on with its input unless this one came to its end."""
     rest = {"unfinished": False, "input": None} if completed else {}
     return msgspec.structs.replace(
-        lane, claim=None, purpose=None, entered=False, crashes=0, spot=b"", nonce=b"", stop=None, **rest
+        lane, claim=None, purpose=None, entered=False, crashes=0, spot=b"", nonce=b"", doubts=0, stop=None, **rest
     )
 
 
@@ -192,8 +192,9 @@ def _begun(new: Enter, view: View, lane: LaneRow | None, calls: list[CallRow | U
         purpose=None,
         was_entered=before.entered,
         was_unfinished=before.unfinished,
-        stop=None,
         since_us=new.at_us,
+        doubts=0,
+        stop=None,
     )
 
 
@@ -238,9 +239,19 @@ def hold(new: Enter, purpose: str) -> Decide:
     return decide
 
 
+def doubts_in(calls: Iterable[CallRow | Unreadable]) -> int:
+    """How many of the calls pending on a branch without a live run are in doubt."""
+    return sum([isinstance(call, CallRow) and refusals.in_doubt(call, None) for call in calls])
+
+
 def lease_ask(lease: Lease) -> Ask:
-    """The rows that `renew` and `leave` read."""
+    """The rows that `renew` reads."""
     return Ask(lease.session, names=(lease.branch,))
+
+
+def leave_ask(lease: Lease) -> Ask:
+    """The rows that `leave` reads: it leaves a mark where calls are in doubt."""
+    return Ask(lease.session, names=(lease.branch,), pending=(lease.branch,))
 
 
 def renew(lease: Lease) -> Decide:
@@ -273,7 +284,10 @@ def leave(lease: Lease, *, status: str | None, reason: str | None, at_us: int = 
             return _cancelled(view, lane, why, at_us=at_us, nonce=nonce, answer=why)
         if status is None or lane.purpose is not None:
             return Batch((msgspec.structs.replace(view.session, touched=view.fresh), let_go(lane)), wakes=True)
-        after = msgspec.structs.replace(ended(lane, completed=status in _OVER), status=status, reason=reason)
+        doubts = doubts_in(view.pending.get(lane.name, ()))
+        after = msgspec.structs.replace(
+            ended(lane, completed=status in _OVER), status=status, reason=reason, doubts=doubts
+        )
         line = msgspec.structs.replace(view.session, touched=view.fresh, status=status, reason=reason)
         return Batch((line, after), wakes=True)
 
@@ -335,7 +349,7 @@ def _at(call: CallRow, at: CallKey) -> CallRow:
 
 def settle_ask(session: str, branch: str, at: CallKey) -> Ask:
     """The rows that `settle` reads."""
-    return Ask(session, names=(branch,), calls=(at,))
+    return Ask(session, names=(branch,), calls=(at,), pending=(branch,))
 
 
 def settle(session: str, branch: str, *, before: CallRow, after: CallRow) -> Decide:
@@ -356,9 +370,15 @@ def settle(session: str, branch: str, *, before: CallRow, after: CallRow) -> Dec
         assert lane is not None  # noqa: S101 - refused above
         if branch in view.live:
             return Batch((after,), wakes=True)
-        return Batch((after, msgspec.structs.replace(lane, token=lane.token + 1)), wakes=True)
+        calls = [after if _is_at(call, after.at) else call for call in view.pending.get(branch, ())]
+        doubts = doubts_in(calls) if lane.doubts else 0
+        return Batch((after, msgspec.structs.replace(lane, token=lane.token + 1, doubts=doubts)), wakes=True)
 
     return decide
+
+
+def _is_at(call: CallRow | Unreadable, at: CallKey) -> bool:
+    return isinstance(call, CallRow) and call.at == at
 
 
 def abandon_ask(session: str, branch: str) -> Ask:

@@ -164,7 +164,7 @@ class Run(CallMaking):
             failed = isinstance(error, Exception)
             status, reason = ("failed", reason_of(error)) if failed else (None, None)
             with contextlib.suppress(BackstayError):
-                backend.write(runs.lease_ask(calls.lease), runs.leave(calls.lease, status=status, reason=reason))
+                backend.write(runs.leave_ask(calls.lease), runs.leave(calls.lease, status=status, reason=reason))
             raise
         self._calls = calls
         heartbeat.add(calls)
@@ -285,7 +285,7 @@ class Run(CallMaking):
         with calls.heeding_fence():
             at_us, nonce = time.time_ns() // 1000, secrets.token_hex(_NONCE_BYTES)
             rule = runs.leave(calls.lease, status=status, reason=reason, at_us=at_us, nonce=nonce)
-            stopped = self._history.backend.write(runs.lease_ask(calls.lease), rule).answer
+            stopped = self._history.backend.write(runs.leave_ask(calls.lease), rule).answer
         if stopped is not None and not isinstance(self.end, RunCancelled):
             self.end = RunCancelled(self, stopped)
 

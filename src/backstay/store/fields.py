@@ -19,25 +19,15 @@ from backstay.digest import checkpoint_digest
 from backstay.errors import CorruptionError, InvalidInputError
 from backstay.hints import NEWEST_INTACT
 from backstay.messages import summarise
-from backstay.model import (
-    Call,
-    Checkpoint,
-    CheckpointId,
-    Outcome,
-    SessionId,
-    SessionInfo,
-    StateDict,
-    StateSource,
-    Status,
-    Usage,
-)
+from backstay.model import Call, Checkpoint, Outcome, SessionId, SessionInfo, StateDict, StateSource, Status, Usage
 from backstay.port import CallRow, CheckpointRow, SessionRow
 from backstay.rules.commit import Totals
 from backstay.sealing import open_value
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_USAGE = Usage()
-_MAX_COUNT = 1e15  # whole numbers up to here are exact as floats, too
+_STATUSES = {status.value: status for status in Status}
+_MAX_COST = 1e300  # far below where a float overflows
 # What Python says of values that are sealed and still cannot be: they came in a file from outside.
 _MEANINGLESS = (ValueError, TypeError, ArithmeticError)
 
@@ -179,6 +169,9 @@ def make_fields(given: Given, parent: Fields | None, state: StateDict, *, branch
     loop = given.loop
     if loop is None:
         loop = b"" if parent is None else parent.loop
+    used, total = given.used, b"" if parent is None else parent.total
+    if used is not _NO_USAGE:
+        total = total_of(parent, used)
     return Fields(
         at_us=time.time_ns() // 1000,
         branch=branch,
@@ -188,8 +181,8 @@ def make_fields(given: Given, parent: Fields | None, state: StateDict, *, branch
         label=given.label,
         reason=reason,
         agent=agent or (None if parent is None else parent.agent),
-        usage=encode_usage(given.used),
-        total=total_of(parent, given.used),
+        usage=b"" if used is _NO_USAGE else encode_usage(used),
+        total=total,
         metadata=given.metadata,
         resume_hint=given.resume_hint,
         restored_from=given.restored_from,
@@ -228,8 +221,8 @@ def check_usage(usage: object) -> Usage:
         if type(value) not in kinds:
             message = f"usage.{name} must be a number, not {type(value).__name__}"
             raise InvalidInputError(message)
-        if not 0 <= value <= _MAX_COUNT:
-            message = f"usage.{name} must be a number from 0 to {_MAX_COUNT:.0e}, not {value!r:.40}"
+        if not value >= 0 or (name == "cost" and value > _MAX_COST):
+            message = f"usage.{name} must be a number of at least 0, not {value!r:.40}"
             raise InvalidInputError(message, hint="it is added to a total: what is not known is left out")
     if not isinstance(usage.extra, Mapping):
         message = f"usage.extra must be a dict, not {type(usage.extra).__name__}"
@@ -307,24 +300,25 @@ def to_checkpoint(
 
 def _to_checkpoint(row: CheckpointRow, session: str, load: Callable[[], StateDict], fields: Fields) -> Checkpoint:
     metadata: dict[str, Any] = decode(fields.metadata) if fields.metadata else {}
+    used, total = fields.usage, fields.total
     return Checkpoint(
-        id=CheckpointId(row.id),
-        session_id=SessionId(session),
+        id=row.id,  # type: ignore[arg-type] # the calls that would say so cost more than the rest of this line
+        session_id=session,  # type: ignore[arg-type]
         branch=fields.branch,
-        parent_id=None if row.parent_id is None else CheckpointId(row.parent_id),
+        parent_id=row.parent_id,  # type: ignore[arg-type]
         sequence=row.sequence,
         step=fields.step,
         label=fields.label,
         trigger=fields.trigger,
-        status=Status(fields.status),
+        status=_STATUSES.get(fields.status) or Status(fields.status),
         reason=fields.reason,
         agent=fields.agent,
-        created_at=to_datetime(fields.at_us),
-        usage=decode_usage(fields.usage),
-        total_usage=decode_usage(fields.total),
+        created_at=_EPOCH + timedelta(microseconds=fields.at_us),
+        usage=decode_usage(used) if used else _NO_USAGE,
+        total_usage=decode_usage(total) if total else _NO_USAGE,
         metadata=metadata,
         resume_hint=fields.resume_hint,
-        restored_from=None if fields.restored_from is None else CheckpointId(fields.restored_from),
+        restored_from=fields.restored_from,  # type: ignore[arg-type]
         digest=row.digest.hex(),
         parent_digest=None if row.parent_digest is None else row.parent_digest.hex(),
         summary=fields.summary,

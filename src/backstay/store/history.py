@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import secrets
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from os import urandom
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import msgspec
 
@@ -191,7 +191,7 @@ class History:
             ends_run=ends_run,
         )
         for _ in range(RACES):
-            with contextlib.suppress(Stale):
+            try:
                 tip = None if root else self._tips.get(branch)
                 if root:
                     session = self.backend.read(Ask(self.id)).session
@@ -199,12 +199,13 @@ class History:
                 elif tip is None or (expect is not ANY and tip.head.id != expect):
                     tip = self._tip(branch, expect, draft)
                 uid = self._uid if tip is None else tip.uid
-                try:
-                    return self._written(tip, uid, state, given, draft, frozen=frozen, look=look)
-                except ConflictError:
-                    self.forget(branch)
-                    if expect is not ANY or id_ is not None or root:
-                        raise
+                return self._written(tip, uid, state, given, draft, frozen=frozen, look=look)
+            except Stale:
+                continue
+            except ConflictError:
+                self.forget(branch)
+                if expect is not ANY or id_ is not None or root:
+                    raise
         message = f"session {self.id!r}: branch {branch!r} moved {RACES} times while this commit was tried"
         raise ConflictError(message, hint="try again, or use a branch of its own")
 
@@ -298,6 +299,7 @@ class Looks:
     def __init__(self) -> None:
         self._last: dict[str, Place] = {}
         self._by_caller: WeakKeyDictionary[Any, dict[str, Place]] = WeakKeyDictionary()
+        self._latest: tuple[Any, dict[str, Place]] | None = None  # of these: a commit asks twice in a row
 
     def saw(self, branch: str, place: Place) -> None:
         """A look: by this caller, and the Session's last."""
@@ -306,14 +308,27 @@ class Looks:
 
     def moved(self, branch: str, place: Place) -> None:
         """This caller's own commit."""
-        self._by_caller.setdefault(_caller(), {})[branch] = place
+        here = _caller()
+        own = self._own(here)
+        if own is None:
+            own = self._by_caller.setdefault(here, {})
+        own[branch] = place
 
     def expected(self, branch: str) -> Place:
         """What a commit of this caller expects; ANY if nobody has looked."""
-        own = self._by_caller.get(_caller())
+        own = self._own(_caller())
         if own is not None and branch in own:
             return own[branch]
         return self._last.get(branch, ANY)
+
+    def _own(self, here: object) -> dict[str, Place] | None:
+        latest = self._latest
+        if latest is not None and latest[0]() is here:
+            return latest[1]
+        own = self._by_caller.get(here)
+        if own is not None:
+            self._latest = ref(here), own
+        return own
 
     def followed(self, branch: str, gone: str, place: str) -> None:
         """A checkpoint was deleted through this Session: those who saw it see where the branch is now."""
@@ -415,7 +430,7 @@ class Plan:
             due = tip.keyframe_bytes + weight > _READ_AT_MOST * size + _SLACK_BYTES
             due |= weight > _REACH * tip.keyframe_bytes + _SLACK_BYTES
         if due:
-            keyframe, more = whole(state, touched)
+            keyframe, more = whole(state, touched, known.tree)
             if delta is not None and delta.size_bytes > _KEEP_DELTA_BELOW * keyframe.size_bytes:
                 delta, pieces = None, {}
             pieces = {**pieces, **more}
@@ -424,8 +439,8 @@ class Plan:
             parent = None if tip is None else tip.fields
             fields = make_fields(fields, parent, state, branch=commit.branch, agent=agent)
         self._tip, self._known, self._touched, self._fields, self._pieces = tip, known, touched, fields, pieces
-        uid = uid or secrets.token_bytes(UID_BYTES)
-        tail = secrets.token_bytes(TAIL_BYTES)
+        uid = uid or urandom(UID_BYTES)
+        tail = urandom(TAIL_BYTES)
         change: dict[str, Any] = {}
         if delta is not None and before is not None:
             base, digest = before.tree.digest, known.tree.digest

@@ -208,7 +208,7 @@ class Runner:
 
     def leave(self, status: str | None = None, reason: str | None = None) -> None:
         """Give the lease back; without a status the run was interrupted."""
-        self.backend.write(runs.lease_ask(self.lease), runs.leave(self.lease, status=status, reason=reason))
+        self.backend.write(runs.leave_ask(self.lease), runs.leave(self.lease, status=status, reason=reason))
 
 
 class _Packed:

@@ -31,14 +31,18 @@ _CARRIED = 100_000
 
 
 class Arrival:
-    """A copy that is complete and still hidden; `row` is what it will be, and is, once it is shown."""
+    """A copy that is complete and still hidden; `row` is what it will be, and is, once it is shown.
 
-    def __init__(self, target: Backend, hidden: str, row: SessionRow, last_run: int) -> None:
+    `doubts` is how many of its calls are in doubt.
+    """
+
+    def __init__(self, target: Backend, hidden: str, row: SessionRow, last_run: int, doubts: int) -> None:
         self._target = target
         self._hidden = hidden
         self._last_run = last_run
         self._shown: SessionRow | None = None
         self.row = row
+        self.doubts = doubts
 
     def show(self, name: str, **changes: Any) -> None:
         """Give it its name. AlreadyExistsError if that is taken."""
@@ -154,9 +158,9 @@ class Portions:
         self._renew_at = time.monotonic() + _LEASE_US / 2e6
         return self._target.read(self._ask)
 
-    def arrival(self, row: SessionRow, last_run: int) -> Arrival:
+    def arrival(self, row: SessionRow, last_run: int, doubts: int = 0) -> Arrival:
         """The copy, complete and still hidden."""
-        return Arrival(self._target, self._hidden, row, last_run)
+        return Arrival(self._target, self._hidden, row, last_run, doubts)
 
     def discard(self) -> None:
         """Remove what was written."""

@@ -41,6 +41,7 @@ from backstay.port import (
     Unreadable,
 )
 from backstay.rules import refusals
+from backstay.rules.refusals import in_doubt
 from backstay.sealing import MAX_BLOB_BYTES, open_delta, open_keyframe, spilled, unspill
 from backstay.store.fields import read_fields
 from backstay.upkeep.arrival import PORTION_BYTES, Arrival, Portions, SourceBlobs
@@ -177,6 +178,8 @@ class Copy:
         self._inspector = inspector
         self._tell = tell
         self._recent: dict[int, Link] = {}
+        self._lane_of: dict[JournalKey, LaneRow] = {}
+        self.doubts = 0
         self._lanes = self._tags = self._checkpoints = self._logical_bytes = self._last_run = self._call_count = 0
 
     def run(self) -> Arrival:
@@ -196,7 +199,7 @@ class Copy:
             tags=self._tags,
             logical_bytes=self._logical_bytes,
         )
-        return self._out.arrival(row, self._last_run)
+        return self._out.arrival(row, self._last_run, self.doubts)
 
     def _copy(self) -> None:
         waiting: list[tuple[JournalKey, int | None]] = []
@@ -240,7 +243,10 @@ class Copy:
             return []
         self._lanes += 1
         self._last_run = max(self._last_run, row.run)
+        row = msgspec.structs.replace(row, doubts=0)  # counted again by the calls themselves, which come later
         self._out.put(row, _weight(row))
+        if row.run:
+            self._lane_of[row.run, row.journal] = row
         found: list[tuple[JournalKey, int | None]] = [((row.run, row.journal), None)] if row.run else []
         if row.undo_calls and row.undo_journal is not None:
             found.append(((row.run, row.undo_journal), row.undo_calls))
@@ -324,7 +330,7 @@ class Copy:
     # calls
 
     def _journal(self, at: JournalKey, count: int | None) -> None:
-        came = 0
+        came = doubts = 0
         for call in self._calls(at, count):
             if isinstance(call, Unreadable):
                 raise self._damaged(f"a call is damaged: {call.why}")
@@ -334,11 +340,16 @@ class Copy:
                 self._inspector.call(call)
             self._out.put(call, _weight(call))
             came += 1
+            doubts += in_doubt(call, None)
         self._call_count += came
         if count is not None and came != count:
             raise self._damaged(f"{counted(count, 'call')} must be there, and {came} came")
         if self._inspector is not None:
             self._inspector.journal_ends(at, came)
+        lane = self._lane_of.get(at)
+        if doubts and lane is not None:
+            self.doubts += doubts
+            self._out.put(msgspec.structs.replace(lane, doubts=doubts), _weight(lane))
 
     def _calls(self, at: JournalKey, count: int | None) -> Iterator[CallRow | Unreadable]:
         if at in self._moment.journals:

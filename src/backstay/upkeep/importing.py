@@ -212,6 +212,7 @@ class _FileImport:
             checkpoints=sum([row.checkpoints for row in rows.values()]),
             renamed={old: SessionId(row.id) for old, row in rows.items() if old != row.id},
             skipped=tuple(self._skipped),
+            in_doubt={SessionId(one.row.id): one.doubts for one in self._arrivals.values() if one.doubts},
             dry_run=self._dry_run,
         )
 

@@ -40,7 +40,7 @@ HOME = "/home/you/project"
 
 _HEAD = """# The command line
 
-An agent's history in your hands: see it, compare, go back, decide what is in doubt, clean up. `backstay COMMAND`, or
+An agent's history in your hands: see it, compare, go back, decide calls in doubt, clean up. `backstay COMMAND`, or
 `python -m backstay COMMAND`; `-h` or `--help` after any command explains it, `backstay --version` says which version
 this is.
 
@@ -53,15 +53,17 @@ All examples are run on one small store, at one moment.
   or the nearest one above, as git finds `.git`. Commands that look make none by looking; `backstay init` makes one.
   `--store FILE` with an export looks into that: it is only read, and `backstay import` takes it in.
 - **SESSION** is a session's id, or any start of it that only one session has. An id with spaces or a slash needs the
-  shell's quotes. One that begins with a dash works too; where it could be an option, write `--` before it.
+  shell's quotes, and one that begins with a dash `--` before it.
 - **REF** is a branch (`main`), a tag, a checkpoint id or the first four or more letters of one; `main~3` is the third
-  checkpoint before `main`. What could be several things is an error that lists them.
-- **`--json`** gives every reading command a shape that stays, see [JSON](#json): one object, or one a line for lists.
-- **Before something changes** `restore`, `undo` and `delete` show what, and ask. `-y` is yes. Where stdin is not a
-  terminal nobody is asked, and without `-y` nothing is done.
-- **At a terminal** there is colour, and what is longer than a screen goes through `PAGER` (`less`, unless that says
-  otherwise; none if it is empty or `cat`). In a pipe everything is plain text.
-- **What a store holds cannot act on your terminal**: control characters, escapes and marks that turn the direction of
+  checkpoint before `main`. A start that fits several is an error that lists them.
+- **`--json`** gives every command a stable shape, see [JSON](#json): one object, or one a line for lists.
+- **Before a change** `restore`, `undo`, `delete` and `prune` show it, and ask. `-y` is yes. Where stdin is not a
+  terminal there is no question: without `-y` that is an error, and nothing is done.
+- **A typo** in a command or an option is an error that names the likely ones. A word that begins with a dash is never
+  taken for a name.
+- **At a terminal** there is colour, and output longer than a screen goes through `PAGER` (`less` by default; none if it
+  is empty or `cat`). In a pipe everything is plain text.
+- **Text from a store cannot act on your terminal**: control characters, escapes and marks that turn the direction of
   writing are spelled out wherever they are shown.
 - **A failure** is one line that says what to do, never a traceback. A mistake of Backstay says that it is one, and
   `BACKSTAY_DEBUG=1` shows where.
@@ -72,7 +74,7 @@ All examples are run on one small store, at one moment.
 | `BACKSTAY_DEBUG` | `1` shows the traceback of a mistake in Backstay |
 | `NO_COLOR` | if it is set, no colour; `FORCE_COLOR` has it in pipes too |
 | `COLUMNS` | how wide lines may be, otherwise as wide as the terminal, otherwise 80 and names are never cut |
-| `PAGER` | what long output goes through |
+| `PAGER` | the program that long output goes through |
 """
 
 
@@ -174,10 +176,11 @@ def _shapes() -> str:
     lines = [
         "## JSON",
         "",
-        "All of it is ASCII. A *time* is text like `2025-06-02T10:37:25Z`. New keys may come; none goes or changes its",
-        "meaning. What JSON has no form for is an object with one key: `$bytes` (base64), `$datetime`, `$date`,",
-        "`$time`, `$timedelta`, `$decimal`, `$uuid`, `$set`, `$float` (not a number, infinite), `$int` (beyond 64",
-        "bits), `$dict` (pairs, where keys are not text), `$damaged` (what could not be read). Tuples are lists.",
+        "All of it is ASCII. A *time* is text like `2025-06-02T10:37:25Z`. New keys may come; none goes or changes",
+        "its meaning. A value that JSON has no form for is an object with one key: `$bytes` (base64), `$datetime`,",
+        "`$date`, `$time`, `$timedelta`, `$decimal`, `$uuid`, `$set`, `$float` (not a number, infinite), `$int`",
+        "(beyond 64 bits), `$dict` (pairs, where keys are not text), `$damaged` (what could not be read). Tuples",
+        "are lists.",
         "",
     ]
     for name, keys in SHAPES.items():

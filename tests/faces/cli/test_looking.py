@@ -61,6 +61,23 @@ def test_sessions_can_be_chosen_by_status_agent_and_number(folder: Path) -> None
     assert found("-n", "1") == ["ticket-43"]
 
 
+def test_sessions_can_be_put_in_any_order(folder: Path) -> None:
+    def found(*args: str) -> list[str]:
+        return ids(shell.run("sessions", "--json", "--sort", *args, folder=folder))
+
+    nightly, forty_two, forty_three = "nightly report/06-01", "ticket-42", "ticket-43"
+    assert found("touched") == [forty_three, forty_two, nightly]
+    assert found("touched", "--reverse") == found("created", "--reverse") == [nightly, forty_two, forty_three]
+    assert found("name") == [nightly, forty_two, forty_three]
+    assert found("name", "--reverse", "-n", "1") == [forty_three]
+    assert found("checkpoints") == found("tokens") == [forty_two, nightly, forty_three]
+    assert found("cost") == [nightly, forty_two, forty_three]
+    assert found("status") == [forty_two, forty_three, nightly]
+    assert found("agent")[0] == nightly
+    wrong = shell.run("sessions", "--sort", "size", folder=folder)
+    assert (wrong.code, wrong.out) == (2, "")
+
+
 @pytest.mark.parametrize("command", ["sessions", "log ticket-42 --graph --all"])
 def test_a_first_screen_does_not_wait_for_what_it_does_not_show(command: str, folder: Path) -> None:
     code = f"import sys; from backstay.cli import main; main({command.split()!r}); print(*sys.modules)"
@@ -175,7 +192,7 @@ def test_search_finds_the_first_checkpoint_that_said_it(tmp_path: Path) -> None:
     assert len(found(".needle")) == 59, "what a patch completes"
     assert len(found("word", "-n", "5")) == 5
     nothing = shell.run("search", "nowhere", "--store", "store.db", folder=tmp_path)
-    assert (nothing.code, nothing.out) == (1, "Nobody said 'nowhere'.\n")
+    assert (nothing.code, nothing.out) == (1, "Nothing says 'nowhere'.\n")
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_what_is_decided_is_what_the_next_run_is_given(decision: list[str], give
     done = shell.run("recover", "ticket-43", *decision, folder=folder)
     assert (done.code, done.err) == (0, "")
     assert next_outcome(folder / ".backstay" / "store.db") == given
-    assert shell.run("recover", folder=folder).out == "Nothing crashed.\n"
+    assert shell.run("recover", folder=folder).out == "Nothing crashed, and no call is in doubt.\n"
 
 
 def test_a_call_marked_as_failed_fails_with_the_reason_that_was_given(folder: Path) -> None:

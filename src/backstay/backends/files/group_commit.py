@@ -29,20 +29,14 @@ _FAR = 1 << 32  # beyond what a lost counter can have given since a session was 
 class _Line(Job):
     """A write: what its rule looks at, and the rule."""
 
-    __slots__ = ("ask", "decide")
-
     def __init__(self, ask: Ask, decide: Decide) -> None:
-        super().__init__()
         self.ask, self.decide = ask, decide
 
 
 class _Act(Job):
     """Something else that needs the store's lock."""
 
-    __slots__ = ("act",)
-
     def __init__(self, act: Callable[[], None]) -> None:
-        super().__init__()
         self.act = act
 
 

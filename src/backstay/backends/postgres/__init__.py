@@ -73,7 +73,10 @@ class PostgresBackend:
         return self._writer.write(ask, decide)
 
     def state(self, session: str, ref: str | int, *, salvage: bool = False, without: Collection[int] = ()) -> Records:
-        return self._read(lambda wire: queries.state(wire, session, ref, without, salvage=salvage))
+        records = self._read(lambda wire: queries.state(wire, session, ref, without, salvage=salvage))
+        if records.session is None:
+            self._writer.note_absent(session)
+        return records
 
     def ancestors(self, session: str, sequence: int, *, limit: int) -> Sequence[CheckpointRow | Unreadable]:
         return self._read(lambda wire: queries.ancestors(wire, session, sequence, limit))

@@ -1,18 +1,23 @@
-"""What runs inside the server, so that a look, a write and a load are one statement each: one round trip.
+"""What runs inside the server, so that a look, a write and a load are one round trip each.
 
 Made with the schema and named by a number: a later version adds functions beside these and leaves them to the processes
 that still use them. They know keys, revisions and references, and no rule.
 
-Answers are arrays of bytes, each a letter, numbers and the rest, because a single value costs the server less than rows
-of columns: `i` the clock and the features, `s` the session, `b` the one beside it, `n` a name, `k` a call, `m` how many
-calls, `c` a checkpoint, `p` a child, `f` a foreign id, `t` how many rows there are. A write that went through says `w`.
+Answers of `look_2` are arrays of bytes, each a letter, numbers and the rest, because a single value costs the server
+less than rows of columns: `i` the clock and the features, `s` the session, `b` the one beside it, `n` a name, `k` a
+call, `m` how many calls, `c` a checkpoint, `p` a child, `f` a foreign id, `t` how many rows there are.
+
+`write_2` takes the session and one row of each kind, which is what nearly every write has; it costs the server a third
+of what arrays would. What a write has besides follows it in the same transaction (see `shipment`). Where something is
+not as expected the transaction ends with an error: nothing is written.
 
 All who write take locks in one order, so that nobody waits for somebody who waits for him: the session's row, names by
-name, calls, then blobs by digest; and what is compared under a lock stays as it is until the end. A write that changes
-only calls and branches that are there (`p_light`) shares the session's row with others of its kind, and with a commit
-on another branch. Each statement sees what was committed before it began (READ COMMITTED): so calls are counted by a
-statement after the one that locks their branch, and a blob is locked by one statement and its references are looked for
-by the next, or a commit that had just referred to it would be missed.
+name, then blobs by digest; and what is compared under a lock stays as it is until the end. A name stands for the calls
+under its journal, a session's row for everything else (see `schema`). A write that changes only calls and branches that
+are there (`p_light`) locks no more than these branches; it looks for the session after that, so that a session which is
+just being hidden by a writer who looked at its branches is not written to. Each statement sees what was committed
+before it began (READ COMMITTED): so a blob is locked by one statement and its references are looked for by the next, or
+a commit that had just referred to it would be missed.
 
 A revision that is expected is NULL for a row that must not be there, and 0 where any will do.
 """
@@ -23,8 +28,8 @@ FORMAT = 2
 FAR = 1_000_000  # a sequence is moved only so far that it cannot go back behind a number that was just given
 
 # Plans are kept by the server's sessions and outlive the small tables they were made for: none may rest on a table
-# being small.
-_PLANS = "SET enable_seqscan = off"
+# being small. To plan for each value again would cost more than the statements do.
+_PLANS = "SET enable_seqscan = off SET plan_cache_mode = force_generic_plan"
 
 _LAST = "coalesce(pg_sequence_last_value('{schema_text}.touches'), 0)"
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
@@ -36,7 +41,7 @@ _LOOKED = """
   p_hidden, p_id, p_names, p_every, p_sequences, p_ids, p_low, p_high, p_children, p_pending, p_counted, p_runs,
   p_journals, p_ns, p_beside, p_heads"""
 _SESSION = "int8send(sid) || int8send(revision) || int8send(touched) || body"
-_CALL = "'k'::bytea || int8send(c.run) || int8send(c.journal) || int8send(c.n) || int8send(c.revision) || c.body"
+_CALL = "'k'::bytea || int8send(c.run) || int8send(c.journal) || int8send(c.n) || c.body"
 
 # STABLE: every statement inside sees the caller's one moment.
 LOOK = f"""
@@ -123,12 +128,14 @@ BEGIN
 END
 """
 
-# The same under the locks that a write takes, with a number that nobody else is given.
+# The same under the locks that a write takes, with a number that nobody else is given. A process that stands still with
+# these locks loses them after a while.
 HOLD = f"""
-CREATE FUNCTION {{schema}}.hold_2({_LOOK}) RETURNS bytea[] LANGUAGE plpgsql {_PLANS} AS {{body}}
+CREATE FUNCTION {{schema}}.hold_2({_LOOK}, p_idle bytea) RETURNS bytea[] LANGUAGE plpgsql {_PLANS} AS {{body}}
 DECLARE
   v_sid bigint;
 BEGIN
+  PERFORM set_config('idle_in_transaction_session_timeout', convert_from(p_idle, 'UTF8'), true);
   SELECT sid INTO v_sid FROM {{schema}}.sessions WHERE hidden = p_hidden AND id = p_id FOR NO KEY UPDATE;
   PERFORM 1 FROM {{schema}}.names WHERE sid = v_sid AND (p_every OR name = ANY(p_names)) ORDER BY name
   FOR NO KEY UPDATE;
@@ -136,20 +143,58 @@ BEGIN
 END
 """
 
-# Durability, the session and everything else that was looked at.
-_COMPARE = f"""
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
-    RAISE EXCEPTION 'a write needs READ COMMITTED' USING ERRCODE = 'BS003';
-  ELSIF p_relaxed THEN
-    PERFORM set_config('synchronous_commit', 'off', true);
-  ELSIF current_setting('synchronous_commit') = 'off' THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
+# Where something is not as expected.
+_MISS = "RAISE EXCEPTION 'what a write rests on has changed' USING ERRCODE = 'BS002'"
+SAME = f"""
+CREATE FUNCTION {{schema}}.same_2(p_found bigint, p_expect bigint) RETURNS void LANGUAGE plpgsql AS {{body}}
+BEGIN
+  IF p_found IS DISTINCT FROM p_expect THEN
+    {_MISS};
   END IF;
-  EXIT fits WHEN (SELECT (read_features & ~p_read) | (write_features & ~p_write) FROM {{schema}}.meta
-    WHERE format = {FORMAT}) <> 0;
-  IF p_touched IS NOT NULL THEN
+END
+"""
+
+# A branch or tag: compared alone, compared and raised to another revision, or put.
+NAME = f"""
+CREATE FUNCTION {{schema}}.name_2(p_sid bigint, p_name bytea, p_expect bigint, p_revision bigint, p_marks bigint,
+  p_run bigint, p_journal bigint, p_sequence bigint, p_body bytea)
+RETURNS boolean LANGUAGE plpgsql {_PLANS} AS {{body}}
+DECLARE
+  v_revision bigint;
+BEGIN
+  IF p_revision IS NULL THEN
+    SELECT revision INTO v_revision FROM {{schema}}.names WHERE sid = p_sid AND name = p_name FOR NO KEY UPDATE;
+    IF v_revision IS DISTINCT FROM p_expect THEN
+      {_MISS};
+    END IF;
+  ELSIF p_expect > 0 THEN
+    IF p_body IS NULL THEN
+      UPDATE {{schema}}.names SET revision = p_revision WHERE sid = p_sid AND name = p_name AND revision = p_expect;
+    ELSE
+      UPDATE {{schema}}.names SET revision = p_revision, marks = p_marks, run = p_run, journal = p_journal,
+        sequence = p_sequence, body = p_body
+      WHERE sid = p_sid AND name = p_name AND revision = p_expect;
+    END IF;
+    IF NOT FOUND THEN
+      {_MISS};
+    END IF;
+  ELSE
+    IF p_expect = 0 THEN
+      DELETE FROM {{schema}}.names WHERE sid = p_sid AND name = p_name;
+    END IF;
+    INSERT INTO {{schema}}.names(sid, name, revision, marks, run, journal, sequence, body)
+    VALUES (p_sid, p_name, p_revision, p_marks, p_run, p_journal, p_sequence, p_body);
+  END IF;
+  RETURN true;
+END
+"""
+
+# The number to touch the session with comes from the sequence; it may have to be the very next one (`p_exact`).
+_TOUCH = f"""
     v_touched := nextval('{{schema_text}}.touches');
-    EXIT fits WHEN v_touched <> p_exact;
+    IF v_touched <> p_exact THEN
+      {_MISS};
+    END IF;
     IF p_touched - v_touched > {FAR} THEN
       PERFORM 1 FROM {{schema}}.meta WHERE format = {FORMAT} FOR UPDATE;
       PERFORM setval('{{schema_text}}.touches', p_touched - 1) WHERE {_LAST} < p_touched - {FAR};
@@ -157,208 +202,126 @@ _COMPARE = f"""
     WHILE v_touched < p_touched LOOP
       v_touched := nextval('{{schema_text}}.touches');
     END LOOP;
+"""
+_KNOWN = f"""(
+    SELECT (read_features & ~p_read) | (write_features & ~p_write) FROM {{schema}}.meta WHERE format = {FORMAT}) = 0"""
+
+WRITE = f"""
+CREATE FUNCTION {{schema}}.write_2(
+  p_relaxed boolean, p_read bigint, p_write bigint, p_light boolean, p_hidden boolean, p_id bytea, p_sid bigint,
+  p_expect bigint, p_revision bigint, p_touched bigint, p_exact bigint,
+  p_put_hidden boolean, p_put_id bytea, p_uid bytea, p_checkpoints bigint, p_logical bigint, p_status bytea,
+  p_agent bytea, p_body bytea,
+  p_name bytea, p_n_expect bigint, p_n_revision bigint, p_n_marks bigint, p_n_run bigint, p_n_journal bigint,
+  p_n_sequence bigint, p_n_body bytea,
+  p_c_run bigint, p_c_journal bigint, p_c_n bigint, p_c_body bytea,
+  p_k_sequence bigint, p_k_parent bigint, p_k_body bytea)
+RETURNS bytea LANGUAGE plpgsql {_PLANS} AS {{body}}
+DECLARE
+  v_sid bigint := p_sid;
+  v_touched bigint;
+  v_done boolean;
+BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'a write needs READ COMMITTED' USING ERRCODE = 'BS003';
+  ELSIF p_relaxed THEN
+    PERFORM set_config('synchronous_commit', 'off', true);
+  ELSIF current_setting('synchronous_commit') = 'off' THEN
+    PERFORM set_config('synchronous_commit', 'on', true);
   END IF;
-  IF p_light THEN
-    SELECT sid INTO v_sid FROM {{schema}}.sessions WHERE hidden = p_hidden AND id = p_id AND sid = p_sid FOR KEY SHARE;
-    EXIT fits WHEN NOT FOUND;
-  ELSIF p_body IS NULL THEN
-    SELECT sid INTO v_sid FROM {{schema}}.sessions
-    WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND revision = p_expect FOR NO KEY UPDATE;
-    EXIT fits WHEN NOT FOUND;
-  ELSIF p_expect IS NULL THEN
-    INSERT INTO {{schema}}.sessions(
-      hidden, id, uid, touched, revision, checkpoints, logical, status, agent, body)
-    VALUES (p_put_hidden, p_put_id, p_uid, coalesce(v_touched, 0), p_revision, p_checkpoints, p_logical, p_status,
-      p_agent, p_body)
-    ON CONFLICT (hidden, id) DO NOTHING RETURNING sid INTO v_sid;
-    EXIT fits WHEN NOT FOUND;
-    v_changed := true;
-  ELSE
-    UPDATE {{schema}}.sessions SET revision = p_revision, touched = coalesce(v_touched, touched),
-      checkpoints = p_checkpoints, logical = p_logical, status = p_status, agent = p_agent, body = p_body
-    WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND revision = p_expect RETURNING sid INTO v_sid;
-    EXIT fits WHEN NOT FOUND;
-    v_changed := true;
-    IF (p_put_hidden, p_put_id) <> (p_hidden, p_id) THEN
+  IF p_touched IS NOT NULL THEN{_TOUCH}
+  END IF;
+  IF NOT p_light THEN
+    IF p_body IS NULL THEN
+      UPDATE {{schema}}.sessions SET revision = p_revision
+      WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND revision = p_expect AND {_KNOWN};
+    ELSIF p_expect IS NULL THEN
+      INSERT INTO {{schema}}.sessions(
+        hidden, id, uid, touched, era, revision, checkpoints, logical, status, agent, body)
+      SELECT p_put_hidden, p_put_id, p_uid, coalesce(v_touched, 0), coalesce(v_touched, 0) >> 8, p_revision,
+        p_checkpoints, p_logical, p_status, p_agent, p_body WHERE {_KNOWN}
+      ON CONFLICT (hidden, id) DO NOTHING RETURNING sid INTO v_sid;
+    ELSE
+      UPDATE {{schema}}.sessions SET revision = p_revision, touched = coalesce(v_touched, touched),
+        era = coalesce(v_touched, touched) >> 8, checkpoints = p_checkpoints, logical = p_logical, status = p_status,
+        agent = p_agent, body = p_body
+      WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND revision = p_expect AND {_KNOWN};
+    END IF;
+    IF NOT FOUND THEN
+      {_MISS};
+    END IF;
+    IF p_put_id IS NOT NULL AND p_expect IS NOT NULL THEN
       UPDATE {{schema}}.sessions SET hidden = p_put_hidden, id = p_put_id, uid = p_uid WHERE sid = v_sid;
     END IF;
   END IF;
-  IF p_beside IS NOT NULL THEN
-    v_revision := (SELECT revision FROM {{schema}}.sessions WHERE NOT hidden AND id = p_beside AND sid <> v_sid);
-    EXIT fits WHEN v_revision IS DISTINCT FROM p_beside_expect;
+  IF p_name IS NOT NULL THEN
+    v_done := {{schema}}.name_2(v_sid, p_name, p_n_expect, p_n_revision, p_n_marks, p_n_run, p_n_journal, p_n_sequence,
+      p_n_body);
   END IF;
-"""
-
-# A row that was looked at and is to be put is compared by the statement that changes it.
-_PUT = """
-  FOR i IN 1 .. coalesce(cardinality(p_n_names), 0) LOOP
-    IF p_n_bodies[i] IS NULL THEN
-      SELECT revision INTO v_revision FROM {schema}.names WHERE sid = v_sid AND name = p_n_names[i] FOR NO KEY UPDATE;
-      EXIT fits WHEN v_revision IS DISTINCT FROM p_n_expects[i];
-    ELSIF p_n_expects[i] > 0 THEN
-      UPDATE {schema}.names SET revision = p_revision, marks = p_n_marks[i], run = p_n_runs[i],
-        journal = p_n_journals[i], sequence = p_n_sequences[i], body = p_n_bodies[i]
-      WHERE sid = v_sid AND name = p_n_names[i] AND revision = p_n_expects[i];
-      EXIT fits WHEN NOT FOUND;
-      v_changed := true;
-    ELSE
-      IF p_n_expects[i] = 0 THEN
-        DELETE FROM {schema}.names WHERE sid = v_sid AND name = p_n_names[i];
-      END IF;
-      INSERT INTO {schema}.names(sid, name, revision, marks, run, journal, sequence, body)
-      VALUES (v_sid, p_n_names[i], p_revision, p_n_marks[i], p_n_runs[i], p_n_journals[i], p_n_sequences[i],
-        p_n_bodies[i]);
-      v_changed := true;
+  IF p_light THEN
+    PERFORM 1 FROM {{schema}}.sessions WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND {_KNOWN};
+    IF NOT FOUND THEN
+      {_MISS};
     END IF;
-  END LOOP;
-  FOR i IN 1 .. coalesce(cardinality(p_j_runs), 0) LOOP
-    EXIT fits WHEN p_j_counts[i] <> coalesce((SELECT max(n) + 1 FROM {schema}.calls
-      WHERE sid = v_sid AND run = p_j_runs[i] AND journal = p_j_journals[i]), 0);
-  END LOOP;
-  IF p_absent IS NOT NULL THEN
-    EXIT fits WHEN EXISTS (SELECT 1 FROM {schema}.foreign_ids WHERE sid = v_sid AND id = ANY(p_absent));
   END IF;
-  FOR i IN 1 .. coalesce(cardinality(p_c_runs), 0) LOOP
-    IF p_c_bodies[i] IS NULL THEN
-      SELECT revision INTO v_revision FROM {schema}.calls
-      WHERE sid = v_sid AND run = p_c_runs[i] AND journal = p_c_journals[i] AND n = p_c_ns[i] FOR NO KEY UPDATE;
-      EXIT fits WHEN v_revision IS DISTINCT FROM p_c_expects[i];
-    ELSIF p_c_expects[i] > 0 THEN
-      UPDATE {schema}.calls SET revision = p_revision, body = p_c_bodies[i]
-      WHERE sid = v_sid AND run = p_c_runs[i] AND journal = p_c_journals[i] AND n = p_c_ns[i]
-        AND revision = p_c_expects[i];
-      EXIT fits WHEN NOT FOUND;
-      v_changed := true;
-    ELSE
-      IF p_c_expects[i] = 0 THEN
-        DELETE FROM {schema}.calls
-        WHERE sid = v_sid AND run = p_c_runs[i] AND journal = p_c_journals[i] AND n = p_c_ns[i];
-      END IF;
-      INSERT INTO {schema}.calls(sid, run, journal, n, revision, body)
-      VALUES (v_sid, p_c_runs[i], p_c_journals[i], p_c_ns[i], p_revision, p_c_bodies[i]);
-      v_changed := true;
-    END IF;
-  END LOOP;
-  IF p_body IS NULL AND NOT p_light THEN
-    UPDATE {schema}.sessions SET revision = p_revision WHERE sid = v_sid;
+  IF p_c_body IS NOT NULL THEN
+    INSERT INTO {{schema}}.calls(sid, run, journal, n, body) VALUES (v_sid, p_c_run, p_c_journal, p_c_n, p_c_body)
+    ON CONFLICT (sid, run, journal, n) DO UPDATE SET body = excluded.body;
   END IF;
-  FOR i IN 1 .. coalesce(cardinality(p_k_sequences), 0) LOOP
-    INSERT INTO {schema}.checkpoints(sid, sequence, parent, body)
-    VALUES (v_sid, p_k_sequences[i], p_k_parents[i], p_k_bodies[i])
+  IF p_k_body IS NOT NULL THEN
+    INSERT INTO {{schema}}.checkpoints(sid, sequence, parent, body)
+    VALUES (v_sid, p_k_sequence, p_k_parent, p_k_body)
     ON CONFLICT (sid, sequence) DO UPDATE SET parent = excluded.parent, body = excluded.body;
-  END LOOP;
-  FOR i IN 1 .. coalesce(cardinality(p_w_sequences), 0) LOOP
-    INSERT INTO {schema}.keyframes(sid, sequence, body) VALUES (v_sid, p_w_sequences[i], p_w_bodies[i])
-    ON CONFLICT (sid, sequence) DO UPDATE SET body = excluded.body;
-  END LOOP;
-  FOR i IN 1 .. coalesce(cardinality(p_f_sequences), 0) LOOP
-    INSERT INTO {schema}.foreign_ids(sid, sequence, id) VALUES (v_sid, p_f_sequences[i], p_f_ids[i])
-    ON CONFLICT (sid, sequence) DO UPDATE SET id = excluded.id;
-  END LOOP;
+  END IF;
+  RETURN int8send({_NOW}) || int8send({_LAST}) || int8send(v_sid) || int8send(coalesce(v_touched, 0));
+END
 """
 
 # References go and come; a blob that nobody refers to any more goes. Those who insert wait only for those who inserted
 # the same before, and those who lock only for those who lock, both in the order of digests: so there is no circle. A
 # blob that another removes between the insert that found it and the lock is therefore a miss: to insert it now, with
 # locks held, could close one.
-_REFER = """
-  IF p_x_session THEN
-    WITH gone AS (DELETE FROM {schema}.refs WHERE sid = v_sid RETURNING digest)
-    SELECT array_agg(DISTINCT digest) INTO v_gone FROM gone;
-  ELSIF p_r_kinds IS NOT NULL THEN
-    WITH gone AS (
-      DELETE FROM {schema}.refs r USING unnest(p_r_kinds, p_r_numbers) AS d(kind, number)
-      WHERE r.sid = v_sid AND r.kind = d.kind AND r.number = d.number RETURNING r.digest)
-    SELECT array_agg(DISTINCT digest) INTO v_gone FROM gone;
-  END IF;
-  IF p_b_digests IS NOT NULL OR v_gone IS NOT NULL THEN
-    INSERT INTO {schema}.blobs(digest, data)
-    SELECT b.digest, b.data FROM unnest(p_b_digests, p_b_contents) AS b(digest, data) WHERE b.data IS NOT NULL
-    ORDER BY b.digest ON CONFLICT (digest) DO NOTHING;
-    IF v_gone IS NULL THEN
-      v_held := ARRAY(SELECT digest FROM {schema}.blobs WHERE digest = ANY(p_b_digests) ORDER BY digest FOR KEY SHARE);
-    ELSE
-      v_held := ARRAY(
-        SELECT digest FROM {schema}.blobs WHERE digest = ANY(p_b_digests || v_gone) ORDER BY digest FOR UPDATE);
-    END IF;
-    IF NOT p_b_digests <@ v_held THEN
-      v_lost := (SELECT string_agg(encode(b.digest, 'hex'), ' ')
-        FROM unnest(p_b_digests, p_b_contents) AS b(digest, data)
-        WHERE b.data IS NULL AND b.digest <> ALL(v_held));
-      EXIT fits WHEN v_lost IS NULL;
-      RAISE EXCEPTION 'blobs are needed and not here' USING ERRCODE = 'BS001', DETAIL = v_lost;
-    END IF;
-    INSERT INTO {schema}.refs(sid, kind, number, digest)
-    SELECT v_sid, d.kind, d.number, d.digest FROM unnest(p_d_kinds, p_d_numbers, p_d_digests) AS d(kind, number, digest)
-    ON CONFLICT DO NOTHING;
-    DELETE FROM {schema}.blobs b
-    WHERE b.digest = ANY(v_gone) AND NOT EXISTS (SELECT 1 FROM {schema}.refs r WHERE r.digest = b.digest);
-  END IF;
-"""
-
-_DROP = """
-  IF p_x_session THEN
-    DELETE FROM {schema}.calls WHERE sid = v_sid;
-    DELETE FROM {schema}.names WHERE sid = v_sid;
-    DELETE FROM {schema}.keyframes WHERE sid = v_sid;
-    DELETE FROM {schema}.foreign_ids WHERE sid = v_sid;
-    DELETE FROM {schema}.checkpoints WHERE sid = v_sid;
-    DELETE FROM {schema}.sessions WHERE sid = v_sid;
-  END IF;
-  IF p_x_names IS NOT NULL THEN
-    DELETE FROM {schema}.names WHERE sid = v_sid AND name = ANY(p_x_names);
-  END IF;
-  IF p_x_runs IS NOT NULL THEN
-    DELETE FROM {schema}.calls c USING unnest(p_x_runs, p_x_journals, p_x_ns) AS d(run, journal, n)
-    WHERE c.sid = v_sid AND c.run = d.run AND c.journal = d.journal AND (d.n IS NULL OR c.n = d.n);
-  END IF;
-  IF p_x_keyframes IS NOT NULL THEN
-    DELETE FROM {schema}.keyframes WHERE sid = v_sid AND sequence = ANY(p_x_keyframes);
-  END IF;
-  IF p_x_sequences IS NOT NULL THEN
-    DELETE FROM {schema}.foreign_ids WHERE sid = v_sid AND sequence = ANY(p_x_sequences);
-    DELETE FROM {schema}.checkpoints WHERE sid = v_sid AND sequence = ANY(p_x_sequences);
-  END IF;
-"""
-
-WRITE = f"""
-CREATE FUNCTION {{schema}}.write_2({_LOOK},
-  p_relaxed boolean, p_read bigint, p_write bigint, p_revision bigint, p_sid bigint, p_expect bigint,
-  p_beside_expect bigint, p_absent bytea[], p_light boolean, p_wakes boolean,
-  p_put_hidden boolean, p_put_id bytea, p_uid bytea, p_checkpoints bigint, p_logical bigint, p_status bytea,
-  p_agent bytea, p_body bytea, p_touched bigint, p_exact bigint,
-  p_j_runs bigint[], p_j_journals bigint[], p_j_counts bigint[],
-  p_n_names bytea[], p_n_expects bigint[], p_n_marks bigint[], p_n_runs bigint[], p_n_journals bigint[],
-  p_n_sequences bigint[], p_n_bodies bytea[],
-  p_c_runs bigint[], p_c_journals bigint[], p_c_ns bigint[], p_c_expects bigint[], p_c_bodies bytea[],
-  p_k_sequences bigint[], p_k_parents bigint[], p_k_bodies bytea[], p_w_sequences bigint[], p_w_bodies bytea[],
-  p_f_sequences bigint[], p_f_ids bytea[],
-  p_r_kinds bigint[], p_r_numbers bigint[], p_d_kinds bigint[], p_d_numbers bigint[], p_d_digests bytea[],
-  p_b_digests bytea[], p_b_contents bytea[],
-  p_x_session boolean, p_x_names bytea[], p_x_runs bigint[], p_x_journals bigint[], p_x_ns bigint[],
-  p_x_keyframes bigint[], p_x_sequences bigint[])
-RETURNS bytea[] LANGUAGE plpgsql {_PLANS} AS {{body}}
+REFER = f"""
+CREATE FUNCTION {{schema}}.refer_2(p_sid bigint, p_every boolean, p_r_kinds bigint[], p_r_numbers bigint[],
+  p_d_kinds bigint[], p_d_numbers bigint[], p_d_digests bytea[], p_b_digests bytea[], p_b_contents bytea[])
+RETURNS void LANGUAGE plpgsql {_PLANS} AS {{body}}
 DECLARE
-  v_sid bigint;
-  v_revision bigint;
-  v_touched bigint;
-  v_changed boolean := false;
   v_gone bytea[];
   v_held bytea[];
   v_lost text;
 BEGIN
-  <<fits>>
-  BEGIN{_COMPARE}{_PUT}{_REFER}{_DROP}
-    IF p_wakes THEN
-      PERFORM pg_notify('{{channel}}', '');
-    END IF;
-    RETURN ARRAY['w'::bytea || int8send({_NOW}) || int8send({_LAST}) || int8send(v_sid)
-      || int8send(coalesce(v_touched, 0))];
-  END fits;
-  IF v_changed OR v_held IS NOT NULL THEN
-    RAISE EXCEPTION 'what a write rests on has changed' USING ERRCODE = 'BS002';
+  IF p_every OR p_r_kinds IS NOT NULL THEN
+    WITH gone AS (
+      DELETE FROM {{schema}}.refs r WHERE r.sid = p_sid AND (p_every OR (r.kind, r.number) IN (
+        SELECT d.kind, d.number FROM unnest(p_r_kinds, p_r_numbers) AS d(kind, number))) RETURNING r.digest)
+    SELECT array_agg(DISTINCT digest) INTO v_gone FROM gone;
   END IF;
-  RETURN {{schema}}.look_2({_LOOKED});
+  IF p_b_digests IS NULL AND v_gone IS NULL THEN
+    RETURN;
+  END IF;
+  INSERT INTO {{schema}}.blobs(digest, data)
+  SELECT b.digest, b.data FROM unnest(p_b_digests, p_b_contents) AS b(digest, data) WHERE b.data IS NOT NULL
+  ORDER BY b.digest ON CONFLICT (digest) DO NOTHING;
+  IF v_gone IS NULL THEN
+    v_held := ARRAY(SELECT digest FROM {{schema}}.blobs WHERE digest = ANY(p_b_digests) ORDER BY digest FOR KEY SHARE);
+  ELSE
+    v_held := ARRAY(
+      SELECT digest FROM {{schema}}.blobs WHERE digest = ANY(p_b_digests || v_gone) ORDER BY digest FOR UPDATE);
+  END IF;
+  IF NOT p_b_digests <@ v_held THEN
+    v_lost := (SELECT string_agg(encode(b.digest, 'hex'), ' ')
+      FROM unnest(p_b_digests, p_b_contents) AS b(digest, data)
+      WHERE b.data IS NULL AND b.digest <> ALL(v_held));
+    IF v_lost IS NULL THEN
+      {_MISS};
+    END IF;
+    RAISE EXCEPTION 'blobs are needed and not here' USING ERRCODE = 'BS001', DETAIL = v_lost;
+  END IF;
+  INSERT INTO {{schema}}.refs(sid, kind, number, digest)
+  SELECT p_sid, d.kind, d.number, d.digest FROM unnest(p_d_kinds, p_d_numbers, p_d_digests) AS d(kind, number, digest)
+  ON CONFLICT DO NOTHING;
+  DELETE FROM {{schema}}.blobs b
+  WHERE b.digest = ANY(v_gone) AND NOT EXISTS (SELECT 1 FROM {{schema}}.refs r WHERE r.digest = b.digest);
 END
 """
 
@@ -421,4 +384,4 @@ BEGIN
 END
 """
 
-FUNCTIONS = (LOOK, HOLD, WRITE, STATE)
+FUNCTIONS = (LOOK, HOLD, SAME, NAME, WRITE, REFER, STATE)

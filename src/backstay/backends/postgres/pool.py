@@ -23,10 +23,10 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from backstay.backends.postgres.faults import fault_of, is_standby, translate
-from backstay.backends.postgres.protocol import Sent, ask, ask_kept, keep, pack_all, rows_of, tell
+from backstay.backends.postgres.protocol import Sent, Step, ask, ask_all, ask_kept, keep, pack_all, rows_of, tell
 from backstay.errors import ClosedError, InvalidInputError, UnavailableError
 
 CONNECTIONS = 16
@@ -46,9 +46,15 @@ _DEFAULTS = {
     "tcp_user_timeout": "30000",
 }
 
+_FUNCTION = re.compile(rb"\.(\w+_\d)\(")
 _WORDS = re.compile(r"\{(?:schema|schema_text|channel)\}")
 
 T = TypeVar("T")
+
+
+def idle_ms() -> int:
+    """How long a process may stand still inside a transaction, in milliseconds."""
+    return round(IDLE_S * 1000)
 
 
 class SchemaPlace:
@@ -87,7 +93,7 @@ class SchemaPlace:
 class Wire:
     """A connection and the place it speaks of."""
 
-    __slots__ = ("_kept", "_used", "connection", "made", "place")
+    __slots__ = ("_keeps", "_kept", "_used", "connection", "made", "place")
 
     def __init__(self, connection: psycopg.Connection[Any], place: SchemaPlace) -> None:
         self.connection = connection
@@ -95,6 +101,7 @@ class Wire:
         self.made = time.monotonic()
         self._used: dict[bytes, int] = {}
         self._kept: dict[bytes, bytes] = {}
+        self._keeps = True
 
     def rows(self, statement: str, *values: Any) -> list[Any]:
         """All rows that a statement gives."""
@@ -107,24 +114,46 @@ class Wire:
     def call(self, statement: str, sent: Sequence[Sent], types: Sequence[int]) -> Any:
         """Run one of the few statements that are asked all the time: the server keeps it, which saves parsing."""
         said = self.place(statement)
+        name = self._name_of(said, types)
+        if name is None:
+            return ask(self.connection, said, sent, types)
+        try:
+            return ask_kept(self.connection, name, sent)
+        except psycopg.errors.InvalidSqlStatementName:
+            self._forget()
+            raise
+
+    def call_all(self, steps: Sequence[Step]) -> list[Any]:
+        """Run several of these in one round trip: all of them or, where one is refused, none."""
+        said = []
+        for step in steps:
+            statement = self.place(step.statement)
+            said.append((self._name_of(statement, step.types), statement, step))
+        try:
+            return ask_all(self.connection, said)
+        except psycopg.errors.InvalidSqlStatementName:
+            self._forget()
+            raise
+
+    def _name_of(self, said: bytes, types: Sequence[int]) -> bytes | None:
+        """The name under which the server keeps a statement, from the time on that it is used often."""
         name = self._kept.get(said)
-        if name is not None:
-            try:
-                return ask_kept(self.connection, name, sent)
-            except psycopg.errors.InvalidSqlStatementName:
-                # Somebody threw it away. Nothing was carried out, and on this connection it is not kept again.
-                del self._kept[said]
-                if not self.usable:
-                    raise  # inside a transaction, which is tried again
-        used = self._used[said] = self._used.get(said, 0) + 1
-        if used == _OFTEN and self._is_straight():
-            # Named by its text: whatever has that name already is the same.
-            function = re.sub(r".*\.(\w+)\(.*", r"\1", statement)
-            name = f"backstay.{function}.{sha256(said).hexdigest()[:24]}".encode()
-            with contextlib.suppress(psycopg.errors.DuplicatePreparedStatement):
-                keep(self.connection, name, said, types)
-            self._kept[said] = name
-        return ask(self.connection, said, sent, types)
+        if name is None and self._keeps:
+            used = self._used[said] = self._used.get(said, 0) + 1
+            if used == _OFTEN and self._is_straight():
+                # Named by its text: whatever has that name already is the same.
+                function = _FUNCTION.search(said)
+                named = function[1].decode() if function else "statement"
+                name = f"backstay.{named}.{sha256(said).hexdigest()[:24]}".encode()
+                with contextlib.suppress(psycopg.errors.DuplicatePreparedStatement):
+                    keep(self.connection, name, said, types)
+                self._kept[said] = name
+        return name
+
+    def _forget(self) -> None:
+        # The server threw statements away. Nothing was carried out; on this connection none is kept again.
+        self._kept.clear()
+        self._keeps = False
 
     def _is_straight(self) -> bool:
         """False behind a pooler, which greets with a process number of its own."""
@@ -133,19 +162,23 @@ class Wire:
     @contextlib.contextmanager
     def transaction(self, how: str = "ISOLATION LEVEL READ COMMITTED") -> Iterator[None]:
         """Several statements; committed at the end. A process that stands still meanwhile does not keep its locks."""
-        idle_ms = round(IDLE_S * 1000)
-        tell(self.connection, f"BEGIN {how}; SET LOCAL idle_in_transaction_session_timeout = {idle_ms}".encode())
+        tell(self.connection, f"BEGIN {how}; SET LOCAL idle_in_transaction_session_timeout = {idle_ms()}".encode())
         try:
             yield
             tell(self.connection, b"COMMIT")
         except BaseException:
-            if self.connection.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
-                tell(self.connection, b"ROLLBACK")
+            self.roll_back()
             raise
+
+    def roll_back(self) -> None:
+        """End a transaction, if there is one, without a trace."""
+        if self.connection.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+            tell(self.connection, b"ROLLBACK")
 
     @property
     def usable(self) -> bool:
-        return self.connection.pgconn.transaction_status == TransactionStatus.IDLE
+        pgconn = self.connection.pgconn
+        return pgconn.transaction_status == TransactionStatus.IDLE and pgconn.pipeline_status == PipelineStatus.OFF
 
 
 class Pool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from select import POLLIN, POLLOUT, poll
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import pq
@@ -24,6 +25,19 @@ _NULL = b"\xff\xff\xff\xff"
 _FINE = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 Sent = bytes | None
+
+
+class Step(NamedTuple):
+    """A statement, its values and their types."""
+
+    statement: str
+    sent: Sequence[Sent]
+    types: Sequence[int]
+
+
+def step(statement: str, *values: Any) -> Step:
+    """A statement with values as Python has them."""
+    return Step(statement, *pack_all(values))
 
 
 def ask(connection: psycopg.Connection[Any], statement: bytes, sent: Sequence[Sent], types: Sequence[int]) -> Any:
@@ -48,8 +62,56 @@ def ask_kept(connection: psycopg.Connection[Any], name: bytes, sent: Sequence[Se
     return _fine(connection, connection.pgconn.exec_prepared(name, given, [_BINARY] * len(sent), _BINARY))
 
 
+def ask_all(connection: psycopg.Connection[Any], said: Sequence[tuple[bytes | None, bytes, Step]]) -> list[Any]:
+    """Run several statements in one round trip, by name or by text; outside a transaction they are one.
+
+    The first error ends it: the statements behind it are not carried out.
+    """
+    pgconn = connection.pgconn
+    answers: list[Any] = []
+    try:
+        pgconn.enter_pipeline_mode()
+        for name, statement, (_, sent, types) in said:
+            formats = [_BINARY] * len(sent)
+            if name is None:
+                pgconn.send_query_params(statement, sent, types, formats, _BINARY)
+            else:
+                given: Any = sent
+                pgconn.send_query_prepared(name, given, formats, _BINARY)
+        pgconn.pipeline_sync()
+        for _ in said:
+            answers.append(_heard(pgconn))
+            if answers[-1] is None:
+                break
+            _heard(pgconn)  # that there is no more to this one
+        if None not in answers and _heard(pgconn) is not None:
+            pgconn.exit_pipeline_mode()
+        else:
+            answers = [each for each in answers if each is not None]
+            connection.close()
+        found = [_fine(connection, each) for each in answers]
+        if connection.closed:
+            raise psycopg.OperationalError("the connection was lost")
+        return found
+    except psycopg.OperationalError as error:
+        if error.sqlstate is None:
+            connection.close()
+        raise
+
+
+def _heard(pgconn: pq.abc.PGconn) -> Any:
+    """The next answer, waited for in a way that lets other threads run."""
+    waiting = None
+    while (unsent := pgconn.flush()) or pgconn.is_busy():
+        waiting = poll() if waiting is None else waiting
+        waiting.register(pgconn.socket, POLLIN | POLLOUT if unsent else POLLIN)
+        waiting.poll()
+        pgconn.consume_input()
+    return pgconn.get_result()
+
+
 def pack_all(values: Sequence[Any]) -> tuple[list[Sent], list[int]]:
-    """Values and their types. A list is of numbers or of bytes, by its first."""
+    """Values and their types. A list is of bytes if one of these comes first, otherwise of numbers; None may be in."""
     sent: list[Sent] = []
     types: list[int] = []
     for value in values:
@@ -61,7 +123,7 @@ def pack_all(values: Sequence[Any]) -> tuple[list[Sent], list[int]]:
             data, kind = pack_bool(value), BOOL
         elif isinstance(value, int):
             data, kind = _INT.pack(value), INT
-        elif isinstance(value[0], int):
+        elif isinstance(next((each for each in value if each is not None), 0), int):
             data, kind = pack_ints(value), INT_LIST
         else:
             data, kind = pack_texts(value), BYTES_LIST

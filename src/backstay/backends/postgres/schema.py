@@ -1,10 +1,12 @@
 """The tables, and how a schema becomes a store: made by whoever comes first.
 
-Every row is a key, a revision (a random number of the write that put it last) and a sealed body; index columns repeat
-what the server needs to know of a body and are compared with it when it is read. Texts are bytes, because PostgreSQL's
-own hold neither NUL nor lone surrogates. Bodies are kept outside the server's own compression. A session's revision
-stands for its checkpoints, keyframes and foreign ids too, and for which names there are: every write that changes one
-of these changes it.
+Every row is a key and a sealed body; index columns repeat what the server needs to know of a body and are compared with
+it when it is read. Texts are bytes, because PostgreSQL's own hold neither NUL nor lone surrogates. Bodies are kept
+outside the server's own compression.
+
+Sessions and names have a revision, a random number of the write that changed them last. A branch's stands for the calls
+under its journal too: every write that changes one of these changes it. A session's stands for everything else: for its
+checkpoints, keyframes, foreign ids and all other calls, and for which names there are.
 
 `touched` is the one column that may say otherwise than its body. A rule takes the number after the last one it knows;
 the server takes the next of its sequence, which is the same unless another process has written meanwhile, and then the
@@ -43,8 +45,8 @@ CREATE SEQUENCE {{schema}}.touches;
 CREATE TABLE {{schema}}.sessions(
   sid bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, touched bigint NOT NULL, revision bigint NOT NULL,
   checkpoints bigint NOT NULL, logical bigint NOT NULL, hidden boolean NOT NULL, id bytea NOT NULL, uid bytea NOT NULL,
-  status bytea NOT NULL, agent bytea, body bytea NOT NULL,
-  era bigint NOT NULL GENERATED ALWAYS AS (touched >> 8) STORED, UNIQUE(hidden, id)) WITH (fillfactor = 70);
+  era bigint NOT NULL, status bytea NOT NULL, agent bytea, body bytea NOT NULL, UNIQUE(hidden, id))
+  WITH (fillfactor = 70);
 CREATE INDEX sessions_era ON {{schema}}.sessions(hidden, era);
 CREATE INDEX sessions_uid ON {{schema}}.sessions(uid);
 CREATE TABLE {{schema}}.names(
@@ -57,8 +59,8 @@ CREATE TABLE {{schema}}.checkpoints(
 CREATE TABLE {{schema}}.keyframes(
   sid bigint NOT NULL, sequence bigint NOT NULL, body bytea NOT NULL, PRIMARY KEY(sid, sequence));
 CREATE TABLE {{schema}}.calls(
-  sid bigint NOT NULL, run bigint NOT NULL, journal bigint NOT NULL, n bigint NOT NULL, revision bigint NOT NULL,
-  body bytea NOT NULL, PRIMARY KEY(sid, run, journal, n)) WITH (fillfactor = 70);
+  sid bigint NOT NULL, run bigint NOT NULL, journal bigint NOT NULL, n bigint NOT NULL, body bytea NOT NULL,
+  PRIMARY KEY(sid, run, journal, n)) WITH (fillfactor = 70);
 CREATE TABLE {{schema}}.foreign_ids(
   sid bigint NOT NULL, sequence bigint NOT NULL, id bytea NOT NULL, PRIMARY KEY(sid, sequence));
 CREATE UNIQUE INDEX foreign_ids_id ON {{schema}}.foreign_ids(id, sid);

@@ -2,6 +2,9 @@
 
 Later batches were decided on what the earlier ones leave, so of each row only the last state is sent. Every row is
 expected as it was before the first of them. Puts come before drops; so nothing is added behind a batch that drops.
+
+The session, one branch, one call and one checkpoint go as values of `write_2`: most writes have no more. Whatever
+there is besides follows in statements of its own, in the same transaction and the same round trip.
 """
 
 from __future__ import annotations
@@ -13,19 +16,16 @@ from typing import Any
 from backstay.backends.postgres.protocol import (
     BOOL,
     BYTES,
-    BYTES_LIST,
     INT,
-    INT_LIST,
     Sent,
+    Step,
     all_text_bytes,
     pack_bool,
     pack_int,
-    pack_ints,
-    pack_texts,
+    step,
     text_bytes,
 )
-from backstay.backends.postgres.views import LOOK_TYPES, KnownSession, Watched, look_values, name_columns
-from backstay.ids import sequence_of
+from backstay.backends.postgres.views import KnownSession, Watched, name_columns
 from backstay.port import (
     KNOWN,
     Ask,
@@ -48,21 +48,57 @@ from backstay.port.rows import kind_of
 MOST_WRITES = 64
 MOST_BYTES = 4 * 1024 * 1024
 
-_TYPES = (
-    *LOOK_TYPES,
-    *(BOOL, INT, INT, INT, INT, INT, INT, BYTES_LIST, BOOL, BOOL),
-    *(BOOL, BYTES, BYTES, INT, INT, BYTES, BYTES, BYTES, INT, INT),
-    *(INT_LIST, INT_LIST, INT_LIST),
-    *(BYTES_LIST, INT_LIST, INT_LIST, INT_LIST, INT_LIST, INT_LIST, BYTES_LIST),
-    *(INT_LIST, INT_LIST, INT_LIST, INT_LIST, BYTES_LIST),
-    *(INT_LIST, INT_LIST, BYTES_LIST, INT_LIST, BYTES_LIST, INT_LIST, BYTES_LIST),
-    *(INT_LIST, INT_LIST, INT_LIST, INT_LIST, BYTES_LIST, BYTES_LIST, BYTES_LIST),
-    *(BOOL, BYTES_LIST, INT_LIST, INT_LIST, INT_LIST, INT_LIST, INT_LIST),
+_WRITE_TYPES = (
+    *(BOOL, INT, INT, BOOL, BOOL, BYTES, INT, INT, INT, INT, INT),
+    *(BOOL, BYTES, BYTES, INT, INT, BYTES, BYTES, BYTES),
+    *(BYTES, INT, INT, INT, INT, INT, INT, BYTES),
+    *(INT, INT, INT, BYTES),
+    *(INT, INT, BYTES),
 )
-WRITE = "SELECT {schema}.write_2(" + ", ".join(["%s"] * len(_TYPES)) + ")"
-WRITE_TYPES = _TYPES
+_WRITE = "SELECT {schema}.write_2(" + ", ".join(["%s"] * len(_WRITE_TYPES)) + ")"
 
-_NO_COLUMNS = (0, None, None, None)
+# A session that the same transaction has just made has a number that only the server knows.
+_SID = "coalesce(%s, currval('{schema_text}.sessions_sid_seq'))"
+_NAME = f"SELECT {{schema}}.name_2({_SID}, %s, %s, %s, %s, %s, %s, %s, %s)"
+_NAME_TYPES = (INT, BYTES, INT, INT, INT, INT, INT, INT, BYTES)
+_BESIDE = (
+    "SELECT {schema}.same_2((SELECT revision FROM {schema}.sessions "
+    f"WHERE NOT hidden AND id = %s AND sid <> {_SID}), %s)"
+)
+_RAISE = "UPDATE {schema}.names SET revision = %s WHERE sid = %s AND run = %s AND journal = %s"
+_REFER = f"SELECT {{schema}}.refer_2({_SID}, %s, %s, %s, %s, %s, %s, %s, %s)"
+_DROP_CALLS = (
+    "DELETE FROM {schema}.calls c USING unnest(%s, %s, %s) AS d(run, journal, n) "
+    "WHERE c.sid = %s AND c.run = d.run AND c.journal = d.journal AND (d.n IS NULL OR c.n = d.n)"
+)
+# Names first: a write that has just locked one is waited for, so that its calls go too.
+_OF_A_SESSION = ("names", "calls", "keyframes", "foreign_ids", "checkpoints", "sessions")
+_KEYED = {
+    Kind.NAME: (("names", "name"),),
+    Kind.KEYFRAME: (("keyframes", "sequence"),),
+    Kind.CHECKPOINT: (("foreign_ids", "sequence"), ("checkpoints", "sequence")),
+}
+_TELL = "SELECT pg_notify('{channel}', '')"
+
+
+def _many(table: str, keys: str, *rest: str) -> str:
+    """A statement that puts any number of rows, whether they are there or not."""
+    columns = [*keys.split(", "), *rest]
+    changes = ", ".join([f"{column} = excluded.{column}" for column in rest])
+    return (
+        f"INSERT INTO {{schema}}.{table}(sid, {', '.join(columns)}) SELECT {_SID}, r.* "
+        f"FROM unnest({', '.join(['%s'] * len(columns))}) AS r ON CONFLICT (sid, {keys}) DO UPDATE SET {changes}"
+    )
+
+
+_CALLS = _many("calls", "run, journal, n", "body")
+_CHECKPOINTS = _many("checkpoints", "sequence", "parent", "body")
+_KEYFRAMES = _many("keyframes", "sequence", "body")
+_FOREIGN = _many("foreign_ids", "sequence", "id")
+
+_ABSENT = (None, None)
+_ANY = 0  # a revision that is expected, where any will do
+_NOTHING: list[Sent] = [None] * 8
 
 
 class Shipment:
@@ -70,20 +106,19 @@ class Shipment:
 
     def __init__(self, known: KnownSession) -> None:
         self.revision = secrets.randbits(62) + 1
-        self.asks: list[Ask] = []
         self.full = False
         self.line: SessionRow | None = None
+        self.light = True  # neither rests on the session's row nor changes what its revision stands for; see `schema`
+        self.count = 0
         self._known = known
         self._sid, self._session, self._expect = known.sid, known.session, known.revision
         self._last = known.last
         self._lazy = True
-        self.light = True  # neither rests on the session's row nor changes what its revision stands for; see `schema`
         self._wakes = False
-        # What is expected: revisions of names and calls, how many calls there are, foreign ids that nobody has.
-        self._seen_names: dict[str, int | None] = {}
-        self._seen_calls: dict[CallKey, int | None] = {}
-        self._counts: dict[JournalKey, int] = {}
-        self._absent: set[str] = set()
+        self._beside: tuple[str, int | None] | None = None
+        self._seen: dict[str, int | None] = {}  # the revisions of names
+        self._raised: set[str] = set()  # names whose calls change
+        self._journals: set[JournalKey] = set()  # that change and may be those of any name
         self._names: dict[str, LaneRow | TagRow] = {}
         self._calls: dict[CallKey, CallRow] = {}
         self._rows: dict[int, CheckpointRow] = {}
@@ -102,56 +137,54 @@ class Shipment:
     def add(self, ask: Ask, view: Watched, batch: Batch) -> None:
         """A batch that was decided on a view of what is known, which takes it in."""
         known = self._known
-        self._rest_on(ask, view)
-        light = not batch.drops
+        journals = {(lane.run, lane.journal): name for name, lane in view.lanes.items()}
+        self._rest_on(ask, view, journals)
         for row in batch.puts:
-            light &= isinstance(row, CallRow) or (isinstance(row, LaneRow) and known.has_name(row.name))
-            self._put(row)
-        self.light &= light
+            self._put(row, journals)
+        for kind, key in batch.drops:
+            self.light = False
+            if kind is Kind.CALL and isinstance(key, tuple):
+                self._change(key[:2], journals)
         self._drops = batch.drops
         self._blobs |= batch.blobs
         self._wakes |= batch.wakes
         self._lazy &= batch.lazy
-        self.asks.append(ask)
+        self.count += 1
         known.apply(batch, self.revision)
-        many = self._bytes > MOST_BYTES or len(self.asks) == MOST_WRITES
+        known.raised(self._raised, self.revision)
+        many = self._bytes > MOST_BYTES or self.count == MOST_WRITES
         self.full = bool(batch.drops) or many or self.ends or known.reserved
 
-    def _rest_on(self, ask: Ask, view: Watched) -> None:
+    def _rest_on(self, ask: Ask, view: Watched, journals: dict[JournalKey, str]) -> None:
+        """What a rule was shown: branches stand for their calls, the session's row for all else."""
         known = self._known
-        history = ask.sequences or ask.ids or ask.prefix or ask.children_of
-        self.light &= not (view.looked or ask.names is None or history or ask.beside is not None)
-        for name in known.names if ask.names is None else ask.names:
-            self._see(self._seen_names, name, known.names.get(name, (None, None))[1])
-        for journal in [*ask.journals, *[(view.lanes[name].run, view.lanes[name].journal) for name in view.pending]]:
-            self._counts.setdefault(journal, known.counts[journal])
-            for n in range(known.counts[journal]):
-                self._see(self._seen_calls, (*journal, n), known.calls[*journal, n][1])
-        for name in view.counts:
-            journal = view.lanes[name].run, view.lanes[name].journal
-            self._counts.setdefault(journal, known.counts[journal])
-        for at in ask.calls:
-            self._see(self._seen_calls, at, known.calls[at][1])
-        if ask.ids and known.uid is not None:
-            uid = known.uid
-            self._absent |= {id_ for id_ in ask.ids if id_ not in known.foreign and sequence_of(id_, uid) is None}
+        names = known.names if ask.names is None else ask.names
+        for name in names:
+            revision = known.names.get(name, _ABSENT)[1]
+            self.light &= revision is not None
+            if revision != self.revision:  # otherwise an earlier batch of this shipment puts it
+                self._seen.setdefault(name, revision)
+        apart = ask.sequences or ask.ids or ask.prefix or ask.children_of or ask.beside is not None or ask.names is None
+        if self.light and (view.looked or apart or not names):
+            self.light = False
+        if self.light and (ask.calls or ask.journals):
+            self.light = all([at in journals for at in (*ask.journals, *[at[:2] for at in ask.calls])])
+        if ask.beside is not None:
+            self._beside = ask.beside, known.beside_revision
 
-    def _see(self, seen: dict[Any, int | None], key: Any, revision: int | None) -> None:
-        if revision != self.revision:  # otherwise an earlier batch of this shipment puts it
-            seen.setdefault(key, revision)
-
-    def _put(self, row: Row) -> None:
-        if isinstance(row, SessionRow):
-            self.line = row
-        elif isinstance(row, LaneRow | TagRow):
-            self._names[row.name] = row
-        elif isinstance(row, CallRow):
+    def _put(self, row: Row, journals: dict[JournalKey, str]) -> None:
+        if isinstance(row, CallRow):
             self._calls[row.at] = row
             self._bytes += len(row.args or b"") + len(row.result or b"")
-            if row.at[:2] in self._known.counts:
-                self._counts.setdefault(row.at[:2], self._known.counts[row.at[:2]])
+            self._change((row.run, row.journal), journals)
+        elif isinstance(row, LaneRow | TagRow):
+            self.light &= isinstance(row, LaneRow) and row.name in self._seen
+            self._names[row.name] = row
+        elif isinstance(row, SessionRow):
+            self.light = False
+            self.line = row
         else:
-            kind = kind_of(row)
+            self.light = False
             if isinstance(row, CheckpointRow):
                 self._rows[row.sequence] = row
                 self._bytes += len(row.delta)
@@ -159,124 +192,145 @@ class Shipment:
                 self._keyframes[row.sequence] = row
                 self._bytes += len(row.data)
             if row.refs is not None:
-                self._refs[kind, row.sequence] = row.refs
+                self._refs[kind_of(row), row.sequence] = row.refs
+
+    def _change(self, journal: JournalKey, journals: dict[JournalKey, str]) -> None:
+        """Calls under a journal change: so does the revision of the branch whose journal it is."""
+        name = journals.get(journal)
+        if name is None:
+            self.light = False
+            self._journals.add(journal)
+        else:
+            self._raised.add(name)
 
     # as it is sent
 
-    def values(self, ask: Ask, uid: bytes | None, *, relaxed: bool) -> list[Sent]:
-        """What `write_2` is given; `ask` is what it answers if something is not as expected."""
-        line = self.line
-        uid = line.uid if line is not None else uid or b""
-        beside = self._known.beside_revision
-        return [
-            *look_values(ask, uid),
+    def steps(self, uid: bytes | None, *, relaxed: bool) -> list[Step]:
+        """The statements; the first one answers."""
+        uid = self.line.uid if self.line is not None else uid or b""
+        sid = None if self._sid is None else pack_int(self._sid)
+        first, *names = self._name_values(uid) or [_NOTHING]
+        rows, calls = list(self._rows.values()), list(self._calls.values())
+        values = [
             pack_bool(relaxed or self._lazy),
             pack_int(KNOWN.read),
             pack_int(KNOWN.write),
-            pack_int(self.revision),
-            None if self._sid is None else pack_int(self._sid),
-            None if self._expect is None else pack_int(self._expect),
-            None if beside is None else pack_int(beside),
-            pack_texts(all_text_bytes(self._absent)) if self._absent else None,
             pack_bool(self.light),
-            pack_bool(self._wakes),
-            *_session_values(line),
-            *self._number_values(line),
-            *_columns([(*journal, count) for journal, count in self._counts.items()], 3),
-            *self._name_values(uid),
-            *self._call_values(uid),
-            *_history_values(list(self._rows.values()), list(self._keyframes.values()), uid),
-            *self._ref_values(),
-            *self._drop_values(),
+            pack_bool(self._known.place[0]),
+            text_bytes(self._known.place[1]),
+            sid,
+            None if self._expect is None else pack_int(self._expect),
+            pack_int(self.revision),
+            *self._number_values(),
+            *self._session_values(),
+            *first,
+            *(_call_values(calls.pop(), uid) if len(calls) == 1 else _NOTHING[:4]),
+            *(_row_values(rows.pop(), uid) if len(rows) == 1 else _NOTHING[:3]),
         ]
+        found = [Step(_WRITE, values, _WRITE_TYPES)]
+        if self._beside is not None:
+            id_, revision = self._beside
+            found.append(step(_BESIDE, text_bytes(id_), self._sid, revision))
+        found += [Step(_NAME, [sid, *each], _NAME_TYPES) for each in names]
+        found += [step(_RAISE, self.revision, self._sid, *journal) for journal in sorted(self._journals)]
+        found += self._more_steps(rows, calls, uid)
+        if self._drops:
+            found += self._drop_steps()
+        if self._wakes:
+            found.append(step(_TELL))
+        return found
 
-    def _number_values(self, line: SessionRow | None) -> list[Sent]:
+    def _number_values(self) -> list[Sent]:
         """The number to touch the session with, if that is another; and the next one, if it must be that: for a run."""
+        line = self.line
         if line is None or (self._session is not None and line.touched == self._session.touched):
             return [None, None]
         given = any([isinstance(row, LaneRow) and row.run > self._last for row in self._names.values()])
         return [pack_int(line.touched), pack_int(self._last + 1) if given and not self._known.reserved else None]
 
-    def _name_values(self, uid: bytes) -> list[Sent]:
-        puts = self._names
-        names = sorted({*self._seen_names, *puts})  # the order in which they are locked
+    def _session_values(self) -> list[Sent]:
+        line = self.line
+        if line is None:
+            return _NOTHING
+        named = self._expect is None or (line.hidden, line.id) != self._known.place
         return [
-            pack_texts(all_text_bytes(names)),
-            pack_ints([self._seen_names.get(name, 0) for name in names]),
-            *_columns([name_columns(puts[name]) if name in puts else _NO_COLUMNS for name in names], 4),
-            pack_texts([pack(puts[name], uid) if name in puts else None for name in names]),
+            *([pack_bool(line.hidden), text_bytes(line.id), line.uid] if named else _NOTHING[:3]),
+            pack_int(line.checkpoints),
+            pack_int(line.logical_bytes),
+            text_bytes(line.status),
+            None if line.agent is None else text_bytes(line.agent),
+            pack(line, line.uid),
         ]
 
-    def _call_values(self, uid: bytes) -> list[Sent]:
-        puts = self._calls
-        keys = sorted({*self._seen_calls, *puts})
-        return [
-            *_columns(keys, 3),
-            pack_ints([self._expected_call(at) for at in keys]),
-            pack_texts([pack(puts[at], uid) if at in puts else None for at in keys]),
-        ]
+    def _name_values(self, uid: bytes) -> list[list[Sent]]:
+        """Names as `name_2` has them, in the order in which they are locked."""
+        found: list[list[Sent]] = []
+        for name in sorted({*self._seen, *self._names}):
+            expect = self._seen.get(name, _ANY)
+            values: list[Sent] = [text_bytes(name), None if expect is None else pack_int(expect)]
+            row = self._names.get(name)
+            if row is not None:
+                columns = [None if column is None else pack_int(column) for column in name_columns(row)]
+                values += [pack_int(self.revision), *columns, pack(row, uid)]
+            else:
+                raised = name in self._raised and expect is not None
+                values += [pack_int(self.revision) if raised else None, *_NOTHING[:5]]
+            found.append(values)
+        return found
 
-    def _expected_call(self, at: CallKey) -> int | None:
-        if at in self._seen_calls:
-            return self._seen_calls[at]
-        count = self._counts.get(at[:2])
-        return 0 if count is None or at[2] < count else None
-
-    def _ref_values(self) -> list[Sent]:
-        last = 0 if self._session is None else self._session.sequence
+    def _more_steps(self, rows: list[CheckpointRow], calls: list[CallRow], uid: bytes) -> list[Step]:
+        """Rows that `write_2` has no room for, and references."""
+        sid = self._sid
+        found: list[Step] = []
+        if calls:
+            found.append(
+                step(_CALLS, sid, *_columns([call.at for call in calls], 3), [pack(call, uid) for call in calls])
+            )
+        if rows:
+            keys = _columns([(row.sequence, row.parent) for row in rows], 2)
+            found.append(step(_CHECKPOINTS, sid, *keys, [pack(row, uid) for row in rows]))
+        if self._keyframes:
+            bodies = [row.data for row in self._keyframes.values()]
+            found.append(step(_KEYFRAMES, sid, list(self._keyframes), bodies))
+        foreign = [row for row in self._rows.values() if is_foreign(row, uid)]
+        if foreign:
+            ids = all_text_bytes([row.id for row in foreign])
+            found.append(step(_FOREIGN, sid, [row.sequence for row in foreign], ids))
         # A checkpoint behind the last one is new: it had no references before.
+        last = 0 if self._session is None else self._session.sequence
         gone = [at for at in self._refs if at[1] <= last]
         gone += [(kind, key) for kind, key in self._drops if isinstance(key, int)]
         new = [(*at, digest) for at, refs in self._refs.items() for digest in dict.fromkeys(refs)]
-        needed = sorted({digest for _, _, digest in new})
-        return [
-            *_columns(gone, 2),
-            *_columns(new, 2),
-            pack_texts([digest for _, _, digest in new]),
-            pack_texts(needed),
-            pack_texts([self._blobs.get(digest) for digest in needed]),
-        ]
+        every = any([kind is Kind.SESSION for kind, _ in self._drops])
+        if gone or new or every:
+            needed = sorted({digest for _, _, digest in new})
+            blobs = [self._blobs.get(digest) for digest in needed]
+            contents = blobs if any(blobs) else []
+            found.append(step(_REFER, sid, every, *_columns(gone, 2), *_columns(new, 3), needed, contents))
+        return found
 
-    def _drop_values(self) -> list[Sent]:
-        if not self._drops:
-            return [b"\0", None, None, None, None, None, None]
+    def _drop_steps(self) -> list[Step]:
+        sid = self._sid
         keys: dict[Kind, list[Any]] = {kind: [key for each, key in self._drops if each is kind] for kind in Kind}
-        return [
-            pack_bool(bool(keys[Kind.SESSION])),
-            pack_texts(all_text_bytes(keys[Kind.NAME])),
-            *_columns([(*at, None)[:3] for at in keys[Kind.CALL]], 3),
-            pack_ints(keys[Kind.KEYFRAME]),
-            pack_ints(keys[Kind.CHECKPOINT]),
-        ]
+        if keys[Kind.SESSION]:
+            return [step(f"DELETE FROM {{schema}}.{table} WHERE sid = %s", sid) for table in _OF_A_SESSION]
+        found: list[Step] = []
+        if keys[Kind.CALL]:
+            found.append(step(_DROP_CALLS, *_columns([(*at, None)[:3] for at in keys[Kind.CALL]], 3), sid))
+        for kind, places in _KEYED.items():
+            gone = all_text_bytes(keys[kind]) if kind is Kind.NAME else keys[kind]
+            for table, column in places if gone else ():
+                found.append(step(f"DELETE FROM {{schema}}.{table} WHERE sid = %s AND {column} = ANY(%s)", sid, gone))
+        return found
 
 
-def _session_values(line: SessionRow | None) -> list[Sent]:
-    if line is None:
-        return [None] * 8
-    return [
-        pack_bool(line.hidden),
-        text_bytes(line.id),
-        line.uid,
-        pack_int(line.checkpoints),
-        pack_int(line.logical_bytes),
-        text_bytes(line.status),
-        None if line.agent is None else text_bytes(line.agent),
-        pack(line, line.uid),
-    ]
+def _call_values(call: CallRow, uid: bytes) -> list[Sent]:
+    return [pack_int(call.run), pack_int(call.journal), pack_int(call.n), pack(call, uid)]
 
 
-def _history_values(rows: list[CheckpointRow], keyframes: list[KeyframeRow], uid: bytes) -> list[Sent]:
-    foreign = [row for row in rows if is_foreign(row, uid)]
-    return [
-        pack_ints([row.sequence for row in rows]),
-        pack_ints([row.parent for row in rows]),
-        pack_texts([pack(row, uid) for row in rows]),
-        pack_ints([row.sequence for row in keyframes]),
-        pack_texts([row.data for row in keyframes]),
-        pack_ints([row.sequence for row in foreign]),
-        pack_texts(all_text_bytes([row.id for row in foreign])),
-    ]
+def _row_values(row: CheckpointRow, uid: bytes) -> list[Sent]:
+    return [pack_int(row.sequence), None if row.parent is None else pack_int(row.parent), pack(row, uid)]
 
 
-def _columns(rows: Sequence[Sequence[Any]], count: int) -> list[Sent]:
-    return [pack_ints([row[at] for row in rows]) for at in range(count)] if rows else [None] * count
+def _columns(rows: Sequence[Sequence[Any]], count: int) -> list[list[Any]]:
+    return [[row[at] for row in rows] for at in range(count)]

@@ -34,7 +34,8 @@ _ORPHANS = (
     ("refs", _LEADS_NOWHERE, "references of no row"),
 )
 _LINES = (
-    "SELECT sid, hidden, id, uid, checkpoints, logical, status, agent, body FROM {schema}.sessions ORDER BY hidden, id"
+    "SELECT sid, hidden, id, era = touched >> 8, uid, checkpoints, logical, status, agent, body FROM {schema}.sessions "
+    "ORDER BY hidden, id"
 )
 _NAMES = "SELECT name, marks, run, journal, sequence, body FROM {schema}.names WHERE sid = %s ORDER BY name"
 _UNNAMED = (
@@ -49,6 +50,7 @@ _MEND_NAME = (
     "UPDATE {schema}.names SET marks = %s, run = %s::bigint, journal = %s::bigint, sequence = %s::bigint "
     "WHERE sid = %s AND name = %s"
 )
+_MEND_ERA = "UPDATE {schema}.sessions SET era = touched >> 8 WHERE sid = %s"
 _MEND_ID = "INSERT INTO {schema}.foreign_ids(sid, sequence, id) VALUES (%s, %s, %s)"
 # Locked by one statement, looked at again by the next: a commit that holds one has its reference in by then.
 _UNUSED_BLOBS = (
@@ -81,15 +83,17 @@ Fix = tuple[str, list[Any]]
 
 def _disagreements(wire: Wire) -> Iterator[tuple[str, Fix | None]]:
     """Bodies that do not open, and index columns that say otherwise than their bodies, with what would mend them."""
-    for sid, hidden, id_, *columns, body in wire.rows(_LINES):
+    for sid, hidden, id_, listed, *columns, body in wire.rows(_LINES):
         try:
             line = open_session(body, id_=_text(id_), hidden=hidden)
         except CorruptionError as error:
             yield str(error.args[0]), None
             continue
+        what = f"the line of session {line.id!r} does not agree with its index"
+        if not listed:
+            yield what, (_MEND_ERA, [sid])
         if columns != line_columns(line):
-            fix = _MEND_LINE, [*line_columns(line), sid]
-            yield f"the line of session {line.id!r} does not agree with its index", fix
+            yield what, (_MEND_LINE, [*line_columns(line), sid])
         yield from _wrong_names(wire, sid, line)
         yield from _lost_ids(wire, sid, line)
 

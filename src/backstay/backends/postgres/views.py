@@ -1,9 +1,9 @@
 """What is known of one session: asked of the server in one round trip, kept after a write, and seen by rules as a View.
 
 Whatever a rule was shown is a dependency of its write, which names the revisions of the rows it saw; so it does no harm
-if what is kept is old, and something may even be guessed: that a journal which was just begun is empty, or that nobody
-has used a foreign id. Only a session's own row is a dependency when a rule has looked at it and not otherwise, so that
-the calls of a run do not miss because somebody commits on another branch.
+if what is kept is old, and something may even be guessed: that a foreign id which is to be given is free. Only a
+session's own row is a dependency when a rule has looked at it and not otherwise, so that the calls of a run do not miss
+because somebody commits on another branch.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from backstay.hints import RUN_VERIFY
 from backstay.ids import sequence_of
 from backstay.model import counted
 from backstay.port import (
+    EVERY,
     Ask,
     Batch,
     CallKey,
@@ -41,8 +42,9 @@ from backstay.port.lease import clock_us
 from backstay.port.row_codec import is_foreign, marks_of, open_call, open_checkpoint, open_name, open_session
 
 LOOK = "SELECT {schema}.look_2(" + ", ".join(["%s"] * 16) + ")"
-HOLD = LOOK.replace("look_2", "hold_2")
+HOLD = "SELECT {schema}.hold_2(" + ", ".join(["%s"] * 17) + ")"
 LOOK_TYPES = (16, 17, 1001, 16, 1016, 1001, 17, 17, 1016, 1001, 1001, 1016, 1016, 1016, 17, 16)
+HOLD_TYPES = (*LOOK_TYPES, 17)
 
 _EMPTY_LIST = struct.pack("!iii", 0, 0, 17)
 _ONE, _TWO, _THREE, _FOUR, _SIX = [struct.Struct(f"!{count}q") for count in (1, 2, 3, 4, 6)]
@@ -52,9 +54,10 @@ _MOST_BYTES = 1 << 20
 
 
 class Watched(View, kw_only=True):
-    """A view that remembers whether the session's row was looked at."""
+    """A view that remembers whether the session's row was looked at. Of the ids in `guessed` nothing is known."""
 
     looked: bool = False
+    guessed: tuple[str, ...] = ()
 
     def __getattribute__(self, name: str) -> Any:
         if name == "session":
@@ -115,7 +118,7 @@ def look_values(ask: Ask, uid: bytes | None) -> list[Sent]:
 
 
 Named = tuple[LaneRow | TagRow | None, int | None]  # with its revision
-Called = tuple[CallRow | Unreadable | None, int | None]
+Called = CallRow | Unreadable | None
 _ABSENT: tuple[None, None] = (None, None)
 
 
@@ -141,8 +144,15 @@ class KnownSession:
         self.last = 0  # of the numbers that were given
         self.reserved = False  # the next one is for this view alone
         self.losses = 0
-        self._ahead_us = 0
+        self.ahead_us = 0  # of this process's clock
         self._held_bytes = 0  # by calls that were put, roughly
+
+    @classmethod
+    def of_nothing(cls, session: str, *, ahead_us: int) -> KnownSession:
+        """A session of which a reader has just seen that it is not there."""
+        known = cls(Ask(session, names=EVERY))
+        known.ahead_us, known.pristine = ahead_us, False
+        return known
 
     @property
     def uid(self) -> bytes | None:
@@ -155,14 +165,14 @@ class KnownSession:
 
     def heard(self, now_us: int, last: int) -> None:
         """Set the clock by the server's."""
-        self._ahead_us = now_us - clock_us()
+        self.ahead_us = now_us - clock_us()
         self.last = last
 
     # what a rule sees
 
     def view(self, ask: Ask, *, again: bool = False) -> Watched | None:
         """The answer to an ask; None if it is not known here."""
-        now_us = clock_us() + self._ahead_us
+        now_us = clock_us() + self.ahead_us
         view = Watched(now_us=now_us, wall_us=now_us, fresh=self.last + 1, again=again)
         if not self._covers(ask):
             return None
@@ -193,9 +203,10 @@ class KnownSession:
         if None in counted.values() or not all([at in self.calls for at in ask.calls]):
             return None
         view.counts = {name: count or 0 for name, count in counted.items()}
-        view.calls = {at: row for at in ask.calls if (row := self.calls[at][0]) is not None}
+        view.calls = {at: row for at in ask.calls if (row := self.calls[at]) is not None}
         if ask.sequences or ask.ids or ask.prefix or ask.children_of or ask.heads:
             self._show_history(view, ask)
+            view.guessed = tuple([id_ for id_ in ask.ids if id_ not in self.read.ids])
         return view
 
     def _covers(self, ask: Ask) -> bool:
@@ -215,10 +226,10 @@ class KnownSession:
         count = self.counts.get(at)
         if count is None:
             return None
-        calls = [self.calls.get((*at, n)) for n in range(count)]
-        if None in calls:
+        keys = [(*at, n) for n in range(count)]
+        if not all([key in self.calls for key in keys]):
             return None
-        return numbered([call[0] for call in calls if call is not None and call[0] is not None], *at)
+        return numbered([call for key in keys if (call := self.calls[key]) is not None], *at)
 
     def _show_history(self, view: View, ask: Ask) -> None:
         uid = self.uid or b""
@@ -242,16 +253,18 @@ class KnownSession:
 
     def apply(self, batch: Batch, revision: int) -> None:
         """Take in what a rule decided, as it will be once it is written."""
+        last, behind = self.last, 0 if self.session is None else self.session.sequence
         for row in sorted(batch.puts, key=lambda row: not isinstance(row, SessionRow)):  # it has the uid
             if isinstance(row, SessionRow):
                 self.session, self.revision = row, revision
                 self.last = max(self.last, row.touched)
             elif isinstance(row, LaneRow | TagRow):
                 self.names[row.name] = row, revision
-                if isinstance(row, LaneRow):
+                # Nothing was ever recorded under a run or on a head that is only just there, or without a run.
+                if isinstance(row, LaneRow) and (not row.run or row.run > last or row.journal > behind):
                     self.counts.setdefault((row.run, row.journal), 0)
             elif isinstance(row, CallRow):
-                self.calls[row.at] = row, revision
+                self.calls[row.at] = row
                 self._held_bytes += len(row.args or b"") + len(row.result or b"")
                 if row.at[:2] in self.counts:
                     self.counts[row.at[:2]] = max(self.counts[row.at[:2]], row.n + 1)
@@ -269,9 +282,14 @@ class KnownSession:
             self.read, self.pristine = Ask(self.read.session), False
             self.beside = None
 
+    def raised(self, names: Iterable[str], revision: int) -> None:
+        """Take in that names have another revision."""
+        for name in names:
+            self.names[name] = self.names[name][0], revision
+
     def written(self, answer: bytes) -> None:
         """Take in what the server says of a write."""
-        now_us, last, self.sid, touched = _FOUR.unpack_from(answer, 1)
+        now_us, last, self.sid, touched = _FOUR.unpack(answer)
         if touched and self.session is not None and self.session.touched != touched:
             self.session = msgspec.structs.replace(self.session, touched=touched)
         self.heard(now_us, last)
@@ -314,8 +332,8 @@ def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> KnownSession:
             name = bytes(rest[48 : 48 + size]).decode("utf-8", "surrogatepass")
             known.names[name] = name_of(bytes(rest[48 + size :]), uid, name, columns), revision
         elif kind == b"k":
-            *at, revision = _FOUR.unpack_from(rest)
-            known.calls[tuple(at)] = open_call(bytes(rest[32:]), uid=uid, at=tuple(at)), revision
+            at = _THREE.unpack_from(rest)
+            known.calls[at] = open_call(bytes(rest[24:]), uid=uid, at=at)
         elif kind == b"m":
             run, journal, count = _THREE.unpack_from(rest)
             known.counts[run, journal] = count
@@ -343,14 +361,14 @@ def _complete(known: KnownSession, ask: Ask) -> None:
     for name in ask.names or ():
         known.names.setdefault(name, _ABSENT)
     for at in ask.calls:
-        known.calls.setdefault(at, _ABSENT)
+        known.calls.setdefault(at, None)
     lanes = {name: row for name, (row, _) in known.names.items() if isinstance(row, LaneRow)}
     pending = lanes if ask.pending is None else [name for name in ask.pending if name in lanes]
     for journal in [*ask.journals, *[(lanes[name].run, lanes[name].journal) for name in pending]]:
-        ns = [at[2] for at, (row, _) in known.calls.items() if at[:2] == journal and row is not None]
+        ns = [at[2] for at, row in known.calls.items() if at[:2] == journal and row is not None]
         known.counts[journal] = max(ns, default=-1) + 1
         for n in range(known.counts[journal]):  # a gap is seen as such
-            known.calls.setdefault((*journal, n), _ABSENT)
+            known.calls.setdefault((*journal, n), None)
 
 
 def count_names(line: SessionRow, here: int) -> None:

@@ -11,7 +11,6 @@ would have put: the rule recognises itself.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import threading
 from collections import OrderedDict
@@ -21,36 +20,42 @@ import msgspec
 import psycopg
 
 from backstay.backends.postgres.faults import BLOBS_ABSENT, MISSED, NOT_READ_COMMITTED, UNIQUE, fault_of
-from backstay.backends.postgres.pool import Pool, Wire
-from backstay.backends.postgres.protocol import unpack_texts
-from backstay.backends.postgres.shipment import WRITE, WRITE_TYPES, Shipment
-from backstay.backends.postgres.views import HOLD, LOOK, LOOK_TYPES, KnownSession, joined, known_of, look_values
+from backstay.backends.postgres.pool import Pool, Wire, idle_ms
+from backstay.backends.postgres.protocol import Step, unpack_texts
+from backstay.backends.postgres.shipment import Shipment
+from backstay.backends.postgres.views import (
+    HOLD,
+    HOLD_TYPES,
+    LOOK,
+    LOOK_TYPES,
+    KnownSession,
+    joined,
+    known_of,
+    look_values,
+)
 from backstay.errors import BackstayError, UnavailableError
 from backstay.ids import is_ours
 from backstay.port import Ask, Batch, BlobsAbsentError, CallRow, CheckpointRow, Decide, More, SessionRow, View
 from backstay.port.leader_queue import Job, LeaderQueue
 
 _DOING = "writing to the store"
-_PATIENT_MISSES = 2  # then the session is locked before a rule decides
 _MOST_MISSES = 50
 _LINES = 256
+_BEGIN = Step("BEGIN ISOLATION LEVEL READ COMMITTED", (), ())
+_COMMIT = Step("COMMIT", (), ())
 
 
 class _MissedError(Exception):
-    """What a write rests on has changed, or is not there: nothing was written, and it is decided again."""
+    """Nothing was written, because what a write rests on has changed: the session is locked before it is decided again.
 
-
-class _BusyError(Exception):
-    """Other processes write to this session all the time: it is locked before a rule decides."""
+    Also before anything is sent, where other processes write to the session all the time.
+    """
 
 
 class WriteJob(Job):
     """One write in a line."""
 
-    __slots__ = ("_ask", "_back", "again", "decide", "tried", "wider")
-
     def __init__(self, ask: Ask, decide: Decide) -> None:
-        super().__init__()
         self._ask = ask
         self._back: list[Batch] = []  # what earlier tries would have put
         self.decide = decide
@@ -99,12 +104,25 @@ class SessionQueues:
         self._lines: OrderedDict[tuple[bool, str], SessionQueue] = OrderedDict()
         self._mutex = threading.Lock()
         self._last = 0  # of the numbers that this process knows to be given
+        self._ahead_us: int | None = None  # the server's clock, of this process's
         self._wrapped = False  # the server's own isolation is another: every write needs a transaction around it
 
     def write(self, ask: Ask, decide: Decide) -> View:
         """See the port."""
         self._pool.refuse_child()
-        place = ask.hidden, ask.session
+        view: View = self._line(ask.hidden, ask.session).jobs.run(WriteJob(ask, decide))
+        return view
+
+    def note_absent(self, session: str) -> None:
+        """A reader has seen that there is no such session: whoever begins it need not look again."""
+        line = self._line(False, session)
+        if line.known is None and line.jobs.idle and self._ahead_us is not None:
+            known = KnownSession.of_nothing(session, ahead_us=self._ahead_us)
+            known.losses = self._pool.losses
+            line.known = known
+
+    def _line(self, hidden: bool, session: str) -> SessionQueue:  # noqa: FBT001 - part of a key
+        place = hidden, session
         with self._mutex:
             line = self._lines.get(place)
             if line is None:
@@ -113,8 +131,7 @@ class SessionQueues:
                 for other in idle[: max(0, len(self._lines) - _LINES)]:
                     del self._lines[other]
             self._lines.move_to_end(place)
-        view: View = line.jobs.run(WriteJob(ask, decide))
-        return view
+        return line
 
     def uid_of(self, ask: Ask) -> bytes | None:
         """The uid of a session as it was last seen: a hint."""
@@ -128,14 +145,12 @@ class SessionQueues:
         if line.known is not None:
             line.known.pristine = False
         while not jobs[0].done:
-            locked = misses >= _PATIENT_MISSES
             try:
-                self._pool.run(lambda wire: self._attempt(wire, line, jobs, locked=locked), _DOING)  # noqa: B023
+                attempt = self._attempt if not misses else self._attempt_locked
+                self._pool.run(lambda wire: attempt(wire, line, jobs), _DOING)  # noqa: B023
             except _MissedError:
                 misses += 1
-                line.busy |= misses >= _PATIENT_MISSES
-            except _BusyError:
-                misses = max(misses, _PATIENT_MISSES)
+                line.busy = True
             except BackstayError as error:
                 if len(jobs) > 1 and not isinstance(error, UnavailableError):
                     jobs = jobs[:1]  # a row that only one of them asked for may be damaged
@@ -146,29 +161,37 @@ class SessionQueues:
             if misses > _MOST_MISSES:
                 jobs[0].fail(UnavailableError(f"{_DOING}: others were in the way", hint="try again"))
 
-    def _attempt(self, wire: Wire, line: SessionQueue, jobs: list[WriteJob], *, locked: bool) -> None:
-        """Let rules decide, and send what they say."""
+    def _attempt(self, wire: Wire, line: SessionQueue, jobs: list[WriteJob]) -> None:
+        """Let rules decide on what is kept, or was just read, and send what they say: that may miss."""
         jobs = [job for job in jobs if not job.done]
         known, line.known = line.known, None  # whatever happens here, nothing half true is kept
         unsure = any([job.tried is not None for job in jobs])
-        if known is not None and (locked or unsure or known.losses != self._pool.losses):
-            known = None
-        with wire.transaction() if locked or self._wrapped else contextlib.nullcontext():
-            if known is None:
-                known = self._look(wire, jobs, HOLD if locked else LOOK)
-            if locked:
-                line.busy = known.revision != line.left
+        if known is None or unsure or known.losses != self._pool.losses:
+            known = self._look(wire, jobs)
+        kept, uid = not known.pristine, known.uid
+        known.last = max(known.last, self._last)
+        decision = _decide(jobs, known, patient=not (line.busy and kept))
+        if decision.decided:
+            self._send(wire, decision, known, self._wrap(decision.shipment.steps(uid, relaxed=wire.place.relaxed)))
+        self._resolve(line, decision, known)
+
+    def _attempt_locked(self, wire: Wire, line: SessionQueue, jobs: list[WriteJob]) -> None:
+        """The same with the session locked: what is sent then does not miss, and costs another round trip."""
+        jobs = [job for job in jobs if not job.done]
+        line.known = None
+        try:
+            known = self._look(wire, jobs, hold=True)
+            line.busy = known.revision != line.left
             uid = known.uid
-            if not known.reserved:
-                known.last = max(known.last, self._last)
-            kept = not known.pristine
             decision = _decide(jobs, known)
             if decision.decided:
-                if line.busy and kept and not decision.shipment.light:
-                    raise _BusyError
-                line.known = self._send(wire, decision, known, uid)
-        if line.known is not None:
-            raise _MissedError
+                steps = decision.shipment.steps(uid, relaxed=wire.place.relaxed)
+                self._send(wire, decision, known, [*steps, _COMMIT])
+        finally:
+            wire.roll_back()  # if nothing was sent, or it was refused
+        self._resolve(line, decision, known)
+
+    def _resolve(self, line: SessionQueue, decision: _Decision, known: KnownSession) -> None:
         for job, view, batch in decision.decided:
             view.answer = batch.answer
             job.finish(view)
@@ -176,43 +199,42 @@ class SessionQueues:
         if not decision.stale and not decision.shipment.ends:
             line.known = known.trimmed()
 
-    def _look(self, wire: Wire, jobs: list[WriteJob], statement: str) -> KnownSession:
+    def _look(self, wire: Wire, jobs: list[WriteJob], *, hold: bool = False) -> KnownSession:
         for job in jobs:
             job.look_back()
         apart = [job for job in jobs if job.ask.prefix or job.ask.beside is not None]
         chosen = jobs[:1] if jobs[0] in apart else [job for job in jobs if job not in apart]
         ask = joined([job.ask for job in chosen])
         losses = self._pool.losses
-        known = looked(wire, ask, uid=self.uid_of(ask), writing=True, statement=statement)
+        known = looked(wire, ask, uid=self.uid_of(ask), writing=True, hold=hold)
         known.losses = losses
         return known
 
-    def _send(self, wire: Wire, decision: _Decision, known: KnownSession, uid: bytes | None) -> KnownSession | None:
-        """None if it is written, and known to be; what is there instead, if it missed."""
-        shipment = decision.shipment
-        ask = joined(shipment.asks)
-        values = shipment.values(ask, uid, relaxed=wire.place.relaxed)
+    def _wrap(self, steps: list[Step]) -> list[Step]:
+        return [_BEGIN, *steps, _COMMIT] if self._wrapped else steps
+
+    def _send(self, wire: Wire, decision: _Decision, known: KnownSession, steps: list[Step]) -> None:
+        """Write; _MissedError if that was not possible."""
         for job, _, batch in decision.decided:
             job.tried = batch
         try:
-            answer = unpack_texts(wire.call(WRITE, values, WRITE_TYPES).get_value(0, 0))
+            if len(steps) == 1:
+                answer = wire.call(*steps[0])
+            else:
+                answers = wire.call_all(steps)
+                answer = answers[steps[0] is _BEGIN]
         except psycopg.Error as error:
             if not fault_of(error, broken=wire.connection.closed).unclear:
                 decision.undone()
+            wire.roll_back()
             if error.sqlstate not in (BLOBS_ABSENT, MISSED, UNIQUE, NOT_READ_COMMITTED):
                 raise
             if error.sqlstate == BLOBS_ABSENT:
                 decision.blame(error.diag.message_detail or "")
             self._wrapped |= error.sqlstate == NOT_READ_COMMITTED
             raise _MissedError from error
-        if answer[0][:1] == b"w":
-            known.written(answer[0])
-            self._last = max(self._last, known.last)
-            return None
-        decision.undone()
-        found = known_of(answer, ask, writing=True)
-        found.losses = known.losses
-        return found
+        known.written(answer.get_value(0, 0))
+        self._last, self._ahead_us = max(self._last, known.last), known.ahead_us
 
 
 class _Decision:
@@ -237,7 +259,8 @@ class _Decision:
                 job.fail(BlobsAbsentError(needed & absent))
 
 
-def _decide(jobs: list[WriteJob], known: KnownSession) -> _Decision:
+def _decide(jobs: list[WriteJob], known: KnownSession, *, patient: bool = True) -> _Decision:
+    """Let rules decide. Not `patient`: a write that rests on the session's row would miss, and is not even packed."""
     decision = _Decision(known)
     for job in jobs:
         ask = job.ask
@@ -257,6 +280,11 @@ def _decide(jobs: list[WriteJob], known: KnownSession) -> _Decision:
             job.look_wider(batch.ask)
             decision.stale = True
         elif (batch.puts or batch.drops) and (known.session is not None or _begins(batch)):
+            if not patient and _begins(batch):
+                raise _MissedError
+            if not set(view.guessed) <= {row.id for row in batch.puts if isinstance(row, CheckpointRow)}:
+                decision.stale = True  # only what is put is compared
+                continue
             decision.shipment.add(ask, view, batch)
             decision.decided.append((job, view, batch))
             if decision.shipment.full:
@@ -271,15 +299,23 @@ def _decide(jobs: list[WriteJob], known: KnownSession) -> _Decision:
 
 
 def _begins(batch: Batch) -> bool:
+    """True if it puts the session's own row."""
     return any([isinstance(row, SessionRow) for row in batch.puts])
 
 
-def looked(wire: Wire, ask: Ask, *, uid: bytes | None, writing: bool, statement: str = LOOK) -> KnownSession:
-    """Ask the server; again if the ids of this session lead elsewhere than was thought."""
+def looked(wire: Wire, ask: Ask, *, uid: bytes | None, writing: bool, hold: bool = False) -> KnownSession:
+    """Ask the server; again if the ids of this session lead elsewhere than was thought. `hold`: in a transaction."""
     ours = any([is_ours(id_) for id_ in ask.ids])
+    begun = False
     while True:
-        answer = unpack_texts(wire.call(statement, look_values(ask, uid), LOOK_TYPES).get_value(0, 0))
-        known = known_of(answer, ask, writing=writing)
+        values = look_values(ask, uid)
+        if not hold:
+            found = wire.call(LOOK, values, LOOK_TYPES)
+        else:
+            step = Step(HOLD, [*values, str(idle_ms()).encode()], HOLD_TYPES)
+            found = wire.call(*step) if begun else wire.call_all([_BEGIN, step])[1]
+            begun = True
+        known = known_of(unpack_texts(found.get_value(0, 0)), ask, writing=writing)
         if not ours or known.uid in (None, uid):
             return known
         uid = known.uid

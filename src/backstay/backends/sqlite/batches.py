@@ -110,7 +110,6 @@ class Writer:
         view.answer = batch.answer
         return view
 
-
     def _look(self, connection: Connection, ask: Ask) -> tuple[Line | None, View]:
         try:
             return look(connection, ask, fresh=self._last + 1)

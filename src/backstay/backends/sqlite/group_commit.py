@@ -1,8 +1,9 @@
 """Group commit: all writes of one store on one connection, one transaction at a time, shared.
 
-The thread that leads (see port.leader_queue) runs every job that is waiting in one transaction with one sync, each job
-in a savepoint of its own so that its failure is its own. A failed COMMIT fails all jobs in it. The WAL is tended here
-too: kept at one size and reused, because a growing file doubles a sync.
+The thread that leads (see port.leader_queue) runs every job that is waiting in one transaction with one sync. A job
+that fails fails alone: most have written nothing by then; where one has, the transaction is done again with savepoints.
+A failed COMMIT fails all jobs in it. The WAL is tended here too: kept at one size and reused, because a growing
+file doubles a sync.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ T = TypeVar("T")
 class _Write(Job):
     """A job for the writing connection."""
 
-    __slots__ = ("act", "alone")
-
     def __init__(self, act: Callable[[Connection], Any], *, alone: bool) -> None:
-        super().__init__()
         self.act, self.alone = act, alone
+
+
+class _HalfDoneError(Exception):
+    """A job failed after it had written something, among others that did not."""
 
 
 class GroupCommit:
@@ -100,7 +102,7 @@ class GroupCommit:
         if self._wal_pages >= _CHECKPOINT_PAGES:
             self._tend_wal()
 
-    def _transact(self, jobs: list[_Write]) -> bool:
+    def _transact(self, jobs: list[_Write], *, savepoints: bool = False) -> bool:
         """All jobs in one transaction. Each job is resolved, or, if this thread was interrupted, none is.
 
         False, and none is, if SQLite found fault with the rows of one of them: it may have taken back more than its
@@ -121,7 +123,7 @@ class GroupCommit:
             if not self._wal_grown:
                 self._wal_grown = True
                 grow(self._path)
-            done = self._run_all(jobs)
+            done = self._run_all(jobs, savepoints=savepoints)
             # From here on until it is over nobody can tell what a failure leaves on the disk.
             committing, self._frames = True, 0
             connection.execute("COMMIT")
@@ -130,6 +132,9 @@ class GroupCommit:
             self._resolve(done)
         except Exception as error:  # noqa: BLE001 - handed to those whose jobs it ended, not to whoever leads
             self._rollback()
+            if isinstance(error, _HalfDoneError):
+                self._forget_outcomes(jobs)
+                return self._transact(jobs, savepoints=True)
             if len(jobs) > 1 and not committing and _is_its_own(error):
                 self._forget_outcomes(jobs)
                 return False
@@ -162,25 +167,28 @@ class GroupCommit:
 
     def _resolve(self, done: list[tuple[_Write, Any]]) -> None:
         for job, value in done:
-            job.finish(value)
+            job.value, job.done = value, True
 
-    def _run_all(self, jobs: list[_Write]) -> list[tuple[_Write, Any]]:
+    def _run_all(self, jobs: list[_Write], *, savepoints: bool) -> list[tuple[_Write, Any]]:
         connection, done = self.connection, []
-        shared = len(jobs) > 1
         for job in jobs:
             if job.gone:  # better not at all than behind the back of whoever was interrupted
                 continue
-            if shared:
+            if savepoints:
                 connection.execute("SAVEPOINT job")
+            written = connection.total_changes()
             try:
                 done.append((job, job.act(connection)))
             except Exception as error:
-                if not shared or isinstance(error, apsw.Error):
+                if len(jobs) == 1 or isinstance(error, apsw.Error):
                     raise
-                connection.execute("ROLLBACK TO job")
+                if savepoints:
+                    connection.execute("ROLLBACK TO job")
+                elif connection.total_changes() != written:
+                    raise _HalfDoneError from error
                 connection.forget()
                 job.fail(error)
-            if shared:
+            if savepoints:
                 connection.execute("RELEASE job")
         return done
 

@@ -29,7 +29,7 @@ from backstay.port import (
     live_lanes,
 )
 from backstay.port.lease import clock_ns
-from backstay.port.row_codec import marks_of, open_checkpoint, open_checkpoints, open_name, open_session
+from backstay.port.row_codec import known_rows, marks_of, open_checkpoint, open_checkpoints, open_name, open_session
 
 # A session's line and one of its names in one go: what most writes look at.
 _LINE = (
@@ -156,12 +156,16 @@ def find_line(connection: Connection, id_: str, *, hidden: bool = False, name: s
     sid, touched, body, marks, named = found
     if body is None:
         raise CorruptionError(f"the line of session {id_!r} is missing", hint="run verify")
-    row = open_session(body if type(body) is bytes else open_body(body), id_=id_, hidden=hidden)
+    row = known_rows.get((body, id_))
+    if row is None or row.hidden is not hidden:
+        row = open_session(body if type(body) is bytes else open_body(body), id_=id_, hidden=hidden)
     if row.touched != touched:
         raise CorruptionError(f"the line of session {id_!r} does not agree with its index", hint="run verify")
     if named is None or name is None:
         return Line(sid, row)
-    found_name = open_name(named if type(named) is bytes else open_body(named), uid=row.uid, name=name)
+    found_name = known_rows.get((named, row.uid, name))
+    if found_name is None:
+        found_name = open_name(named if type(named) is bytes else open_body(named), uid=row.uid, name=name)
     if marks != marks_of(found_name):
         raise _marks_disagree(name)
     return Line(sid, row, found_name, marks)

@@ -174,7 +174,7 @@ INTENTIONS: dict[str, tuple[tuple[Reason, ...], Intention]] = {
     "renew": ((R.FENCED,), lambda reasons: (runs.lease_ask(lease(reasons)), runs.renew(lease(reasons)))),
     "leave": (
         (R.FENCED,),
-        lambda r: (runs.lease_ask(lease(r)), runs.leave(lease(r), status="failed", reason=None)),
+        lambda r: (runs.leave_ask(lease(r)), runs.leave(lease(r), status="failed", reason=None)),
     ),
     "journal": ((R.FENCED, R.CALL_MOVED), journal),
     "journal another": ((R.FENCED,), journal_another),
