@@ -25,7 +25,7 @@ from backstay.backends.files.disk import Disk, translated
 from backstay.backends.files.folder import Count, Folder
 from backstay.backends.files.group_commit import JournalWriter
 from backstay.backends.files.index import Rows
-from backstay.errors import BackstayError, ClosedError
+from backstay.errors import BackstayError, ClosedError, CorruptionError
 from backstay.model import Problem
 from backstay.port import (
     LOOK_S,
@@ -48,6 +48,7 @@ from backstay.port import (
 )
 from backstay.port.lease import clock_us
 from backstay.port.row_codec import marks_of
+from backstay.port.rows import ENTERED
 from backstay.port.tables import is_wanted
 
 _POLL_S = 0.01
@@ -124,19 +125,33 @@ class FilesBackend:
 
     def lanes(self, query: LaneQuery) -> Sequence[FoundLane]:
         def find() -> list[FoundLane]:
-            marked = [name for name, one in self._catalogue.summaries().items() if one.marks & query.marks]
-            found = [lane for name in marked for lane in self._marked(name, query.marks)]
+            marked = [
+                (name, one)
+                for name, one in self._catalogue.summaries().items()
+                if one.marks & query.marks or (one.damaged and not one.row.hidden)
+            ]
+            found = [lane for name, one in marked for lane in self._marked(name, one, query.marks)]
             return sorted(found, key=lambda lane: (-lane.session.touched, lane.lane.name))
 
         return self._reading("listing the branches", find)
 
-    def _marked(self, name: str, marks: int) -> list[FoundLane]:
-        journal = self._catalogue.journal(name)
-        if journal is None or journal.rows.session.hidden:
+    def _marked(self, name: str, summary: Summary, marks: int) -> list[FoundLane]:
+        try:
+            journal = self._catalogue.journal(name)
+        except CorruptionError:
+            journal = None
+        if journal is None:
+            return _unknown_lanes(summary.row, marks) if summary.damaged else []
+        if journal.rows.session.hidden:
             return []
         journal.renew(-1)
         rows = journal.rows
-        lanes = [row for row in map(rows.names.get, rows.marked) if isinstance(row, LaneRow) and marks_of(row) & marks]
+        known = rows.knows_names()
+        unsure = () if known else rows.unsure_names()
+        found = [rows.names.get(name) for name in rows.marked if name not in unsure]
+        lanes = [row for row in found if isinstance(row, LaneRow) and marks_of(row) & marks]
+        if not known and not lanes:
+            return _unknown_lanes(summary.row, marks)
         live = live_lanes(lanes, now_us=clock_us(), wall_us=time.time_ns() // 1000)
         return [FoundLane(rows.session, lane, lane.name in live) for lane in lanes]
 
@@ -268,3 +283,9 @@ class FilesBackend:
         beside = None if ask.beside is None else self._catalogue.of(ask.beside)
         view.beside = None if beside is None else beside.rows.known_session()
         return view
+
+
+def _unknown_lanes(session: SessionRow, marks: int) -> list[FoundLane]:
+    """Stands in a list for branches that cannot be read: whether a run crashed there is not known, and is said."""
+    lane = LaneRow("main", status="halted", reason="damaged", entered=True)
+    return [FoundLane(session, lane, live=False)] if marks & ENTERED else []
