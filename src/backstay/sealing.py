@@ -10,6 +10,7 @@ names them.
 
 from __future__ import annotations
 
+import struct
 import sys
 import zlib
 from collections.abc import Iterable, Mapping
@@ -39,8 +40,9 @@ _LEVEL = 6  # for keyframes: rare, and read often
 _FAST_LEVEL = 3
 _FAST_FROM_BYTES = 1024 * 1024
 # Nothing is packed into less than this part of itself, and nothing that claims to be is unpacked: a short file from
-# outside must not take gigabytes. What packs better has zeros behind it.
+# outside must not take gigabytes. What packs better has a frame of zeros behind it that every zstd passes over.
 MAX_RATIO = 16
+_SKIP, _SKIPPED = 0x184D2A50, struct.Struct("<II")
 _INLINE, _SPILLED = b"\0", b"\1"
 _RAW, _ZSTD = range(2)
 
@@ -220,7 +222,8 @@ def _pack(body: bytes) -> tuple[int, bytes]:
     else:
         packed = zstd.compress(body, _FAST_LEVEL)
     if len(packed) * MAX_RATIO < len(body):
-        packed = packed.ljust(-(-len(body) // MAX_RATIO), b"\0")
+        rest = max(-(-len(body) // MAX_RATIO) - len(packed) - _SKIPPED.size, 0)
+        packed += _SKIPPED.pack(_SKIP, rest) + bytes(rest)
     return (_ZSTD, packed) if len(packed) < len(body) else (_RAW, body)
 
 
@@ -232,7 +235,7 @@ def _unpack(mode: int, packed: bytes, limit: int) -> bytes:
         if mode == _ZSTD:
             press: Any = zstd.ZstdDecompressor()
             body = bytes(press.decompress(packed, limit + 1))
-            if len(body) <= limit and press.eof and not press.unused_data.strip(b"\0"):
+            if len(body) <= limit and press.eof and not press.unused_data[_SKIPPED.size :].strip(b"\0"):
                 return body
     except zstd.ZstdError as error:
         raise CorruptionError("stored bytes do not unpack") from error

@@ -1,7 +1,8 @@
 """`backstay completion`: the script with which a shell completes commands, options, sessions and refs.
 
-A session may be called `$(touch x)`, and what a shell puts on the line is run when Enter is pressed. zsh and fish quote
-what they insert; bash inserts it as it is, so here it is quoted first. Nothing is split, globbed or echoed unquoted.
+A session may be called `$(touch x)`, and a shell runs what is on the line when Enter is pressed. zsh and fish quote
+the words they insert; bash inserts them as they are, so they are quoted here. No name is split, globbed or echoed
+unquoted.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)";
 
 
 class QuotingBash(BashComplete):
-    """What bash inserts is quoted, one word whatever is in it."""
+    """Words for bash are quoted before it inserts them."""
 
     source_template = _BASH
 

@@ -24,7 +24,7 @@ import msgspec
 from backstay.codec import all_text
 from backstay.delta import Known, Record, advance, know, whole
 from backstay.errors import ConflictError, CorruptionError, InvalidInputError
-from backstay.hints import NEWEST_INTACT
+from backstay.hints import NEWEST_INTACT, Hint
 from backstay.ids import TAIL_BYTES, UID_BYTES
 from backstay.model import ANY, MAX_STATE_BYTES, NOTHING, Checkpoint, Mark, SessionId, State, StateDict
 from backstay.port import Ask, Backend, Batch, BlobsAbsentError, CallKey, CheckpointRow, LaneRow, Stale, View
@@ -52,6 +52,10 @@ _SLACK_BYTES = 4096
 _READ_AT_MOST = 2  # times the state
 _REACH = 5  # times the last keyframe
 _KEEP_DELTA_BELOW = 0.25  # of the keyframe beside it
+_LOOK_AGAIN = Hint(
+    "look again: session.load() reads a branch and its state in one moment",
+    "look again: another process is pruning this session",
+)
 _LOOKS = 8  # at a branch that is committed to and pruned by others all the while
 
 
@@ -107,7 +111,7 @@ class History:
         found = self._read(row.sequence)
         if found is None or found.row.id != row.id:
             message = f"session {self.id!r}: checkpoint {row.id[:12]} was deleted or pruned since it was looked at"
-            raise ConflictError(message, hint="look again: session.load() reads a branch and its state in one moment")
+            raise ConflictError(message, hint=_LOOK_AGAIN)
         return found.state
 
     def checkpoint(self, row: CheckpointRow, fields: Fields | None = None) -> Checkpoint:
