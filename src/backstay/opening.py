@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from backstay.errors import InvalidInputError, UnavailableError, UnsupportedError
+from backstay.errors import InvalidInputError, NotFoundError, UnavailableError, UnsupportedError
 from backstay.face import Store
 from backstay.hints import Hint
 from backstay.port import Backend
@@ -18,6 +18,7 @@ _NAME_ONE = Hint(
 
 _FOLDER = ".backstay"
 _FILE = "store.db"
+_EXPORT_SUFFIX = ".backstay"
 _VARIABLE = "BACKSTAY_URL"
 _IN_MEMORY = ":memory:"  # what SQLite calls a database without a file
 
@@ -41,7 +42,10 @@ def _backend(url: str | os.PathLike[str] | None, durability: str) -> Backend:
     if url is None:
         return _sqlite(_find_folder() / _FILE, durability)
     if isinstance(url, os.PathLike):
-        return _sqlite(Path(url), durability)
+        path = Path(url)
+        if path.suffix == _EXPORT_SUFFIX and not os.path.lexists(path):
+            raise NotFoundError(f"there is no export {path}", hint="store.export(path) writes one; a store ends in .db")
+        return _sqlite(path, durability)
     if not url or not isinstance(url, str):
         message = f"a store is named by a URL or a path, not {url!r}"
         raise InvalidInputError(message, hint=_FORMS)

@@ -290,23 +290,24 @@ class Session:
         return self._log(self._resolved(ref), limit if limit is not None else 2**62)
 
     def _log(self, row: CheckpointRow, left: int) -> Iterator[Checkpoint]:
-        # The first is shown as it was resolved: it may have been pruned since, and the line still begins there.
-        if left > 0:
-            yield self._history.checkpoint(row)
-        last, sequence = row, row.parent
-        while sequence is not None and (left := left - 1) > 0:
+        last, sequence = row, row.sequence
+        while left > 0:
             page = self._backend.ancestors(self.id, sequence, limit=min(left, _PAGE_ROWS))
-            if not page:  # pruned meanwhile: whatever stands before the last one now comes next
-                now = self._backend.read(Ask(self.id, sequences=(last.sequence,))).checkpoints.get(last.sequence)
-                if not isinstance(now, CheckpointRow) or now.parent in (None, sequence):
-                    return
-                sequence, left = now.parent, left + 1
-                continue
+            if not page and sequence == row.sequence:
+                page = [row]  # as it was resolved: it was pruned since, and the line still begins there
             for found in page:
                 last = readable(self.id, found)
                 yield self._history.checkpoint(last)
-            left -= len(page) - 1
-            sequence = last.parent
+            left -= len(page)
+            parent = last.parent if page else self._parent_now(last)
+            if parent is None or (not page and parent == sequence):
+                return
+            sequence = parent
+
+    def _parent_now(self, row: CheckpointRow) -> int | None:
+        """Whatever stands before a checkpoint, if those that stood there were pruned meanwhile."""
+        now = self._backend.read(Ask(self.id, sequences=(row.sequence,))).checkpoints.get(row.sequence)
+        return now.parent if isinstance(now, CheckpointRow) else None
 
     def history(self, *, before: Ref | None = None, limit: int | None = None) -> Iterator[Checkpoint]:
         """The checkpoints of all branches, newest first, those older than `before`; read in pages."""

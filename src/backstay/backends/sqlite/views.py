@@ -405,7 +405,7 @@ def state(session: str, ref: str | int, connection: Connection, *, salvage: bool
     if not rows and isinstance(ref, int):
         refuse_miscount(connection, line)
     rows.reverse()
-    return Records(line.row, lane, tuple(rows), keyframe, _blobs_of(connection, line, rows))
+    return Records(line.row, lane, tuple(rows), keyframe, _blobs_of(connection, line, rows, salvage=salvage))
 
 
 def _straight(connection: Connection, line: Line, at: int) -> tuple[list[CheckpointRow | Unreadable], bytes] | None:
@@ -460,7 +460,9 @@ def _keyframe(
     return None if found is None else open_body(found[0])
 
 
-def _blobs_of(connection: Connection, line: Line, rows: Sequence[CheckpointRow | Unreadable]) -> dict[bytes, bytes]:
+def _blobs_of(
+    connection: Connection, line: Line, rows: Sequence[CheckpointRow | Unreadable], *, salvage: bool = False
+) -> dict[bytes, bytes]:
     """The blobs of rows that are oldest first: the oldest needs those of its keyframe, the others their own."""
     if not rows or not connection.has("refs"):
         return {}
@@ -470,7 +472,20 @@ def _blobs_of(connection: Connection, line: Line, rows: Sequence[CheckpointRow |
     if others:
         between: Any = connection.execute(_REFS, (line.sid, Kind.CHECKPOINT, min(others), max(others)))
         wanted += [(number, digest) for number, digest in between if number in others]
-    return blobs(connection, {digest for _, digest in wanted})
+    digests = {digest for _, digest in wanted}
+    return _intact_blobs(connection, digests) if salvage else blobs(connection, digests)
+
+
+def _intact_blobs(connection: Connection, digests: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Blobs one by one: one in a damaged page costs its own value, and a salvage marks that."""
+    found: dict[bytes, bytes] = {}
+    for digest in digests:
+        try:
+            found |= blobs(connection, (digest,))
+        except apsw.Error as error:
+            if not is_damage(error):
+                raise
+    return found
 
 
 def blobs(connection: Connection, digests: Iterable[bytes]) -> dict[bytes, bytes]:
