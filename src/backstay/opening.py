@@ -16,6 +16,8 @@ _NAME_ONE = Hint(
     "name a store of your own: --store sqlite:///store.db",
 )
 
+_NO_EXPORT = Hint("store.export(path) writes one", "`backstay export FILE` writes one")
+
 _FOLDER = ".backstay"
 _FILE = "store.db"
 _EXPORT_SUFFIX = ".backstay"
@@ -42,10 +44,10 @@ def _backend(url: str | os.PathLike[str] | None, durability: str) -> Backend:
     if url is None:
         return _sqlite(_find_folder() / _FILE, durability)
     if isinstance(url, os.PathLike):
-        path = Path(url)
-        if path.suffix == _EXPORT_SUFFIX and not os.path.lexists(path):
-            raise NotFoundError(f"there is no export {path}", hint="store.export(path) writes one; a store ends in .db")
-        return _sqlite(path, durability)
+        named = Path(url)
+        if named.suffix == _EXPORT_SUFFIX and not os.path.lexists(named):
+            raise NotFoundError(f"there is no export {named}", hint=_NO_EXPORT)
+        return _sqlite(named, durability)
     if not url or not isinstance(url, str):
         message = f"a store is named by a URL or a path, not {url!r}"
         raise InvalidInputError(message, hint=_FORMS)

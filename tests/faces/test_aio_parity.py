@@ -17,7 +17,7 @@ TWINS: list[tuple[type, type]] = [
 ]
 
 # Public for the other rooms of the library only: the async face goes through the sync one for these.
-BETWEEN_ROOMS = {"refuse_closed", "begin", "enclosed", "end_with", "enter", "leave"}
+BETWEEN_ROOMS = {"refuse_closed", "begin_edit", "begin", "enclosed", "end_with", "enter", "leave"}
 
 # What does no I/O has nothing to await.
 PLAIN = {"session", "on", "run", "calling", "append", "use", "halt", "fail", "pause", "Run.cancel"}

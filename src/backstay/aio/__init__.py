@@ -25,9 +25,10 @@ from backstay import opening
 from backstay.aio.run import AsyncCalling, AsyncRun, recover
 from backstay.aio.threads import InOrder, Threads
 from backstay.difference import Diff
-from backstay.errors import InvalidInputError, NotFoundError
+from backstay.errors import InvalidInputError
 from backstay.face import Session, Store
 from backstay.face.session import Expect
+from backstay.face.watching import POLL_S, ChangeWatch
 from backstay.loops import LoopGuard
 from backstay.model import (
     Branch,
@@ -165,6 +166,20 @@ class AsyncStore:
 
     async def find(self, checkpoint_id: str) -> Checkpoint:
         return await self._threads.run(self._store.find, checkpoint_id)
+
+    async def changes(self) -> int:
+        return await self._threads.run(self._store.changes)
+
+    async def watch(self, session: str | None = None, *, timeout_s: float | None = None) -> AsyncIterator[SessionInfo]:
+        """As in `Store`, from the first step of the loop on. No thread is kept waiting."""
+        watch = await self._threads.run(ChangeWatch, self._store, session, timeout_s)
+        while True:
+            for info in await self._threads.run(watch.look):
+                yield info
+            left_s = watch.left_s()
+            if left_s <= 0:
+                return
+            await asyncio.sleep(min(left_s, POLL_S))
 
     async def delete(self, session_id: str) -> int:
         return await self._threads.run(self._store.delete, session_id)
@@ -304,14 +319,17 @@ class AsyncSession:
         )
 
     @contextlib.asynccontextmanager
-    async def edit(self, branch: str = "main") -> AsyncIterator[State]:
-        """Load, change, commit: `async with session.edit() as state:`."""
+    async def edit(self, branch: str = "main", *, wait_s: float = 30.0) -> AsyncIterator[State]:
+        """Load, change, commit: `async with session.edit() as state:`. Edits of a branch take turns."""
+        edit = self._session.begin_edit(branch, wait_s)
         try:
-            state = await self.load(branch)
-        except NotFoundError:
-            state = State({})
-        yield state
-        await self.commit(state, branch=branch)
+            while not await self._turns.finish(edit.try_begin):  # noqa: ASYNC110 - another process may have it
+                await asyncio.sleep(edit.pause_s())
+            yield edit.state
+        except BaseException:
+            await self._turns.finish(edit.give_up)
+            raise
+        await self._turns.finish(edit.finish)
 
     async def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:
         return await self._turns.run(self._session.restore, ref, branch=branch)

@@ -22,13 +22,21 @@ if TYPE_CHECKING:
 @in_store
 def command(store: Store, session: str, *, as_json: bool) -> None:
     """List the branches and tags of SESSION, and where each stands. `backstay fork` makes a branch."""
+    from backstay.store.overview import branch_statuses
+
     found = session_of(store, session)
-    runs = _runs(store, found)
-    branches, tags = found.branches(), found.tags()
-    tell(branches, tags, runs, as_json=as_json)
+    statuses = branch_statuses(store.backend, found.id)
+    tell(found.branches(), found.tags(), _runs(store, found), statuses, as_json=as_json)
 
 
-def tell(branches: dict[str, Checkpoint], tags: dict[str, Checkpoint], runs: dict[str, str], *, as_json: bool) -> None:
+def tell(
+    branches: dict[str, Checkpoint],
+    tags: dict[str, Checkpoint],
+    runs: dict[str, str],
+    statuses: dict[str, tuple[str, str | None]],
+    *,
+    as_json: bool,
+) -> None:
     """Print names and where they stand."""
     from backstay.cli import shapes
     from backstay.cli.columns import Column, listing
@@ -39,8 +47,9 @@ def tell(branches: dict[str, Checkpoint], tags: dict[str, Checkpoint], runs: dic
             for names, is_tag in ((branches, False), (tags, True)):
                 for name, point in names.items():
                     run = None if is_tag else runs.get(name)
-                    shape = {"name": name, "is_tag": is_tag, "run": run, "head": shapes.checkpoint(point)}
-                    screen.line(shapes.dump(shape))
+                    status, reason = (None, None) if is_tag else statuses.get(name, (point.status.value, point.reason))
+                    shape = {"name": name, "is_tag": is_tag, "status": status, "reason": reason, "run": run}
+                    screen.line(shapes.dump({**shape, "head": shapes.checkpoint(point)}))
             return
         columns = [
             Column("NAME", least=12, is_name=True),
@@ -50,7 +59,8 @@ def tell(branches: dict[str, Checkpoint], tags: dict[str, Checkpoint], runs: dic
             Column("AGE", right=True),
             Column("LAST MESSAGE", least=16),
         ]
-        rows = [_row(name, point, runs.get(name)) for name, point in branches.items()]
+        known = {name: status for name, (status, _) in statuses.items()} | runs
+        rows = [_row(name, point, known.get(name)) for name, point in branches.items()]
         rows += [_row(name, point, "tag") for name, point in tags.items()]
         if not listing(screen, columns, rows):
             screen.line("No checkpoints yet, so no branches.")
@@ -63,7 +73,7 @@ def tell_one(session: str, name: str, point: Checkpoint, *, is_tag: bool = False
 
     if as_json:
         names = {name: point}
-        tell({} if is_tag else names, names if is_tag else {}, {}, as_json=True)
+        tell({} if is_tag else names, names if is_tag else {}, {}, {}, as_json=True)
         return
     screen = Screen()
     screen.line(f"{'Tag' if is_tag else 'Branch'} {safe(name)} of {safe(session)} stands at")

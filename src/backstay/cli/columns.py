@@ -20,7 +20,7 @@ _MEASURED_ROWS = 60
 class Column(NamedTuple):
     """A heading and how its column behaves. `least`: how narrow it may be made; 0 is never cut.
 
-    `brief` is the heading where the whole one does not fit.
+    `brief` is the heading where the whole one does not fit; a `spare` column goes before any other is cut.
     """
 
     title: str
@@ -28,6 +28,7 @@ class Column(NamedTuple):
     least: int = 0
     is_name: bool = False
     brief: str = ""
+    spare: bool = False
 
 
 def listing(screen: Screen, columns: Sequence[Column], rows: Iterable[Sequence[Piece]]) -> int:
@@ -37,9 +38,10 @@ def listing(screen: Screen, columns: Sequence[Column], rows: Iterable[Sequence[P
     if not first:
         return 0
     used = [n for n in range(len(columns)) if any(_text(row[n]) for row in first)]
-    widths = _fit(screen, [columns[n] for n in used], [[_text(row[n]) for n in used] for row in first], cuts=False)
-    if sum(widths) + len(_GAP) * (len(widths) - 1) > screen.width:
+    if not _fits(screen, columns, used, first):
         columns = [column._replace(title=column.brief or column.title) for column in columns]
+    if not _fits(screen, columns, used, first):
+        used = [n for n in used if not columns[n].spare]
     while True:
         widths = _fit(screen, [columns[n] for n in used], [[_text(row[n]) for n in used] for row in first])
         firm = [n for n in used if not columns[n].least]
@@ -54,6 +56,12 @@ def listing(screen: Screen, columns: Sequence[Column], rows: Iterable[Sequence[P
         _line(screen, [columns[n] for n in used], widths, [row[n] for n in used])
         total += 1
     return total
+
+
+def _fits(screen: Screen, columns: Sequence[Column], used: Sequence[int], rows: Sequence[Sequence[Piece]]) -> bool:
+    """True if the rows fit with nothing cut."""
+    widths = [max([width(columns[n].title), *[width(_text(row[n])) for row in rows]]) for n in used]
+    return sum(widths) + len(_GAP) * (len(widths) - 1) <= screen.width
 
 
 def _line(screen: Screen, columns: Sequence[Column], widths: Sequence[int], cells: Sequence[Piece]) -> None:
@@ -73,10 +81,10 @@ def _line(screen: Screen, columns: Sequence[Column], widths: Sequence[int], cell
     screen.line(*pieces)
 
 
-def _fit(screen: Screen, columns: Sequence[Column], rows: Sequence[Sequence[str]], *, cuts: bool = True) -> list[int]:
+def _fit(screen: Screen, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
     widths = [max([width(column.title), *[width(row[n]) for row in rows]]) for n, column in enumerate(columns)]
     over = sum(widths) + len(_GAP) * (len(widths) - 1) - screen.width
-    while over > 0 and cuts:
+    while over > 0:
         able = [n for n, column in enumerate(columns) if column.least and widths[n] > column.least]
         if not able:
             break

@@ -29,7 +29,11 @@ def agree(question: str, *, yes: bool) -> None:
     sys.stdout.flush()
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
-    answer = sys.stdin.readline()
+    try:
+        answer = sys.stdin.readline()
+    except KeyboardInterrupt:
+        sys.stderr.write("\nNothing was changed.\n")
+        raise
     if answer.strip().lower() not in ("y", "yes"):
         sys.stderr.write("Nothing was changed.\n" if answer else "\nNothing was changed.\n")
         raise click.exceptions.Exit(FAILED)

@@ -59,7 +59,7 @@ def _folded(screen: Screen, text: str, style: str, limit: int | None) -> None:
         shown = lines[:limit]
         more = max(1, len(text) - sum(len(line) + 1 for line in shown))
     for line in shown:
-        screen.line("    ", (line.rstrip(), style))
+        screen.line("    " if line.strip() else "", (line.rstrip(), style))
     if more:
         screen.line("    ", (f"… {more:,} more characters (--full)", "dim"))
 

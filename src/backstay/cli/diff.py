@@ -70,6 +70,9 @@ def _part(screen: Screen, diff: Diff, part: PartDiff) -> None:
     counts = [(stat.added, "added"), (stat.removed, "removed"), (stat.changed, "changed")]
     heading = ", ".join(f"{number:,} {kind}" for number, kind in counts if number)
     screen.line((cut(safe(str(part.name)), screen.width // 2), "bold"), f": {heading}")
+    if len({item.kind for item in part.items}) == 1 and part.items[0].kind != "changed":
+        _one_side(screen, part.items)
+        return
     if part.items:
         _side_by_side(screen, diff, part.items)
         return
@@ -77,6 +80,26 @@ def _part(screen: Screen, diff: Diff, part: PartDiff) -> None:
 
     for line in str(Diff(diff.a, diff.b, (part,))).splitlines()[3:]:
         screen.line((line, dict(_MARKS.values()).get(line.lstrip()[:1], "")))
+
+
+def _one_side(screen: Screen, items: tuple[ItemChange, ...]) -> None:
+    """Items that all came or all went: there is nothing to put beside them, so they have the whole width."""
+    from backstay.cli.conversation import one_line
+
+    for item in items[:_ROWS]:
+        mark, style = _MARKS[item.kind]
+        index, message = (
+            (item.index_before, item.before) if item.index_after is None else (item.index_after, item.after)
+        )
+        lines = _cell(f"[{index}] {one_line(message)}", screen.width - 4, full=len(items) == 1)
+        for number, line in enumerate(lines):
+            screen.line((f"  {mark if number == 0 else ' '} {line}", style))
+    _rest(screen, items)
+
+
+def _rest(screen: Screen, items: tuple[ItemChange, ...]) -> None:
+    if len(items) > _ROWS:
+        screen.line((f"    … and {len(items) - _ROWS:,} more (--json has all)", "dim"))
 
 
 def _side_by_side(screen: Screen, diff: Diff, items: tuple[ItemChange, ...]) -> None:
@@ -97,8 +120,7 @@ def _side_by_side(screen: Screen, diff: Diff, items: tuple[ItemChange, ...]) -> 
             left, right = (side[n] if n < len(side) else "" for side in sides)
             middle = " " * (half - width(left)) + (" | " if right else " |")
             screen.line((f"  {mark if n == 0 else ' '} ", style), (left, style), middle, (right, style))
-    if len(items) > _ROWS:
-        screen.line((f"    … and {len(items) - _ROWS:,} more (--json has all)", "dim"))
+    _rest(screen, items)
 
 
 def _cell(text: str, room: int, *, full: bool) -> list[str]:

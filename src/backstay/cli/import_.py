@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.face import Store
     from backstay.model import ImportReport
+
+
+_SQLITE = b"SQLite format 3\0"
 
 
 class _Wish(NamedTuple):
@@ -126,6 +130,7 @@ def _import(store: Store, system: str | None, place: Path, wish: _Wish) -> dict[
     """Import from one place; what came of it."""
     with Bar("import") as bar:
         if system is None and not _is_foreign(place):
+            _refuse_store(place)
             how = wish.on_exists or "refuse"
             ours = store.import_(place, rename=wish.rename, on_exists=how, dry_run=wish.dry_run, progress=bar)
             return _of_ours(ours)
@@ -191,6 +196,17 @@ def _tell(screen: Screen, shape: dict[str, Any]) -> None:
     lines += [f"note: {each['where']}: {each['why']}" for each in shape["notes"]]
     for line in lines:
         screen.text(line)
+
+
+def _refuse_store(place: Path) -> None:
+    """InvalidInputError for a store, which is opened and not imported."""
+    from backstay import opening
+    from backstay.cli.restore import quoted
+
+    with contextlib.suppress(OSError), place.open("rb") as file:
+        if file.read(len(_SQLITE)) == _SQLITE and not opening.is_export(str(place)):
+            hint = f"`backstay export FILE --store {quoted(str(place))}` makes an export of it"
+            raise backstay.InvalidInputError(f"{place} is a store and no export", hint=hint)
 
 
 def _is_foreign(path: Path) -> bool:

@@ -97,11 +97,29 @@ def command(
             return
         at_heads = {head.id for head in heads}
         runs = [run for run in run_statuses(store.backend, found) if run.head is None or run.head.id in at_heads]
-        if not _tell(teller, drawn, runs) and since is not None:
+        ends = _ends(store, found, named, runs)
+        if not _tell(teller, drawn, runs, ends) and since is not None:
             screen.line("No checkpoint was made since then.")
 
 
-def _tell(teller: _Teller, drawn: Iterator[Drawn], runs: list[RunStatus]) -> int:
+def _ends(
+    store: Store, session: Session, named: dict[str, list[tuple[str, str]]], runs: list[RunStatus]
+) -> dict[str, list[str]]:
+    """How branches ended that no checkpoint says it of, by the ids of their heads: a run that failed or was halted."""
+    from backstay.store.overview import branch_statuses
+
+    told = {run.branch for run in runs}
+    statuses = branch_statuses(store.backend, session.id)
+    ends: dict[str, list[str]] = {}
+    for id_, names in named.items():
+        for name, kind in names:
+            status, reason = statuses.get(name, ("", None))
+            if kind == "branch" and name not in told and reason and status in _WORTH_TELLING:
+                ends.setdefault(id_, []).append(f"{status}: {reason}")
+    return ends
+
+
+def _tell(teller: _Teller, drawn: Iterator[Drawn], runs: list[RunStatus], ends: dict[str, list[str]]) -> int:
     """Print checkpoints, and where a run stands above its head. How many checkpoints there were."""
     count = 0
     for run in runs:
@@ -113,6 +131,9 @@ def _tell(teller: _Teller, drawn: Iterator[Drawn], runs: list[RunStatus]) -> int
         for run in runs:
             if run.head is not None and run.head.id == each.point.id:
                 teller.run(run, each)
+        if each.point.reason is None:
+            for end in ends.get(each.point.id, ()):
+                teller.above(each, "!", end, "yellow")
         teller.checkpoint(each)
         teller.rows(each.after)
     return count
@@ -209,8 +230,6 @@ class _Teller:
 
     def run(self, run: RunStatus, drawn: Drawn | None) -> None:
         """Where a run stands that has not ended: above the checkpoint it last recorded."""
-        from backstay.cli.text import cut, safe
-
         style = "green" if run.live else "bold red"
         text = "a run is alive here" if run.live else "crashed here"
         told = run.in_doubt or run.calls
@@ -221,7 +240,12 @@ class _Teller:
             text += " before the first checkpoint" if run.head is None else ", no call pending"
         if not run.live and run.in_doubt:
             text += " (backstay recover)"
-        mark = "o" if run.live else "x"
+        self.above(drawn, "o" if run.live else "x", text, style)
+
+    def above(self, drawn: Drawn | None, mark: str, text: str, style: str) -> None:
+        """A line above a checkpoint, about the branch that it is the head of."""
+        from backstay.cli.text import cut, safe
+
         lanes = drawn.mark if self._graph and drawn is not None else "*"
         # A branch that others left from has no end of its own in the graph: the mark stands beside the lane.
         beside = drawn is not None and self._graph and not drawn.begins
@@ -351,7 +375,7 @@ def _titles(point: Checkpoint) -> list[tuple[str, str]]:
         titles.append((f'"{cut(safe(point.label), 30)}"', "bold"))
     if point.restored_from is not None:
         titles.append((f"{safe(point.trigger)} of {short(point.restored_from)}", "magenta"))
-    elif point.trigger not in ("manual", point.status.value):
+    elif point.trigger not in ("manual", "iteration", point.status.value):
         titles.append((cut(safe(point.trigger), 24), ""))
     style = _WORTH_TELLING.get(point.status.value)
     if style:

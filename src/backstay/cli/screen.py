@@ -150,4 +150,13 @@ def _pager() -> str | None:
     asked = os.environ.get("PAGER")
     if asked is None:
         return "less" if shutil.which("less") and os.environ.get("TERM", "dumb") != "dumb" else None
-    return asked if asked.strip() not in ("", "cat") else None
+    if asked.strip() in ("", "cat"):
+        return None
+    import shlex
+
+    try:
+        program = shlex.split(asked)[0]
+    except ValueError:
+        return None  # an open quote
+    # A variable before it, or what only a shell knows, is left to the shell.
+    return asked if "=" in program or shutil.which(program) else None

@@ -96,7 +96,7 @@ def command(
             Column("STATUS"),
             Column("BRANCHES", right=True, brief="BR"),
             Column("CHECKPOINTS", right=True, brief="CHECKP"),
-            Column("STEP", right=True),
+            Column("STEP", right=True, spare=True),
             Column("TOKENS", right=True),
             Column("COST", right=True),
             Column("AGE", right=True),

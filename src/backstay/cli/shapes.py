@@ -48,6 +48,7 @@ _CHECKPOINT = {
     "resume_hint": "text or null",
     "restored_from": "text or null",
     "digest": "text",
+    "size_bytes": "number",
     "summary": "text",
 }
 _CALL = {
@@ -89,6 +90,8 @@ SHAPES: dict[str, dict[str, str]] = {
     "branch": {
         "name": "text",
         "is_tag": "true or false",
+        "status": "text or null",
+        "reason": "text or null",
         "run": "text or null",
         "head": "checkpoint",
     },
@@ -248,6 +251,7 @@ def checkpoint(point: Checkpoint) -> dict[str, Any]:
         "resume_hint": point.resume_hint,
         "restored_from": point.restored_from,
         "digest": point.digest,
+        "size_bytes": point.size_bytes,
         "summary": point.summary,
     }
 

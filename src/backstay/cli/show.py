@@ -14,7 +14,7 @@ from backstay.cli.store_option import in_store
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.face import Session, Store
-    from backstay.model import Checkpoint
+    from backstay.model import Call, Checkpoint
 
 _MIN_ID = 4
 _NAMES_WIDTH = 20  # with less room beside the id, names have a line of their own
@@ -168,7 +168,7 @@ def _as_json(
 
 def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]) -> None:
     from backstay.cli.sessions import STYLES
-    from backstay.cli.text import age, cut, moment, money, safe, short, width
+    from backstay.cli.text import ago, cut, moment, money, safe, short, size, width
     from backstay.model import counted
 
     called = f"({safe(', '.join(refs))})" if refs else ""
@@ -194,23 +194,29 @@ def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]
             "branch",
             f"{point.branch}, checkpoint {point.sequence}" + ("" if point.step is None else f", step {point.step}"),
         ),
+        ("status", (point.status.value, STYLES[point.status.value])),
         ("label", point.label),
-        ("made", f"{moment(point.created_at)} ({age(point.created_at)}), by {point.trigger}"),
+        ("made", f"{moment(point.created_at)} ({ago(point.created_at)}), trigger {point.trigger}"),
         ("restored", point.restored_from and f"from {short(point.restored_from)}"),
         ("used", usage(used.tokens_in, used.tokens_out, used.cost)),
         ("so far", usage(total.tokens_in, total.tokens_out, total.cost)),
         ("parent", point.parent_id and short(point.parent_id)),
+        ("size", size(point.size_bytes)),
         ("hint", point.resume_hint),
         ("metadata", ", ".join(f"{key}={each!r}" for key, each in point.metadata.items())),
-        ("calls", made and f"{counted(len(made), 'call')}: {', '.join(f'{each.name} {each.status}' for each in made)}"),
+        ("calls", made and f"{counted(len(made), 'call')}: {', '.join(map(_short_call, made))}"),
         ("digest", point.digest[:32]),
     ]
-    for name, text in facts:
-        if text:
-            screen.line((f"{name:<11}", "dim"), cut(safe(str(text)), screen.width - 11))
-    status = point.status.value
-    reason = f"  {safe(point.reason)}" if point.reason else ""
-    screen.line((f"{'status':<11}", "dim"), (status, STYLES[status]), cut(reason, screen.width - 11 - len(status)))
+    for name, fact in facts:
+        if isinstance(fact, tuple):
+            reason = f"  {safe(point.reason)}" if point.reason else ""
+            screen.line((f"{name:<11}", "dim"), fact, cut(reason, screen.width - 11 - len(fact[0])))
+        elif fact:
+            screen.line((f"{name:<11}", "dim"), cut(safe(str(fact)), screen.width - 11))
+
+
+def _short_call(call: Call) -> str:
+    return f"{call.name} {call.status.replace('_', ' ')}"
 
 
 def _calls(screen: Screen, session: Session, point: Checkpoint) -> None:

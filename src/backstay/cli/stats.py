@@ -79,7 +79,7 @@ def _tell(screen: Screen, stats: StoreStats, largest: list[tuple[SessionInfo, in
         ("on disk", size(stats.stored_bytes)),
         ("ratio", f"{stats.ratio:.{1 if stats.ratio >= 1 else 2}f}x"),
     ):
-        screen.line((f"{name:<16}", "dim"), text)
+        screen.line((f"{name:<17}", "dim"), text)
     if not largest:
         return
     screen.line()

@@ -37,7 +37,7 @@ def command(store: Store, session: str, ref: str, name: str | None, *, delete: s
         tags = found.tags()
         found.untag(delete)
         if as_json:
-            tell({}, {delete: tags[delete]}, {}, as_json=True)
+            tell({}, {delete: tags[delete]}, {}, {}, as_json=True)
         else:
             click.echo(f"Tag {safe(delete)} is gone; its checkpoint is still there.")
     elif not ref:
@@ -45,7 +45,7 @@ def command(store: Store, session: str, ref: str, name: str | None, *, delete: s
         if not tags and not as_json:
             click.echo("No tags.")
         else:
-            tell({}, tags, {}, as_json=as_json)
+            tell({}, tags, {}, {}, as_json=as_json)
     elif name is None:
         raise click.UsageError("give a REF and a NAME for it")
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from itertools import repeat
 from operator import is_
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from backstay.digest import state_digest
 from backstay.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
+from backstay.face.editing import Edit
 from backstay.hints import NEWEST_INTACT, SALVAGE, Hint
 from backstay.model import (
     ANY,
@@ -130,21 +132,26 @@ class Session:
         return self._history.looks.expected(branch)
 
     @contextlib.contextmanager
-    def edit(self, branch: str = "main") -> Iterator[State]:
+    def edit(self, branch: str = "main", *, wait_s: float = 30.0) -> Iterator[State]:
         """Load, change, commit: `with session.edit() as state:`. A new session begins with an empty state.
 
-        If the branch has moved when the block ends it is a ConflictError, and nothing was written over: run the block
-        again on what is there now (`for attempt in …`), because only you know what your change means there.
+        Edits of a branch take turns, in all processes; one that waits for longer than `wait_s` is a LeaseHeldError. A
+        commit does not wait: your changes are made again on top of it, or it is a ConflictError where both changed the
+        same. An exception out of the block commits nothing.
         """
+        edit = self.begin_edit(branch, wait_s)
+        while not edit.try_begin():
+            time.sleep(edit.pause_s())
         try:
-            state = self.load(branch)
-        except NotFoundError:
-            state = State({}, None)
-            yield state
-            self.commit(state, branch=branch)  # where this look found nothing, nothing must be yet
-            return
-        yield state
-        self.commit(state, branch=branch)
+            yield edit.state
+        except BaseException:
+            edit.give_up()
+            raise
+        edit.finish()
+
+    def begin_edit(self, branch: str, wait_s: float) -> Edit:
+        """The parts of an edit, for a face that waits in another way."""
+        return Edit(self._history, check_name(branch, "a branch name"), wait_s)
 
     def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:
         """Bring a branch back to an earlier state, as a new checkpoint; `undo` takes it back."""

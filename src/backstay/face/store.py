@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from backstay.errors import ClosedError, InvalidInputError
 from backstay.face.session import Session
+from backstay.face.watching import ChangeWatch
 from backstay.model import (
     Checkpoint,
     ImportReport,
@@ -142,6 +143,19 @@ class Store:
 
         session, row = find_checkpoint(self.backend, checkpoint_id)
         return History(self.backend, self._events, SessionId(session), agent=None).checkpoint(row)
+
+    def changes(self) -> int:
+        """A number that is another once any process has written to the store. Compare it with this Store's own only."""
+        self.refuse_closed()
+        return self.backend.changes()
+
+    def watch(self, session: str | None = None, *, timeout_s: float | None = None) -> Iterator[SessionInfo]:
+        """Sessions as any process writes to them, from now on, within 0.3 s; for `timeout_s`, or without an end.
+
+        A session that was written several times between two looks comes once. One that is deleted does not come, and
+        neither does a call of a run before its next checkpoint.
+        """
+        return ChangeWatch(self, session, timeout_s).infos()
 
     def delete(self, session_id: str) -> int:
         """Delete a whole session; nothing of it is left behind. How many checkpoints went."""

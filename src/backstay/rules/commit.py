@@ -138,7 +138,7 @@ def _refuse(new: Commit, view: View, lane: LaneRow | None) -> None:
     if new.branch in view.tags:
         found.append(refusals.name_taken(new.branch))
     if new.lease is None:
-        if new.branch in view.live:
+        if new.branch in view.live and not refusals.is_edited(lane):
             found += refusals.held(view, new.branch)
     elif not refusals.holds(lane, new.lease):
         found.append(refusals.fenced(new.lease))
@@ -213,7 +213,7 @@ def _lane(new: Commit, view: View, lane: LaneRow | None, sequence: int) -> LaneR
     if (new.undoable or new.takes_up) and before.head is not None:
         parked = len(view.pending.get(new.branch, ()))
         change |= {"undo": before.head.sequence, "undo_journal": before.journal, "undo_calls": parked}
-    if new.lease is None and (before.entered or before.claim is not None):
+    if new.lease is None and (before.entered or before.claim is not None) and not refusals.is_edited(before):
         # A run that was silent for longer than its lease may yet wake: it must not write behind a head that moved.
         change["token"] = before.token + 1
     after: LaneRow = msgspec.structs.replace(before, **change)

@@ -74,6 +74,9 @@ class Reason(enum.IntEnum):
     FULL = 17
 
 
+EDIT = "edit"  # the purpose of a lease that keeps other edits and runs away, and no commit
+
+
 class Lease(msgspec.Struct, frozen=True, gc=False):
     """A run shows its lease with each write: proof that it is the last one entered on its branch.
 
@@ -161,6 +164,11 @@ def fenced(lease: Lease) -> Found:
 def holds(lane: LaneRow | None, lease: Lease) -> bool:
     """True if a lease is still the one of its branch."""
     return lane is not None and lane.claim is not None and (lane.run, lane.token) == (lease.run, lease.token)
+
+
+def is_edited(lane: LaneRow | None) -> bool:
+    """True if the lease of a branch is, or was, that of an edit, which no commit has to wait for."""
+    return lane is not None and lane.claim is not None and lane.purpose == EDIT
 
 
 def held(view: View, branch: str) -> list[Found]:

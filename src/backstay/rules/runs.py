@@ -13,12 +13,12 @@ from hashlib import sha256
 import msgspec
 
 from backstay.codec import decode, encode_canonical
-from backstay.port import Ask, Batch, CallKey, CallRow, Decide, LaneRow, More, SessionRow, Unreadable, View
+from backstay.port import Ask, Batch, CallKey, CallRow, Decide, Kind, LaneRow, More, SessionRow, Unreadable, View
 from backstay.port.lease import Claim, Holder
 from backstay.port.rows import ABANDONED, STARTED
 from backstay.rules import refusals
 from backstay.rules.calls import given_up, pending_of, stopped
-from backstay.rules.refusals import Lease
+from backstay.rules.refusals import EDIT, Lease
 from backstay.sealing import open_value
 
 _OVER = ("completed", "cancelled")  # the next run begins with an input of its own
@@ -206,21 +206,29 @@ def _entered(new: Enter, before: LaneRow | None, lane: LaneRow, calls: list[Call
 def hold(new: Enter, purpose: str) -> Decide:
     """Take the lease of a branch for something that is no run: lease and fence only. The answer is a Lease.
 
-    A run that died there is counted now, because its lease goes; the next run goes on as if none had been between.
+    A run that died there is counted now, because its lease goes; the next run goes on as if none had been between. An
+    edit takes its turn: the answer is None while another one has it, and a session that is not there is made.
     """
 
     def decide(view: View) -> Batch:
-        lane = view.lanes.get(new.branch)
+        lane, session = view.lanes.get(new.branch), view.session
         if lane is not None and lane.nonce == new.nonce and new.nonce:
             return Batch(answer=Lease(new.session, new.branch, lane.run, lane.token, new.lease_us, purpose))
+        if purpose == EDIT and new.branch in view.live and refusals.is_edited(lane):
+            return Batch()
         found = refusals.held(view, new.branch)
-        if view.session is None:
+        if new.branch in view.tags:
+            found.append(refusals.name_taken(new.branch))
+        if session is None and purpose == EDIT:
+            session, lane = SessionRow(new.session, new.uid, new.at_us, new.at_us, agent=new.agent), LaneRow(new.branch)
+            session = msgspec.structs.replace(session, lanes=1)
+        if session is None:
             found.append(refusals.no_session(new.session))
         if lane is None:
             found.append(refusals.no_branch(new.session, new.branch))
         refusals.settle(found)
         assert lane is not None  # noqa: S101 - refused above
-        assert view.session is not None  # noqa: S101 - refused above
+        assert session is not None  # noqa: S101 - refused above
         crashes, spot = _crashes(lane, pending_of(view.pending.get(new.branch, ())))
         after = msgspec.structs.replace(
             lane,
@@ -232,9 +240,24 @@ def hold(new: Enter, purpose: str) -> Decide:
             nonce=new.nonce,
             purpose=purpose,
         )
-        line = msgspec.structs.replace(view.session, touched=view.fresh)
+        line = msgspec.structs.replace(session, touched=view.fresh)
         answer = Lease(new.session, new.branch, after.run, after.token, new.lease_us, purpose)
         return Batch((line, after), answer=answer)
+
+    return decide
+
+
+def release(lease: Lease) -> Decide:
+    """Let go of a lease that was held for a purpose. A session that was made for it alone goes again."""
+
+    def decide(view: View) -> Batch:
+        lane, session = view.lanes.get(lease.branch), view.session
+        if lane is None or session is None or not refusals.holds(lane, lease):
+            return Batch()  # it was lost, or an earlier try of this very release went through
+        empty = (session.checkpoints, session.lanes, session.tags) == (0, 1, 0)
+        if empty and lane.head is None and not lane.entered and not lane.unfinished:
+            return Batch(drops=((Kind.NAME, lane.name), (Kind.SESSION, session.id)), wakes=True)
+        return Batch((msgspec.structs.replace(session, touched=view.fresh), let_go(lane)), wakes=True)
 
     return decide
 

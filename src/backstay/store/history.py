@@ -51,6 +51,7 @@ _MIN_DELTA_WEIGHT = 1024  # reading a row costs something, however small it is
 _SLACK_BYTES = 4096
 _READ_AT_MOST = 2  # times the state
 _REACH = 5  # times the last keyframe
+_TIPS = 16
 _KEEP_DELTA_BELOW = 0.25  # of the keyframe beside it
 _LOOK_AGAIN = Hint(
     "look again: session.load() reads a branch and its state in one moment",
@@ -70,6 +71,7 @@ class History:
         self.refs = Refs(backend, id_)
         self.looks = Looks()
         self._tips: dict[str, Tip] = {}
+        self._keeping = threading.Lock()
         self._uid: bytes | None = None
 
     # reading
@@ -81,7 +83,11 @@ class History:
             if found is not None:
                 return found
         for _ in range(_LOOKS):
-            row = self.refs.row(ref)
+            row, branch = self.refs.resolve(ref)
+            # A branch that was begun between the two looks is read by its name, so that the reader is told where.
+            found = None if branch is None else self._read(branch, salvage=salvage)
+            if found is not None:
+                return found
             found = self._read(row.sequence, salvage=salvage)
             if found is not None and found.row.id == row.id:
                 return found
@@ -127,24 +133,33 @@ class History:
 
     # what is known of heads
 
+    def _keep(self, branch: str, tip: Tip) -> Tip:
+        """The tips of the branches written last: each holds a state, and a session may have thousands of branches."""
+        with self._keeping:
+            self._tips.pop(branch, None)
+            if len(self._tips) >= _TIPS:
+                del self._tips[next(iter(self._tips))]
+            self._tips[branch] = tip
+        return tip
+
     def remember(self, branch: str, loaded: Loaded) -> Tip:
         """Keep what was read of a branch's head for the next commit."""
-        tip = self._tips[branch] = tip_of(loaded)
-        return tip
+        return self._keep(branch, tip_of(loaded))
 
     def remember_as(self, branch: str, head_id: str) -> None:
         """A new branch at a head that is known."""
-        for tip in self._tips.values():
+        for tip in [*self._tips.values()]:
             if tip.head.id == head_id:
-                self._tips[branch] = tip
+                self._keep(branch, tip)
                 break
 
     def forget(self, branch: str | None = None) -> None:
         """Forget the cached head of a branch, or of all: it may be out of date."""
-        if branch is None:
-            self._tips.clear()
-        else:
-            self._tips.pop(branch, None)
+        with self._keeping:
+            if branch is None:
+                self._tips.clear()
+            else:
+                self._tips.pop(branch, None)
 
     def is_at_head(self, branch: str, state: StateDict) -> bool:
         """True if a state is the one that was last written or read on the branch."""
@@ -237,7 +252,7 @@ class History:
         row: CheckpointRow = view.answer
         if look is not None:
             look(view)
-        tip = self._tips[branch] = plan.tip(row)
+        tip = self._keep(branch, plan.tip(row))
         self.looks.moved(branch, row.id)
         made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields)
         if self.events.listeners["checkpoint"]:
@@ -312,7 +327,7 @@ class Looks:
 
     def moved(self, branch: str, place: Place) -> None:
         """This caller's own commit."""
-        here = _caller()
+        here = current_caller()
         own = self._own(here)
         if own is None:
             own = self._by_caller.setdefault(here, {})
@@ -320,7 +335,7 @@ class Looks:
 
     def expected(self, branch: str) -> Place:
         """What a commit of this caller expects; ANY if nobody has looked."""
-        own = self._own(_caller())
+        own = self._own(current_caller())
         if own is not None and branch in own:
             return own[branch]
         return self._last.get(branch, ANY)
@@ -346,7 +361,8 @@ class Looks:
             seen.pop(branch, None)
 
 
-def _caller() -> object:
+def current_caller() -> object:
+    """The task that calls, or the thread where there is none."""
     task = caller.get()
     if task is not None:
         return task

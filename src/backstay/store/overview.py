@@ -9,7 +9,7 @@ from backstay.hints import RUN_VERIFY
 from backstay.model import RunInfo, Status, counted
 from backstay.port import EVERY, Ask, Backend, CallRow, CheckpointRow, Kind, LaneRow, SessionRow, Unreadable
 from backstay.port.lease import Claim
-from backstay.store.fields import to_datetime
+from backstay.store.fields import read_fields, to_datetime
 from backstay.store.refs import readable
 
 _PAGE_ROWS = 100
@@ -32,6 +32,20 @@ def names_by_checkpoint(backend: Backend, session: str) -> dict[str, list[tuple[
         row = view.checkpoints.get(tag.sequence)
         if isinstance(row, CheckpointRow):
             found.setdefault(row.id, []).append((tag.name, "tag"))
+    return found
+
+
+def branch_statuses(backend: Backend, session: str) -> dict[str, tuple[str, str | None]]:
+    """How each branch stands, and why. A run that failed or was halted says so here, and on no checkpoint."""
+    view = backend.read(Ask(session, names=EVERY, heads=True))
+    found = {}
+    for name, lane in view.lanes.items():
+        head = None if lane.head is None else view.checkpoints.get(lane.head.sequence)
+        if lane.status == "in_progress" and lane.reason is None and isinstance(head, CheckpointRow):
+            fields = read_fields(head)  # forked, and not written to since
+            found[name] = fields.status, fields.reason
+        else:
+            found[name] = lane.status, lane.reason
     return found
 
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "log-graph": "log ticket-42 --graph --all",
     "log-oneline": "log ticket-42 --graph --all --oneline",
     "log-calls": "log ticket-42 --calls",
+    "log-patch": "log ticket-42 -p",
     "log-crashed": "log ticket-43 --graph",
     "show": "show ticket-42",
     "show-state": "show ticket-42 --state",
@@ -33,6 +34,8 @@ COMMANDS = {
     "stats": "stats",
     "restore": "restore ticket-42 asked",
     "delete": "delete ticket-42",
+    "delete-checkpoint": "delete ticket-42 main~1 --dry-run",
+    "prune": "prune --keep-last 1",
 }
 HOSTILE = {
     "hostile-sessions": "sessions",

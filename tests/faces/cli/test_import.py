@@ -149,6 +149,12 @@ def test_what_is_not_there_is_said_plainly_and_makes_no_store(line: str, code: i
     assert tree(tmp_path) == set()
 
 
+def test_a_store_is_not_taken_for_an_export(folder: Path) -> None:
+    done = shell.run("import", ".backstay/store.db", "--store", "new.db", folder=folder)
+    assert (done.code, done.out) == (1, "")
+    assert "is a store and no export (`backstay export FILE --store .backstay/store.db` makes" in done.err
+
+
 def test_an_import_names_the_sessions_with_calls_in_doubt(tmp_path: Path) -> None:
     steps = [foreign.ares_step(0), foreign.ares_step(1, tool_calls=[OPEN], status={"Failed": "OOM"})]
     foreign.ares(tmp_path / "checkpoints", steps)

@@ -49,6 +49,21 @@ def test_a_patch_of_many_messages_says_how_many_more_there_are(tmp_path: Path) -
     assert len(out.splitlines()) < 50
 
 
+def test_a_run_that_failed_or_was_halted_says_why_above_its_last_checkpoint(tmp_path: Path) -> None:
+    with backstay.open(tmp_path / "store.db") as store:
+        for name, end in (("lost", "fail"), ("stuck", "halt")):
+            with store.run(name) as run:
+                run.state["n"] = 1
+                run.step()
+                getattr(run, end)("the bank said no")
+    for name, status in (("lost", "failed"), ("stuck", "halted")):
+        log = shell.run("log", name, "--store", "store.db", folder=tmp_path).out
+        assert log.splitlines()[0] == f"!  {status}: the bank said no"
+        (branch,) = logged(shell.run("branches", name, "--json", "--store", "store.db", folder=tmp_path))
+        assert (branch["status"], branch["reason"], branch["run"]) == (status, "the bank said no", None)
+        assert status in shell.run("branches", name, "--store", "store.db", folder=tmp_path).out
+
+
 @pytest.mark.parametrize(
     ("since", "count"),
     [("5m", 0), ("110m", 2), ("3h", 7), ("1w", 7), ("2025-06-02", 7), ("2025-06-02T10:36:00", 1), ("2030-01-01", 0)],

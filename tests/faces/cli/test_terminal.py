@@ -53,7 +53,13 @@ def test_what_does_not_fit_a_screen_goes_through_the_pager(folder: Path) -> None
     assert long.ends() == 0
     assert long.seen.count("PAGED:") > 20
     assert "Refund?" in long.seen.splitlines()[-1]
-    for env in ({"PAGER": pager, "lines": "60"}, {"PAGER": "cat"}, {"PAGER": ""}):
+    for env in (
+        {"PAGER": pager, "lines": "60"},
+        {"PAGER": "cat"},
+        {"PAGER": ""},
+        {"PAGER": "/no/such"},
+        {"PAGER": "'"},
+    ):
         lines = int(env.pop("lines", "24"))
         short = shell.Terminal("log", "ticket-42", "--graph", "--all", folder=folder, lines=lines, env=env)
         assert short.ends() == 0
@@ -93,6 +99,7 @@ def test_a_question_is_answered_at_the_terminal(answer: str, code: int, changed:
     terminal.types(answer)
     assert terminal.ends() == code
     assert ("To take it back" in terminal.seen) is changed
+    assert ("Nothing was changed.\n" in terminal.seen) is not changed
     with backstay.open(folder / ".backstay" / "store.db") as store:
         assert (len(store.session("ticket-42").load()["messages"]) == 1) is changed
 

@@ -37,6 +37,7 @@ _LC = "lc"
 _SCALARS = frozenset({str, int, float, bool, NoneType, bytes})
 _NATIVE = _SCALARS | {datetime, date, timedelta, Decimal, UUID}
 _MANY_CHANNELS = 32
+_FEW = 4
 _UNPACK = ormsgpack.OPT_NON_STR_KEYS
 _FIELDS = attrgetter("__dict__")
 _EXTRA = attrgetter("__pydantic_extra__")
@@ -131,9 +132,10 @@ class Memo:
 
     def note(self, key: tuple[str, str], run: EncodedMessages) -> None:
         """Remember the messages of a channel. The last two lists are, since a reader may come between two writes."""
-        if len(self._runs) > _MANY_CHANNELS:
-            self._runs.clear()
-        self._runs[key] = [run, *self._runs.get(key, ())][:2]
+        before = self._runs.pop(key, ())
+        if len(self._runs) > _MANY_CHANNELS:  # subgraphs come and go
+            del self._runs[next(iter(self._runs))]
+        self._runs[key] = [run, *before][:2]
 
     def channels(self, ns: str, values: Mapping[str, Any]) -> dict[str, Plain]:
         """All channels of a checkpoint as a state can hold them."""
@@ -146,9 +148,10 @@ class Memo:
 
     def _chat(self, key: tuple[str, str], values: list[Any]) -> list[Plain]:
         runs = self._runs.get(key, [])
-        for run in runs:
+        outer = [] if runs else self._runs.get((key[0].rpartition("|")[0], key[1]), [])
+        for at, run in enumerate([*runs, *outer]):  # a subgraph is given what the graph around it holds
             if run.begins(values):
-                runs.remove(run)
+                del runs[at : at + 1]
                 break
         else:
             for messages, fields, plain in runs:  # some went, or were changed: each is looked up
@@ -166,9 +169,25 @@ class Memo:
     def value(self, value: Any) -> Plain:
         """A value of a graph as a state can hold it, and as its serializer wants it."""
         if not self._seals:
+            if type(value) is dict and any([type(item) is list for item in value.values()]):
+                self._learn([item for item in value.values() if type(item) is list])
+            elif type(value) is list:
+                self._learn([value])
             return self.plain(value)
         # Each item for itself, so that a list that grows costs what was added.
         return [self._sealed(item) for item in value] if type(value) is list else self._sealed(value)
+
+    def _learn(self, lists: list[list[Any]]) -> None:
+        """Have at hand what was made of the messages that these lists share with a channel."""
+        for values in lists:
+            if len(values) < _FEW or type(values[0]) not in _SHAPE_OF:
+                continue
+            for runs in self._runs.values():
+                for messages, fields, plain in runs:
+                    if messages and messages[0] is values[0]:
+                        self._known |= {
+                            id(one): (one, *rest) for one, *rest in zip(messages, fields, plain, strict=True)
+                        }
 
     def _sealed(self, value: Any) -> Plain:
         if type(value) not in _SHAPE_OF or value.__pydantic_extra__:

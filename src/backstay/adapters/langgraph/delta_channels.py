@@ -17,6 +17,7 @@ from typing import Any
 
 from backstay.adapters.langgraph.lines import MINE, in_order
 from backstay.adapters.langgraph.placement import is_inner
+from backstay.adapters.langgraph.sharing import writes_of
 from backstay.model import StateDict
 
 Notes = dict[str, dict[str, Any]]
@@ -41,7 +42,7 @@ def gathered(
     if not names:
         return {}, {}
     writes: dict[str, list[Write]] = {name: [] for name in names}
-    for _, task, _, channel, value in in_order(parent[MINE].get("writes", [])):
+    for _, task, _, channel, value in in_order(writes_of(parent)):
         if channel in writes:
             writes[channel].append((task, value))
     values: StateDict = {}

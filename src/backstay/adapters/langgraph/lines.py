@@ -39,6 +39,7 @@ _SUFFIX = re.compile(r"(?:\+\d+|![0-9a-f]{16})\Z")
 _WRITES = re.compile(r".*\+(\d+)", re.DOTALL)
 _LONG_NS = 200
 _MANY_LINES = 8
+_LINES_AT_ONCE = 4
 _PAGE_ROWS = 64
 _MANY_WAITING = 64
 Entries = list[list[Any]]  # writes: path, task, index, channel, value
@@ -194,7 +195,6 @@ class Thread:
     """One thread in the store. Hold `lock` while writing: a Session is one writer."""
 
     def __init__(self, store: Store, id_: str, agent: str | None) -> None:
-        self._store = store
         self.session: Session = store.session(id_, agent=agent)
         self.backend: Backend = store.backend
         self.id = self.session.id
@@ -206,31 +206,33 @@ class Thread:
     # reading
 
     def lines(self, ns: str | None) -> dict[str, str]:
-        """The branches of a namespace (None: of all) and their heads."""
-        if ns is not None:
-            view = self.backend.read(Ask(self.id, names=(branch_of(ns),)))
-            if view.session is None:
-                return {}
-            lane = view.lanes.get(branch_of(ns))
-            if view.session.lanes == 1 and lane is not None and lane.head is not None:
-                return {lane.name: lane.head.id}
-        wanted = None if ns is None else line_of(branch_of(ns))
-        result = {}
-        for lane in self.backend.read(Ask(self.id, names=EVERY)).lanes.values():
-            name = line_of(lane.name)
-            if name is not None and lane.head is not None and (wanted is None or name[0] == wanted[0]):
-                result[lane.name] = lane.head.id
-        return result
+        """The branches of a namespace (None: of all) and their heads.
+
+        Its lines are numbered, so a few names are asked for at a time: a thread may have thousands of namespaces.
+        """
+        if ns is None:
+            lanes = self.backend.read(Ask(self.id, names=EVERY)).lanes.values()
+            return {lane.name: lane.head.id for lane in lanes if lane.head is not None and line_of(lane.name)}
+        result: dict[str, str] = {}
+        first = 0
+        while True:
+            names = tuple([branch_of(ns, number) for number in range(first, first + _LINES_AT_ONCE)])
+            view = self.backend.read(Ask(self.id, names=names))
+            found = {lane.name: lane.head.id for lane in view.lanes.values() if lane.head is not None}
+            result |= found
+            if not found or view.session is None or view.session.lanes == len(result):
+                return result
+            first += _LINES_AT_ONCE
 
     def find(self, row_id: str) -> Held | None:
         """A row by its id."""
         row = find_row(self.backend, self.id, row_id)
         return None if row is None else held(row)
 
-    def heads(self, ns: str | None) -> dict[str, Held]:
-        """What each line of a namespace ends with."""
+    def heads(self, ns: str) -> dict[str, Held]:
+        """What each line of a namespace ends with. A line that was begun on another's checkpoint has nothing yet."""
         found = {branch: self.find(head) for branch, head in self.lines(ns).items()}
-        return {branch: head for branch, head in found.items() if head is not None}
+        return {branch: head for branch, head in found.items() if head is not None and head.ns in (ns, None)}
 
     def newest(self, ns: str) -> tuple[str | None, Held] | None:
         """The line whose checkpoint was put last: the order is the store's, not that of the time in an id.
@@ -241,7 +243,7 @@ class Thread:
         found = {branch: self.find(head) for branch, head in lines.items()}
         if None in found.values():
             return self._buried(ns)
-        heads = {branch: head for branch, head in found.items() if head is not None and head.of}
+        heads = {branch: head for branch, head in found.items() if head is not None and head.of and head.ns == ns}
         return max(heads.items(), key=lambda item: item[1].born) if heads else None
 
     def _buried(self, ns: str) -> tuple[None, Held] | None:
@@ -297,12 +299,22 @@ class Thread:
     def rows(self, ns: str | None) -> Iterator[Held]:
         """All rows of a namespace, newest first; what lies on several lines comes once."""
         before = -1
-        for row in merge(*map(self._line, self.lines(ns).values()), key=lambda row: -row.sequence):
+        for row in merge(*map(self._line, self.lines(ns).items()), key=lambda row: -row.sequence):
             if row.sequence != before and (found := held(row)) is not None and found.ns is not None:
                 yield found
             before = row.sequence
 
-    def _line(self, head_id: str) -> Iterator[CheckpointRow]:
+    def _line(self, line: tuple[str, str]) -> Iterator[CheckpointRow]:
+        """The rows of a line, newest first. That of a subgraph ends where it began, on a row of the graph around it."""
+        branch, head_id = line
+        own = line_of(branch)
+        for row in self._ancestors(head_id):
+            found = line_of(read_fields(row).branch)
+            if own is not None and found is not None and found[0] != own[0]:
+                return
+            yield row
+
+    def _ancestors(self, head_id: str) -> Iterator[CheckpointRow]:
         head = find_row(self.backend, self.id, head_id)
         at, last = None if head is None else head.sequence, head_id
         while at is not None:
@@ -339,6 +351,21 @@ class Thread:
         self.early.discard(checkpoint)
         self._waiting.pop(checkpoint, None)
 
+    def beginning(self, ns: str) -> Place:
+        """Where the first checkpoint of a namespace goes: on what the graph around it stands at, if that is known.
+
+        A subgraph is mostly given what that graph holds, so that the checkpoint costs what differs.
+        """
+        branch = branch_of(ns)
+        begun = self.lines(ns).get(branch)
+        if begun is not None:  # by a process that died before its first checkpoint
+            return Place(branch, self.find(begun))
+        outer = self.tails.get(ns.rpartition("|")[0]) if ns else None
+        if outer is None:
+            return Place(branch, None)
+        self._fork(outer.head, branch)
+        return Place(branch, outer.head)
+
     def on_top(self, ns: str, base: Held | None) -> Place:
         """Where a row goes that follows this one: at the end of its line, or on a new line that begins there."""
         lines = self.lines(ns)
@@ -351,11 +378,14 @@ class Thread:
         numbers = [name[1] for branch in lines if (name := line_of(branch)) is not None]
         branch = branch_of(ns, max(numbers, default=-1) + 1)
         if base is not None:
-            try:
-                self.session.fork(base.id, branch)
-            except AlreadyExistsError as error:
-                raise ConflictError(error.args[0]) from error  # another fork of the same moment: look again
+            self._fork(base, branch)
         return Place(branch, base)
+
+    def _fork(self, base: Held, branch: str) -> None:
+        try:
+            self.session.fork(base.id, branch)
+        except AlreadyExistsError as error:
+            raise ConflictError(error.args[0]) from error  # another fork of the same moment: look again
 
     def put(
         self,
@@ -429,9 +459,8 @@ class Thread:
             frozen=True,
         )
         if len(self.tails) >= _MANY_LINES and ns not in self.tails:
-            # Namespaces come and go with every task, and a Session remembers each branch it wrote.
-            self.tails.clear()
-            self.session = self._store.session(self.id, agent=self.session.agent)
+            # Namespaces come and go with every task; the graph itself goes on.
+            del self.tails[next(name for name in self.tails if name)]
         head = Held(
             id=done.id,
             sequence=done.sequence,

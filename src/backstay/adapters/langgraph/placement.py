@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from backstay.adapters.langgraph.lines import MINE, Entries, Held, LineEnd, Place, Thread, stray_id, write_id
+from backstay.adapters.langgraph.sharing import referred, writes_of
 from backstay.codec import encode_canonical
 from backstay.model import StateDict
 
@@ -42,7 +43,7 @@ def place_of(thread: Thread, ns: str, heads: dict[str, Held], parent: str | None
         # It names no parent, or one that is gone: behind all that there is, so that it costs what changed.
         fitting = list(heads)
     if not fitting:
-        return thread.on_top(ns, base)
+        return thread.on_top(ns, base) if base is not None or parent else thread.beginning(ns)
     branch = max(fitting, key=lambda name: heads[name].sequence)
     return Place(branch, heads[branch])
 
@@ -62,7 +63,7 @@ def on_checkpoint(thread: Thread, ns: str, tail: LineEnd, entries: Entries) -> N
     head = tail.head
     mine = {key: value for key, value in tail.state.get(MINE, {}).items() if key != "stray"}
     before = mine.get("writes", [])
-    after = merged(before, entries)
+    after = merged(before, referred(entries, tail.state))
     if _is_same(after, before):
         return
     state = {**tail.state, MINE: {**mine, "writes": after}}
@@ -75,7 +76,7 @@ def elsewhere(thread: Thread, ns: str, heads: dict[str, Held], id_: str, entries
     row, strays = thread.trace(id_)
     if row is None:
         thread.early.add(id_)
-    known = [] if row is None else thread.state(row.id).get(MINE, {}).get("writes", [])
+    known = [] if row is None else writes_of(thread.state(row.id))
     early, late = thread.strays(strays, born=NEVER if row is None else row.born)
     known = merged(merged(early, known), late)
     if _is_same(merged(known, entries), known):

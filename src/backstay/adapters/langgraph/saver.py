@@ -37,6 +37,7 @@ from backstay.adapters.langgraph.lines import MINE, Entries, Held, LineEnd, Plac
 from backstay.adapters.langgraph.listing import checkpoints, made_by, outdated, stranded
 from backstay.adapters.langgraph.opening import Done, SaverOpening, sync_store
 from backstay.adapters.langgraph.placement import NEVER, elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
+from backstay.adapters.langgraph.sharing import hoisted, unhoisted, writes_of
 from backstay.aio import AsyncStore
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
 from backstay.face import Store
@@ -191,17 +192,18 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         mine, about = state.get(MINE, {}), thread.about(row)
         if "cp" not in mine:  # somebody else's session, which was taken back
             return None
-        entries = mine.get("writes", [])
+        entries = writes_of(state)
         if strays:
             early, late = thread.strays(strays, born=row.born)
             entries = merged(entries if about.took else merged(early, entries), late)
         revive = self.codec.revive
-        apart = {MINE, *notes_of(state)}  # what a delta channel holds is asked for by itself
+        start = mine.get("start", [])
+        apart = {MINE, *notes_of(state), *start}  # what a delta channel holds is asked for by itself
         values = self.codec.channels(ns, {key: value for key, value in state.items() if key not in apart}, memo)
         for name in mine.get("snapshots", ()):
             values[name] = _DeltaSnapshot(values[name])
         inner, *rest = mine["cp"]
-        values.update(revive(inner))
+        values.update(revive(unhoisted(inner, start, state)))
         checkpoint = {key: revive(value) for key, value in rest}
         checkpoint |= {"id": row.of, "ts": about.ts, "channel_values": values}
         write = self.codec.write
@@ -224,24 +226,22 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             values = memo.channels(ns, {**checkpoint["channel_values"], **whole})
             rest = {key: memo.plain(value) for key, value in checkpoint.items() if key not in _OWN}
             inner = {key: values.pop(key) for key in [*values] if key == MINE or is_inner(key)}
-            # A tuple is one value: it is written anew each time, but packs to almost nothing beside the one before.
-            mine: StateDict = {"cp": (inner, *rest.items())}
-            if snapshots:
-                mine["snapshots"] = snapshots
+            mine: StateDict = {"snapshots": snapshots} if snapshots else {}
             plain = listed(memo.plain(dict(get_checkpoint_metadata(config, metadata))))
             ts = short_ts(checkpoint["ts"])
 
             def write(place: Place, early: Entries) -> None:
                 versions = rest.get("channel_versions", {})
-                before = thread.state(place.head.id) if place.head is not None and place.head.of == parent else {}
+                base = {} if place.head is None else thread.state(place.head.id)
+                before = base if place.head is not None and place.head.of == parent else {}
                 deltas, notes = gathered(before, versions, values, plain)
                 same = unchanged(before, versions, {**values, **deltas})
-                state = {
-                    **values,
-                    **same,
-                    **deltas,
-                    MINE: {**mine, **({"delta": notes} if notes else {}), "writes": early},
-                }
+                left, start = hoisted(inner, {**values, **same, **deltas}, base)
+                # A tuple is one value: it is written anew each time, but packs to almost nothing beside the one before.
+                own = {**mine, "cp": (left, *rest.items()), "writes": early}
+                own |= {"delta": notes} if notes else {}
+                own |= {"start": list(start)} if start else {}
+                state = {**values, **same, **deltas, **start, MINE: own}
                 thread.put(ns, place, state, id_=id_, metadata=plain, parent=parent, ts=ts, took=bool(early))
 
             self._put(thread, ns, id_, parent, write)

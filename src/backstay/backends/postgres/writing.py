@@ -92,6 +92,7 @@ class SessionQueue:
     def __init__(self, serve: Callable[[SessionQueue, list[WriteJob]], None]) -> None:
         self.known: KnownSession | None = None
         self.busy = False  # others write here all the time: until nobody has between two writes from here
+        self.light = False  # the last write did not rest on the session's row: neither will the next one, likely
         self.left: int | None = None  # the session's revision after the last write from here
         self.jobs = LeaderQueue[WriteJob](lambda jobs: serve(self, jobs))
 
@@ -141,7 +142,7 @@ class SessionQueues:
 
     def _serve(self, line: SessionQueue, jobs: list[WriteJob]) -> None:
         """Resolve the first of some jobs, and as many of the others as come along."""
-        misses = 0
+        misses = int(line.busy and not line.light)
         if line.known is not None:
             line.known.pristine = False
         while not jobs[0].done:
@@ -195,7 +196,7 @@ class SessionQueues:
         for job, view, batch in decision.decided:
             view.answer = batch.answer
             job.finish(view)
-        line.left = known.revision
+        line.left, line.light = known.revision, decision.shipment.light
         if not decision.stale and not decision.shipment.ends:
             line.known = known.trimmed()
 

@@ -1,0 +1,77 @@
+"""Agents as nodes: a subgraph is given its caller's messages and gives them all back, and costs what was added."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langgraph.checkpoint.conformance", reason="the extra `langgraph` and its conformance suite")
+
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+
+import backstay
+from backstay.adapters.langgraph import BackstaySaver
+from tests.faces.adapters.graphs import thread
+
+TEXT = "a sentence of some length that a model may well have said, number "
+
+
+def agents(saver: Any, *, asks: bool = False) -> Any:
+    def model(state: MessagesState) -> dict[str, Any]:
+        said = interrupt("go on?") if asks and len(state["messages"]) % 4 == 1 else ""
+        last = state["messages"][-1]
+        return {"messages": [AIMessage(f"{said}{TEXT}{last.content}", id=f"a{last.id}")]}
+
+    inner: Any = StateGraph(MessagesState).add_node("model", model).add_edge(START, "model").compile()
+    middle: Any = StateGraph(MessagesState).add_node("inner", inner).add_edge(START, "inner").compile()
+    outer: Any = StateGraph(MessagesState).add_node("agent", middle).add_edge(START, "agent")
+    return outer.compile(checkpointer=saver)
+
+
+def ask(number: int) -> dict[str, Any]:
+    return {"messages": [HumanMessage(f"{TEXT}{number}", id=f"u{number}")]}
+
+
+def told(graph: Any) -> list[Any]:
+    return [
+        (snapshot.values, snapshot.next, snapshot.metadata["source"], [task.name for task in snapshot.tasks])
+        for snapshot in graph.get_state_history(thread())
+    ]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("asks", [False, True])
+def test_agents_in_agents_are_kept_as_langgraph_keeps_them(durability: Any, asks: bool) -> None:
+    with BackstaySaver.open("memory:") as saver:
+        ours, theirs = agents(saver, asks=asks), agents(InMemorySaver(), asks=asks)
+        for number in range(6):
+            for graph in (ours, theirs):
+                found = graph.invoke(ask(number), thread(), durability=durability)
+                if "__interrupt__" in found:
+                    graph.invoke(Command(resume="yes: "), thread(), durability=durability)
+            mine = ours.get_state(thread(), subgraphs=True)
+            assert mine.values == theirs.get_state(thread(), subgraphs=True).values
+        assert told(ours) == told(theirs)
+        again = agents(BackstaySaver(saver.store), asks=asks)  # remembers nothing
+        assert told(again) == told(theirs)
+        inner = [
+            tup.checkpoint["channel_values"] for tup in BackstaySaver(saver.store).list(thread(checkpoint_ns=None))
+        ]
+        assert all("lc" not in str(value.get("__start__", "")) for value in inner)
+
+
+def test_a_chat_in_a_subgraph_stays_small(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with BackstaySaver.open(path, durability="relaxed") as saver:
+        graph = agents(saver)
+        for number in range(60):
+            graph.invoke(ask(number), thread())
+    with backstay.open(path) as store:
+        assert len(store.session("t").load()["messages"]) == 120
+        assert store.verify().ok
+    assert path.stat().st_size < 2_500_000  # 60 MB of lists, one after the other
