@@ -66,9 +66,7 @@ class Edit:
     def try_begin(self) -> bool:
         """True if it is this edit's turn: the branch is held, and `state` is what is there now."""
         history = self._history
-        if self._at in _held_by(
-            current_caller()
-        ):  # it would wait for itself: it overtakes it
+        if self._at in _held_by(current_caller()):  # it would wait for itself: it overtakes it
             self._load()
             return True
         intent = runs.Enter(
