@@ -59,10 +59,11 @@ if TYPE_CHECKING:
         StoreStats,
         Usage,
         VerifyReport,
+        Wait,
     )
     from backstay.opening import open
     from backstay.retention import Retention
-    from backstay.run import Run, RunCancelled, RunEnded
+    from backstay.run import Run, RunCancelled, RunEnded, Waiting
     from backstay.strategy import AfterLlmResponse, AfterToolCall, Always, Event, EveryN, EverySeconds, Never, Strategy
 
 __version__ = "0.1.0"
@@ -108,10 +109,11 @@ _ROOMS = {
         "StoreStats",
         "Usage",
         "VerifyReport",
+        "Wait",
     ),
     "opening": ("open",),
     "retention": ("Retention",),
-    "run": ("Run", "RunCancelled", "RunEnded"),
+    "run": ("Run", "RunCancelled", "RunEnded", "Waiting"),
     "face.recovery": ("recover",),
     "face": ("Session", "Store"),
     "strategy": (
@@ -196,6 +198,8 @@ __all__ = [
     "UnsupportedError",
     "Usage",
     "VerifyReport",
+    "Wait",
+    "Waiting",
     "formats",
     "open",
     "recover",

@@ -38,19 +38,32 @@ def summarise(state: Mapping[str, Any], part: str = "messages") -> str:
 
 def _message_line(message: Mapping[str, Any]) -> str:
     role = message.get("role", message.get("type", ""))
-    calls = message.get("tool_calls")
-    text = (_first_text(message.get("content")) or _first_text(message.get("output"))).strip()
-    if not text and isinstance(calls, list) and calls:
-        text = "-> " + ", ".join(_call_name(call) for call in calls[:3])
-    elif not text and role == "function_call":
-        text = "-> " + _call_name(message)
+    content, calls = message.get("content"), message.get("tool_calls")
+    text = (_first_text(content) or _first_text(message.get("output"))).strip()
+    if results := _mappings_of(content, "tool_result"):
+        return f"tool_result: {_first_text(results[-1].get('content')).strip()}"
+    if used := _mappings_of(content, "tool_use"):
+        text = f"{text} {_asked(used)}".strip()
+    elif not text and isinstance(calls, list) and calls:
+        text = _asked(calls)
+    elif not text and isinstance(role, str) and role.endswith("_call"):
+        text = _asked([message])
     return f"{role}: {text}" if isinstance(role, str) and role else text
+
+
+def _mappings_of(content: object, kind: str) -> list[Message]:
+    return [block for block in _mappings(content) if block.get("type") == kind]
+
+
+def _asked(calls: list[Any]) -> str:
+    """The tools that are called; of many, the last, which is what is new."""
+    return "-> " + ", ".join(_call_name(call) for call in calls[-3:])
 
 
 def _call_name(call: object) -> str:
     if isinstance(call, Mapping):
         function = call.get("function")
-        name = function.get("name") if isinstance(function, Mapping) else call.get("name")
+        name = function.get("name") if isinstance(function, Mapping) else call.get("name", call.get("type"))
         return str(name)
     return "?"
 

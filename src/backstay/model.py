@@ -258,6 +258,32 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     ended_at: datetime | None
     parent: str | None = None
+    by: str | None = None
+    edited: Any = None
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that a session waits for: an answer, an approval, a time or a message (`what`), or another system's.
+
+    `args` is what was asked, for an approval the arguments of the call; `since` and `until` when it began and when it
+    ends by itself. `id` is for `session.answer`; a wait of another system has none.
+    """
+
+    session_id: SessionId
+    branch: str
+    agent: str | None
+    id: str | None
+    name: str
+    key: str | None = None
+    what: str
+    args: Any = None
+    since: datetime
+    until: datetime | None = None
+    reason: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.session_id} waits {self.reason}, since {self.since:%Y-%m-%d %H:%M} UTC"
 
 
 class RecoverReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -268,12 +294,13 @@ class RecoverReport(msgspec.Struct, frozen=True, kw_only=True):
     in_doubt: Mapping[SessionId, str] = {}
     halted: Mapping[SessionId, str] = {}
     cancelled: Mapping[SessionId, str] = {}
+    waiting: Mapping[SessionId, str] = {}
     skipped: tuple[SessionId, ...] = ()
 
     @property
     def handled(self) -> int:
         """How many the handler was called for."""
-        return len(self.completed) + len(self.failed) + len(self.in_doubt)
+        return len(self.completed) + len(self.failed) + len(self.in_doubt) + len(self.cancelled) + len(self.waiting)
 
     def __str__(self) -> str:
         """The count, then a line per session that did not come to its end."""
@@ -285,6 +312,7 @@ class RecoverReport(msgspec.Struct, frozen=True, kw_only=True):
                 ("is in doubt", self.in_doubt),
                 ("was halted", self.halted),
                 ("was cancelled", self.cancelled),
+                ("waits", self.waiting),
             )
             for id_, why in why_of.items()
         ]

@@ -24,7 +24,6 @@ from backstay.model import Problem
 from backstay.port import Ask, Batch, CheckpointRow, Kind, LaneRow, Records, SessionRow, TagRow, Unreadable, View
 from backstay.port import row_codec as codec
 from backstay.port.lease import clock_us
-from backstay.port.row_codec import marks_of
 from backstay.port.rows import key_of, kind_of
 from backstay.port.tables import chain, is_wanted, named_by
 
@@ -262,7 +261,7 @@ class DictBackend:
             port.FoundLane(one.line, lane, bool(port.live_lanes([lane], now_us=now_us, wall_us=wall_us)))
             for one in self._now().sessions()
             for lane in one.some(Kind.NAME, None)
-            if isinstance(lane, LaneRow) and marks_of(lane) & query.marks
+            if isinstance(lane, LaneRow) and codec.are_wanted(codec.marks_of(lane), query, wall_us)
         ]
 
     def absent(self, digests: Collection[bytes]) -> Collection[bytes]:

@@ -11,7 +11,7 @@ import pytest
 import backstay
 from backstay import formats
 from backstay.cli import main
-from tests.faces.formats import made
+from tests.faces.formats import made, told
 from tests.faces.formats.test_round_trips import MAKERS
 
 
@@ -38,7 +38,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("system", formats.SYSTEMS)
+@pytest.mark.parametrize("system", formats.EXPORTS)
 def test_sessions_come_in_and_go_back_by_two_commands(system: str, named: bool, run: Shell, tmp_path: Path) -> None:
     sessions = MAKERS[system](tmp_path / "from")
     done = run("import", *([system] if named else []), "from")
@@ -57,7 +57,7 @@ def test_damage_is_listed_and_refused_only_when_asked_for(run: Shell, tmp_path: 
     assert (strict.returncode, len(strict.stderr.splitlines())) == (4, 1)
     assert "s_1.json" in strict.stderr
     done = run("import", "ares", "from")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (1, "")
     assert "not taken: s_1.json: it is torn" in done.stdout
     assert "'s' was here already" in run("import", "from").stdout
 
@@ -76,7 +76,6 @@ def test_a_single_file_of_another_system_is_recognised_too(run: Shell, tmp_path:
     [
         ["import", "langgraph", "from"],
         ["import", "ares", "from", "more"],
-        ["import", "ares"],
         ["import"],
         ["export", "ares", "s"],
         ["export", "langgraph", "s", "to"],
@@ -93,8 +92,8 @@ def test_a_command_that_cannot_be_meant_is_explained(args: list[str], run: Shell
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["import", "ares", "nowhere"], "there is no nowhere"),
-        (["import", "nowhere"], "there is no file nowhere"),
+        (["import", "ares", "nowhere"], "there is no file or folder 'nowhere'"),
+        (["import", "nowhere"], "there is no file or folder 'nowhere'"),
         (["import", "empty"], "holds nothing"),
         (["export", "ares", "nobody", "to"], "there is no session"),
         (["export", "ccswarm", "../up", "to"], "cannot be the name"),
@@ -110,6 +109,59 @@ def test_what_cannot_be_done_is_one_line_without_a_traceback(
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert said in done.stderr
     assert not (tmp_path / "to").exists()
+
+
+@pytest.mark.parametrize(
+    ("system", "variable", "folder"),
+    [
+        ("claude-code", "CLAUDE_CONFIG_DIR", "projects"),
+        ("codex", "CODEX_HOME", "sessions"),
+        ("ares", "XDG_DATA_HOME", "ares/checkpoints"),
+        ("sh_layer2", "XDG_DATA_HOME", "continuum/checkpoints"),
+    ],
+)
+def test_a_system_is_read_from_its_own_folder_and_a_missing_one_is_said_plainly(
+    system: str, variable: str, folder: str, run: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME", "TMPDIR", variable):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    missing = run("import", system)
+    assert (missing.returncode, len(missing.stderr.splitlines())) == (1, 1)
+    assert f"{tmp_path / variable / folder}" in missing.stderr
+    assert "there is no such folder" in missing.stderr
+    if system == "claude-code":
+        told.claude(tmp_path / variable, told.claude_talk())
+    elif system == "codex":
+        told.codex(tmp_path / variable, told.codex_talk())
+    else:
+        MAKERS["continuum" if system == "sh_layer2" else system](tmp_path / variable / folder)
+    done = run("import", system)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "imported from" in done.stdout
+
+
+def test_a_transcript_reads_well_in_log_and_show(run: Shell, tmp_path: Path) -> None:
+    path = told.claude(tmp_path / "c", told.claude_talk())
+    assert "7 checkpoints would be imported from claude-code" in run("import", str(path), "--dry-run").stdout
+    assert run("sessions").stdout.count(told.SESSION) == 0
+    assert run("import", str(path)).returncode == 0
+    log = run("log", told.SESSION).stdout
+    for line in (
+        "user: List the files",
+        "assistant: I look. -> Bash, Bash",
+        "tool_result: a.txt",
+        "There is one file.",
+    ):
+        assert line in log
+    shown = run("show", told.SESSION, "--messages").stdout
+    assert [line for line in shown.splitlines() if line.startswith("[")] == [
+        "[0] user",
+        "[1] assistant",
+        "[2] tool Bash, Bash",
+        "[3] assistant",
+    ]
+    assert "-> Bash(command='ls')" in shown
 
 
 def test_a_name_from_a_file_cannot_write_to_the_terminal(run: Shell, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_tasks_cancelled_at_any_moment_repeat_nothing(url: str) -> None:
             async with store.run("t", on_doubt=happened) as run:
                 if "results" in run.state:  # cancelled after its last boundary
                     return list(run.state["results"])
-                calls = [run.call("tool", lambda key=key: tool(key), key=key, args=key) for key in "abcdef"]  # type: ignore[misc]
+                calls = [run.call("tool", lambda key=key: tool(key), key=key, args=key) for key in "abcdef"]
                 results = await asyncio.gather(*calls)
                 run.state["results"] = results
                 await run.step()

@@ -15,8 +15,8 @@ import backstay
 from backstay.backends.sqlite.connections import Connection
 from backstay.face import Session
 
-COMMIT_FILES, COMMIT_STEPS = 16, 24
-LOAD_FILES, LOAD_STEPS = 15, 17
+COMMIT_FILES, COMMIT_STEPS = 17, 26
+LOAD_FILES, LOAD_STEPS = 17, 18
 
 HOUSE = str(Path(backstay.__file__).parent)
 
@@ -86,6 +86,14 @@ def test_a_load_is_one_walk_in_one_transaction(session: Session, begun: list[str
     print(told("load", files))
     assert len(set(files)) <= LOAD_FILES, told("load", files)
     assert len(files) - 1 <= LOAD_STEPS, told("load", files)
+    assert begun == ["BEGIN"]
+
+
+def test_a_head_that_was_read_before_is_read_in_one_transaction_too(session: Session, begun: list[str]) -> None:
+    for _ in range(2):
+        session.load()
+    begun.clear()
+    print(told("load again", walk(session.load)))
     assert begun == ["BEGIN"]
 
 

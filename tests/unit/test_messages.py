@@ -8,6 +8,8 @@ from hypothesis import given
 from backstay.messages import summarise
 from tests.unit.values import states, values
 
+USE = {"type": "tool_use", "id": "t", "name": "ls", "input": {}}
+
 
 @pytest.mark.parametrize(
     ("state", "line"),
@@ -31,6 +33,17 @@ from tests.unit.values import states, values
         ({"messages": [{"type": "function_call", "name": "pay", "arguments": "{}"}]}, "function_call: -> pay"),
         ({"messages": [{"type": "function_call_output", "output": "paid"}]}, "function_call_output: paid"),
         ({"messages": [{"type": "x_output", "output": [{"type": "input_text", "text": "paid"}]}]}, "x_output: paid"),
+        ({"messages": [{"type": "custom_tool_call", "name": "patch", "input": "x"}]}, "custom_tool_call: -> patch"),
+        ({"messages": [{"type": "web_search_call", "status": "completed"}]}, "web_search_call: -> web_search_call"),
+        ({"messages": [{"role": "assistant", "content": [USE]}]}, "assistant: -> ls"),
+        (
+            {"messages": [{"role": "assistant", "content": [{"type": "text", "text": "I look."}, USE, USE]}]},
+            "assistant: I look. -> ls, ls",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": text} for text in "ab"]}]},
+            "tool_result: b",
+        ),
         ({"messages": ["plain text"]}, "messages"),
         ({"messages": {"a": 1}}, "messages"),
         ({"messages": [{"role": 5, "content": "x"}]}, "x"),

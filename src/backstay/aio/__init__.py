@@ -46,6 +46,7 @@ from backstay.model import (
     StoreStats,
     Usage,
     VerifyReport,
+    Wait,
 )
 from backstay.retention import Retention
 from backstay.run.deciding import UNDECIDED
@@ -163,6 +164,9 @@ class AsyncStore:
 
     async def crashed(self) -> list[SessionInfo]:
         return await self._threads.run(self._store.crashed)
+
+    async def waiting(self, agent: str | None = None) -> list[Wait]:
+        return await self._threads.run(self._store.waiting, agent)
 
     async def find(self, checkpoint_id: str) -> Checkpoint:
         return await self._threads.run(self._store.find, checkpoint_id)
@@ -427,6 +431,20 @@ class AsyncSession:
         failed: str | None = None,
     ) -> None:
         await self._turns.run(self._session.resolve, call_id, decision, result=result, failed=failed)
+
+    async def waiting(self, branch: str = "main") -> list[Wait]:
+        return await self._turns.run(self._session.waiting, branch)
+
+    async def answer(
+        self, name: str, value: Any, *, branch: str = "main", by: str | None = None, args: dict[str, Any] | None = None
+    ) -> None:
+        await self._turns.run(self._session.answer, name, value, branch=branch, by=by, args=args)
+
+    async def reject(self, name: str, reason: str, *, branch: str = "main", by: str | None = None) -> None:
+        await self._turns.run(self._session.reject, name, reason, branch=branch, by=by)
+
+    async def send(self, name: str, value: Any, *, branch: str = "main") -> None:
+        await self._turns.run(self._session.send, name, value, branch=branch)
 
     async def cancel(self, branch: str = "main", *, reason: str) -> bool:
         return await self._turns.run(self._session.cancel, branch, reason=reason)

@@ -14,19 +14,23 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar, overloa
 
 from backstay.aio.threads import Threads
 from backstay.errors import InvalidInputError
-from backstay.face.recovery import CrashWatch, RunOptions, Tally, take_up
+from backstay.face.recovery import RunOptions, RunWatch, Tally, take_up
 from backstay.loops import LoopGuard
 from backstay.model import Call, Checkpoint, RecoverReport, StateDict, Usage
 from backstay.run import Run
 from backstay.run.calling import Calling
-from backstay.run.options import OnDoubt, OnFailed, OnMismatch
+from backstay.run.options import OnDoubt, OnFailed, OnMismatch, approved
 from backstay.run.typed_results import typed
+from backstay.run.wait_journal import ABSENT, OpenWait, WaitOutcome
 from backstay.strategy import ALWAYS, Event, Strategy
 
 if TYPE_CHECKING:
     from backstay.aio import AsyncStore
 
 T = TypeVar("T")
+
+
+_IDLE_LOOK_S = 0.01
 
 
 class AsyncRun:
@@ -107,7 +111,7 @@ class AsyncRun:
     async def call(
         self,
         name: str,
-        fn: Callable[[], Any],
+        fn: Callable[..., Any],
         *,
         key: str | None = None,
         kind: Literal["tool", "llm"] = "tool",
@@ -116,13 +120,14 @@ class AsyncRun:
         on_doubt: OnDoubt | None = None,
         on_failed: OnFailed | None = None,
         on_mismatch: OnMismatch = "raise",
+        approve: bool = False,
     ) -> T: ...
 
     @overload
     async def call(
         self,
         name: str,
-        fn: Callable[[], Any],
+        fn: Callable[..., Any],
         *,
         key: str | None = None,
         kind: Literal["tool", "llm"] = "tool",
@@ -131,12 +136,13 @@ class AsyncRun:
         on_doubt: OnDoubt | None = None,
         on_failed: OnFailed | None = None,
         on_mismatch: OnMismatch = "raise",
+        approve: bool = False,
     ) -> Any: ...
 
     async def call(
         self,
         name: str,
-        fn: Callable[[], Any],
+        fn: Callable[..., Any],
         *,
         key: str | None = None,
         kind: Literal["tool", "llm"] = "tool",
@@ -145,10 +151,16 @@ class AsyncRun:
         on_doubt: OnDoubt | None = None,
         on_failed: OnFailed | None = None,
         on_mismatch: OnMismatch = "raise",
+        approve: bool = False,
     ) -> Any:
         """The outcome of `fn()`, awaited if it can be. `fn` is called on the event loop: what blocks belongs in
         `asyncio.to_thread`.
         """  # noqa: D205
+        edited, make = None, fn
+        if approve:
+            given = await self._waited(partial(self._run.begin_approval, name, key=key, args=args))
+            edited = self._run.approved_args(given)
+            make = approved(fn, args, edited)
         begin = partial(
             self._run.begin,
             name,
@@ -159,13 +171,14 @@ class AsyncRun:
             on_doubt=on_doubt,
             on_failed=on_failed,
             on_mismatch=on_mismatch,
+            edited=edited,
         )
         calling = await self._begin(begin)
         if calling.done:
             return typed(calling.row, calling.result, returns)
         with self._run.enclosed(calling):
             try:
-                value = fn()
+                value = make()
                 if inspect.isawaitable(value):
                     value = await value
             except BaseException as error:
@@ -232,6 +245,50 @@ class AsyncRun:
 
     async def random(self, *, key: str | None = None) -> float:
         return await self._threads.finish(self._run.random, key=key)
+
+    # waits
+
+    async def wait(
+        self,
+        name: str,
+        ask: Any = None,
+        *,
+        key: str | None = None,
+        timeout_s: float | None = None,
+        default: Any = ABSENT,
+        hold_s: float = 0.0,
+    ) -> Any:
+        """The value that someone gives with `session.answer(name, value)`; until then the run is left, waiting."""
+        begin = partial(self._run.begin_wait, name, ask, key=key, timeout_s=timeout_s, default=default)
+        return (await self._waited(begin, hold_s)).value
+
+    async def sleep(self, seconds: float | None = None, *, until: datetime | None = None, hold_s: float = 0.0) -> None:
+        """Go on after some seconds, or at a moment; the run is left meanwhile."""
+        await self._waited(partial(self._run.begin_sleep, seconds, until=until), hold_s)
+
+    async def receive(
+        self,
+        name: str,
+        *,
+        key: str | None = None,
+        timeout_s: float | None = None,
+        default: Any = ABSENT,
+        hold_s: float = 0.0,
+    ) -> Any:
+        """The next message of that name."""
+        begin = partial(self._run.begin_receive, name, key=key, timeout_s=timeout_s, default=default)
+        return (await self._waited(begin, hold_s)).value
+
+    async def _waited(self, begin: Callable[[], WaitOutcome | OpenWait], hold_s: float = 0.0) -> WaitOutcome:
+        wait = await self._threads.finish(begin)
+        if isinstance(wait, OpenWait):
+            given = await self._threads.finish(self._run.hold, wait, hold_s)
+            if given is not None:
+                return given
+            while not self._run.leave_waiting():  # noqa: ASYNC110 - threads may be busy too; the tasks beside this one end their calls first
+                await asyncio.sleep(_IDLE_LOOK_S)
+            raise self._run.left()
+        return wait
 
     def append(self, message: Any, part: str = "messages") -> None:
         """Add a message to a list in the state."""
@@ -327,10 +384,10 @@ async def recover(
     on_failed: OnFailed = "raise",
     loops: LoopGuard | None = None,
 ) -> RecoverReport:
-    """Await `handler(run)` for every crashed session; one that fails does not stop the rest."""
+    """Await `handler(run)` for every session that crashed or is ready; one that fails does not stop the rest."""
     options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
     tally, threads = Tally(), store.threads
-    watch = CrashWatch(store.sync, agent, wait_s)
+    watch = RunWatch(store.sync, agent, wait_s)
     tally.in_doubt |= await threads.run(watch.undecided)
     while (found := await threads.run(watch.look)) is not None:
         for session_id, row in found:

@@ -42,8 +42,11 @@ GROUPS = {
         "undo": "Take back the last restore or undo.",
         "delete": "Delete a session, a branch or one checkpoint.",
     },
-    "After a crash": {
+    "After a crash, and while it waits": {
         "recover": "List crashed runs and calls in doubt; decide them.",
+        "waiting": "List what waits: for people, times, messages.",
+        "answer": "Say yes, no or a value to what a session waits for.",
+        "send": "Send a message to a session.",
         "cancel": "Stop the run of a session, wherever it runs.",
     },
     "Upkeep": {

@@ -1,10 +1,11 @@
 """The agent of the demo: a script for a model, three tools that change an outside world, and the loop that runs them.
 
-    python -m backstay.cli.agent STORE WORLD [TOOL]
+    python -m backstay.cli.agent STORE WORLD [TOOL | approval]
 
 The world is a file to which every tool, and the model, adds a line when it really does something: what happened can be
 told from it without asking Backstay. With TOOL the process stands still inside that tool, after the deed and before it
-can say so, and says "inside" on its output, so that it can be killed there.
+can say so, and says "inside" on its output, so that it can be killed there. With `approval` it works on another ticket,
+whose refund waits for a person.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 SESSION, AGENT = "ticket-42", "support"
 QUESTION = "My lamp (order 7) came broken. Refund?"
+LARGE = "ticket-43"
+LARGE_QUESTION = "My chandelier (order 8) came broken. Refund?"
 REFUND_DAYS = 30
 
 # As long as such things are. It is in every state, and stored once.
@@ -75,6 +78,24 @@ def work(run: Run, world: World) -> None:
         run.step()
 
 
+def work_with_approval(run: Run, world: World) -> None:
+    """A ticket whose refund is large: it is made when a person has approved it, with the arguments approved."""
+    run.state.setdefault("messages", [{"role": "user", "content": run.input}])
+    args = {"order": 8, "euro": 490}
+    run.call("model", lambda: world.do("model asked about order 8"), kind="llm", args={})
+    try:
+        out = run.call("refund", lambda args: refund_large(world, **args), args=args, approve=True)
+    except backstay.CallFailedError as error:
+        out = f"no refund: {error.text}"
+    run.append({"role": "assistant", "content": out})
+
+
+def refund_large(world: World, order: int, euro: int) -> str:
+    """A tool that runs only once it was approved."""
+    world.do(f"refund order {order}: {euro} EUR")
+    return f"refund of {euro} EUR issued"
+
+
 def ask(messages: list[dict[str, Any]], world: World) -> dict[str, Any]:
     """The model, as a script: its answer depends on the messages alone. Asking costs, and is noted by the world."""
     messages = repair_messages(messages)
@@ -115,6 +136,11 @@ TOOLS: dict[str, Callable[..., str]] = {"look_up": look_up, "refund": refund, "v
 
 def main(store_file: str, world_file: str, stand_still_in: str | None = None) -> int:
     """Start the ticket, or go on with it: the same line. 3 if a call is in doubt and must be decided first."""
+    if stand_still_in == "approval":
+        world = World(Path(world_file))
+        with backstay.open(Path(store_file)) as store, store.run(LARGE, agent=AGENT, input=LARGE_QUESTION) as run:
+            work_with_approval(run, world)
+        return 0
     world = World(Path(world_file), stand_still_in=stand_still_in)
     try:
         with backstay.open(Path(store_file)) as store, store.run(SESSION, agent=AGENT, input=QUESTION) as run:

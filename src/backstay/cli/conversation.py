@@ -31,9 +31,9 @@ def conversation(screen: Screen, messages: list[Any], *, full: bool, start: int 
             continue
         role = _role(message)
         title = role
-        answered = message.get("tool_call_id") or message.get("call_id")
-        if isinstance(answered, str) and answered in names:
-            title = f"{role} {names[answered]}"
+        answered = [names[id_] for id_ in _answers(message) if id_ in names]
+        if answered:
+            title = f"{role} {', '.join(answered)}"
         screen.line((f"[{index}] ", "dim"), (cut(safe(title), screen.width - 8), f"bold {ROLES.get(role, 'blue')}"))
         limit = None if full else _FOLD_LINES.get(role, _FOLD_TO)
         for text, style in _body(message):
@@ -64,7 +64,22 @@ def _folded(screen: Screen, text: str, style: str, limit: int | None) -> None:
         screen.line("    ", (f"… {more:,} more characters (--full)", "dim"))
 
 
+def _answers(message: Mapping[str, Any]) -> list[str]:
+    """The ids of the calls whose results a message has."""
+    content = message.get("content")
+    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+    found = [message.get("tool_call_id"), message.get("call_id")]
+    found += [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
+    return [id_ for id_ in found if isinstance(id_, str)]
+
+
 def _role(message: Mapping[str, Any]) -> str:
+    """The speaker of a message; one of a user's with results alone (Anthropic) is the tools'."""
+    content = message.get("content")
+    if isinstance(content, list) and content:
+        kinds = [block.get("type") if isinstance(block, Mapping) else None for block in content]
+        if all(kind == "tool_result" for kind in kinds):
+            return "tool"
     for key in ("role", "type"):
         if isinstance(message.get(key), str):
             return str(message[key])
@@ -116,8 +131,10 @@ def calls_of(message: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         for block in blocks
         if block.get("type") == "tool_use"
     ]
-    if message.get("type") == "function_call":
-        found.append((str(message.get("call_id")), str(message.get("name")), arguments(message.get("arguments"))))
+    kind = message.get("type")
+    if isinstance(kind, str) and kind.endswith("_call") and "role" not in message:  # an item of OpenAI's Responses
+        given = message.get("arguments", message.get("input", message.get("action")))
+        found.append((str(message.get("call_id")), str(message.get("name", kind)), arguments(given)))
     return found
 
 

@@ -138,6 +138,8 @@ def tell(story: Story, file: Path, world: agent.World) -> None:
     go_on(story, file, world)
     with backstay.open(file) as store:
         what_if(story, store, world)
+    ask_a_person(story, file, world)
+    with backstay.open(file) as store:
         check(story, store)
 
 
@@ -243,6 +245,50 @@ def what_if(story: Story, store: backstay.Store, world: agent.World) -> None:
         "only what the changed message led to differs",
         holds={part.part for part in diff.stat()} == {"messages", "last_tool"},
     )
+
+
+def ask_a_person(story: Story, file: Path, world: agent.World) -> None:
+    """Another ticket waits for an approval; its process ends, an answer comes, and a third process carries on."""
+    story.chapter("A large refund waits for a person. No process stays for that.")
+    story.code('run.call("refund", fn, args={"order": 8, "euro": 490}, approve=True)')
+    with _process(file, world, "approval") as process:
+        process.wait(_PATIENCE_S)
+    with backstay.open(file) as store:
+        waits = store.waiting()
+        info = next(info for info in store.sessions() if info.id == agent.LARGE)
+        story.ok(
+            f"its process has ended; the session waits {waits[0].reason if waits else ''}",
+            holds=len(waits) == 1 and info.status == backstay.Status.WAITING and not store.crashed(),
+        )
+    approved = _answer(story, file)
+    with backstay.open(file) as store:
+        call = store.session(agent.LARGE).calls(pending=True)[-1]
+        story.ok(
+            f"the answer is recorded: {'approved' if approved else 'rejected'} by {call.by}",
+            holds=call.status == ("done" if approved else "rejected") and not store.waiting(),
+        )
+    with _process(file, world, "approval") as process:
+        process.wait(_PATIENCE_S)
+    made = world.deeds("refund order 8")
+    with backstay.open(file) as store:
+        done = next(info for info in store.sessions() if info.id == agent.LARGE).status == backstay.Status.COMPLETED
+    what = "one refund, made once it was approved" if approved else "no refund, and the model knows why"
+    story.ok(f"another process carried on with it: {what}", holds=done and len(made) == approved)
+    asked = world.deeds("model asked about order 8")
+    story.ok("and the model was not asked again", holds=len(asked) == 1)
+
+
+def _answer(story: Story, file: Path) -> bool:
+    """The person at the terminal answers; without one the demo does, from another process."""
+    approved = True
+    if sys.stdin is not None and sys.stdin.isatty() and not isinstance(story, JsonStory):
+        approved = click.confirm("   Refund 490 EUR for order 8?", default=True, err=True)
+    words = ["answer", agent.LARGE, "refund", "--by", "you", "--store", str(file), "--yes" if approved else "--no"]
+    story.code(f"$ backstay answer {agent.LARGE} {words[-1]} --by you")
+    subprocess.run(  # noqa: S603 - our own module
+        [sys.executable, "-m", "backstay", *words], check=True, stdout=subprocess.DEVNULL, timeout=_PATIENCE_S
+    )
+    return approved
 
 
 def check(story: Story, store: backstay.Store) -> None:

@@ -37,7 +37,7 @@ def command(
     """
     from backstay.cli.screen import Screen
 
-    systems = backstay.formats.SYSTEMS
+    systems = backstay.formats.EXPORTS
     foreign = len(what) == _ASKED and what[0] in systems and session is None
     if not foreign and (len(what) != 1 or what[0] in systems):
         raise click.UsageError(f"give a FILE; or one of {', '.join(systems)}, then a SESSION and a folder")

@@ -59,11 +59,12 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Import the sessions of PATH: an export of Backstay, or files of ccswarm, ares, continuum or smooth.
+    """Import the sessions of PATH: an export of Backstay, transcripts, lists of messages, or another system's files.
 
-    The files show which SYSTEM it is; SYSTEM alone imports from the folder where that keeps its sessions. Everything is
-    verified first. Damaged files of another system are listed and the rest is imported; a second import adds only what
-    is new there. The exit code is 1 if something was not taken.
+    SYSTEM is one of claude-code, codex, messages, ccswarm, ares, continuum and smooth. The files show which SYSTEM it
+    is; SYSTEM alone imports from the folder where that keeps its sessions. Everything is verified first. Damaged files
+    of another system are listed and the rest is imported; a second import adds only what is new there. The exit code is
+    1 if something was not taken.
     """
     from backstay.cli.screen import Screen
 

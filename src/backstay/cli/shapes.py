@@ -20,7 +20,7 @@ from backstay.model import Damaged, Usage
 if TYPE_CHECKING:
     from backstay.difference import Change, Diff, ItemChange
     from backstay.face.run_status import RunStatus
-    from backstay.model import Call, Checkpoint, SessionInfo
+    from backstay.model import Call, Checkpoint, SessionInfo, Wait
 
 _USAGE = {
     "tokens_in": "number",
@@ -136,6 +136,7 @@ SHAPES: dict[str, dict[str, str]] = {
         "stored_bytes": "number",
         "crashed": "list of text",
         "in_doubt": "number",
+        "waiting": "list of wait",
     },
     "stats": {
         "sessions": "number",
@@ -160,6 +161,21 @@ SHAPES: dict[str, dict[str, str]] = {
         "sessions": "list of text",
         "freed_bytes": "number",
     },
+    "wait": {
+        "session": "text",
+        "branch": "text",
+        "agent": "text or null",
+        "id": "text or null",
+        "name": "text",
+        "key": "text or null",
+        "what": "text",
+        "args": "any",
+        "since": "time",
+        "until": "time or null",
+        "reason": "text",
+    },
+    "answered": {"session": "text", "branch": "text", "name": "text", "answer": "text"},
+    "sent": {"session": "text", "branch": "text", "name": "text"},
     "cancelled": {"session": "text", "branch": "text", "reason": "text", "cancelled": "true or false"},
     "restored": {"session": "text", "branch": "text", "before": "text", "head": "checkpoint"},
     "deleted": {
@@ -283,6 +299,23 @@ def standing(session_id: str, found: RunStatus) -> dict[str, Any]:
         "head": None if found.head is None else checkpoint(found.head),
         "calls": [call(each) for each in found.calls],
         "in_doubt": [each.id for each in found.in_doubt],
+    }
+
+
+def wait(found: Wait) -> dict[str, Any]:
+    """One thing that a session waits for."""
+    return {
+        "session": found.session_id,
+        "branch": found.branch,
+        "agent": found.agent,
+        "id": found.id,
+        "name": found.name,
+        "key": found.key,
+        "what": found.what,
+        "args": plain(found.args),
+        "since": time(found.since),
+        "until": None if found.until is None else time(found.until),
+        "reason": found.reason,
     }
 
 

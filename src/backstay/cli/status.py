@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.face import Store
     from backstay.face.run_status import RunStatus
-    from backstay.model import StoreStats
+    from backstay.model import StoreStats, Wait
 
 _SHOWN = 5
 
@@ -22,7 +22,7 @@ _SHOWN = 5
 @json_option
 @store_option
 def command(*, url: str | None, as_json: bool) -> None:
-    """Show the store at a glance: its size, crashed runs, and sessions that wait for a decision."""
+    """Show the store at a glance: its size, crashed runs, and what waits for an answer or a decision."""
     from backstay.cli.screen import Screen
 
     with open_store(url) as store:
@@ -41,10 +41,30 @@ def command(*, url: str | None, as_json: bool) -> None:
                 "stored_bytes": stats.stored_bytes,
                 "crashed": list(dict.fromkeys(name for name, each in crashed if not each.live)),
                 "in_doubt": doubts,
+                "waiting": [shapes.wait(wait) for wait in store.waiting()],
             }
             screen.line(shapes.dump(about))
             return
         _tell(screen, f"{name_of(url)} ({store.backend.name})", stats, crashed)
+        _tell_waiting(screen, store.waiting())
+
+
+def _tell_waiting(screen: Screen, waits: list[Wait]) -> None:
+    """A line for each wait: what for, and since when."""
+    from backstay.cli.text import age, cut, safe
+    from backstay.model import counted
+
+    if not waits:
+        return
+    screen.line()
+    screen.line(("waiting   ", "dim"), (counted(len(waits), "wait"), "magenta"))
+    for wait in waits[:_SHOWN]:
+        name = cut(safe(wait.session_id), screen.width - 44)
+        screen.line("          ", (name, "bold"), f"  {safe(wait.reason)}, since {age(wait.since)}")
+    if len(waits) > _SHOWN:
+        screen.line(f"          … and {len(waits) - _SHOWN} more")
+    screen.line()
+    screen.line("`backstay answer SESSION` answers one.")
 
 
 def _crashed(store: Store) -> list[tuple[str, RunStatus]]:

@@ -5,7 +5,7 @@ needs no other; `rebuild` turns a chain of Records into a state. Nothing relies 
 a private copy, compared by value and exact type. Pure: no I/O, no clock.
 """
 
-from backstay.delta.advance import Known, advance, know, whole
+from backstay.delta.advance import Known, advance, know, unshared, whole
 from backstay.delta.record import LARGE_BYTES, LOST, PIECE_BYTES, Rebuilt, Record, rebuild, refs_of
 
 __all__ = [
@@ -19,5 +19,6 @@ __all__ = [
     "know",
     "rebuild",
     "refs_of",
+    "unshared",
     "whole",
 ]

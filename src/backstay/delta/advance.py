@@ -265,6 +265,14 @@ def whole(
     return writer.finish()
 
 
+def unshared(state: StateDict) -> Record:
+    """A record that needs no other, nor any pieces: for memory, not for a store."""
+    values: list[bytes] = []
+    for key, value in state.items():
+        values += (encode_stored(key), encode_stored(value, (key,)))
+    return Record(encode_ops([[MANY, [], len(state)]]), b"".join(values))
+
+
 def _dict(
     writer: DeltaWriter,
     old: dict[str, Any],

@@ -61,14 +61,17 @@ def gaps(old: list[Any], tree: ListTree | None, new: list[Any], path: Path) -> t
         tail += 1
     middle = Gap(head, len(old) - tail, head, len(new) - tail)
     items = new.copy()
+    out, into = middle.old_to - middle.old_from, middle.new_to - middle.new_from
+    if out and into:  # before all others are settled, because a window that moves does so at every step
+        trimmed = _trimmed(old, items, middle)
+        if trimmed is not None:
+            for at in range(trimmed[1].new_from, trimmed[1].new_to):
+                items[at] = settle(new[at], (*path, at))
+            return items, trimmed
     for at in range(head, len(new) - tail):
         items[at] = settle(new[at], (*path, at))
-    out, into = middle.old_to - middle.old_from, middle.new_to - middle.new_from
     if not out or not into or _stands(old, items, middle):
         return items, [middle]
-    trimmed = _trimmed(old, items, middle)
-    if trimmed is not None:
-        return items, trimmed
     return items, [middle] if tree is None else _align(tree, items, middle)
 
 

@@ -1,8 +1,7 @@
-"""Going on with what crashed: every session whose run was entered and never properly left, each handled once.
+"""Going on with what crashed, and with what waited and is ready: answered, sent a message, or due. Each once.
 
-The process that takes a crashed run's lease first resumes it; the run must still be the one that was found crashed, so
-that two recoverers never do the same work one after the other. A run that crashes again and again at one spot is
-halted.
+The process that takes a run's lease first resumes it; the run must still be the one that was found, so that two
+recoverers never do the same work one after the other. A run that crashes again and again at one spot is halted.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from backstay.face.store import Store
 from backstay.loops import LoopGuard
 from backstay.model import RecoverReport, SessionId, counted
 from backstay.port import LaneQuery, LaneRow
-from backstay.port.rows import DOUBTFUL, ENTERED
+from backstay.port.rows import DOUBTFUL, ENTERED, MARK_READY
 from backstay.run import Run
 from backstay.run.options import OnDoubt, OnFailed
 from backstay.strategy import ALWAYS, Strategy
@@ -36,16 +35,17 @@ def recover(
     on_failed: OnFailed = "raise",
     loops: LoopGuard | None = None,
 ) -> RecoverReport:
-    """Call `handler(run)` for every crashed session; one that fails does not stop the rest.
+    """Call `handler(run)` for every session that crashed or is ready to go on; one that fails does not stop the rest.
 
     A session whose run was left, or that was imported, with calls in doubt is reported and not gone on with.
 
-    With `wait_s`, those that crash in that time are resumed too, each within a second of the end of its lease.
+    With `wait_s` it goes on looking for that long: it resumes what is answered, sent or due as soon as that is known,
+    and what crashes within a second of the end of its lease.
     The other options are those of `session.run`.
     """
     options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
     tally = Tally()
-    watch = CrashWatch(store, agent, wait_s)
+    watch = RunWatch(store, agent, wait_s)
     tally.in_doubt |= watch.undecided()
     while (found := watch.look()) is not None:
         for session_id, row in found:
@@ -73,15 +73,15 @@ class RunOptions(NamedTuple):
     loops: LoopGuard | None
 
 
-class CrashWatch:
-    """Looks for crashed runs, at once and then for a while. None is given twice, unless another had it in between."""
+class RunWatch:
+    """Looks for runs to go on with, at once and then for a while. None is given twice, unless it waited in between."""
 
     def __init__(self, store: Store, agent: str | None, wait_s: float) -> None:
         self._store = store
         self._agent = agent
         self._until = time.monotonic() + wait_s
         self._looked, self._since = False, 0
-        self._given: set[tuple[str, str, int]] = set()
+        self._given: set[tuple[str, str, int, bool]] = set()
 
     def look(self) -> list[tuple[SessionId, LaneRow]] | None:
         """The runs to go on with; none if nothing happened for a moment, None when the time is up."""
@@ -95,13 +95,13 @@ class CrashWatch:
         self._looked, self._since = True, backend.changes()
         found = [
             (SessionId(one.session.id), one.lane)
-            for one in backend.lanes(LaneQuery(ENTERED))
+            for one in backend.lanes(LaneQuery(ENTERED | MARK_READY, due=True))
             if not one.live
             and one.lane.stop is None
             and self._agent in (None, one.session.agent)
-            and (one.session.id, one.lane.name, one.lane.token) not in self._given
+            and _key(one.session.id, one.lane) not in self._given
         ]
-        self._given |= {(session_id, lane.name, lane.token) for session_id, lane in found}
+        self._given |= {_key(session_id, lane) for session_id, lane in found}
         return found
 
     def undecided(self) -> dict[SessionId, str]:
@@ -115,7 +115,11 @@ class CrashWatch:
 
     def took(self, session_id: SessionId, run: Run) -> None:
         """It was entered: should it be left as it was found, it is not for us again."""
-        self._given.add((session_id, run.branch, run.token))
+        self._given.add((session_id, run.branch, run.token, False))
+
+
+def _key(session_id: str, lane: LaneRow) -> tuple[str, str, int, bool]:
+    return session_id, lane.name, lane.token, lane.wait is not None
 
 
 def take_up(store: Store, session_id: SessionId, row: LaneRow, tally: Tally, options: RunOptions) -> Run | None:
@@ -155,6 +159,7 @@ class Tally:
         self.in_doubt: dict[SessionId, str] = {}
         self.halted: dict[SessionId, str] = {}
         self.cancelled: dict[SessionId, str] = {}
+        self.waiting: dict[SessionId, str] = {}
         self.skipped: list[SessionId] = []
 
     def failed(self, session_id: SessionId, error: Exception) -> None:
@@ -168,7 +173,11 @@ class Tally:
         if end is None:
             self.completed.append(session_id)
         else:
-            ended: dict[str, dict[SessionId, str]] = {"halted": self.halted, "cancelled": self.cancelled}
+            ended: dict[str, dict[SessionId, str]] = {
+                "halted": self.halted,
+                "cancelled": self.cancelled,
+                "waiting": self.waiting,
+            }
             ended.get(end.status, self.failures)[session_id] = end.reason
 
     def report(self) -> RecoverReport:
@@ -179,5 +188,6 @@ class Tally:
             in_doubt=self.in_doubt,
             halted=self.halted,
             cancelled=self.cancelled,
+            waiting=self.waiting,
             skipped=tuple(self.skipped),
         )

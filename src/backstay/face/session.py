@@ -28,17 +28,20 @@ from backstay.model import (
     StateDict,
     Status,
     Usage,
+    Wait,
 )
 from backstay.names import check_name
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Kind
 from backstay.retention import Retention
 from backstay.rules import branches, refusals
-from backstay.run import Run, deciding
+from backstay.run import Run, answering, deciding
 from backstay.run.deciding import UNDECIDED
 from backstay.store import overview
 from backstay.store.events import Events
 from backstay.store.fields import Given, check_given, check_text, read_fields
-from backstay.store.history import RACES, History, Place
+from backstay.store.history import RACES, History
+from backstay.store.looks import Place
+from backstay.store.recent import RecentHeads
 from backstay.store.refs import Ref, readable
 from backstay.strategy import ALWAYS, Strategy
 
@@ -60,11 +63,13 @@ Expect = str | Checkpoint | Mark | None
 class Session:
     """One agent's history: branches over checkpoints."""
 
-    def __init__(self, backend: Backend, events: Events, id_: str, *, agent: str | None) -> None:
+    def __init__(
+        self, backend: Backend, events: Events, id_: str, *, agent: str | None, recent: RecentHeads | None = None
+    ) -> None:
         self.id = SessionId(check_name(id_, "a session id"))
         self.agent = None if agent is None else check_name(agent, "an agent name")
         self._backend = backend
-        self._history = History(backend, events, self.id, agent=self.agent)
+        self._history = History(backend, events, self.id, agent=self.agent, recent=recent)
 
     def __repr__(self) -> str:
         return f"<Session {self.id!r}>"
@@ -228,6 +233,7 @@ class Session:
         row = self._history.refs.row(ref)
         count = delete_some(self._backend, self.id, [row.sequence])
         self._history.forget()
+        self._history.recent.drop(self.id)
         for name, lane in self._backend.read(Ask(self.id, names=EVERY)).lanes.items():
             if lane.head is not None and lane.head.sequence == row.parent:
                 self._history.looks.followed(name, row.id, lane.head.id)
@@ -240,6 +246,7 @@ class Session:
         report = pruning.prune(self._backend, retention, session=self.id, dry_run=dry_run)
         if not dry_run:
             self._history.forget()
+            self._history.recent.drop(self.id)
         return report
 
     # reading
@@ -440,6 +447,28 @@ class Session:
     ) -> None:
         """Decide a call in doubt: "retry" it, "skip" it (it gives None), or say its result, or how it failed."""
         deciding.resolve(self._history, call_id, decision, result=result, failed=failed)
+
+    def waiting(self, branch: str = "main") -> list[Wait]:
+        """What a branch waits for: answers, approvals, times and messages."""
+        return answering.waits(self._history, check_name(branch, "a branch name"))
+
+    def answer(
+        self, name: str, value: Any, *, branch: str = "main", by: str | None = None, args: dict[str, Any] | None = None
+    ) -> None:
+        """Answer what the session waits for, by its name or its id; once: a second, other answer is a ConflictError.
+
+        An approval is answered by True; `args` approves the call with these arguments instead.
+        """
+        branch = check_name(branch, "a branch name")
+        answering.answer(self._history, name, value, branch=branch, by=by, args=args)
+
+    def reject(self, name: str, reason: str, *, branch: str = "main", by: str | None = None) -> None:
+        """Say no to what the session waits for: the run gets a CallFailedError of type "rejected" with the reason."""
+        answering.reject(self._history, name, reason, branch=check_name(branch, "a branch name"), by=by)
+
+    def send(self, name: str, value: Any, *, branch: str = "main") -> None:
+        """Send a message for `run.receive(name)`: each is received once, in order. Makes the session if need be."""
+        answering.send(self._history, name, value, branch=check_name(branch, "a branch name"))
 
     def cancel(self, branch: str = "main", *, reason: str) -> bool:
         """Stop the run of a branch: at its next call or boundary if it is alive, else at once. False: there is none."""

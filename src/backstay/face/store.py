@@ -19,6 +19,7 @@ from backstay.model import (
     Status,
     StoreStats,
     VerifyReport,
+    Wait,
 )
 from backstay.names import check_name
 from backstay.port import Backend, LaneQuery, SessionQuery
@@ -27,6 +28,7 @@ from backstay.retention import Retention
 from backstay.store.events import EVENTS, Events
 from backstay.store.fields import to_info
 from backstay.store.history import History
+from backstay.store.recent import RecentHeads
 from backstay.strategy import ALWAYS, Strategy
 from backstay.upkeep.progress import Progress
 
@@ -45,6 +47,7 @@ class Store:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self._events = Events()
+        self._recent = RecentHeads()
         self._closed = False
         self._pid = os.getpid()
 
@@ -62,7 +65,7 @@ class Store:
     def session(self, id: str, *, agent: str | None = None) -> Session:
         """A session by its id. Nothing is written until the first commit or run."""
         self.refuse_closed()
-        return Session(self.backend, self._events, id, agent=agent)
+        return Session(self.backend, self._events, id, agent=agent, recent=self._recent)
 
     def sessions(
         self, *, status: Status | str | None = None, agent: str | None = None, limit: int | None = None
@@ -136,6 +139,13 @@ class Store:
             if not one.live and one.lane.stop is None
         }
 
+    def waiting(self, agent: str | None = None) -> list[Wait]:
+        """What sessions wait for, the one touched last first; with `agent`, those of that agent."""
+        self.refuse_closed()
+        from backstay.run.answering import all_waits
+
+        return list(all_waits(self.backend, agent))
+
     def find(self, checkpoint_id: str) -> Checkpoint:
         """A checkpoint by its id alone, or a start of it that only one has, whatever session it is in."""
         self.refuse_closed()
@@ -164,6 +174,7 @@ class Store:
         from backstay.upkeep.deletion import delete_session, sweep
 
         count = delete_session(self.backend, session_id)
+        self._recent.drop(session_id)
         sweep(self.backend)
         self.backend.tend()
         return count

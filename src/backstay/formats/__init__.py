@@ -1,9 +1,10 @@
-"""Sessions of four other systems, in and out: ccswarm, ARES, Continuum (sh_layer2) and smooth.
+"""Sessions of other systems: ccswarm, ARES, Continuum (sh_layer2) and smooth in and out; transcripts and messages in.
 
     import backstay
 
     with backstay.open() as store:
         print(backstay.formats.import_(store, "~/.ccswarm/checkpoints"))
+        print(backstay.formats.import_(store, system="claude-code"))       # from the folder it uses by itself
         backstay.formats.export(store, "session-1", "back/", system="ccswarm")
 
 One file (or folder) per system, one line in `_SYSTEMS`. Whatever is intact is taken in, in its order and under its own
@@ -26,13 +27,14 @@ from backstay.errors import (
     FormatError,
     InvalidInputError,
     LeaseHeldError,
+    UnsupportedError,
 )
 from backstay.face import Store
-from backstay.formats import ares, ccswarm, continuum, smooth
+from backstay.formats import ares, ccswarm, claude_code, codex, continuum, message_list, smooth
 from backstay.formats.dialect import DamagedError
 from backstay.formats.exporter import Exporter
 from backstay.formats.extend import compare, extend
-from backstay.formats.folders import ALSO_CALLED, default_folders
+from backstay.formats.folders import ALSO_CALLED, default_folders, find_folders
 from backstay.formats.importer import adopt, rehearse
 from backstay.formats.model import FoundSession, Reading, Trouble
 from backstay.formats.source import Source
@@ -44,13 +46,17 @@ from backstay.port import Ask
 from backstay.upkeep.arrival import Arrival
 from backstay.upkeep.progress import Progress
 
+_NOT_STRICT = Hint("without strict, all that is intact is imported", "without --strict, all that is intact is imported")
 _TAKEN = Hint(
     'on_exists="skip" leaves it, "rename" imports beside it',
     "--on-exists skip leaves it, --on-exists rename imports beside it",
 )
 
-_SYSTEMS: dict[str, ModuleType] = {module.NAME: module for module in (ccswarm, ares, continuum, smooth)}
+_WRITTEN: dict[str, ModuleType] = {module.NAME: module for module in (ccswarm, ares, continuum, smooth)}
+_READ_ONLY: dict[str, ModuleType] = {module.NAME: module for module in (claude_code, codex, message_list)}
+_SYSTEMS = _WRITTEN | _READ_ONLY
 SYSTEMS = tuple(_SYSTEMS)
+EXPORTS = tuple(_WRITTEN)
 ON_EXISTS = ("skip", "refuse", "rename")
 
 _HINT = f"name the system: one of {', '.join(SYSTEMS)}"
@@ -124,19 +130,24 @@ def recognise(path: str | os.PathLike[str]) -> str:
 
 
 def _recognised(source: Source) -> str:
-    found = [name for name, module in _SYSTEMS.items() if module.recognise(source)]
+    found = [name for name, module in _SYSTEMS.items() if module is not message_list and module.recognise(source)]
+    if not found and message_list.recognise(source):  # the others keep messages, too
+        found = [message_list.NAME]
     if len(found) == 1:
         return found[0]
     if found:
         message = f"{source.path} could be of {' or '.join(found)}"
         raise FormatError(message, hint=_HINT)
-    message = f"{source.path} holds nothing that {', '.join(SYSTEMS[:-1])} or {SYSTEMS[-1]} would write"
+    others = f"{', '.join(SYSTEMS[:-2])} or {SYSTEMS[-2]}"
+    message = f"{source.path} holds nothing that {others} would write, and no messages"
     raise FormatError(message, hint="give the folder with the checkpoints, and name the system if you know it")
 
 
-def _checked(system: str | None) -> str | None:
-    if system is not None and system not in _SYSTEMS:
-        message = f"{system!r} is not a system whose files can be read"
+def known_system(name: str) -> str:
+    """The system of that name, its own or another that it goes by; InvalidInputError if there is none."""
+    system = ALSO_CALLED.get(name, name)
+    if system not in _SYSTEMS:
+        message = f"{name!r} is not a system whose files can be read"
         raise InvalidInputError(message, hint=_HINT)
     return system
 
@@ -156,7 +167,7 @@ def _read(source: Source, system: str) -> Reading:
 
 def import_(
     store: Store,
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
     *,
     system: str | None = None,
     strict: bool = False,
@@ -167,10 +178,10 @@ def import_(
 ) -> FormatReport:
     """Import every session found there, each in one transaction; with `dry_run` all is read and nothing imported.
 
-    With `strict` nothing is taken unless everything can be. A second import of the same place adds what is new there,
-    if the session has not gone on here. Another session of the same name is left alone and reported; with
-    `on_exists="rename"` the new one gets a name beside it, with "refuse" nothing at all is imported. `rename` is the
-    new name of a single session.
+    Without a path, the folder that the system uses by itself. With `strict` nothing is taken unless everything can be.
+    A second import of the same place adds what is new there, if the session has not gone on here. Another session of
+    the same name is left alone and reported; with `on_exists="rename"` the new one gets a name beside it, with "refuse"
+    nothing at all is imported. `rename` is the new name of a single session.
     """
     if on_exists not in ON_EXISTS:
         message = f"on_exists is one of {', '.join(ON_EXISTS)}, not {on_exists!r}"
@@ -178,8 +189,28 @@ def import_(
     if rename is not None:
         check_name(rename, "a session id")
     _check_store(store)
+    name = None if system is None else known_system(system)
+    if path is None:
+        if name is None:
+            message = "neither a path nor a system is given"
+            raise InvalidInputError(message, hint=_HINT)
+        return _together(
+            [
+                import_(
+                    store,
+                    folder,
+                    system=name,
+                    strict=strict,
+                    on_exists=on_exists,
+                    rename=rename,
+                    dry_run=dry_run,
+                    progress=progress,
+                )
+                for folder in find_folders(name)
+            ]
+        )
     with Source(path, tell=_looking(progress)) as source:
-        name = _checked(system) or _recognised(source)
+        name = name or _recognised(source)
         reading = _read(source, name)
         source.hush()
         if rename is not None and len(reading.sessions) != 1:
@@ -189,12 +220,28 @@ def import_(
             message = (
                 f"{counted(len(reading.troubles), 'file')} cannot be taken: {reading.troubles[0]}; nothing was imported"
             )
-            raise CorruptionError(message, hint="without strict, all that is intact is imported")
+            raise CorruptionError(message, hint=_NOT_STRICT)
         if not reading.sessions and not reading.troubles:
             reading.note(str(source.path), "there is no session here")
         return _ForeignImport(
             store, name, reading, strict=strict, on_exists=on_exists, dry_run=dry_run, progress=progress
         ).run(rename)
+
+
+def _together(reports: list[FormatReport]) -> FormatReport:
+    """The reports of several places as one."""
+    first = reports[0]
+    return msgspec.structs.replace(
+        first,
+        sessions=tuple([session for report in reports for session in report.sessions]),
+        checkpoints=sum([report.checkpoints for report in reports]),
+        doubts={name: count for report in reports for name, count in report.doubts.items()},
+        extended={name: count for report in reports for name, count in report.extended.items()},
+        skipped=tuple([session for report in reports for session in report.skipped]),
+        renamed={old: new for report in reports for old, new in report.renamed.items()},
+        problems=tuple([problem for report in reports for problem in report.problems]),
+        notes=tuple([note for report in reports for note in report.notes]),
+    )
 
 
 def _check_store(store: object) -> None:
@@ -250,7 +297,7 @@ class _ForeignImport:
             for found in self._reading.sessions:
                 self._take(found, rename or found.id)
         except BaseException:
-            if self._strict:  # all or nothing, but for what somebody has gone on with
+            if self._strict:  # all or nothing, but for sessions that a commit was made to meanwhile
                 for _, arrival in self._taken.values():
                     if arrival is not None:
                         arrival.discard()
@@ -282,7 +329,7 @@ class _ForeignImport:
                 try:
                     arrival = self._adopt(found, candidate)
                 except AlreadyExistsError:
-                    pass  # somebody was quicker
+                    pass  # another process was quicker
                 except (DamagedError, InvalidInputError) as error:
                     self._refuse(found, str(error))
                     return
@@ -336,7 +383,7 @@ class _ForeignImport:
     def _refuse(self, found: FoundSession, why: str) -> None:
         if self._strict:
             message = f"session {found.id!r} cannot be taken: {why}; nothing was imported"
-            raise CorruptionError(message, hint="without strict, all that is intact is imported")
+            raise CorruptionError(message, hint=_NOT_STRICT)
         self._reading.trouble(f"session {found.id!r}", why)
 
 
@@ -366,7 +413,11 @@ def export(
     smooth, a path that ends in `.db` is a SQLite store.
     """
     _check_store(store)
-    module = _SYSTEMS[_checked(system) or system]
+    system = known_system(system)
+    if system not in _WRITTEN:
+        message = f"files of {system} are read and not written"
+        raise UnsupportedError(message, hint=f"one of {', '.join(EXPORTS)} can be written")
+    module = _WRITTEN[system]
     database = None
     folder = path
     if module is smooth and os.fspath(path).endswith(".db") and not Path(path).is_dir():
@@ -384,6 +435,7 @@ def export(
 
 __all__ = [
     "ALSO_CALLED",
+    "EXPORTS",
     "ON_EXISTS",
     "SYSTEMS",
     "FormatReport",
@@ -392,5 +444,6 @@ __all__ = [
     "default_folders",
     "export",
     "import_",
+    "known_system",
     "recognise",
 ]

@@ -59,7 +59,7 @@ def read(source: Source, reading: Reading) -> None:
     sessions: dict[str, list[FoundPoint]] = {}
     pointers: dict[str, Entry] = {}
     for entry in source.walk(*home):
-        # A session called `a/b` has its files in a folder; other things in folders are nobody's business.
+        # A session called `a/b` has its files in a folder; other things in folders are passed over.
         deeper = len(entry.parts) > len(home) + 1
         name = "/".join(entry.parts[len(home) :])
         if entry.kind == "link":

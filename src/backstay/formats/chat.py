@@ -17,8 +17,9 @@ from backstay.formats.dialect import DamagedError, JsonWriter, nanoseconds
 
 ROLES = ("system", "user", "assistant", "tool")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TEXTS = frozenset({"text", "input_text", "output_text", "summary_text", "refusal"})
-_THOUGHTS = frozenset({"thinking", "reasoning", "redacted_thinking"})
+# Tuples, because what stands in a field may be anything, and not everything can be looked up in a set.
+_TEXTS = ("text", "input_text", "output_text", "summary_text", "refusal")
+_THOUGHTS = ("thinking", "reasoning", "redacted_thinking")
 # A number is a time in seconds, milliseconds, microseconds or nanoseconds; which, its size says.
 _UNITS = ((10**11, 10**6), (10**14, 10**3), (10**17, 1))
 _UNDERSTOOD = frozenset(

@@ -273,7 +273,7 @@ def _read_sdk(source: Source, entries: list[Entry], sessions: dict[str, list[Fou
 
 
 def _sdk_point(source: Source, entry: Entry, seconds: int) -> tuple[str, FoundPoint]:
-    """Its time is the local one of a machine nobody knows: the seconds in the name are used, the text is kept."""
+    """Its time is the local one of an unknown machine: the seconds in the name are used, the text is kept."""
     data = source.read(entry.parts)
     given = GivenFields(parse_object(data))
     if given.value("_version") != 1:

@@ -124,7 +124,7 @@ class Exporter:
         }
 
     def parent(self, checkpoint: Checkpoint) -> str | None:
-        """The nearest ancestor that is still there: what was pruned cannot be anyone's parent elsewhere."""
+        """The nearest ancestor that is still there: a checkpoint that was pruned is no parent elsewhere."""
         sequence = self._parents[checkpoint.id]
         return None if sequence is None else self._ids[sequence]
 

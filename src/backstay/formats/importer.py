@@ -1,11 +1,12 @@
 """A session that was found elsewhere on its way into a store: with its own ids, all of it at once or not at all.
 
 It is built in memory, one state after the other, each as what changed since the one before it on its line. Then it is
-copied as any session is that moves from store to store: in portions, under a name that nobody sees.
+copied as any session is that moves from store to store: in portions, under a name that no reader sees.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -27,7 +28,7 @@ from backstay.rules import branches, refusals, runs
 from backstay.run.options import digest_of
 from backstay.sealing import pack_value
 from backstay.store.events import Events
-from backstay.store.fields import Fields, check_step, check_text, encode_metadata, encode_usage, to_totals
+from backstay.store.fields import Fields, check_step, check_text, check_usage, encode_metadata, encode_usage, to_totals
 from backstay.store.history import History
 from backstay.upkeep.arrival import Arrival
 from backstay.upkeep.copying import bring
@@ -157,12 +158,8 @@ def _fields_of(found: FoundSession) -> dict[str, Fields]:
     made: dict[str, Fields] = {}
     for point in found.points:
         before = totals.get(point.parent or "", Usage())
-        totals[point.id] = point.total
-        used = Usage(
-            tokens_in=max(0, point.total.tokens_in - before.tokens_in),
-            cost=max(0.0, point.total.cost - before.cost),
-            tasks_completed=max(0, point.total.tasks_completed - before.tasks_completed),
-        )
+        total = totals[point.id] = _countable(point.total)
+        used = _since(before, total)
         for what, text in (("a label", point.label), ("a resume hint", point.resume_hint), ("a reason", point.reason)):
             check_text(text, what)
         check_step(point.step)
@@ -176,15 +173,44 @@ def _fields_of(found: FoundSession) -> dict[str, Fields]:
             reason=point.reason,
             agent=check_name(point.agent, "an agent name") if point.agent else None,
             usage=encode_usage(used),
-            total=encode_usage(point.total),
+            total=encode_usage(total),
             metadata=encode_metadata(point.metadata),
             resume_hint=point.resume_hint,
         )
     return made
 
 
+def _countable(told: Usage) -> Usage:
+    """A figure that cannot be counted on with is left out of the totals; the metadata has it as it was told."""
+    try:
+        return check_usage(told)
+    except InvalidInputError:
+        fits = {}
+        for name in ("tokens_in", "tokens_out", "cost", "tasks_completed"):
+            with contextlib.suppress(InvalidInputError):
+                check_usage(Usage(**{name: getattr(told, name)}))
+                fits[name] = getattr(told, name)
+        return Usage(**fits)
+
+
+def _since(before: Usage, now: Usage) -> Usage:
+    """What came on top; the other systems tell totals."""
+    extra = {
+        key: value - before.extra.get(key, 0)
+        for key, value in now.extra.items()
+        if isinstance(value, int) and value > before.extra.get(key, 0)
+    }
+    return Usage(
+        tokens_in=max(0, now.tokens_in - before.tokens_in),
+        tokens_out=max(0, now.tokens_out - before.tokens_out),
+        cost=max(0.0, now.cost - before.cost),
+        tasks_completed=max(0, now.tasks_completed - before.tasks_completed),
+        extra=extra,
+    )
+
+
 def _calls_of(found: FoundSession, name: str, token: int, at_us: int) -> list[CallRow]:
-    """The calls of which nobody knows whether they happened."""
+    """The calls of which it is not known whether they happened."""
     asked: dict[tuple[str, str | None], int] = {}
     calls: list[CallRow] = []
     for number, call in enumerate(found.pending, 1):

@@ -43,7 +43,8 @@ class PendingCall(msgspec.Struct, frozen=True):
 class FoundPoint(msgspec.Struct, kw_only=True):
     """A checkpoint as it was found. `load` reads its state; `parent` is None where it was not recorded.
 
-    `order` sorts points by when they were made. `total` is what had been used up to it.
+    `order` sorts points by when they were made. `total` is what had been used up to it. `leaf_name` names the branch
+    that ends here. `timed` is False where the time was not told and is only a guess.
     """
 
     id: str
@@ -62,6 +63,8 @@ class FoundPoint(msgspec.Struct, kw_only=True):
     resume_hint: str | None = None
     metadata: dict[str, Any] = {}
     branch: str = MAIN
+    leaf_name: str | None = None
+    timed: bool = True
 
 
 class FoundSession(msgspec.Struct, kw_only=True):
@@ -142,7 +145,7 @@ class GivenFields:
         return self._of(name, (), "")
 
     def rest(self) -> dict[str, Any]:
-        """What nobody asked for."""
+        """The fields that were not asked for."""
         return {name: value for name, value in self._value.items() if name not in self._asked}
 
     def _note(self, name: str) -> bool:
@@ -238,7 +241,7 @@ def _branches(points: list[FoundPoint], main: str) -> dict[str, str]:
     heads = {MAIN: main}
     for point in reversed(points):
         if point.id not in parents and point.id != main:
-            heads[free_name(point.label or point.id, heads)] = point.id
+            heads[free_name(point.leaf_name or point.label or point.id, heads)] = point.id
     taken: set[str] = set()
     for branch, head in heads.items():
         at: str | None = head
@@ -250,7 +253,7 @@ def _branches(points: list[FoundPoint], main: str) -> dict[str, str]:
 
 
 def free_name(wanted: str, taken: Mapping[str, str]) -> str:
-    """A branch name like the one wanted that nobody has."""
+    """A branch name like the one wanted that is not taken."""
     try:
         check_name(wanted, "a branch name")
     except InvalidInputError:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 from backstay.errors import InvalidInputError, NotFoundError, UnavailableError, UnsupportedError
 from backstay.formats.dialect import DamagedError
@@ -29,7 +29,7 @@ _MAX_FOLDERS_DEEP = 8
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _TOP = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _FOLDER = _TOP | _NO_LINK
-_FILE = os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0)  # a pipe that nobody writes to must not stop us
+_FILE = os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer must not stop us
 
 _COPY = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
@@ -132,11 +132,36 @@ class Source:
                 if size > limit:
                     raise DamagedError(f"it has {size:,} bytes, more than the {limit:,} that are read")
                 with os.fdopen(os.dup(file), "rb") as reader:
-                    return reader.read(limit + 1)
+                    data = reader.read(size + 1)  # so many are set aside at once, read or not
+                    if len(data) > size:  # it grows
+                        data += reader.read(limit - size)
+                    return data
         except FileNotFoundError as error:
             raise DamagedError("it is not there") from error
         except OSError as error:
             raise DamagedError(f"it cannot be read: {error.strerror or error}") from error
+
+    @contextlib.contextmanager
+    def opened(self, parts: Parts) -> Iterator[BinaryIO]:
+        """A file to read piece by piece, or DamagedError if there is none that can be had."""
+        self._reads += 1
+        if self._tell is not None:
+            self._tell(self._reads)
+        try:
+            with self._file(parts) as file, os.fdopen(os.dup(file), "rb") as reader:
+                yield reader
+        except FileNotFoundError as error:
+            raise DamagedError("it is not there") from error
+        except OSError as error:
+            raise DamagedError(f"it cannot be read: {error.strerror or error}") from error
+
+    def changed_us(self, parts: Parts) -> int:
+        """When a file was last written to; 0 if that is not known."""
+        try:
+            with self._file(parts) as file:
+                return os.fstat(file).st_mtime_ns // 1000
+        except (OSError, DamagedError):
+            return 0
 
     def again(self, parts: Parts, digest: bytes) -> bytes:
         """The content of a file that was read before; DamagedError if it is another now."""

@@ -18,6 +18,7 @@ from typing import Self
 
 from backstay.errors import AlreadyExistsError, InvalidInputError, UnavailableError
 from backstay.formats.source import Parts, refuse_other_systems
+from backstay.hints import Hint
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _TOP = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -26,6 +27,7 @@ _OLD = os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
 _MODE, _FOLDER_MODE = 0o600, 0o700
 _MAX_NAME_BYTES = 255
+_OVERWRITE = Hint("export to an empty folder, or pass overwrite=True", "export to an empty folder, or give --overwrite")
 
 
 def safe_parts(text: str, what: str, *, tail: str = "") -> Parts:
@@ -81,7 +83,7 @@ class Target:
         if names and not self.overwrite:
             where = "/".join([*folder, names[0]])
             message = f"{self.path} already has {where}; nothing was written"
-            raise AlreadyExistsError(message, hint="export to an empty folder, or pass overwrite")
+            raise AlreadyExistsError(message, hint=_OVERWRITE)
 
     def read(self, parts: Parts) -> bytes | None:
         """The content of a file that is there."""

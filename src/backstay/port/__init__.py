@@ -18,6 +18,7 @@ from backstay.hints import RUN_VERIFY
 from backstay.model import Problem
 from backstay.port.lease import is_live
 from backstay.port.rows import (
+    INBOX,
     CallKey,
     CallRow,
     CheckpointRow,
@@ -184,9 +185,13 @@ class SessionQuery(msgspec.Struct, frozen=True, gc=False):
 
 
 class LaneQuery(msgspec.Struct, frozen=True, gc=False):
-    """A query for branches of all sessions: those with one of these marks."""
+    """A query for branches of all sessions: those with one of these marks; with `due`, those whose time has come too.
+
+    `row_codec.are_wanted` says which those are.
+    """
 
     marks: int
+    due: bool = False
 
 
 class FoundLane(msgspec.Struct, frozen=True, gc=False):
@@ -307,7 +312,9 @@ def decided(look: Callable[[Ask], View], ask: Ask, decide: Decide) -> tuple[View
 
 
 def numbered(calls: Iterable[CallRow | Unreadable], run: int, journal: int) -> list[CallRow | Unreadable]:
-    """The calls under a journal in order, with Unreadable where one is missing."""
+    """The calls under a journal in order, with Unreadable where one is missing; of messages some always are."""
+    if journal == INBOX:
+        return list(calls)
     found: list[CallRow | Unreadable] = []
     for call in calls:
         at = call.at if isinstance(call, CallRow) else call.key

@@ -16,15 +16,21 @@ import msgspec
 from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
 from backstay.ids import TAIL_BYTES, id_starts, make_id, match_ours
+from backstay.port import LaneQuery
 from backstay.port.rows import (
     DOUBTFUL,
+    DUE_BITS,
     ENTERED,
+    MARK_READY,
+    MARK_WAITING,
+    WAITING,
     CallKey,
     CallRow,
     CheckpointRow,
     KeyframeRow,
     Kind,
     LaneRow,
+    LaneWait,
     Row,
     SessionRow,
     TagRow,
@@ -67,14 +73,21 @@ _header = msgspec.msgpack.Decoder(_Header).decode
 
 # Lines and names that were opened or made here, by their keys and their very bytes: every write looks at those that the
 # one before it left, and what is the same in every byte, under the same key, need not be unsealed again.
-known_rows: dict[tuple[bytes | str, ...], Any] = {}
+known_lines: dict[tuple[bytes, str], SessionRow] = {}
+known_names: dict[tuple[bytes, bytes, str], tuple[LaneRow | TagRow, int]] = {}  # with their marks
 _KNOWN_ROWS = 256
 
 
-def _remember(key: tuple[bytes | str, ...], row: SessionRow | LaneRow | TagRow) -> None:
-    if len(known_rows) >= _KNOWN_ROWS:
-        known_rows.clear()
-    known_rows[key] = row
+def _remember_line(body: bytes, row: SessionRow) -> None:
+    if len(known_lines) >= _KNOWN_ROWS:
+        known_lines.clear()
+    known_lines[body, row.id] = row
+
+
+def _remember_name(body: bytes, uid: bytes, row: LaneRow | TagRow) -> None:
+    if len(known_names) >= _KNOWN_ROWS:
+        known_names.clear()
+    known_names[body, uid, row.name] = row, marks_of(row)
 
 
 def pack(row: Row, uid: bytes) -> bytes:
@@ -90,11 +103,11 @@ def pack(row: Row, uid: bytes) -> bytes:
         return sha256(_encode(names) + data).digest()[:SEAL_BYTES] + data
     if kind is SessionRow:
         body = sha256(_encode(("session", row.id)) + data).digest()[:SEAL_BYTES] + data  # type: ignore[union-attr]
-        _remember((body, row.id), row)  # type: ignore[union-attr, arg-type]
+        _remember_line(body, row)  # type: ignore[arg-type]
         return body
     data = (_LANE if kind is LaneRow else _TAG) + data
     body = sha256(_encode(("name", uid, row.name)) + data).digest()[:SEAL_BYTES] + data  # type: ignore[union-attr]
-    _remember((body, uid, row.name), row)  # type: ignore[union-attr, arg-type]
+    _remember_name(body, uid, row)  # type: ignore[arg-type]
     return body
 
 
@@ -119,7 +132,7 @@ def seal(data: bytes, *names: bytes | int | str) -> bytes:
 
 def open_session(body: bytes, *, id_: str, hidden: bool | None = False) -> SessionRow:
     """A session's line, or a CorruptionError. `hidden` as it must be, None for either."""
-    row: SessionRow | None = known_rows.get((body, id_))
+    row = known_lines.get((body, id_))
     if row is None:
         data = body[SEAL_BYTES:]
         if sha256(_encode(("session", id_)) + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
@@ -128,7 +141,8 @@ def open_session(body: bytes, *, id_: str, hidden: bool | None = False) -> Sessi
             row = _session(data)
         except msgspec.DecodeError as error:
             raise CorruptionError(f"the line of session {id_!r} is sealed but does not decode") from error
-        _remember((body, id_), row)
+        if row.id == id_:
+            _remember_line(body, row)
     if row.id != id_ or (hidden is not None and row.hidden is not hidden):
         raise _misplaced(f"the line of session {id_!r}")
     return row
@@ -136,9 +150,9 @@ def open_session(body: bytes, *, id_: str, hidden: bool | None = False) -> Sessi
 
 def open_name(body: bytes, *, uid: bytes, name: str) -> LaneRow | TagRow:
     """A branch or a tag, or a CorruptionError."""
-    known: LaneRow | TagRow | None = known_rows.get((body, uid, name))
+    known = known_names.get((body, uid, name))
     if known is not None:
-        return known
+        return known[0]
     data = body[SEAL_BYTES:]
     if sha256(_encode(("name", uid, name)) + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
         raise _misplaced(f"the row of {name!r}")
@@ -148,15 +162,37 @@ def open_name(body: bytes, *, uid: bytes, name: str) -> LaneRow | TagRow:
         raise _misplaced(f"the row of {name!r}") from error
     if row.name != name:
         raise _misplaced(f"the row of {name!r}")
-    _remember((body, uid, name), row)
+    _remember_name(body, uid, row)
     return row
 
 
 def marks_of(row: LaneRow | TagRow) -> int:
-    """The marks a backend keeps beside the body of a branch; a tag has none."""
+    """The marks a backend keeps beside the body of a branch, and above them when it is due; a tag has none."""
     if type(row) is not LaneRow:
         return 0
-    return (ENTERED if row.entered else 0) | (DOUBTFUL if row.doubts else 0)
+    marks = (ENTERED if row.entered else 0) | (DOUBTFUL if row.doubts else 0)
+    if row.status == WAITING:
+        marks |= MARK_WAITING
+    if type(row.wait) is LaneWait:
+        marks |= MARK_READY if row.wait.ready else 0
+        if row.wait.due_us is not None:  # never early: rounded up
+            marks |= max(1, -(-row.wait.due_us // 1000)) << DUE_BITS
+    return marks
+
+
+def are_wanted(marks: int, query: LaneQuery, wall_us: int) -> bool:
+    """True if a branch with these marks is one that a query asks for."""
+    return bool(marks & query.marks) or (query.due and 0 < marks >> DUE_BITS <= wall_us // 1000)
+
+
+def joined(marks: Iterable[int]) -> int:
+    """The marks of several branches as one: a query that wants one of the branches wants this."""
+    flags, due = 0, 0
+    for each in marks:
+        flags |= each & ((1 << DUE_BITS) - 1)
+        at = each >> DUE_BITS
+        due = min(due, at) if due and at else due or at
+    return flags | due << DUE_BITS
 
 
 def open_call(body: bytes, *, uid: bytes, at: CallKey) -> CallRow | Unreadable:

@@ -6,7 +6,7 @@
 | LaneRow, TagRow | a name | a branch with all that is mutable about it; a name that does not move |
 | CheckpointRow | its sequence | header, fields, delta |
 | KeyframeRow | its checkpoint's sequence | a whole copy of the state |
-| CallRow | run, journal, n | one journaled call |
+| CallRow | run, journal, n | one journaled call; under the journal INBOX, one message |
 """
 
 from __future__ import annotations
@@ -65,6 +65,18 @@ class Head(msgspec.Struct, frozen=True, gc=False, array_like=True):
     state_digest: bytes
 
 
+class LaneWait(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A run that was left waiting, summed up for those who look for work.
+
+    It may go on once it is `ready`, from `due_us` on by the calendar, or when a message of one of these `names` comes.
+    """
+
+    reason: str
+    due_us: int | None = None
+    ready: bool = False
+    names: tuple[str, ...] = ()
+
+
 class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A branch with all that is mutable about it. It may have been entered by a run before it has a head.
 
@@ -79,6 +91,9 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     `was_unfinished` are what it found, `since_us` is when that was. `purpose` is set where the lease is held for
     something that is no run. `doubts`: the run was left, or came in an import, with so many calls in doubt. `stop` is
     why the run alive here was asked to stop; it ends at its next call or boundary.
+
+    `wait` is there while its run was left waiting; a restore puts it aside as `undo_wait`. `sent` counts the messages
+    that were ever sent here, `inbox` those that no boundary took in yet.
     """
 
     name: str
@@ -104,6 +119,10 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     stop: str | None = None
     since_us: int = 0
     doubts: int = 0
+    wait: LaneWait | None = None
+    undo_wait: LaneWait | None = None
+    sent: int = 0
+    inbox: int = 0
 
 
 class TagRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -167,6 +186,26 @@ class KeyframeRow(msgspec.Struct, frozen=True, gc=False):
 CallKey = tuple[int, int, int]  # run, journal, n
 JournalKey = tuple[int, int]  # run, journal: all calls under it
 
+# The journal of a branch's messages, beyond the sequence of any checkpoint. It has gaps: received messages are gone.
+INBOX = 2**32
+
+
+class CallWait(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What a call of kind "wait" waits for (`what` is one of the words below), and how that came.
+
+    `due_us` is when it ends by itself, by the calendar; `by` is who answered; `args` those approved instead of the ones
+    asked for; `message` the number of the message that was received.
+    """
+
+    what: str
+    due_us: int | None = None
+    by: str | None = None
+    args: bytes | None = None
+    message: int | None = None
+
+
+FOR_ANSWER, FOR_APPROVAL, FOR_TIME, FOR_MESSAGE = "answer", "approval", "time", "message"
+
 
 class CallRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A journaled call, the `n`th under its run's journal.
@@ -198,11 +237,17 @@ class CallRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     error: tuple[str, str] | None = None
     nonce: bytes = b""
     parts: bytes = b""
+    wait: CallWait | None = None
 
     @property
     def at(self) -> CallKey:
         """Its key."""
         return self.run, self.journal, self.n
+
+    @property
+    def ident(self) -> tuple[str | None, str, str | None, int]:
+        """By which a replay tells it from the others. A wait may have the name of the call that it comes before."""
+        return self.parent, wait_slot(self.name) if self.kind == WAIT else self.name, self.key, self.nth
 
 
 class Unreadable(msgspec.Struct, frozen=True, gc=False):
@@ -227,9 +272,20 @@ STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED = (
     "abandoned",
 )
 
-# Index marks of a lane, so that lanes that need attention are found without reading all: see `marks_of`.
-ENTERED = 1
-DOUBTFUL = 2
+# Those of a call of kind WAIT; its answer is DONE. A message is SENT until it is received.
+WAITING, REJECTED, TIMED_OUT, CANCELLED, SENT = "waiting", "rejected", "timed_out", "cancelled", "sent"
+
+WAIT, MESSAGE = "wait", "message"  # kinds of calls beside "tool" and "llm"
+
+
+def wait_slot(name: str) -> str:
+    """The name by which a wait is told from a call of the same name: none that a caller could give."""
+    return f"\0{name}"
+
+
+# Index marks of a lane, so that lanes that need attention are found without reading all: see `row_codec.marks_of`.
+ENTERED, DOUBTFUL, MARK_WAITING, MARK_READY = 1, 2, 4, 8
+DUE_BITS = 8  # above these bits of the marks: when a waiting lane is due, in milliseconds by the calendar
 
 
 def kind_of(row: Row) -> Kind:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from backstay.port import Ask, Batch, CheckpointRow, Decide, Key, Kind, LaneRow, Row, TagRow, Unreadable, View
+from backstay.port.rows import INBOX
 from backstay.rules import refusals
 
 
@@ -95,7 +96,7 @@ def delete_branch(session: str, branch: str) -> Decide:
         refusals.settle(refusals.held(view, branch))
         drops: list[tuple[Kind, Key]] = [(Kind.NAME, branch)]
         if lane.run:
-            journals = (lane.journal, lane.undo_journal)
+            journals = (lane.journal, lane.undo_journal, INBOX if lane.inbox else None)
             drops += [(Kind.CALL, (lane.run, journal)) for journal in journals if journal is not None]
         return Batch((_counted(view, lanes=-1),), tuple(drops), wakes=True)
 

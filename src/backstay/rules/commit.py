@@ -16,6 +16,7 @@ from backstay.port import (
     CheckpointRow,
     Decide,
     KeyframeRow,
+    Kind,
     LaneRow,
     Row,
     SessionRow,
@@ -23,7 +24,7 @@ from backstay.port import (
     Unreadable,
     View,
 )
-from backstay.port.rows import Head, Took
+from backstay.port.rows import INBOX, WAITING, Head, Took
 from backstay.rules import refusals
 from backstay.rules.refusals import Lease
 from backstay.rules.runs import aged, ended, let_go, renewed, stood_at
@@ -47,9 +48,10 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     names of his own. `expect` is the head it must find, None for a branch without one.
 
     With the `lease` of a run it is a boundary, which takes in the pending calls of the branch; of those in `places` the
-    result is dropped and its place in the state kept; `ends_run` ends the run, completed. Any other commit, with a
-    lease that is held for a purpose too, leaves pending calls with the head they were made on. `undoable`: a restore,
-    which parks them for the undo that takes it back; `takes_up`: an undo, which goes back to those that were parked.
+    result is dropped and its place in the state kept, and the messages that they `received` go; `ends_run` ends the
+    run, completed. Any other commit, with a lease that is held for a purpose too, leaves pending calls with the head
+    they were made on. `undoable`: a restore, which parks them for the undo that takes it back; `takes_up`: an undo,
+    which goes back to those that were parked.
     """
 
     session: str
@@ -71,6 +73,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     takes_up: bool = False
     lease: Lease | None = None
     places: Mapping[CallKey, bytes] = {}
+    received: tuple[int, ...] = ()
     ends_run: bool = False
 
     @property
@@ -108,8 +111,10 @@ def commit(new: Commit) -> Decide:
         if new.ends_run and new.is_boundary and lane is not None and lane.stop is not None:
             raise refusals.StopAsked(lane.stop)
         sequence = 1 if session is None else session.sequence + 1
-        line = _session(new, view, session, lane, sequence)
         branch = _lane(new, view, lane, sequence)
+        line = _session(new, view, session, lane, sequence)
+        if branch.wait is not None:  # an undo takes up a run that was left waiting
+            line = msgspec.structs.replace(line, status=branch.status, reason=branch.reason)
         row = _row(new, sequence, lane, None if lane is None else _took(new, view, lane))
         head = Head(sequence, row.id, row.digest, row.state_digest)
         puts: list[Row] = [row, msgspec.structs.replace(branch, head=head), line]
@@ -119,7 +124,8 @@ def commit(new: Commit) -> Decide:
             call = view.calls.get(at)
             if isinstance(call, CallRow) and call.result is not None:
                 puts.append(msgspec.structs.replace(call, result=None, place=place))
-        return Batch(tuple(puts), blobs=new.blobs, wakes=new.ends_run, answer=row)
+        drops = tuple([(Kind.CALL, (branch.run, INBOX, n)) for n in new.received])
+        return Batch(tuple(puts), drops, blobs=new.blobs, wakes=new.ends_run, answer=row)
 
     return decide
 
@@ -208,11 +214,18 @@ def _lane(new: Commit, view: View, lane: LaneRow | None, sequence: int) -> LaneR
         "status": new.totals.status,
         "reason": new.totals.reason,
     }
+    if before.wait is not None:
+        change["wait"] = None
     if new.takes_up and before.undo_journal is not None:
         change["journal"] = before.undo_journal
+        if before.undo_wait is not None:  # the calls that it waits for are pending again
+            change |= {"wait": before.undo_wait, "status": WAITING, "reason": before.undo_wait.reason}
     if (new.undoable or new.takes_up) and before.head is not None:
         parked = len(view.pending.get(new.branch, ()))
         change |= {"undo": before.head.sequence, "undo_journal": before.journal, "undo_calls": parked}
+        change["undo_wait"] = before.wait
+    if new.received:
+        change["inbox"] = max(0, before.inbox - len(new.received))
     if new.lease is None and (before.entered or before.claim is not None) and not refusals.is_edited(before):
         # A run that was silent for longer than its lease may yet wake: it must not write behind a head that moved.
         change["token"] = before.token + 1

@@ -28,6 +28,7 @@ from backstay.port import (
     View,
 )
 from backstay.port.lease import Holder
+from backstay.port.rows import WAITING
 from backstay.rules import refusals
 from backstay.rules.runs import claim_for
 
@@ -163,7 +164,7 @@ def _staying(view: View, at: int | None, gone: frozenset[int]) -> int | None:
     return at
 
 
-_NO_UNDO: Mapping[str, object] = {"undo": None, "undo_journal": None, "undo_calls": 0}
+_NO_UNDO: Mapping[str, object] = {"undo": None, "undo_journal": None, "undo_calls": 0, "undo_wait": None}
 
 
 def _lanes(view: View, gone: frozenset[int], rows: Iterable[CheckpointRow]) -> Iterable[LaneRow]:
@@ -178,8 +179,12 @@ def _lanes(view: View, gone: frozenset[int], rows: Iterable[CheckpointRow]) -> I
             anchor = None if at is None else view.checkpoints.get(at)
             assert isinstance(anchor, CheckpointRow)  # noqa: S101 - refused before
             journal = left.get((lane.run, anchor.sequence), anchor.sequence)
+            if lane.wait is not None:  # what it waited for goes with the head
+                change |= {"wait": None, "status": "in_progress", "reason": None}
             if lane.undo == anchor.sequence and lane.undo_journal is not None:
                 journal = lane.undo_journal  # the restore goes that parked them; there is nothing left to undo
+                if lane.undo_wait is not None:
+                    change |= {"wait": lane.undo_wait, "status": WAITING, "reason": lane.undo_wait.reason}
                 change |= _NO_UNDO
             change |= {"head": anchor.head, "journal": journal, "token": lane.token + 1}
         if change:

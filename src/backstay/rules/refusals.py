@@ -49,6 +49,7 @@ _OTHER_INPUT = Hint(
     "run it without input to resume it; restart=True begins anew with this one; session.cancel(reason=…) ends it",
     "resume it without input; `backstay cancel SESSION` ends it, and the next input begins anew",
 )
+_WAITING = Hint("session.waiting() lists what waits now", "`backstay waiting` lists what waits now")
 _UNTAG = Hint("session.untag(name) first", "`backstay tag SESSION -d NAME` first")
 
 
@@ -217,6 +218,11 @@ def call_moved(call_id: str) -> Found:
     return Reason.CALL_MOVED, ConflictError(message, hint=_PENDING)
 
 
+def already_answered(message: str) -> Found:
+    """For an answer that comes too late."""
+    return Reason.CALL_MOVED, ConflictError(message, hint=_WAITING)
+
+
 def run_moved(session: str, branch: str) -> Found:
     """For a recovery that comes too late."""
     message = f"session {session!r}, branch {branch!r}: its run has ended or was resumed meanwhile"
@@ -225,14 +231,15 @@ def run_moved(session: str, branch: str) -> Found:
 
 def other_input(session: str, branch: str, *, given: object, kept: object) -> Found:
     """For a run that is to begin with one input where another run is unfinished."""
-    begun = "without input" if kept is None else f"with input {_short(kept)}"
+    begun = "without input" if kept is None else f"with input {short(kept)}"
     message = (
-        f"session {session!r}, branch {branch!r}: a run begun {begun} is unfinished, and {_short(given)} is another"
+        f"session {session!r}, branch {branch!r}: a run begun {begun} is unfinished, and {short(given)} is another"
     )
     return Reason.MOVED, ConflictError(message, hint=_OTHER_INPUT)
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """A value as a message shows it."""
     text = repr(value)
     return text if len(text) <= _VALUE_CHARS else f"{text[:_VALUE_CHARS]}…"
 

@@ -54,7 +54,10 @@ def point_back(session: str, name: str, *, nowhere: int, to: int | None) -> Deci
         change: dict[str, object] = {}
         done = ""
         if lane is not None and lane.undo == nowhere:
-            change, done = {"undo": None, "undo_journal": None, "undo_calls": 0}, "has no undo any more"
+            change, done = (
+                {"undo": None, "undo_journal": None, "undo_calls": 0, "undo_wait": None},
+                "has no undo any more",
+            )
         if lane is not None and lane.head is not None and lane.head.sequence == nowhere:
             refusals.settle(refusals.held(view, name))
             row = None if to is None else view.checkpoints.get(to)

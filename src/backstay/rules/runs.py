@@ -15,7 +15,7 @@ import msgspec
 from backstay.codec import decode, encode_canonical
 from backstay.port import Ask, Batch, CallKey, CallRow, Decide, Kind, LaneRow, More, SessionRow, Unreadable, View
 from backstay.port.lease import Claim, Holder
-from backstay.port.rows import ABANDONED, STARTED
+from backstay.port.rows import ABANDONED, STARTED, WAITING
 from backstay.rules import refusals
 from backstay.rules.calls import given_up, pending_of, stopped
 from backstay.rules.refusals import EDIT, Lease
@@ -81,7 +81,17 @@ def ended(lane: LaneRow, *, completed: bool) -> LaneRow:
     """The lane after its run; the next run goes on with its input unless this one came to its end."""
     rest = {"unfinished": False, "input": None} if completed else {}
     return msgspec.structs.replace(
-        lane, claim=None, purpose=None, entered=False, crashes=0, spot=b"", nonce=b"", doubts=0, stop=None, **rest
+        lane,
+        claim=None,
+        purpose=None,
+        entered=False,
+        crashes=0,
+        spot=b"",
+        nonce=b"",
+        doubts=0,
+        stop=None,
+        wait=None,
+        **rest,
     )
 
 
@@ -131,7 +141,7 @@ def enter(new: Enter) -> Decide:
         elif lane is None and session is not None and session.checkpoints:
             found.append(refusals.no_branch(new.session, new.branch))
         expected = new.expect_token
-        if expected is not None and (lane is None or lane.token != expected or not lane.entered):
+        if expected is not None and (lane is None or lane.token != expected or not (lane.entered or lane.wait)):
             found.append(refusals.run_moved(new.session, new.branch))
         doubtful = refusals.doubtful(new.session, new.branch, calls)
         stop = None if lane is None else lane.stop
@@ -192,6 +202,7 @@ def _begun(new: Enter, view: View, lane: LaneRow | None, calls: list[CallRow | U
         purpose=None,
         was_entered=before.entered,
         was_unfinished=before.unfinished,
+        wait=None,
         since_us=new.at_us,
         doubts=0,
         stop=None,
@@ -350,7 +361,7 @@ def journal(lease: Lease, call: CallRow, *, at: CallKey | None) -> Decide:
             if same and (at is None or (view.again and kept == _at(call, at))):
                 return Batch(answer=kept)  # an earlier try of this very write went through
         lane = _own_lane(view, lease)
-        if lane.stop is not None and (call.status, call.token) == (STARTED, lease.token):
+        if lane.stop is not None and call.status in (STARTED, WAITING) and call.token == lease.token:
             raise refusals.StopAsked(lane.stop)
         if at is None:
             row = _at(call, (lane.run, lane.journal, view.counts.get(lane.name, 0)))

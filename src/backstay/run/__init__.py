@@ -23,18 +23,21 @@ from backstay.errors import BackstayError, FencedError, InDoubtError, InvalidInp
 from backstay.ids import UID_BYTES
 from backstay.loops import LoopGuard
 from backstay.model import NOTHING, Call, Checkpoint, SessionId, StateDict, Usage
+from backstay.port import Ask, Decide
 from backstay.port.lease import here
-from backstay.rules import runs
+from backstay.port.rows import FOR_MESSAGE
+from backstay.rules import runs, waiting
 from backstay.rules.refusals import StopAsked
 from backstay.rules.runs import Entered
-from backstay.run.call_making import CallMaking
 from backstay.run.counters import Counters, encode_counters, read_counters
-from backstay.run.ends import RunCancelled, RunEnded, ends, handled_cancellation, interrupts, reason_of
+from backstay.run.ends import RunCancelled, RunEnded, Waiting, ends, handled_cancellation, interrupts, reason_of
 from backstay.run.guard import GuardedLoop
 from backstay.run.heartbeat import heartbeat
-from backstay.run.live_journal import LiveJournal
 from backstay.run.options import OnDoubt, OnFailed, check_options
 from backstay.run.result_places import places
+from backstay.run.wait_journal import WaitJournal
+from backstay.run.wait_making import WaitMaking
+from backstay.run.wait_words import reason_for, to_wait
 from backstay.sealing import open_value, pack_value
 from backstay.store.fields import Given, check_text, check_usage, decode_usage
 from backstay.store.history import History
@@ -63,7 +66,7 @@ class SessionHandle(Protocol):
         """The calls of a checkpoint, or those pending on a branch."""
 
 
-class Run(CallMaking):
+class Run(WaitMaking):
     """One live execution of a session. Made by `session.run()` or `store.run()`, entered by `with`."""
 
     def __init__(
@@ -147,7 +150,7 @@ class Run(CallMaking):
             restart=self._restart,
         )
         entered: Entered = backend.write(intent.ask, runs.enter(intent)).answer
-        calls = LiveJournal(
+        calls = WaitJournal(
             backend,
             history.events,
             entered,
@@ -232,7 +235,7 @@ class Run(CallMaking):
             calls.closed = True
         return ours
 
-    def _complete(self, calls: LiveJournal) -> None:
+    def _complete(self, calls: WaitJournal) -> None:
         try:
             calls.refuse_ended()
             with calls.boundary("the run cannot end"):
@@ -251,7 +254,7 @@ class Run(CallMaking):
                 self._give_back(calls, None if doubtful else "failed", None if doubtful else reason_of(error))
             raise
 
-    def _record_end(self, calls: LiveJournal) -> None:
+    def _record_end(self, calls: WaitJournal) -> None:
         """The last boundary. One that was asked to stop is no completed run, but what it did is recorded."""
         if calls.stop is None:
             try:
@@ -264,7 +267,7 @@ class Run(CallMaking):
             self._record(calls, trigger="cancelled")
         self._give_back(calls, "cancelled", calls.stop)
 
-    def _is_unchanged(self, calls: LiveJournal) -> bool:
+    def _is_unchanged(self, calls: WaitJournal) -> bool:
         if self.head is None or self.head.status.value != "completed" or not calls.nothing_asked():
             return False
         same = (self.iteration, self._used, self.resume_hint) == (
@@ -280,14 +283,34 @@ class Run(CallMaking):
         heartbeat.discard(calls)
         self._give_back(calls, status, reason)
 
-    def _give_back(self, calls: LiveJournal, status: str | None, reason: str | None) -> None:
+    def _give_back(self, calls: WaitJournal, status: str | None, reason: str | None) -> None:
         calls.closed = True
         with calls.heeding_fence():
-            at_us, nonce = time.time_ns() // 1000, secrets.token_hex(_NONCE_BYTES)
-            rule = runs.leave(calls.lease, status=status, reason=reason, at_us=at_us, nonce=nonce)
-            stopped = self._history.backend.write(runs.leave_ask(calls.lease), rule).answer
+            ask, rule = self._leaving(calls, status, reason)
+            stopped = self._history.backend.write(ask, rule).answer
+        if status == "waiting" and stopped is None:
+            for wait in calls.open_waits.values():
+                self._history.events.emit(
+                    "waiting", to_wait(self.session.id, self.branch, self._history.agent, wait.row)
+                )
         if stopped is not None and not isinstance(self.end, RunCancelled):
             self.end = RunCancelled(self, stopped)
+
+    def _leaving(self, calls: WaitJournal, status: str | None, reason: str | None) -> tuple[Ask, Decide]:
+        at_us, nonce = time.time_ns() // 1000, secrets.token_hex(_NONCE_BYTES)
+        if status != "waiting":
+            rule = runs.leave(calls.lease, status=status, reason=reason, at_us=at_us, nonce=nonce)
+            return runs.leave_ask(calls.lease), rule
+        waits = list(calls.open_waits.values())
+        sent = min([wait.sent for wait in waits if wait.row.wait and wait.row.wait.what == FOR_MESSAGE], default=0)
+        rows = tuple([wait.row for wait in waits])
+        left = waiting.Left(calls.lease, rows, reason or "", sent, at_us, nonce)
+        return left.ask, waiting.leave(left)
+
+    def _make_waiting(self) -> Waiting:
+        rows = [wait.row for wait in self._entered().open_waits.values()]
+        self.end = self._entered().ended = Waiting(self, reason_for(rows))
+        return self.end
 
     def halt(self, reason: str) -> NoReturn:
         """End the run: halted, for this reason. No state is recorded; the next run goes on from the last boundary."""
@@ -313,7 +336,7 @@ class Run(CallMaking):
 
     def _stopped(self, reason: str) -> RunCancelled:
         """This run is cancelled: what is to be raised."""
-        self.end = self._entered().ended = RunCancelled(self, reason)
+        self.end = self._entered().ended = self._entered().leaving = RunCancelled(self, reason)
         return self.end
 
     def _stop(self, status: str, reason: str) -> NoReturn:
@@ -387,7 +410,7 @@ class Run(CallMaking):
         calls.heed_stop()
         return point
 
-    def _moment(self, calls: LiveJournal, event: Event) -> Moment:
+    def _moment(self, calls: WaitJournal, event: Event) -> Moment:
         return Moment(
             event=event,
             iteration=self.iteration,
@@ -399,7 +422,7 @@ class Run(CallMaking):
 
     def _record(
         self,
-        calls: LiveJournal,
+        calls: WaitJournal,
         *,
         trigger: str,
         label: str | None = None,
@@ -428,6 +451,7 @@ class Run(CallMaking):
                 lease=calls.lease,
                 places=kept,
                 ends_run=ends_run,
+                received=tuple(sorted(calls.received)),
                 look=calls.look,
             )
             # Still inside: a run that is interrupted here must not go on from the boundary before.
@@ -442,4 +466,4 @@ class Run(CallMaking):
             self.halt(reason)
 
 
-__all__ = ["Run", "RunCancelled", "RunEnded", "SessionHandle"]
+__all__ = ["Run", "RunCancelled", "RunEnded", "SessionHandle", "Waiting"]

@@ -15,9 +15,9 @@ from typing import Any, Literal, TypeVar, overload
 from backstay.errors import InvalidInputError
 from backstay.model import Call
 from backstay.run.calling import Calling
-from backstay.run.live_journal import LiveJournal
-from backstay.run.options import VALUE, OnDoubt, OnFailed, OnMismatch, check_choices
+from backstay.run.options import VALUE, OnDoubt, OnFailed, OnMismatch, approved, check_choices
 from backstay.run.typed_results import typed
+from backstay.run.wait_journal import WaitJournal
 
 T = TypeVar("T")
 
@@ -30,9 +30,9 @@ class CallMaking:
     def __init__(self, *, on_doubt: OnDoubt, on_failed: OnFailed) -> None:
         check_choices(on_doubt, on_failed)
         self._on_doubt, self._on_failed = on_doubt, on_failed
-        self._calls: LiveJournal | None = None
+        self._calls: WaitJournal | None = None
 
-    def _entered(self) -> LiveJournal:
+    def _entered(self) -> WaitJournal:
         if self._calls is None:
             raise InvalidInputError("this run was not entered", hint="use it as: with store.run(…) as run:")
         return self._calls
@@ -46,7 +46,7 @@ class CallMaking:
     def call(
         self,
         name: str,
-        fn: Callable[[], Any],
+        fn: Callable[..., Any],
         *,
         key: str | None = None,
         kind: Literal["tool", "llm"] = "tool",
@@ -55,13 +55,14 @@ class CallMaking:
         on_doubt: OnDoubt | None = None,
         on_failed: OnFailed | None = None,
         on_mismatch: OnMismatch = "raise",
+        approve: bool = False,
     ) -> T: ...
 
     @overload
     def call(
         self,
         name: str,
-        fn: Callable[[], Any],
+        fn: Callable[..., Any],
         *,
         key: str | None = None,
         kind: Literal["tool", "llm"] = "tool",
@@ -70,12 +71,13 @@ class CallMaking:
         on_doubt: OnDoubt | None = None,
         on_failed: OnFailed | None = None,
         on_mismatch: OnMismatch = "raise",
+        approve: bool = False,
     ) -> Any: ...
 
     def call(
         self,
         name: str,
-        fn: Callable[[], Any],
+        fn: Callable[..., Any],
         *,
         key: str | None = None,
         kind: Literal["tool", "llm"] = "tool",
@@ -84,12 +86,17 @@ class CallMaking:
         on_doubt: OnDoubt | None = None,
         on_failed: OnFailed | None = None,
         on_mismatch: OnMismatch = "raise",
+        approve: bool = False,
     ) -> Any:
         """The outcome of `fn()`, journaled: given again after a crash, not made again. See docs/runs.md.
 
         With `returns` (a dataclass, Struct, pydantic model, or a type like list[int]) the recorded value is converted
         to it, live and replayed alike. `on_mismatch="again"`: a model whose recorded question was another is asked.
+        With `approve` the run first waits until `session.answer(name, True)` approves exactly these args; a rejection
+        is a CallFailedError. A function with a parameter is given the args as they were approved.
         """
+        edited = self._approve(name, key, args) if approve else None
+        make = approved(fn, args, edited) if approve else fn
         calling = self.begin(
             name,
             key=key,
@@ -99,12 +106,13 @@ class CallMaking:
             on_doubt=on_doubt,
             on_failed=on_failed,
             on_mismatch=on_mismatch,
+            edited=edited,
         )
         if calling.done:
             return typed(calling.row, calling.result, returns)
         with self._entered().enclosed(calling):
             try:
-                value = fn()
+                value = make()
             except BaseException as error:
                 calling.give_up(error)  # raises CallFailedError where the journal has it as failed
                 raise
@@ -155,6 +163,7 @@ class CallMaking:
         on_doubt: OnDoubt | None = None,
         on_failed: OnFailed | None = None,
         on_mismatch: OnMismatch = "raise",
+        edited: Any = None,
     ) -> Calling:
         """The first half of `call`, for loops that someone else drives: the recorded outcome, or leave to make it."""
         if kind not in ("tool", "llm"):
@@ -168,11 +177,16 @@ class CallMaking:
             on_doubt=on_doubt or self._on_doubt,
             on_failed=on_failed or self._on_failed,
             on_mismatch=on_mismatch,
+            edited=edited,
         )
 
     def enclosed(self, calling: Calling) -> contextlib.AbstractContextManager[None]:
         """Calls made meanwhile, here and in tasks started here, belong to this one."""
         return self._entered().enclosed(calling)
+
+    def _approve(self, name: str, key: str | None, args: Any) -> Any:
+        """Wait until a call is approved; the args that were approved instead, or None."""
+        raise NotImplementedError
 
     # values that differ from one run of the code to the next
 

@@ -29,6 +29,13 @@ class RunCancelled(RunEnded):
         super().__init__(run, "cancelled", reason)
 
 
+class Waiting(RunEnded):
+    """Raised where a run is left for an answer, a time or a message; swallowed by its `with`. The next run goes on."""
+
+    def __init__(self, run: Run, reason: str) -> None:
+        super().__init__(run, "waiting", reason)
+
+
 def reason_of(error: BaseException) -> str:
     """An exception as the reason of a status."""
     text = f"{type(error).__name__}: {error}"[:_REASON_CHARS]

@@ -12,6 +12,7 @@ from hashlib import sha256
 
 from backstay.errors import InvalidInputError
 from backstay.port import CallRow
+from backstay.port.rows import wait_slot
 from backstay.rules.refusals import in_doubt
 
 Slot = tuple[str | None, str, str | None]  # the call it is made in, its name, its key
@@ -34,7 +35,7 @@ class Journal:
 
     def note(self, call: CallRow) -> None:
         """A call as it is recorded now."""
-        ident = call.parent, call.name, call.key, call.nth
+        ident = call.ident
         self._recorded[ident] = call
         self._by_id[call.id] = ident
         if in_doubt(call, self._token):
@@ -49,6 +50,7 @@ class Journal:
         """
         if slot in self._in_flight:
             _, name, key = slot
+            name = name.removeprefix(wait_slot(""))
             which = f"call {name!r} without a key" if key is None else f"call {name!r} with key {key!r}"
             message = f"{which} is in flight already, and the two could not be told apart"
             raise InvalidInputError(message, hint="give each of the parallel calls a key of its own")
@@ -87,9 +89,10 @@ class Journal:
         """True if a call is being made."""
         return bool(self._in_flight)
 
-    def in_flight(self) -> list[str]:
-        """The names of the calls being made."""
-        return [name for _, name, _ in self._in_flight]
+    def in_flight(self, *, waits: bool = True) -> list[str]:
+        """The names of the calls being made; without `waits`, of those that do something."""
+        names = [name for _, name, _ in self._in_flight]
+        return names if waits else [name for name in names if name != wait_slot(name[1:])]
 
     def row(self, id_: str) -> CallRow | None:
         """A recorded call by its id."""

@@ -69,7 +69,7 @@ _GIVE_UP = Hint(
     "run the code that made them, or give them up: `backstay recover SESSION --abandon`",
 )
 
-_enclosing: contextvars.ContextVar[tuple[object, str] | None] = contextvars.ContextVar("backstay_call", default=None)
+enclosing: contextvars.ContextVar[tuple[object, str] | None] = contextvars.ContextVar("backstay_call", default=None)
 
 
 class LiveJournal:
@@ -94,6 +94,7 @@ class LiveJournal:
         self.fenced = False
         self.ended: BaseException | None = None
         self.stop: str | None = None  # why it was asked to stop
+        self.leaving: BaseException | None = None  # raised by whatever is asked of a run that waits or was cancelled
         self.broken: BaseException | None = None
         self.results: dict[str, tuple[Any, bytes]] = {}
         self.tool_calls = self.llm_responses = 0
@@ -105,6 +106,7 @@ class LiveJournal:
         self._cancelled = cancelled
         self._on_fenced = on_fenced
         self._journal = Journal(entered.calls, token=entered.lease.token)
+        self.received = {row.wait.message for row in entered.calls if row.wait and row.wait.message is not None}
         self._known: Known | None = None
         self._renewed_us = clock_us()
         self._lock = threading.RLock()
@@ -114,11 +116,11 @@ class LiveJournal:
     @contextlib.contextmanager
     def enclosed(self, calling: Calling) -> Iterator[None]:
         """Calls made meanwhile, here and in tasks started here, belong to this one."""
-        token = _enclosing.set((self, calling.id))
+        token = enclosing.set((self, calling.id))
         try:
             yield
         finally:
-            _enclosing.reset(token)
+            enclosing.reset(token)
 
     # what the run asks
 
@@ -131,6 +133,8 @@ class LiveJournal:
             raise ClosedError(
                 message, hint="start it again; it goes on from the last recorded boundary"
             ) from self.broken
+        if self.leaving is not None and not self.closed:
+            raise self.leaving
         if self.closed or self.ended is not None:
             raise ClosedError("this run has ended", hint="start it again: store.run(…)")
 
@@ -139,7 +143,7 @@ class LiveJournal:
         """Around a boundary. InvalidInputError if a call is being made; none can begin meanwhile."""
         # One that did would go into the checkpoint without its outcome, and no later run would know of the doubt.
         with self._lock:
-            names = ["another boundary"] if self._recording else [repr(name) for name in self._journal.in_flight()]
+            names = ["another boundary"] if self._recording else [*map(repr, self._journal.in_flight())]
             if names:
                 hint = "wait for parallel calls before a boundary, and make none inside a call"
                 raise InvalidInputError(f"{what}: {', '.join(names)} still in flight", hint=hint)
@@ -148,6 +152,18 @@ class LiveJournal:
             yield
         finally:
             self._recording = False
+
+    def is_busy(self) -> bool:
+        """True while a call that does something is being made, or a boundary recorded."""
+        return self._recording or bool(self._journal.in_flight(waits=False))
+
+    def leave_if_idle(self, end: Callable[[], BaseException]) -> bool:
+        """Let the run be left for others to go on with, unless it is busy; from then on nothing can begin."""
+        # To raise in one task of a group cancels the others: a call in flight there would be in doubt.
+        with self._lock:
+            if self.leaving is None and not self.is_busy():
+                self.leaving = end()
+            return self.leaving is not None
 
     def unasked(self) -> list[CallRow]:
         """Recorded calls that the loop has not asked for yet."""
@@ -189,6 +205,7 @@ class LiveJournal:
         with self._lock:
             self._journal.taken_in()
             self.results.clear()
+            self.received.clear()
             self.tool_calls = self.llm_responses = 0
             self.closed = self.closed or closed
 
@@ -205,9 +222,10 @@ class LiveJournal:
         on_failed: OnFailed,
         on_mismatch: OnMismatch = "raise",
         returns: Any = None,
+        edited: Any = None,
     ) -> Calling:
-        """The recorded outcome of a call, or the word that it may be made."""
-        outer = _enclosing.get()
+        """The recorded outcome of a call, or the word that it may be made. `edited`: the args it was approved with."""
+        outer = enclosing.get()
         parent = outer[1] if outer is not None and outer[0] is self else None
         check_name(name, "the name of a call")
         check_text(key, "the key of a call")
@@ -219,6 +237,8 @@ class LiveJournal:
             if self._recording:
                 raise InvalidInputError(f"call {name!r} cannot begin while a boundary is being recorded")
             data, digest, parts = self._args(args) if kind != VALUE else (None, bytes(DIGEST_BYTES), b"")
+            if edited is not None:  # compared by what the code asks for, shown as it is made
+                data = self._args(edited)[0]
             nth, recorded = self._journal.begin(slot)
             if recorded is not None:
                 again = on_mismatch == "again"

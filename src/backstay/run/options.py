@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable
 from hashlib import sha256
@@ -148,3 +149,18 @@ def doubt(call: CallRow, session: str) -> InDoubtError:
         f"find out, then `backstay recover SESSION --call {call.id}` with --retry, --skip, --result or --mark-failed",
     )
     return InDoubtError(message, hint=hint, call_id=call.id, session_id=session)
+
+
+def approved(fn: Callable[..., Any], args: Any, edited: Any) -> Callable[[], Any]:
+    """A function as it is called once it was approved: one that has a parameter is given the args."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # a builtin says nothing about itself
+        parameters = {}.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if any([each.kind in positional and each.default is each.empty for each in parameters]):
+        return lambda: fn(args if edited is None else edited)
+    if edited is not None:
+        message = "the call was approved with other args than it asked for, and its function takes none"
+        raise InvalidInputError(message, hint="give a function of the args: run.call(…, lambda args: …, approve=True)")
+    return fn

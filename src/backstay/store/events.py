@@ -7,7 +7,7 @@ from typing import Any
 
 from backstay.errors import InvalidInputError
 
-EVENTS = ("checkpoint", "call", "in_doubt", "fenced", "crash_loop")
+EVENTS = ("checkpoint", "call", "in_doubt", "fenced", "crash_loop", "waiting", "answered")
 
 
 class Events:

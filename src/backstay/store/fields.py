@@ -353,6 +353,8 @@ def _to_call(row: CallRow, status: str | None, result: Any) -> Call:
         started_at=to_datetime(row.started_us),
         ended_at=None if row.ended_us is None else to_datetime(row.ended_us),
         parent=row.parent,
+        by=None if row.wait is None else row.wait.by,
+        edited=None if row.wait is None or row.wait.args is None else decode(open_value(row.wait.args)),
     )
 
 

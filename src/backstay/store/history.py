@@ -11,13 +11,10 @@ them does not reach far.
 from __future__ import annotations
 
 import contextlib
-import contextvars
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from os import urandom
 from typing import Any
-from weakref import WeakKeyDictionary, ref
 
 import msgspec
 
@@ -26,8 +23,8 @@ from backstay.delta import Known, Record, advance, know, whole
 from backstay.errors import ConflictError, CorruptionError, InvalidInputError
 from backstay.hints import NEWEST_INTACT, Hint
 from backstay.ids import TAIL_BYTES, UID_BYTES
-from backstay.model import ANY, MAX_STATE_BYTES, NOTHING, Checkpoint, Mark, SessionId, State, StateDict
-from backstay.port import Ask, Backend, Batch, BlobsAbsentError, CallKey, CheckpointRow, LaneRow, Stale, View
+from backstay.model import ANY, MAX_STATE_BYTES, NOTHING, Checkpoint, SessionId, State, StateDict
+from backstay.port import Ask, Backend, Batch, BlobsAbsentError, CallKey, CheckpointRow, LaneRow, Records, Stale, View
 from backstay.port.rows import Head
 from backstay.rules import refusals
 from backstay.rules.commit import Commit, Totals, commit
@@ -35,13 +32,10 @@ from backstay.rules.refusals import Lease
 from backstay.sealing import pack_blob, seal_keyframe, spill, spill_delta, spilled
 from backstay.store.events import Events
 from backstay.store.fields import Fields, Given, check_state, encode_fields, make_fields, read_fields, to_checkpoint
+from backstay.store.looks import Looks, Place
 from backstay.store.reading import Loaded, load
+from backstay.store.recent import RecentHeads
 from backstay.store.refs import Ref, Refs
-
-Place = str | Mark
-
-# The task that calls, where the call itself is made in another thread (backstay.aio).
-caller: contextvars.ContextVar[object | None] = contextvars.ContextVar("backstay_caller", default=None)
 
 RACES = 100  # tries of a write that expects nothing before it gives up and reports the conflict
 
@@ -63,11 +57,20 @@ _LOOKS = 8  # at a branch that is committed to and pruned by others all the whil
 class History:
     """See the module's text. Threads may share it as far as Looks says."""
 
-    def __init__(self, backend: Backend, events: Events, id_: SessionId, *, agent: str | None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        events: Events,
+        id_: SessionId,
+        *,
+        agent: str | None,
+        recent: RecentHeads | None = None,
+    ) -> None:
         self.backend = backend
         self.events = events
         self.id = id_
         self.agent = agent
+        self.recent = RecentHeads() if recent is None else recent
         self.refs = Refs(backend, id_)
         self.looks = Looks()
         self._tips: dict[str, Tip] = {}
@@ -100,14 +103,39 @@ class History:
 
     def _read(self, ref: str | int, *, salvage: bool = False) -> Loaded | None:
         try:
-            found = load(self.backend, self.id, ref, salvage=salvage)
+            found: Loaded | Records | None = None
+            if not salvage and (self.id, ref) in self.recent.heads:
+                found = self._read_again(str(ref))
+            again = found is not None
+            if found is None:
+                found = load(self.backend, self.id, ref, salvage=salvage)
             if isinstance(found, Loaded):
                 read_fields(found.row)
+                if not again and not salvage and isinstance(ref, str):
+                    self.recent.saw(ref, found)
                 return found
         except CorruptionError as error:
             message = f"session {self.id!r}: the state at {ref!r} is damaged: {error.args[0]}"
             raise CorruptionError(message, hint=NEWEST_INTACT) from error
         return None
+
+    def _read_again(self, name: str) -> Loaded | None:
+        """The state of a head that this Store has read before, if it is still the head."""
+        recent = self.recent.heads.get((self.id, name))
+        if recent is None or not recent.records:
+            return None
+        try:
+            view = self.backend.read(Ask(self.id, names=(name,), heads=True))
+        except CorruptionError:
+            return None  # a full read says what is damaged
+        lane, tag = view.lanes.get(name), view.tags.get(name)
+        at = None if tag is None else tag.sequence
+        if lane is not None and lane.head is not None:
+            at = lane.head.sequence
+        row = None if at is None else view.checkpoints.get(at)
+        if view.session is None or not isinstance(row, CheckpointRow) or not recent.is_at(view.session, row):
+            return None
+        return recent.read(view.session, lane, row)
 
     def state_of(self, row: CheckpointRow) -> StateDict:
         """The state of a checkpoint that was looked at; ConflictError if it was deleted since.
@@ -182,6 +210,7 @@ class History:
         takes_up: bool = False,
         lease: Lease | None = None,
         places: Mapping[CallKey, bytes] | None = None,
+        received: tuple[int, ...] = (),
         ends_run: bool = False,
         look: Callable[[View], None] | None = None,
     ) -> Checkpoint:
@@ -207,6 +236,7 @@ class History:
             takes_up=takes_up,
             lease=lease,
             places=places or {},
+            received=received,
             ends_run=ends_run,
         )
         for _ in range(RACES):
@@ -254,6 +284,9 @@ class History:
             look(view)
         tip = self._keep(branch, plan.tip(row))
         self.looks.moved(branch, row.id)
+        recent = self.recent.heads.get((self.id, branch))
+        if recent is not None and recent.records:
+            self.recent.moved(branch, recent, plan.delta, plan.pieces, plan.moved(recent.loaded, tip, row))
         made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields)
         if self.events.listeners["checkpoint"]:
             self.events.emit("checkpoint", made)
@@ -307,74 +340,6 @@ class History:
         self.backend.write(new.ask, decide)
 
 
-class Looks:
-    """Where a Session's users last saw each branch: what a commit of a plain dict expects.
-
-    Tasks and threads may share a Session. Each remembers where it last saw a branch itself; one that never looked goes
-    by the Session's last look, which other tasks' commits do not move: a ConflictError too many, never a lost turn. To
-    have looked and found nothing is to have seen NOTHING.
-    """
-
-    def __init__(self) -> None:
-        self._last: dict[str, Place] = {}
-        self._by_caller: WeakKeyDictionary[Any, dict[str, Place]] = WeakKeyDictionary()
-        self._latest: tuple[Any, dict[str, Place]] | None = None  # of these: a commit asks twice in a row
-
-    def saw(self, branch: str, place: Place) -> None:
-        """A look: by this caller, and the Session's last."""
-        self._last[branch] = place
-        self.moved(branch, place)
-
-    def moved(self, branch: str, place: Place) -> None:
-        """This caller's own commit."""
-        here = current_caller()
-        own = self._own(here)
-        if own is None:
-            own = self._by_caller.setdefault(here, {})
-        own[branch] = place
-
-    def expected(self, branch: str) -> Place:
-        """What a commit of this caller expects; ANY if nobody has looked."""
-        own = self._own(current_caller())
-        if own is not None and branch in own:
-            return own[branch]
-        return self._last.get(branch, ANY)
-
-    def _own(self, here: object) -> dict[str, Place] | None:
-        latest = self._latest
-        if latest is not None and latest[0]() is here:
-            return latest[1]
-        own = self._by_caller.get(here)
-        if own is not None:
-            self._latest = ref(here), own
-        return own
-
-    def followed(self, branch: str, gone: str, place: str) -> None:
-        """A checkpoint was deleted through this Session: those who saw it see where the branch is now."""
-        for seen in (self._last, *self._by_caller.values()):
-            if seen.get(branch) == gone:
-                seen[branch] = place
-
-    def forget(self, branch: str) -> None:
-        """The branch was deleted."""
-        for seen in (self._last, *self._by_caller.values()):
-            seen.pop(branch, None)
-
-
-def current_caller() -> object:
-    """The task that calls, or the thread where there is none."""
-    task = caller.get()
-    if task is not None:
-        return task
-    loops = sys.modules.get("asyncio")
-    if loops is not None:
-        try:
-            task = loops.current_task()
-        except RuntimeError:
-            task = None
-    return threading.current_thread() if task is None else task
-
-
 class Tip(msgspec.Struct, frozen=True):
     """A branch's head: what is known of its state, and what the chain behind it weighs.
 
@@ -408,7 +373,7 @@ def tip_of(loaded: Loaded) -> Tip:
 class Plan:
     """A commit ready to be written, and what the tip will be when it is."""
 
-    __slots__ = ("_fields", "_known", "_pieces", "_tip", "_touched", "_weight", "commit")
+    __slots__ = ("_fields", "_known", "_tip", "_touched", "_weight", "commit", "delta", "pieces")
 
     def __init__(
         self,
@@ -454,11 +419,12 @@ class Plan:
             if delta is not None and delta.size_bytes > _KEEP_DELTA_BELOW * keyframe.size_bytes:
                 delta, pieces = None, {}
             pieces = {**pieces, **more}
+        self.delta = delta
         fields = given
         if not isinstance(fields, Fields):
             parent = None if tip is None else tip.fields
             fields = make_fields(fields, parent, state, branch=commit.branch, agent=agent)
-        self._tip, self._known, self._touched, self._fields, self._pieces = tip, known, touched, fields, pieces
+        self._tip, self._known, self._touched, self._fields, self.pieces = tip, known, touched, fields, pieces
         uid = uid or urandom(UID_BYTES)
         tail = urandom(TAIL_BYTES)
         change: dict[str, Any] = {}
@@ -492,20 +458,33 @@ class Plan:
 
     def _fresh_pieces(self) -> list[tuple[bytes, bytes]]:
         kept = frozenset[bytes]() if self._tip is None else self._tip.blobs
-        return [(digest, piece) for digest, piece in self._pieces.items() if digest not in kept]
+        return [(digest, piece) for digest, piece in self.pieces.items() if digest not in kept]
 
     def with_all_blobs(self) -> Commit:
         """The commit with every piece it refers to: some that were thought to be kept are not."""
-        blobs = {digest: pack_blob(piece) for digest, piece in self._pieces.items()}
+        blobs = {digest: pack_blob(piece) for digest, piece in self.pieces.items()}
         return msgspec.structs.replace(self.commit, blobs={**self.commit.blobs, **blobs})
+
+    def moved(self, loaded: Loaded, tip: Tip, row: CheckpointRow) -> Loaded | None:
+        """What a load of the head would say once the commit is written; None if it was on another head."""
+        if self._tip is None or self._tip.head.digest != loaded.row.digest:
+            return None
+        return msgspec.structs.replace(
+            loaded,
+            row=row,
+            touched=tip.touched,
+            deltas=(tip.weight,) if tip.weight else (),
+            keyframe_bytes=tip.keyframe_bytes,
+            blobs=tip.blobs,
+        )
 
     def tip(self, row: CheckpointRow) -> Tip:
         """The tip once the commit is written as this row."""
         before, commit = self._tip, self.commit
         head = Head(row.sequence, row.id, row.digest, row.state_digest)
         blobs = frozenset[bytes]() if before is None else before.blobs
-        if self._pieces:
-            blobs |= self._pieces.keys()
+        if self.pieces:
+            blobs |= self.pieces.keys()
         if before is None or commit.keyframe is not None:
             return Tip(commit.uid, head, self._fields, self._known, 0, commit.size_bytes, frozenset(), blobs)
         weight = before.weight + self._weight

@@ -16,7 +16,28 @@ from backstay.hints import Hint
 from backstay.model import Problem, SessionId, StateDict, counted
 from backstay.names import check_name
 from backstay.port import Ask, Backend, CallRow, CheckpointRow, JournalKey, Kind, LaneRow, Unreadable
-from backstay.port.rows import ABANDONED, DONE, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
+from backstay.port.rows import (
+    ABANDONED,
+    CANCELLED,
+    DONE,
+    FAILED,
+    FOR_ANSWER,
+    FOR_APPROVAL,
+    FOR_MESSAGE,
+    FOR_TIME,
+    IN_DOUBT,
+    INBOX,
+    MESSAGE,
+    REJECTED,
+    RETRY,
+    SENT,
+    SKIPPED,
+    STARTED,
+    TIMED_OUT,
+    WAIT,
+    WAITING,
+    CallWait,
+)
 from backstay.run.options import VALUE
 from backstay.run.result_places import at_place
 from backstay.sealing import MAX_ROW_BYTES, open_value
@@ -35,7 +56,14 @@ _NOTHING_OR_DELETE = Hint(
 UNREADABLE = (CorruptionError, InvalidInputError, UnavailableError)
 
 _STATUSES = frozenset({STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED})
-_KINDS = frozenset({"tool", "llm", VALUE})
+_STATUSES_BY_KIND = {
+    "tool": _STATUSES,
+    "llm": _STATUSES,
+    VALUE: _STATUSES,
+    WAIT: frozenset({WAITING, DONE, REJECTED, TIMED_OUT, ABANDONED, CANCELLED}),
+    MESSAGE: frozenset({SENT}),
+}
+_AWAITED = frozenset({FOR_ANSWER, FOR_APPROVAL, FOR_TIME, FOR_MESSAGE})
 _MAX_TIMES = 2**31
 _MEANINGLESS = (ValueError, TypeError, ArithmeticError)
 
@@ -46,7 +74,7 @@ def check_call(call: CallRow) -> None:
     check_name(call.name, "the name of a call")
     if call.parent is not None:
         check_name(call.parent, "a call id")
-    if call.status not in _STATUSES or call.kind not in _KINDS:
+    if call.status not in _STATUSES_BY_KIND.get(call.kind, ()) or (call.kind == MESSAGE) != (call.journal == INBOX):
         raise CorruptionError(f"it is a call of kind {call.kind[:20]!r}, {call.status[:20]!r}")
     if not 0 <= call.nth < _MAX_TIMES or not 0 < len(call.args_digest) <= DIGEST_BYTES or call.token < 0:
         raise CorruptionError("its numbers cannot be")
@@ -59,10 +87,25 @@ def check_call(call: CallRow) -> None:
         raise CorruptionError("it has two results")
     for data in (call.args, call.result):
         check_value(data)
+    _check_wait(call.kind, call.wait)
     try:
         to_call(call)
     except _MEANINGLESS as error:
         raise CorruptionError(f"it means nothing: {error}") from error
+
+
+def _check_wait(kind: str, wait: CallWait | None) -> None:
+    if (wait is None) != (kind != WAIT):
+        raise CorruptionError("it does not say what it waits for")
+    if wait is not None:
+        if (
+            wait.what not in _AWAITED
+            or not -(2**62) < (wait.due_us or 0) < 2**62
+            or not 0 <= (wait.message or 0) < 2**32
+        ):
+            raise CorruptionError("what it waits for cannot be")
+        check_text(wait.by, "the name of who answered")
+        check_value(wait.args)
 
 
 def check_value(data: bytes | None) -> None:
@@ -79,10 +122,10 @@ def said(error: Exception) -> str:
 class _Journal:
     """The calls under one journal, summed up."""
 
-    __slots__ = ("count", "places", "why")
+    __slots__ = ("count", "places", "rows", "why")
 
     def __init__(self, calls: Iterable[CallRow | Unreadable] = ()) -> None:
-        self.count = 0
+        self.count = self.rows = 0
         self.why: str | None = None  # the first thing that is wrong with one of them
         self.places: list[bytes] = []
         for call in calls:
@@ -91,9 +134,10 @@ class _Journal:
     def add(self, call: CallRow | Unreadable) -> None:
         at = call.at if isinstance(call, CallRow) else call.key
         n = at[2] if isinstance(at, tuple) else 0
-        if n != self.count:
+        if n != self.count and not (isinstance(at, tuple) and at[1] == INBOX):  # messages that were received are gone
             self.why = self.why or "a journaled call is missing"
         self.count = n + 1
+        self.rows += 1
         if isinstance(call, Unreadable):
             self.why = self.why or call.why
             return
@@ -166,6 +210,7 @@ class CallCheck:
         """The pending calls of a branch, and those that a restore parked."""
         if not lane.run:
             return
+        self._messages(lane, self._journals.pop((lane.run, INBOX), None))
         journal = self._journals.pop((lane.run, lane.journal), None)
         parked = None if lane.undo_journal is None else self._journals.pop((lane.run, lane.undo_journal), None)
         try:
@@ -175,6 +220,19 @@ class CallCheck:
             self._look_again(lane)
         except UNREADABLE as error:
             self._tell_pending(lane.name, said(error))
+
+    def _messages(self, lane: LaneRow, inbox: _Journal | None) -> None:
+        """The messages of a branch that none of its runs has received."""
+        found = inbox or _Journal()
+        if found.why is None and found.rows >= lane.inbox:
+            return
+        view = self._backend.read(Ask(self._session, names=(lane.name,), journals=((lane.run, INBOX),)))
+        now, found = view.lanes.get(lane.name), _Journal(view.journals.get((lane.run, INBOX), ()))
+        if now is None or now.run != lane.run or (found.why is None and found.rows >= now.inbox):
+            return  # another process went on there
+        why = found.why or f"{counted(now.inbox, 'message')} must be there, and {found.rows} can be read"
+        what = f"branch {lane.name!r}: messages that were sent to it cannot be read: {why}"
+        self._tell(what, "they are lost, and an export is an error", _DELETE)
 
     def _look_again(self, before: LaneRow) -> None:
         name, parked = before.name, () if before.undo_journal is None else ((before.run, before.undo_journal),)

@@ -40,6 +40,7 @@ from backstay.port import (
     TagRow,
     Unreadable,
 )
+from backstay.port.rows import INBOX
 from backstay.rules import refusals
 from backstay.rules.refusals import in_doubt
 from backstay.sealing import MAX_BLOB_BYTES, open_delta, open_keyframe, spilled, unspill
@@ -142,6 +143,7 @@ def _look(source: Backend, session: str) -> SessionMoment | None:
             return None
         lanes = view.lanes.values()
         parked = {(lane.run, lane.undo_journal) for lane in lanes if lane.undo_calls and lane.undo_journal is not None}
+        parked |= {(lane.run, INBOX) for lane in lanes if lane.inbox}
         if parked <= asked:
             journals = {at: tuple(view.journals.get(at, ())) for at in parked}
             journals |= {(lane.run, lane.journal): tuple(view.pending.get(lane.name, ())) for lane in lanes if lane.run}
@@ -250,6 +252,8 @@ class Copy:
         found: list[tuple[JournalKey, int | None]] = [((row.run, row.journal), None)] if row.run else []
         if row.undo_calls and row.undo_journal is not None:
             found.append(((row.run, row.undo_journal), row.undo_calls))
+        if row.inbox:
+            found.append(((row.run, INBOX), row.inbox))
         return found
 
     # checkpoints
@@ -334,7 +338,7 @@ class Copy:
         for call in self._calls(at, count):
             if isinstance(call, Unreadable):
                 raise self._damaged(f"a call is damaged: {call.why}")
-            if call.n != came:
+            if call.n != came and at[1] != INBOX:  # messages that were received are gone
                 raise self._damaged("a journaled call is missing")
             if self._inspector is not None:
                 self._inspector.call(call)

@@ -35,8 +35,9 @@ from backstay.port import (
     TagRow,
 )
 from backstay.port.row_codec import is_foreign
-from backstay.port.rows import ABANDONED, Head, Took
+from backstay.port.rows import ABANDONED, CANCELLED, MESSAGE, Head, LaneWait, Took
 from backstay.rules.deletion import MAX_RUN
+from backstay.rules.waiting import MAX_MESSAGES
 from backstay.run.result_places import at_place
 from backstay.sealing import MAX_ROW_BYTES, open_delta, open_keyframe, spilled, unspill
 from backstay.store.fields import check_step, check_text, check_usage, to_checkpoint, to_info
@@ -112,6 +113,11 @@ class Validator:
             raise CorruptionError("it has calls on a checkpoint that cannot be")
         if row.undo_calls and (row.undo_journal in (None, row.journal) or not row.run):
             raise CorruptionError("it has parked calls that cannot be")
+        if not 0 <= row.inbox <= row.sent <= MAX_MESSAGES or (row.sent and not row.run):
+            raise CorruptionError("it has messages that cannot be")
+        for wait in (row.wait, row.undo_wait):
+            _check_wait(wait)
+        check_text(row.stop, "why it was to stop")
         if not 0 <= row.run <= MAX_RUN or not 0 <= row.token <= MAX_RUN or row.run in self._tokens:
             raise CorruptionError("its run has a number that cannot be")
         if row.run:
@@ -280,7 +286,7 @@ class Validator:
                 at_place(state, row.place)
             if row.token < 0 or (took is None and row.token > self._tokens.get(row.run, 0)):
                 raise CorruptionError("it is of a run that is yet to come")
-            slot = None if row.status == ABANDONED else (row.parent, row.name, row.key, row.nth)
+            slot = None if row.status in (ABANDONED, CANCELLED) or row.kind == MESSAGE else row.ident
             self._group.append(_Family(row.id, row.parent, slot))
 
     def journal_ends(self, at: JournalKey, count: int) -> None:
@@ -313,6 +319,15 @@ class Validator:
 
     def _damaged(self, what: str) -> CorruptionError:
         return CorruptionError(f"session {self._line.id[:64]!r} in the export: {what}")
+
+
+def _check_wait(wait: LaneWait | None) -> None:
+    if wait is not None:
+        check_text(wait.reason, "a reason", required=True)
+        for name in wait.names:
+            check_name(name, "the name of a message")
+        if not -(2**62) < (wait.due_us or 0) < 2**62:
+            raise CorruptionError("it waits for a time that cannot be")
 
 
 def _compare(state: Replay, digest: bytes) -> None:

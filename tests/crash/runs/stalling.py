@@ -167,7 +167,7 @@ def crash_many(say: Say, place: Place, count: int) -> None:
     for number in range(count):
         run = store.run(f"s{number}", input=number)
         run.__enter__()
-        run.call("begin", lambda number=number: outside.note(f"begin {number}"), args={})  # type: ignore[misc]
+        run.call("begin", lambda number=number: outside.note(f"begin {number}"), args={})
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -155,7 +155,7 @@ def work_in_threads(say: Say, place: Place, die_after: int | None, threads: int,
 
         def work(thread: int) -> list[str]:
             keys = [f"{thread}.{number}" for number in range(each)]
-            return [run.call("tool", lambda key=key: tool(key), key=key, args=key) for key in keys]  # type: ignore[misc]
+            return [run.call("tool", lambda key=key: tool(key), key=key, args=key) for key in keys]
 
         with ThreadPoolExecutor(threads) as pool:
             results = list(pool.map(work, range(threads)))

@@ -329,7 +329,12 @@ def test_an_interrupt_waits_in_the_store_for_its_answer(tmp_path: Path) -> None:
     with BackstaySaver.open(url) as second:
         graph = chat_graph(second, ask)
         assert graph.get_state(thread()).tasks[0].interrupts[0].value == "yes or no?"
+        (wait,) = second.store.waiting()
+        assert (wait.session_id, wait.branch, wait.what, wait.id) == ("t", "main", "framework", None)
+        assert "interrupt" in wait.reason
+        assert backstay.recover(second.store, lambda _: pytest.fail("LangGraph resumes it")).handled == 0
         assert graph.invoke(Command(resume="yes"), thread())["messages"][-1].content == "you said yes"
+        assert second.store.waiting() == []
 
 
 def test_subgraphs_have_branches_of_their_own(saver: BackstaySaver) -> None:

@@ -150,6 +150,8 @@ def run(example: str, where: Path) -> str:
     (folder / ".backstay").mkdir(parents=True, mode=0o700)
     if example != "backstay init":
         story.copy(_made(), folder / ".backstay" / "store.db")
+    if example.split()[1] in ("waiting", "answer"):
+        story.wait_too(folder / ".backstay" / "store.db")
     if "./checkpoints" in example:
         foreign.ares(folder / "checkpoints", [foreign.ares_step(0), foreign.ares_step(1)])
     words = shlex.split(example)

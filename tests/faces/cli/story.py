@@ -52,7 +52,7 @@ def fixed(at: datetime = BEGIN, seed: str = "") -> Iterator[Clock]:
     drawn = SimpleNamespace(token_bytes=token_bytes, token_hex=token_hex)
     with contextlib.ExitStack() as patched:
         patched.enter_context(mock.patch("backstay.store.history.urandom", token_bytes))
-        for module in ("run", "run.live_journal", "run.journal", "run.deciding"):
+        for module in ("run", "run.live_journal", "run.journal", "run.deciding", "run.wait_journal"):
             patched.enter_context(mock.patch(f"backstay.{module}.secrets", drawn))
         patched.enter_context(mock.patch.object(time, "time_ns", clock.ns))
         yield clock
@@ -155,6 +155,22 @@ def _crash(store: backstay.Store, clock: Clock) -> None:
             [_wants("look_up", order=9), _wants("refund", order=9, euro=20)],
             {"look_up": lambda: "kettle, 20.00 EUR, lost by the carrier", "refund": cut_off},
         )
+
+
+def wait_too(where: Path | str) -> None:
+    """A fourth session in it, left waiting: a refund is to be approved by a person."""
+    with fixed(BEGIN + timedelta(hours=1), "wait") as clock, backstay.open(where, durability="relaxed") as store:
+        _wait(store, clock)
+
+
+def _wait(store: backstay.Store, clock: Clock) -> None:
+    with store.run("ticket-44", agent="support", input="Refund order 9, all of it.") as run:
+        run.append(_says("user", run.input))
+        run.append(run.call("model", lambda: _wants("refund", order=9, euro=200), kind="llm"))
+        clock.passes(seconds=2)
+        run.step()
+        run.call("refund", lambda: "never", args={"order": 9, "euro": 200}, approve=True)
+    clock.passes(minutes=3)
 
 
 def copy(made: Path, to: Path) -> None:

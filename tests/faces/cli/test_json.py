@@ -15,7 +15,7 @@ import backstay
 from backstay import cli
 from backstay.cli.shapes import SHAPES, dump, plain
 from backstay.cli.tree import brief
-from tests.faces.cli import hostile, shell
+from tests.faces.cli import hostile, shell, story
 from tests.faces.cli.reference import command_of
 from tests.faces.formats import made as foreign
 from tests.unit.values import values
@@ -31,6 +31,7 @@ READING = {
     "recover": "recover",
     "search": "search EUR",
     "status": "status",
+    "waiting": "waiting",
     "stats": "stats",
     "verify": "verify",
     "prune": "prune --keep-last 1 --dry-run",
@@ -41,6 +42,8 @@ WRITING = {
     "init": "init new.db",
     "fork": "fork ticket-42 main~2 again",
     "cancel": "cancel ticket-43",
+    "answer": "answer ticket-44 --yes",
+    "send": "send ticket-42 inbox 1",
     "restore": "restore ticket-42 asked -y",
     "undo": "undo ticket-42 -y",
     "delete": "delete ticket-42 main~1 -y",
@@ -56,6 +59,7 @@ MORE = [
     "recover ticket-43 --retry",
     "recover ticket-43 --skip",
     "cancel ticket-42",
+    "answer ticket-44 refund --no --by ana",
     "delete ticket-42 -y",
     "delete ticket-42 --branch what-if -y",
     "delete ticket-42 --dry-run",
@@ -105,6 +109,8 @@ def test_every_command_can_be_read_by_programs(name: str) -> None:
 def test_what_is_printed_has_the_shape_that_is_promised(line: str, folder: Path) -> None:
     name = line.partition(" ")[0]
     foreign.ares(folder / "checkpoints", [foreign.ares_step(0), foreign.ares_step(1)])
+    if name in ("waiting", "answer"):
+        story.wait_too(folder / ".backstay" / "store.db")
     done = shell.run(*shlex.split(line), "--json", folder=folder)
     assert (done.code, done.err) == (0, "")
     assert done.out.isascii()

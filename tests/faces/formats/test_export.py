@@ -60,6 +60,9 @@ MESSAGES: list[Any] = [
         "role": "user",
         "content": [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "a"}]}],
     },
+    {"role": "user", "content": [{"type": []}, {"type": {}, "text": 5}, 7]},
+    {"role": [], "content": {}},
+    {"type": {}, "content": "x"},
     "just text",
     {},
 ]

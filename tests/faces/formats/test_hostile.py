@@ -50,7 +50,7 @@ def within(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize("system", formats.SYSTEMS)
+@pytest.mark.parametrize("system", formats.EXPORTS)
 def test_a_link_to_a_file_outside_is_not_followed(
     system: str, store: backstay.Store, base: Path, tmp_path: Path
 ) -> None:
@@ -77,7 +77,7 @@ def test_a_link_to_a_folder_outside_is_not_entered(
     assert not {"s", "agent-1"} & set(report.sessions)
 
 
-@pytest.mark.parametrize("system", formats.SYSTEMS)
+@pytest.mark.parametrize("system", formats.EXPORTS)
 def test_a_pipe_in_place_of_a_file_does_not_stop_an_import(system: str, store: backstay.Store, base: Path) -> None:
     MAKERS[system](base)
     victim = expected_files(system, base)[0]
@@ -87,7 +87,7 @@ def test_a_pipe_in_place_of_a_file_does_not_stop_an_import(system: str, store: b
         formats.import_(store, base, system=system)
 
 
-@pytest.mark.parametrize("system", formats.SYSTEMS)
+@pytest.mark.parametrize("system", formats.EXPORTS)
 @pytest.mark.parametrize(
     "content",
     [b"", b"\0" * 100, b"\xff\xfe\x00", b"[" * 5000, b'{"a":' * 5000, b"null", b"[]", b"{}", b'"x"', b"1e999"],
@@ -102,7 +102,7 @@ def test_rubbish_costs_one_file(system: str, content: bytes, store: backstay.Sto
     assert store.verify().ok
 
 
-@pytest.mark.parametrize("system", formats.SYSTEMS)
+@pytest.mark.parametrize("system", formats.EXPORTS)
 def test_every_cut_of_a_file_is_noticed(system: str, base: Path) -> None:
     MAKERS[system](base)
     victim = expected_files(system, base)[-1]
@@ -152,7 +152,7 @@ def test_a_name_too_long_or_none_is_reported(store: backstay.Store, base: Path) 
 # writing
 
 
-@pytest.mark.parametrize("system", formats.SYSTEMS)
+@pytest.mark.parametrize("system", formats.EXPORTS)
 @pytest.mark.parametrize("name", ["../x", "..", "/x", "a/../../x", "a//b", "a\\..\\b", "x" * 256, "."])
 def test_06_14_30_42_no_session_is_written_outside_of_the_folder(
     system: str, name: str, store: backstay.Store, tmp_path: Path
@@ -190,7 +190,7 @@ def test_a_link_in_place_of_a_file_is_replaced_and_not_written_through(store: ba
     assert not (tmp_path / "to" / "s_latest.json").is_symlink()
 
 
-@pytest.mark.parametrize("system", formats.SYSTEMS)
+@pytest.mark.parametrize("system", formats.EXPORTS)
 def test_what_is_written_is_for_its_owner_only_and_leaves_no_drafts(
     system: str, store: backstay.Store, tmp_path: Path
 ) -> None:
@@ -206,7 +206,7 @@ def test_what_is_written_is_for_its_owner_only_and_leaves_no_drafts(
         assert not path.name.endswith(".part")
 
 
-@pytest.mark.parametrize("system", formats.SYSTEMS)
+@pytest.mark.parametrize("system", formats.EXPORTS)
 @pytest.mark.parametrize("value", [b"bytes", (1, 2), float("nan"), "\ud800", {1: 2}])
 def test_a_value_without_a_form_there_is_named_and_nothing_is_written(
     system: str, value: object, store: backstay.Store, tmp_path: Path
@@ -219,7 +219,7 @@ def test_a_value_without_a_form_there_is_named_and_nothing_is_written(
     assert not (tmp_path / "to").exists()
 
 
-@pytest.mark.parametrize("system", formats.SYSTEMS)
+@pytest.mark.parametrize("system", formats.EXPORTS)
 def test_what_is_there_is_not_overwritten_unasked(system: str, store: backstay.Store, tmp_path: Path) -> None:
     session = store.session("s")
     session.commit({"messages": []})
@@ -320,7 +320,7 @@ def test_progress_is_told_to_the_end(store: backstay.Store, base: Path) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("system", formats.SYSTEMS)
+@pytest.mark.parametrize("system", formats.EXPORTS)
 def test_a_thousand_checkpoints_of_50_kb_take_less_than_five_seconds(system: str, base: Path, tmp_path: Path) -> None:
     talk = [f"{number} " + "what was said and why it matters, " * 30 for number in range(1045)]
     for number in range(1000):

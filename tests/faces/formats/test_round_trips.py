@@ -107,7 +107,7 @@ MAKERS = {"ccswarm": make_ccswarm, "ares": make_ares, "continuum": make_continuu
 
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/store.db", "file://{}/store"])
-@pytest.mark.parametrize("system", formats.SYSTEMS)
+@pytest.mark.parametrize("system", formats.EXPORTS)
 def test_a_session_that_nobody_touched_goes_back_byte_for_byte(system: str, url: str, tmp_path: Path) -> None:
     sessions = MAKERS[system](tmp_path / "from")
     with backstay.open(url.format(tmp_path.as_posix())) as store:
@@ -126,7 +126,7 @@ def test_a_session_that_nobody_touched_goes_back_byte_for_byte(system: str, url:
             assert back[name] == content, name
 
 
-@pytest.mark.parametrize("system", formats.SYSTEMS)
+@pytest.mark.parametrize("system", formats.EXPORTS)
 def test_a_second_import_adds_nothing_and_a_copy_of_the_store_gives_the_same(system: str, tmp_path: Path) -> None:
     sessions = MAKERS[system](tmp_path / "from")
     with backstay.open("memory://") as store, backstay.open(tmp_path / "other.db") as other:
@@ -142,7 +142,7 @@ def test_a_second_import_adds_nothing_and_a_copy_of_the_store_gives_the_same(sys
     assert made.tree(tmp_path / "to").keys() == made.tree(tmp_path / "from").keys()
 
 
-@pytest.mark.parametrize("system", formats.SYSTEMS)
+@pytest.mark.parametrize("system", formats.EXPORTS)
 def test_the_source_is_as_it_was(system: str, tmp_path: Path) -> None:
     MAKERS[system](tmp_path / "from")
     before = made.tree(tmp_path / "from")
@@ -153,13 +153,13 @@ def test_the_source_is_as_it_was(system: str, tmp_path: Path) -> None:
     assert {path: path.lstat().st_mtime_ns for path in (tmp_path / "from").rglob("*")} == stamps
 
 
-@pytest.mark.parametrize("system", formats.SYSTEMS)
+@pytest.mark.parametrize("system", formats.EXPORTS)
 def test_which_system_it_is_need_not_be_said(system: str, tmp_path: Path) -> None:
     MAKERS[system](tmp_path / "from")
     assert formats.recognise(tmp_path / "from") == system
 
 
-@pytest.mark.parametrize("system", formats.SYSTEMS)
+@pytest.mark.parametrize("system", formats.EXPORTS)
 def test_work_goes_on_after_an_import_and_all_of_it_goes_back(system: str, tmp_path: Path) -> None:
     (name, *_) = MAKERS[system](tmp_path / "from")
     with backstay.open(tmp_path / "store.db") as store:
@@ -221,7 +221,7 @@ shapes: dict[str, st.SearchStrategy[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("system", formats.SYSTEMS)
+@pytest.mark.parametrize("system", formats.EXPORTS)
 @settings(max_examples=25)
 @given(st.data())
 def test_any_session_goes_there_and_comes_back_with_every_state(system: str, data: st.DataObject) -> None:

@@ -37,12 +37,18 @@ def ids(session: backstay.Session, ref: str = "main") -> list[str]:
     return [checkpoint.id for checkpoint in session.log(ref)]
 
 
-def test_34_rows_of_one_second_stay_in_order(store: backstay.Store, base: Path) -> None:
-    points = [smooth_checkpoint(number) for number in (1, 2, 3)]
+@pytest.mark.parametrize("iteration", [None, 7], ids=["iterations differ", "one iteration"])
+def test_34_rows_of_one_second_stay_in_order(iteration: int | None, store: backstay.Store, base: Path) -> None:
+    shuffled = [5, 1, 4, 2, 3]  # ids say nothing
+    said_so_far = [said(1)]
+    points = [
+        smooth_checkpoint(number, messages=said_so_far, iteration=at if iteration is None else iteration)
+        for at, number in enumerate(shuffled)
+    ]
     smooth_database(base / "c.db", smooth_rows(points, seconds=1_775_239_300)).close()
     report = formats.import_(store, base)
     session = store.session("agent-1")
-    assert (report.system, ids(session)) == ("smooth", [uuid(3), uuid(2), uuid(1)])
+    assert (report.system, ids(session)) == ("smooth", [uuid(number) for number in reversed(shuffled)])
     session.prune(backstay.Retention(keep_last=1, keep_days=0))
     assert ids(session) == [uuid(3)]
 

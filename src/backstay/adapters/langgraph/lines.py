@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from backstay.codec import decode
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
 from backstay.face import Session, Store
-from backstay.model import MAX_NAME_CHARS, StateDict
+from backstay.model import MAX_NAME_CHARS, Outcome, StateDict, Status
 from backstay.port import EVERY, Ask, Backend, CheckpointRow
 from backstay.store.fields import read_fields
 from backstay.store.overview import find_row
@@ -34,6 +34,8 @@ from backstay.store.refs import readable
 
 MINE = "lg"  # the key of LangGraph's own part in a state and in a checkpoint's metadata
 _ROOT = "main"
+_INTERRUPT, _RESUME = "__interrupt__", "__resume__"  # channels of LangGraph's own
+_INTERRUPTED = "for the answer to an interrupt"
 _NAMES = re.compile(r"(?P<root>main)(?:/(?P<fork>\d+))?|(?P<line>\d*)/(?P<ns>.+)", re.DOTALL)
 _SUFFIX = re.compile(r"(?:\+\d+|![0-9a-f]{16})\Z")
 _WRITES = re.compile(r".*\+(\d+)", re.DOTALL)
@@ -44,6 +46,14 @@ _PAGE_ROWS = 64
 _MANY_WAITING = 64
 Entries = list[list[Any]]  # writes: path, task, index, channel, value
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _status(state: StateDict) -> Outcome | Status:
+    """Waiting while a task of the checkpoint has an interrupt that was not resumed: `store.waiting` lists it."""
+    entries: Entries = state.get(MINE, {}).get("writes", [])
+    asked = {entry[1] for entry in entries if entry[3] == _INTERRUPT}
+    asked -= {entry[1] for entry in entries if entry[3] == _RESUME}
+    return Status.WAITING(_INTERRUPTED) if asked else Status.IN_PROGRESS
 
 
 def branch_of(ns: str, line: int = 0) -> str:
@@ -453,6 +463,7 @@ class Thread:
             root=place.head is None,
             step=step,
             trigger=trigger,
+            status=_status(state),
             metadata={**more, MINE: mine},
             summary=summary,
             id=id_,

@@ -47,7 +47,7 @@ from backstay.port import (
     live_lanes,
 )
 from backstay.port.lease import clock_us
-from backstay.port.row_codec import marks_of
+from backstay.port.row_codec import are_wanted
 from backstay.port.rows import ENTERED
 from backstay.port.tables import is_wanted
 
@@ -125,34 +125,36 @@ class FilesBackend:
 
     def lanes(self, query: LaneQuery) -> Sequence[FoundLane]:
         def find() -> list[FoundLane]:
+            wall_us = time.time_ns() // 1000
             marked = [
                 (name, one)
                 for name, one in self._catalogue.summaries().items()
-                if one.marks & query.marks or (one.damaged and not one.row.hidden)
+                if are_wanted(one.marks, query, wall_us) or (one.damaged and not one.row.hidden)
             ]
-            found = [lane for name, one in marked for lane in self._marked(name, one, query.marks)]
+            found = [lane for name, one in marked for lane in self._marked(name, one, query, wall_us)]
             return sorted(found, key=lambda lane: (-lane.session.touched, lane.lane.name))
 
         return self._reading("listing the branches", find)
 
-    def _marked(self, name: str, summary: Summary, marks: int) -> list[FoundLane]:
+    def _marked(self, name: str, summary: Summary, query: LaneQuery, wall_us: int) -> list[FoundLane]:
         try:
             journal = self._catalogue.journal(name)
         except CorruptionError:
             journal = None
         if journal is None:
-            return _unknown_lanes(summary.row, marks) if summary.damaged else []
+            return _unknown_lanes(summary.row, query) if summary.damaged else []
         if journal.rows.session.hidden:
             return []
         journal.renew(-1)
         rows = journal.rows
         known = rows.knows_names()
         unsure = () if known else rows.unsure_names()
-        found = [rows.names.get(name) for name in rows.marked if name not in unsure]
-        lanes = [row for row in found if isinstance(row, LaneRow) and marks_of(row) & marks]
+        marked = [name for name, marks in rows.marked.items() if are_wanted(marks, query, wall_us)]
+        found = [rows.names.get(name) for name in marked if name not in unsure]
+        lanes = [row for row in found if isinstance(row, LaneRow)]
         if not known and not lanes:
-            return _unknown_lanes(summary.row, marks)
-        live = live_lanes(lanes, now_us=clock_us(), wall_us=time.time_ns() // 1000)
+            return _unknown_lanes(summary.row, query)
+        live = live_lanes(lanes, now_us=clock_us(), wall_us=wall_us)
         return [FoundLane(rows.session, lane, lane.name in live) for lane in lanes]
 
     # blobs
@@ -285,7 +287,7 @@ class FilesBackend:
         return view
 
 
-def _unknown_lanes(session: SessionRow, marks: int) -> list[FoundLane]:
+def _unknown_lanes(session: SessionRow, query: LaneQuery) -> list[FoundLane]:
     """Stands in a list for branches that cannot be read: whether a run crashed there is not known, and is said."""
     lane = LaneRow("main", status="halted", reason="damaged", entered=True)
-    return [FoundLane(session, lane, live=False)] if marks & ENTERED else []
+    return [FoundLane(session, lane, live=False)] if query.marks & ENTERED else []

@@ -31,7 +31,7 @@ from backstay.port import (
     Unreadable,
     View,
 )
-from backstay.port.row_codec import marks_of, open_call, open_checkpoint, open_name, open_session
+from backstay.port.row_codec import joined, marks_of, open_call, open_checkpoint, open_name, open_session
 from backstay.port.tables import Tables
 
 _LOST = 0  # where a row stands that was in a lost line: the place of the journal's first line
@@ -193,10 +193,7 @@ class Rows(Tables):
     @property
     def marks(self) -> int:
         """All marks that branches of this session have."""
-        found = 0
-        for marks in self.marked.values():
-            found |= marks
-        return found
+        return joined(self.marked.values())
 
     def unsure_names(self) -> list[str]:
         """Names whose rows are damaged, or were last written before lines were lost."""

@@ -37,7 +37,7 @@ from backstay.port import (
     live_lanes,
 )
 from backstay.port.lease import clock_us
-from backstay.port.row_codec import marks_of
+from backstay.port.row_codec import are_wanted, marks_of
 from backstay.port.rows import key_of, kind_of
 from backstay.port.tables import Tables
 
@@ -182,7 +182,7 @@ class MemoryBackend:
                 for tables in self._tables.values()
                 if not tables.session.hidden
                 for lane in tables.names.values()
-                if isinstance(lane, LaneRow) and marks_of(lane) & query.marks
+                if isinstance(lane, LaneRow) and are_wanted(marks_of(lane), query, wall_us)
             ]
         return sorted(found, key=lambda pair: (-pair.session.touched, pair.lane.name))
 

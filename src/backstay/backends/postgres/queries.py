@@ -35,6 +35,7 @@ from backstay.port import (
     live_lanes,
 )
 from backstay.port.row_codec import open_call, open_checkpoint, open_name, open_session
+from backstay.port.rows import DUE_BITS
 
 _STATE = "SELECT * FROM {schema}.state_2(%s, %s, %s, %s)"
 _STATE_TYPES = (BYTES, BYTES, INT, INT_LIST)
@@ -67,7 +68,9 @@ _LANES = (
     "SELECT n.name, n.marks, n.run, n.journal, n.sequence, n.body, "
     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint, "
     f"{_LISTED} FROM {{schema}}.names n JOIN {{schema}}.sessions s ON s.sid = n.sid "
-    "WHERE n.marks <> 0 AND n.marks & %s <> 0 AND NOT s.hidden ORDER BY s.touched DESC, n.name"
+    "WHERE n.marks <> 0 AND (n.marks & %s <> 0 OR n.marks >> (%s)::int BETWEEN 1 AND "
+    "CASE WHEN %s THEN (extract(epoch FROM clock_timestamp()) * 1000)::bigint ELSE 0 END) "
+    "AND NOT s.hidden ORDER BY s.touched DESC, n.name"
 )
 _BLOBS = "SELECT digest, data FROM {schema}.blobs WHERE digest = ANY(%s::bytea[])"
 _HERE = "SELECT digest FROM {schema}.blobs WHERE digest = ANY(%s::bytea[])"
@@ -227,7 +230,9 @@ def _listed(id_: bytes, hidden: bool, touched: int, body: bytes, *columns: Any) 
 def lanes(wire: Wire, query: LaneQuery) -> list[FoundLane]:
     """See the port."""
     found: list[FoundLane] = []
-    for name, marks, run, journal, sequence, body, now_us, *listed in wire.rows(_LANES, query.marks):
+    for name, marks, run, journal, sequence, body, now_us, *listed in wire.rows(
+        _LANES, query.marks, DUE_BITS, query.due
+    ):
         session = _listed(*listed)
         columns = [-1 if column is None else column for column in (marks, run, journal, sequence)]
         lane = name_of(body, session.uid, name.decode("utf-8", "surrogatepass"), columns)

@@ -14,6 +14,7 @@ from backstay.hints import RUN_VERIFY
 from backstay.port import FoundLane, LaneQuery, LaneRow, SessionQuery, SessionRow, Sizes, live_lanes
 from backstay.port.lease import clock_us
 from backstay.port.row_codec import marks_of, open_name, open_session
+from backstay.port.rows import DUE_BITS
 
 _FOUND = (
     "SELECT l.value, l.sid, r.name, r.marks, r.body FROM lookup l LEFT JOIN rows r ON r.sid = l.sid AND r.kind = 0 "
@@ -22,7 +23,7 @@ _FOUND = (
 _BY_ERA = f"{_FOUND} ORDER BY l.value DESC"
 _MARKED = (
     "SELECT l.value, l.sid, l.at, n.body FROM lookup l LEFT JOIN rows n ON n.sid = l.sid AND n.kind = 1 "
-    "AND n.name = l.at WHERE l.what = ?1 AND l.value & ?2"
+    "AND n.name = l.at WHERE l.what = ?1 AND (l.value & ?2 OR l.value >> ?3 BETWEEN 1 AND ?4)"
 )
 _LINE = "SELECT name, marks, body FROM rows WHERE sid = ? AND kind = 0"
 _LINES = "SELECT name, marks, body FROM rows WHERE kind = 0"
@@ -125,7 +126,8 @@ def lanes(connection: Connection, query: LaneQuery) -> list[FoundLane]:
     now_us, wall_us = clock_us(), time.time_ns() // 1000
     lines: dict[int, SessionRow] = {}
     found: list[FoundLane] = []
-    rows: Any = connection.execute(_MARKED, (schema.MARKS, query.marks)).fetchall()
+    due_ms = wall_us // 1000 if query.due else 0
+    rows: Any = connection.execute(_MARKED, (schema.MARKS, query.marks, DUE_BITS, due_ms)).fetchall()
     if not rows:
         refuse_lost_index(connection)
     for marks, sid, name, body in rows:

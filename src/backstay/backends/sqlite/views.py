@@ -29,7 +29,15 @@ from backstay.port import (
     live_lanes,
 )
 from backstay.port.lease import clock_ns
-from backstay.port.row_codec import known_rows, marks_of, open_checkpoint, open_checkpoints, open_name, open_session
+from backstay.port.row_codec import (
+    known_lines,
+    known_names,
+    marks_of,
+    open_checkpoint,
+    open_checkpoints,
+    open_name,
+    open_session,
+)
 
 # A session's line and one of its names in one go: what most writes look at.
 _LINE = (
@@ -61,7 +69,8 @@ _BY_START = "SELECT value, at FROM lookup WHERE what = ? AND value >= ? AND valu
 _DOWN = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC"
 _KEYFRAME = "SELECT body FROM keyframes WHERE key = ?"
 _REFS = "SELECT number, digest FROM refs WHERE sid = ? AND kind = ? AND number BETWEEN ? AND ?"
-_BLOB = "SELECT digest, data FROM blobs WHERE digest = ?"
+# So many at a time: a statement is prepared once for each number. What is left over is asked for twice.
+_BLOBS = {count: f"SELECT digest, data FROM blobs WHERE digest IN ({', '.join('?' * count)})" for count in (1, 8, 64)}
 _LAST_KEYFRAME = "SELECT key, body FROM keyframes WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC LIMIT 1"
 _UP = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
 
@@ -156,17 +165,16 @@ def find_line(connection: Connection, id_: str, *, hidden: bool = False, name: s
     sid, touched, body, marks, named = found
     if body is None:
         raise CorruptionError(f"the line of session {id_!r} is missing", hint="run verify")
-    row = known_rows.get((body, id_))
+    row = known_lines.get((body, id_))
     if row is None or row.hidden is not hidden:
         row = open_session(body if type(body) is bytes else open_body(body), id_=id_, hidden=hidden)
     if row.touched != touched:
         raise CorruptionError(f"the line of session {id_!r} does not agree with its index", hint="run verify")
     if named is None or name is None:
         return Line(sid, row)
-    found_name = known_rows.get((named, row.uid, name))
-    if found_name is None:
-        found_name = open_name(named if type(named) is bytes else open_body(named), uid=row.uid, name=name)
-    if marks != marks_of(found_name):
+    known = known_names.get((named, row.uid, name))
+    found_name = _open_name(row, name, marks, named) if known is None else known[0]
+    if known is not None and marks != known[1]:
         raise _marks_disagree(name)
     return Line(sid, row, found_name, marks)
 
@@ -492,5 +500,11 @@ def blobs(connection: Connection, digests: Iterable[bytes]) -> dict[bytes, bytes
     """Blobs as they are kept; what is not here is left out."""
     if not connection.has("blobs"):
         return {}
-    rows: Any = connection.executemany(_BLOB, [(digest,) for digest in digests])
-    return {digest: open_body(data) for digest, data in rows}
+    found: dict[bytes, bytes] = {}
+    wanted = list(digests)
+    for start in range(0, len(wanted), 64):
+        some = wanted[start : start + 64]
+        count = next(count for count in _BLOBS if count >= len(some))
+        rows: Any = connection.execute(_BLOBS[count], (*some, *some[-1:] * (count - len(some))))
+        found.update([(digest, open_body(data)) for digest, data in rows])
+    return found

@@ -14,7 +14,9 @@ from backstay.model import StateDict
 
 def recognise(source: Source, entry: Entry) -> bool:
     """True for a file that begins as such a session does."""
-    return entry.name.endswith(".jsonl") and b'"session_meta"' in source.peek(entry.parts, 4096).partition(b"\n")[0]
+    first = source.peek(entry.parts, 4096).partition(b"\n")[0]
+    # Codex has lines of that type, too, with all they say in a payload.
+    return entry.name.endswith(".jsonl") and b'"session_meta"' in first and b'"payload"' not in first
 
 
 class _Tree:

@@ -161,7 +161,7 @@ def _be_careful(connection: apsw.Connection) -> None:
 
 
 def _copy(source: Source, entry: Entry, folder: Path) -> None:
-    """The database and its log as they stood at one moment; nobody must have written in between."""
+    """The database and its log as they stood at one moment; no process may have written in between."""
     names = [(*entry.parts[:-1], entry.name + tail) for tail in ("", "-wal", "-journal")]
     for _ in range(_TRIES):
         before = [source.stamp(parts) for parts in names]

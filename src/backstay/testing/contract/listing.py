@@ -11,10 +11,24 @@ from typing import Any
 
 import msgspec
 
-from backstay.port import LOOK_S, Ask, Backend, Batch, Kind, LaneQuery, LaneRow, SessionQuery, SessionRow, TagRow, View
+from backstay.port import (
+    LOOK_S,
+    Ask,
+    Backend,
+    Batch,
+    CallRow,
+    Key,
+    Kind,
+    LaneQuery,
+    LaneRow,
+    SessionQuery,
+    SessionRow,
+    TagRow,
+    View,
+)
 from backstay.port.lease import Holder, here
-from backstay.port.rows import ENTERED
-from backstay.testing.author import SESSION, Author, Runner
+from backstay.port.rows import ENTERED, INBOX, MARK_READY, MARK_WAITING, LaneWait
+from backstay.testing.author import SESSION, Author, Runner, call_row
 from backstay.testing.contract.handmade import checkpoint, claim_until, line, nothing, put
 from backstay.testing.contract.hooks import Hooks
 
@@ -109,6 +123,47 @@ class ListingContract(Hooks):
             assert not one.live
         put(backend, LaneRow("b"), session="session 0")
         assert len(backend.lanes(LaneQuery(ENTERED))) == 3
+
+    def test_branches_that_are_due_are_listed_when_their_time_has_come_by_the_calendar(self, backend: Backend) -> None:
+        now_us = backend.read(Ask("none")).wall_us
+        waits = {
+            "past": LaneWait("a while ago", now_us - 60_000_000),
+            "early": LaneWait("in 1970", 1),
+            "later": LaneWait("in an hour", now_us + 3_600_000_000),
+            "ready": LaneWait("answered", now_us + 3_600_000_000, ready=True),
+            "open": LaneWait("an answer"),
+        }
+        for name, wait in waits.items():
+            put(backend, LaneRow("main", status="waiting", wait=wait), session=name)
+        put(backend, LaneRow("main"), LaneRow("b", status="waiting", wait=waits["later"]), session="two")
+        put(backend, LaneRow("c", status="waiting", wait=waits["past"]), session="two")
+
+        def found(marks: int, *, due: bool = False) -> set[tuple[str, str]]:
+            return {(one.session.id, one.lane.name) for one in backend.lanes(LaneQuery(marks, due=due))}
+
+        assert found(0) == set()
+        assert found(0, due=True) == {("past", "main"), ("early", "main"), ("two", "c")}
+        assert found(MARK_READY) == {("ready", "main")}
+        assert found(MARK_READY, due=True) == found(0, due=True) | {("ready", "main")}
+        assert found(MARK_WAITING) == {(name, "main") for name in waits} | {("two", "b"), ("two", "c")}
+        for name in ("past", "early"):
+            put(backend, LaneRow("main"), session=name)
+        assert found(ENTERED | MARK_READY, due=True) == {("ready", "main"), ("two", "c")}
+
+    def test_messages_are_kept_apart_and_one_that_is_received_leaves_a_gap_that_is_no_damage(
+        self, backend: Backend
+    ) -> None:
+        rows = [call_row(f"m{n}", at=(5, INBOX, n), kind="message", status="sent") for n in range(4)]
+        put(backend, LaneRow("main", run=5, sent=4, inbox=4), call_row("c", at=(5, 0, 0)), *rows)
+        gone: tuple[Kind, Key] = (Kind.CALL, (5, INBOX, 1))
+        backend.write(Ask(SESSION, names=("main",)), lambda _view: Batch(drops=(gone,)))
+        view = backend.read(Ask(SESSION, names=("main",), pending=("main",), journals=((5, INBOX),)))
+        assert [row.id for row in view.pending["main"] if isinstance(row, CallRow)] == ["c"]
+        assert list(view.journals[5, INBOX]) == [rows[0], rows[2], rows[3]]
+        assert list(backend.scan(SESSION, Kind.CALL, after=(5, INBOX, 0), limit=1)) == [rows[2]]
+        backend.write(Ask(SESSION, names=("main",)), lambda _view: Batch(drops=((Kind.CALL, (5, INBOX)),)))
+        view = backend.read(Ask(SESSION, names=("main",), pending=("main",), journals=((5, INBOX),)))
+        assert (list(view.journals[5, INBOX]), len(view.pending["main"])) == ([], 1)
 
     def test_w9_a_lease_counts_until_it_expires_in_every_view(self, backend: Backend) -> None:
         lives: list[bool] = []
