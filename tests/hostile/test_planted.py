@@ -6,11 +6,13 @@ Every command ends, within its time and memory, with an answer or an error of Ba
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +163,44 @@ def test_an_odd_value_in_any_column_is_damage_and_never_a_bug(made: corpus.Place
 def test_an_odd_value_in_any_column_is_damage_for_every_command(made: corpus.Place, tmp_path: Path) -> None:
     every = [(*column, value) for column in columns(made) for value in ODD_VALUES]
     assert try_odd_values(made, tmp_path, LINES, every) > len(every) / 2
+
+
+# lines of a journal that mean nothing, sealed as they should be
+
+
+ODD_JSON = (None, -1, 2**63, 2**70, 1.5, "text", "\\ud800", [], {}, [1, 2, 3], True)
+
+
+def forge_line(journal: Path, number: int, where: str, value: Any) -> None:
+    """Change a field of a line, or of its first row, and seal it again."""
+    lines = journal.read_bytes().split(b"\n")
+    line = json.loads(lines[number])
+    del line["sum"]
+    if where in line:
+        line[where] = value
+    elif line.get("rows"):
+        line["rows"][0][where] = value
+    text = json.dumps(line, separators=(",", ":")).encode()[:-1]
+    lines[number] = text + b',"sum":"' + sha256(text).hexdigest()[:16].encode() + b'"}'
+    journal.write_bytes(b"\n".join(lines))
+
+
+def test_a_forged_line_of_a_journal_costs_its_session_and_is_never_a_bug(tmp_path: Path) -> None:
+    place = corpus.Place(tmp_path, corpus.FILES)
+    place.make()
+    with place.open() as store:
+        store.session("other").commit({"n": 1})
+    journal = max((place.store / "sessions").iterdir(), key=lambda file: file.stat().st_size)
+    content = journal.read_bytes()
+    fields = ("n", "first", "prev", "to", "rows", "drops", "kind", "key", "body", "id", "parent", "foreign", "refs")
+    every = [(number, where, value) for number in (0, 1, 4) for where in fields for value in ODD_JSON]
+    for change in random.Random(7).sample(every, 40):
+        journal.write_bytes(content)
+        forge_line(journal, *change)
+        try_all(place, [("sessions",), ("log", "s"), ("fork", "s", "main", "new"), ("verify",)])
+        with place.open() as store:
+            assert store.session("other").load() == {"n": 1}
+            assert len(list(store.sessions())) == 2, change
 
 
 # bombs: one child tries them all, and says how much memory it ever took

@@ -70,8 +70,15 @@ class Refs:
             ways.append(steps)
             start = self._find(steps.name)
         row = start[0]
-        for steps in reversed(ways):
-            row = self._back_in_story(row, steps.steps, text) if steps.in_story else self._back(row, steps.steps, text)
+        try:
+            for steps in reversed(ways):
+                back = self._back_in_story if steps.in_story else self._back
+                row = back(row, steps.steps, text)
+        except NotFoundError:
+            now = self._find(ways[-1].name)
+            if now is not None and now[0].id == start[0].id:
+                raise
+            raise _GoneMeanwhileError from None
         return row, None
 
     def _back(self, row: CheckpointRow, steps: int, ref: str) -> CheckpointRow:

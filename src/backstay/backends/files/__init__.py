@@ -21,7 +21,7 @@ import msgspec
 from backstay.backends.files import upkeep
 from backstay.backends.files.blobs import BlobFolder
 from backstay.backends.files.catalogue import Catalogue, Summary
-from backstay.backends.files.disk import Disk, translated
+from backstay.backends.files.disk import NONSENSE, Disk, translated
 from backstay.backends.files.folder import Count, Folder
 from backstay.backends.files.group_commit import JournalWriter
 from backstay.backends.files.index import Rows
@@ -68,7 +68,7 @@ class FilesBackend:
         self._folder = Folder(path, disk or Disk(), durable=durability == "full")
         self._blobs = BlobFolder(self._folder)
         self._catalogue = Catalogue(self._folder)
-        self._writer = JournalWriter(self._folder, self._blobs, self._catalogue, self._view, self._refuse_use)
+        self._writer = JournalWriter(self._folder, self._blobs, self._catalogue, self._look, self._refuse_use)
 
     # one session
 
@@ -271,6 +271,14 @@ class FilesBackend:
                 journal.forget_recent()
 
         return self._reading(f"reading session {session!r}", look)
+
+    def _look(self, ask: Ask) -> View:
+        """What a rule decides on; the rule's own errors are its own."""
+        try:
+            return self._view(ask)
+        except NONSENSE:
+            with translated(f"reading session {ask.session!r}"):
+                raise
 
     def _view(self, ask: Ask) -> View:
         count = self._catalogue.count

@@ -15,13 +15,20 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from backstay.errors import BackstayError, CorruptionError, UnavailableError
+from backstay.hints import RUN_VERIFY
 
 _FLAGS = sum([getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")])
 _F_FULLFSYNC = 51  # macOS: fsync alone leaves the bytes in the drive's cache
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _STRANGE = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
+
+
+# No seal keeps another program from writing a text where a number should be.
+NONSENSE = (TypeError, ValueError, LookupError, ArithmeticError, msgspec.MsgspecError)
 
 
 class Disk:
@@ -171,11 +178,15 @@ class Disk:
 
 @contextlib.contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """The one place where the system's errors become Backstay's."""
+    """The one place where the errors of the system, and of lines that mean nothing, become errors of Backstay."""
     try:
         yield
     except OSError as error:
         raise translate(error, doing) from error
+    except BackstayError:
+        raise
+    except NONSENSE as error:
+        raise CorruptionError(f"{doing}: a line of the store means nothing", hint=RUN_VERIFY) from error
 
 
 def translate(error: OSError, doing: str, *, unclear: bool = False) -> BackstayError:

@@ -132,7 +132,7 @@ class Folder:
         if seen != self._meta_seen:
             try:
                 self._meta = msgspec.json.decode(self.disk.read_file(path, 1 << 16), type=Meta)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 message = f"{path} does not say what store this is"
                 raise FormatError(message, hint="put back the file as it was, from a copy") from error
             if (self._meta.backstay, self._meta.format) != ("files", FORMAT):
