@@ -855,7 +855,8 @@ def test_memory_does_not_grow_with_commits(path: Path, count: int) -> None:
             head = commit(backend, "s", {"n": number, "text": "x" * 800}, head).id
         grown = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
-    assert grown < count * 130  # where a row takes two thousand, and stays on the disk
+    caches = 100_000  # rows that were opened last, whatever their number
+    assert grown < count * 130 + caches  # where a row takes two thousand, and stays on the disk
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_an_odd_value_in_any_column_is_damage_for_every_command(made: corpus.Pla
 # lines of a journal that mean nothing, sealed as they should be
 
 
-ODD_JSON = (None, -1, 2**63, 2**70, 1.5, "text", "\\ud800", [], {}, [1, 2, 3], True)
+ODD_JSON: tuple[Any, ...] = (None, -1, 2**63, 2**70, 1.5, "text", "\\ud800", [], {}, [1, 2, 3], True)
 
 
 def forge_line(journal: Path, number: int, where: str, value: Any) -> None:
