@@ -217,37 +217,33 @@ def scale(settings: Settings) -> list[Figure]:
 
 
 def _fill(url: str, subject: PostgresSubject, sessions: int) -> None:
-    """One real session, then that many copies of its rows under other ids, made inside the server."""
+    """One real session, then that many copies of its rows under other ids, made inside the server: none is opened."""
     session = subject.store.session("template")
     for number in range(SCALE_PER_SESSION):
         session.commit({"messages": [{"role": "user", "content": f"question {at}"} for at in range(number + 1)]})
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(_SESSIONS, {"sessions": sessions})
-        for statement in (_NAMES, _CHECKPOINTS, _RUNS, _ANALYZE):
+        for statement in (_NAMES, _CHECKPOINTS, _ANALYZE):
             connection.execute(statement)
 
 
 _SESSIONS = (
-    "INSERT INTO bench_large.sessions(touched, created_us, updated_us, logical, sequence, last_step, checkpoints, "
-    "branches, epoch, id, agent, status, reason, usage) SELECT nextval('bench_large.touches'), created_us, updated_us, "
-    "logical, sequence, last_step, checkpoints, branches, epoch, convert_to('session ' || n, 'UTF8'), agent, status, "
-    "reason, usage FROM bench_large.sessions s, generate_series(1, %(sessions)s) n WHERE s.sid = 1"
+    "INSERT INTO bench_large.sessions"
+    "(touched, era, revision, checkpoints, logical, hidden, id, uid, status, agent, body) "
+    "SELECT next, next >> 8, revision, checkpoints, logical, hidden, convert_to('session ' || n, 'UTF8'), uid, status, "
+    "agent, body FROM (SELECT s.*, n, nextval('bench_large.touches') AS next FROM bench_large.sessions s, "
+    "generate_series(1, %(sessions)s) n WHERE s.sid = 1 OFFSET 0) AS made"
 )
 _NAMES = (
-    "INSERT INTO bench_large.names SELECT s.sid, n.sequence, n.undo, n.tag, n.name FROM bench_large.names n, "
-    "bench_large.sessions s WHERE n.sid = 1 AND s.sid > 1"
+    "INSERT INTO bench_large.names(sid, revision, marks, run, journal, sequence, name, body) SELECT s.sid, n.revision, "
+    "n.marks, n.run, n.journal, n.sequence, n.name, n.body FROM bench_large.names n, bench_large.sessions s "
+    "WHERE n.sid = 1 AND s.sid > 1"
 )
 _CHECKPOINTS = (
-    "INSERT INTO bench_large.checkpoints SELECT s.sid, c.sequence, c.touched, c.link, c.base, c.took_run, "
-    "c.took_stood, c.took_calls, c.size, c.place, substr(sha256(int8send(s.sid) || int8send(c.sequence)), 1, 12), "
-    "c.state_digest, c.digest, c.lost_parent_id, c.lost_parent_digest, c.fields, c.delta, c.roll, c.whole "
+    "INSERT INTO bench_large.checkpoints(sid, sequence, parent, body) SELECT s.sid, c.sequence, c.parent, c.body "
     "FROM bench_large.sessions s, bench_large.checkpoints c WHERE c.sid = 1 AND s.sid > 1"
 )
-_RUNS = (
-    "INSERT INTO bench_large.runs(sid, token, until_us, crashes, entered, unfinished, branch, spot) "
-    "SELECT sid, 1, NULL, 0, false, false, convert_to('main', 'UTF8'), '' FROM bench_large.sessions WHERE sid > 1"
-)
-_ANALYZE = "VACUUM ANALYZE bench_large.sessions, bench_large.names, bench_large.checkpoints, bench_large.runs"
+_ANALYZE = "VACUUM ANALYZE bench_large.sessions, bench_large.names, bench_large.checkpoints"
 
 
 def _scans(url: str) -> int:
@@ -256,7 +252,7 @@ def _scans(url: str) -> int:
         connection.execute("SELECT pg_stat_clear_snapshot()")
         found = connection.execute(
             "SELECT coalesce(sum(seq_scan), 0)::bigint FROM pg_stat_user_tables "
-            "WHERE schemaname = 'bench_large' AND relname IN ('sessions', 'checkpoints', 'names', 'runs', 'calls')"
+            "WHERE schemaname = 'bench_large' AND relname IN ('sessions', 'checkpoints', 'names', 'calls')"
         ).fetchone()
     return int(found[0]) if found is not None else 0
 

@@ -10,7 +10,7 @@ import enum
 import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, NewType
+from typing import Any, Literal, NewType
 
 import msgspec
 
@@ -58,6 +58,11 @@ def counted(number: int, noun: str) -> str:
     if noun.endswith("ry"):
         return f"{number:,} {noun[:-1]}ies"
     return f"{number:,} {noun}{'es' if noun.endswith(('ch', 'sh', 's')) else 's'}"
+
+
+OnExists = Literal["refuse", "skip", "rename"]
+Durability = Literal["full", "relaxed"]
+StatusName = Literal["in_progress", "waiting", "completed", "failed", "halted", "cancelled"]
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -201,7 +206,11 @@ class Branch(msgspec.Struct, frozen=True):
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One line about a session, had without opening its states."""
+    """One line about a session, had without opening its states.
+
+    `owner`, `title` and `metadata` are the session's own, see `describe`. `store.sessions(before=info.cursor)` goes on
+    with those behind this one.
+    """
 
     id: SessionId
     agent: str | None
@@ -214,6 +223,11 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     updated_at: datetime
     crashed: bool = False
+    waiting: bool = False
+    owner: str | None = None
+    title: str | None = None
+    metadata: Mapping[str, Any] = {}
+    cursor: int = 0
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,6 +274,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None = None
     by: str | None = None
     edited: Any = None
+    partial: Any = None
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):

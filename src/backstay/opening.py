@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from backstay.errors import InvalidInputError, NotFoundError, UnavailableError, UnsupportedError
 from backstay.face import Store
 from backstay.hints import Hint
+from backstay.model import Durability
 from backstay.port import Backend
 
 _NAME_ONE = Hint(
@@ -25,7 +26,7 @@ _VARIABLE = "BACKSTAY_URL"
 _IN_MEMORY = ":memory:"  # what SQLite calls a database without a file
 
 
-def open(url: str | os.PathLike[str] | None = None, *, durability: str = "full") -> Store:
+def open(url: str | os.PathLike[str] | None = None, *, durability: Durability = "full") -> Store:
     """Open a store, making it if there is none.
 
     Without a URL: what the environment variable BACKSTAY_URL names; else the `.backstay/` here or in a parent folder,

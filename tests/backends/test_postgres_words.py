@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 import backstay
-from backstay import Store
+from backstay import Session, Store
 from tests.backends.conftest import Fresh
-from tests.store import test_edit, test_finding
+from tests.store import test_edit, test_filters, test_finding
 
 
 @pytest.fixture
@@ -41,3 +41,17 @@ def test_histories_and_runs_are_listed(store: Store) -> None:
     test_finding.test_a_history_has_all_branches_newest_first_and_is_read_in_pages(store)
     store.delete("s")
     test_finding.test_runs_that_have_not_come_to_their_end_are_listed_by_branch(store)
+
+
+def test_sessions_are_found_by_what_is_said_of_them(store: Store) -> None:
+    many: Store = test_filters.many.__wrapped__(store)  # type: ignore[attr-defined]
+    test_filters.test_each_filter_and_all_of_them_together_give_what_they_say(many)
+
+
+def test_a_session_is_described(store: Store) -> None:
+    test_filters.test_a_description_can_be_changed_and_taken_away_and_stays_through_commits(store)
+
+
+def test_a_text_is_found(store: Store) -> None:
+    told: Session = test_filters.told.__wrapped__(store)  # type: ignore[attr-defined]
+    test_filters.test_a_text_is_found_where_it_first_came_up(store, told)

@@ -141,7 +141,7 @@ def test_errors_come_through_as_they_are(file: Path, tmp_path: Path) -> None:
         with pytest.raises(backstay.InvalidInputError, match="names no store"):
             await aio.open("nonsense")
         with pytest.raises(backstay.InvalidInputError, match="durability"):
-            async with aio.open(file, durability="some"):
+            async with aio.open(file, durability="some"):  # type: ignore[arg-type]
                 pass
         (tmp_path / "letter.db").write_text("Dear store, " * 100)
         with pytest.raises(backstay.FormatError):
@@ -349,7 +349,7 @@ def test_a_listener_is_called_on_the_loop_before_the_commit_returns(url: str) ->
             await store.session("s").commit(state(1), label="one")
             assert heard == [("one", here)]
             with pytest.raises(backstay.InvalidInputError, match="no event"):
-                store.on("nonsense", print)
+                store.on("nonsense", print)  # type: ignore[arg-type]
 
             async def listener(_: object) -> None: ...
 

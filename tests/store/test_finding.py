@@ -202,6 +202,9 @@ def test_runs_that_have_not_come_to_their_end_are_listed_by_branch(store: Store)
     assert times == sorted(times)
     assert len(times) == 4
     assert "live" not in [run.branch for run in session.runs()]  # it is over now
+    with session.run() as waits:
+        waits.wait("approval")
+    assert [run.branch for run in session.runs() if run.waiting] == ["main"]
 
 
 # usage

@@ -37,7 +37,7 @@ def test_sessions_can_be_asked_for_by_status_and_agent(store: Store) -> None:
     assert names(store, status="completed", limit=2) == ["s29", "s27"]
     assert names(store, agent="nobody") == []
     with pytest.raises(InvalidInputError, match="in_progress"):
-        store.sessions(status="finished")
+        store.sessions(status="finished")  # type: ignore[arg-type]
 
 
 def test_more_sessions_than_a_page_are_all_listed_once(store: Store) -> None:
@@ -109,7 +109,7 @@ def test_a_listener_hears_of_every_checkpoint_and_cannot_break_a_commit(
     session.fork(first, "b")
     assert len(heard) == 2
     with pytest.raises(InvalidInputError, match="checkpoint"):
-        store.on("checkpoints", heard.append)
+        store.on("checkpoints", heard.append)  # type: ignore[arg-type]
 
 
 def test_a_refused_commit_is_no_event(store: Store, session: Session) -> None:

@@ -12,46 +12,40 @@ owns; nothing is decided here. What does no I/O stays plain (`store.session`, `s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from concurrent.futures import Future
+from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from backstay import opening
 from backstay.aio.run import AsyncCalling, AsyncRun, recover
-from backstay.aio.threads import InOrder, Threads
-from backstay.difference import Diff
+from backstay.aio.session import AsyncSession
+from backstay.aio.threads import Threads
 from backstay.errors import InvalidInputError
-from backstay.face import Session, Store
-from backstay.face.session import Expect
+from backstay.face import Store
 from backstay.face.watching import POLL_S, ChangeWatch
 from backstay.loops import LoopGuard
 from backstay.model import (
-    Branch,
-    Call,
     Checkpoint,
+    Durability,
+    Hit,
     ImportReport,
-    Outcome,
+    OnExists,
     PruneReport,
-    RunInfo,
-    SessionId,
     SessionInfo,
-    State,
-    StateDict,
     Status,
+    StatusName,
     StoreStats,
-    Usage,
     VerifyReport,
     Wait,
 )
 from backstay.retention import Retention
-from backstay.run.deciding import UNDECIDED
 from backstay.run.options import OnDoubt, OnFailed
-from backstay.store.refs import Ref
+from backstay.store.events import EventName
 from backstay.strategy import ALWAYS, Strategy
 from backstay.upkeep.progress import Progress
 
@@ -59,7 +53,7 @@ from backstay.upkeep.progress import Progress
 class Opening:
     """What `open` gives: `await` it for the store, or use it with `async with`, which closes the store too."""
 
-    def __init__(self, url: str | os.PathLike[str] | None, durability: str) -> None:
+    def __init__(self, url: str | os.PathLike[str] | None, durability: Durability) -> None:
         self._url = url
         self._durability = durability
         self._store: AsyncStore | None = None
@@ -93,7 +87,7 @@ def _close_opened(opened: Future[Store]) -> None:
         opened.result().close()
 
 
-def open(url: str | os.PathLike[str] | None = None, *, durability: str = "full") -> Opening:
+def open(url: str | os.PathLike[str] | None = None, *, durability: Durability = "full") -> Opening:
     """Open a store as `backstay.open` does; the result is for `await` or for `async with`."""
     return Opening(url, durability)
 
@@ -117,14 +111,59 @@ class AsyncStore:
     def __repr__(self) -> str:
         return f"<Async{repr(self._store)[1:]}"
 
-    def session(self, id: str, *, agent: str | None = None) -> AsyncSession:
+    def session(
+        self,
+        id: str,
+        *,
+        agent: str | None = None,
+        owner: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> AsyncSession:
         """A session by its id. Does no I/O, so there is nothing to await."""
-        return AsyncSession(self._store.session(id, agent=agent), self._threads)
+        session = self._store.session(id, agent=agent, owner=owner, title=title, metadata=metadata)
+        return AsyncSession(session, self._threads)
 
     def sessions(
-        self, *, status: Status | str | None = None, agent: str | None = None, limit: int | None = None
+        self,
+        *,
+        status: Status | StatusName | None = None,
+        agent: str | None = None,
+        owner: str | None = None,
+        prefix: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        since: datetime | None = None,
+        crashed: bool | None = None,
+        waiting: bool | None = None,
+        before: int | None = None,
+        limit: int | None = None,
     ) -> AsyncIterator[SessionInfo]:
-        return self._threads.pages(self._store.sessions, status=status, agent=agent, limit=limit)
+        return self._threads.pages(
+            self._store.sessions,
+            status=status,
+            agent=agent,
+            owner=owner,
+            prefix=prefix,
+            metadata=metadata,
+            since=since,
+            crashed=crashed,
+            waiting=waiting,
+            before=before,
+            limit=limit,
+        )
+
+    def search(
+        self,
+        text: str,
+        *,
+        session: str | None = None,
+        agent: str | None = None,
+        ignore_case: bool = True,
+        limit: int | None = None,
+    ) -> AsyncIterator[Hit]:
+        return self._threads.pages(
+            self._store.search, text, session=session, agent=agent, ignore_case=ignore_case, limit=limit
+        )
 
     @property
     def sync(self) -> Store:
@@ -212,7 +251,7 @@ class AsyncStore:
         path: str | os.PathLike[str],
         *,
         rename: str | Mapping[str, str] | None = None,
-        on_exists: str = "refuse",
+        on_exists: OnExists = "refuse",
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ImportReport:
@@ -244,7 +283,7 @@ class AsyncStore:
     async def stats(self) -> StoreStats:
         return await self._threads.run(self._store.stats)
 
-    def on(self, event: str, fn: Callable[[Any], object]) -> None:
+    def on(self, event: EventName, fn: Callable[[Any], object]) -> None:
         """Call `fn`, a plain function, after each event of that name: on the event loop that opened the store, and
         before the call that caused the event returns. What it raises goes to the loop's exception handler.
         """  # noqa: D205
@@ -258,199 +297,6 @@ class AsyncStore:
     async def close(self) -> None:
         """Finish the calls made before, then release everything."""
         await asyncio.wrap_future(self._threads.dismiss(self._store.close))
-
-
-class AsyncSession:
-    """One agent's history, awaited, for one writer. Made by `store.session(id)`, which does no I/O.
-
-    Calls that overlap run one after another, in the order they were made. One that is cancelled before its turn has
-    come does nothing; one that has begun is finished, and the next waits for that.
-    """
-
-    def __init__(self, session: Session, threads: Threads) -> None:
-        self._session = session
-        self._threads = threads
-        self._turns = InOrder(threads)
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self._session)[1:]}"
-
-    @property
-    def id(self) -> SessionId:
-        return self._session.id
-
-    @property
-    def agent(self) -> str | None:
-        return self._session.agent
-
-    # writing
-
-    async def commit(
-        self,
-        state: StateDict,
-        *,
-        branch: str = "main",
-        expect: Expect = None,
-        step: int | None = None,
-        label: str | None = None,
-        trigger: str = "manual",
-        status: Status | Outcome | str | None = None,
-        usage: Usage | dict[str, Any] | None = None,
-        metadata: dict[str, Any] | None = None,
-        resume_hint: str | None = None,
-        summary: str | None = None,
-        id: str | None = None,
-        root: bool = False,
-        frozen: bool = False,
-    ) -> Checkpoint:
-        """Record a state. It is read in a thread: leave it alone until this returns, or is known to have finished."""
-        return await self._turns.run(
-            self._session.commit,
-            state,
-            branch=branch,
-            expect=expect,
-            step=step,
-            label=label,
-            trigger=trigger,
-            status=status,
-            usage=usage,
-            metadata=metadata,
-            resume_hint=resume_hint,
-            summary=summary,
-            id=id,
-            root=root,
-            frozen=frozen,
-        )
-
-    @contextlib.asynccontextmanager
-    async def edit(self, branch: str = "main", *, wait_s: float = 30.0) -> AsyncIterator[State]:
-        """Load, change, commit: `async with session.edit() as state:`. Edits of a branch take turns."""
-        edit = self._session.begin_edit(branch, wait_s)
-        try:
-            while not await self._turns.finish(edit.try_begin):  # noqa: ASYNC110 - another process may have it
-                await asyncio.sleep(edit.pause_s())
-            yield edit.state
-        except BaseException:
-            await self._turns.finish(edit.give_up)
-            raise
-        await self._turns.finish(edit.finish)
-
-    async def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:
-        return await self._turns.run(self._session.restore, ref, branch=branch)
-
-    async def undo(self, *, branch: str = "main") -> Checkpoint:
-        return await self._turns.run(self._session.undo, branch=branch)
-
-    async def fork(self, ref: Ref, branch: str) -> Branch:
-        return await self._turns.run(self._session.fork, ref, branch)
-
-    async def delete_branch(self, name: str) -> None:
-        await self._turns.run(self._session.delete_branch, name)
-
-    async def tag(self, ref: Ref, name: str) -> None:
-        await self._turns.run(self._session.tag, ref, name)
-
-    async def untag(self, name: str) -> None:
-        await self._turns.run(self._session.untag, name)
-
-    async def prune(self, retention: Retention, *, dry_run: bool = False) -> PruneReport:
-        return await self._turns.run(self._session.prune, retention, dry_run=dry_run)
-
-    async def delete(self, ref: Ref) -> int:
-        return await self._turns.run(self._session.delete, ref)
-
-    # reading
-
-    async def load(self, ref: Ref = "main", *, salvage: bool = False) -> State:
-        """The state at a ref. Use this and not `checkpoint.state`, which would read on the event loop."""
-        return await self._turns.run(self._session.load, ref, salvage=salvage)
-
-    async def checkpoint(self, ref: Ref = "main") -> Checkpoint:
-        return await self._turns.run(self._session.checkpoint, ref)
-
-    async def head(self, branch: str = "main") -> Checkpoint | None:
-        return await self._turns.run(self._session.head, branch)
-
-    def log(self, ref: Ref = "main", *, limit: int | None = None) -> AsyncIterator[Checkpoint]:
-        return self._turns.pages(self._session.log, ref, limit=limit)
-
-    def history(self, *, before: Ref | None = None, limit: int | None = None) -> AsyncIterator[Checkpoint]:
-        return self._turns.pages(self._session.history, before=before, limit=limit)
-
-    async def branches(self) -> dict[str, Checkpoint]:
-        return await self._turns.run(self._session.branches)
-
-    async def tags(self) -> dict[str, Checkpoint]:
-        return await self._turns.run(self._session.tags)
-
-    async def diff(self, a: Ref, b: Ref) -> Diff:
-        return await self._turns.run(self._session.diff, a, b)
-
-    async def newest_intact(self, branch: str = "main") -> Checkpoint | None:
-        return await self._turns.run(self._session.newest_intact, branch)
-
-    # runs
-
-    def run(
-        self,
-        *,
-        strategy: Strategy = ALWAYS,
-        branch: str = "main",
-        input: Any = None,
-        restart: bool = False,
-        lease_s: float = 30.0,
-        on_doubt: OnDoubt = "ask",
-        on_failed: OnFailed = "raise",
-        loops: LoopGuard | None = None,
-    ) -> AsyncRun:
-        """A loop that survives. Does no I/O before `async with`."""
-        run = self._session.run(
-            strategy=strategy,
-            branch=branch,
-            input=input,
-            restart=restart,
-            lease_s=lease_s,
-            on_doubt=on_doubt,
-            on_failed=on_failed,
-            loops=loops,
-        )
-        return AsyncRun(run, self._threads)
-
-    async def runs(self) -> list[RunInfo]:
-        return await self._turns.run(self._session.runs)
-
-    async def calls(self, ref: Ref = "main", *, pending: bool = False) -> list[Call]:
-        return await self._turns.run(self._session.calls, ref, pending=pending)
-
-    async def resolve(
-        self,
-        call_id: str,
-        decision: Literal["retry", "skip"] | None = None,
-        *,
-        result: Any = UNDECIDED,
-        failed: str | None = None,
-    ) -> None:
-        await self._turns.run(self._session.resolve, call_id, decision, result=result, failed=failed)
-
-    async def waiting(self, branch: str = "main") -> list[Wait]:
-        return await self._turns.run(self._session.waiting, branch)
-
-    async def answer(
-        self, name: str, value: Any, *, branch: str = "main", by: str | None = None, args: dict[str, Any] | None = None
-    ) -> None:
-        await self._turns.run(self._session.answer, name, value, branch=branch, by=by, args=args)
-
-    async def reject(self, name: str, reason: str, *, branch: str = "main", by: str | None = None) -> None:
-        await self._turns.run(self._session.reject, name, reason, branch=branch, by=by)
-
-    async def send(self, name: str, value: Any, *, branch: str = "main") -> None:
-        await self._turns.run(self._session.send, name, value, branch=branch)
-
-    async def cancel(self, branch: str = "main", *, reason: str) -> bool:
-        return await self._turns.run(self._session.cancel, branch, reason=reason)
-
-    async def abandon(self, branch: str = "main", *, reason: str) -> None:
-        await self._turns.run(self._session.abandon, branch, reason=reason)
 
 
 __all__ = ["AsyncCalling", "AsyncRun", "AsyncSession", "AsyncStore", "Opening", "open", "recover"]

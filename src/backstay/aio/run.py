@@ -20,7 +20,8 @@ from backstay.model import Call, Checkpoint, RecoverReport, StateDict, Usage
 from backstay.run import Run
 from backstay.run.calling import Calling
 from backstay.run.options import OnDoubt, OnFailed, OnMismatch, approved
-from backstay.run.typed_results import typed
+from backstay.run.streaming import cut
+from backstay.run.typed_results import plain, typed
 from backstay.run.wait_journal import ABSENT, OpenWait, WaitOutcome
 from backstay.strategy import ALWAYS, Event, Strategy
 
@@ -246,6 +247,40 @@ class AsyncRun:
     async def random(self, *, key: str | None = None) -> float:
         return await self._threads.finish(self._run.random, key=key)
 
+    # streams
+
+    @property
+    def replaying(self) -> bool:
+        return self._run.replaying
+
+    async def stream(
+        self,
+        name: str,
+        fn: Callable[[], Any],
+        *,
+        key: str | None = None,
+        kind: Literal["tool", "llm"] = "llm",
+        args: Any = None,
+    ) -> AsyncIterator[Any]:
+        """The chunks of an async iterator, or a plain one, as they come; after a crash, those that were recorded."""
+        calling = await self._begin(partial(self._run.begin, name, key=key, kind=kind, args=args))
+        if calling.done:
+            for chunk in calling.result:
+                yield chunk
+            return
+        chunks: list[Any] = []
+        try:
+            with self._run.enclosed(calling):
+                source = fn()
+                source = await source if inspect.isawaitable(source) else source
+            async for chunk in _chunks(source, partial(self._run.enclosed, calling)):
+                chunks.append(plain(chunk))
+                yield chunks[-1]
+        except BaseException as error:
+            await self._threads.finish(cut, calling, chunks, error)
+            raise
+        await self._threads.finish(calling.finish, chunks)
+
     # waits
 
     async def wait(
@@ -334,6 +369,22 @@ class AsyncRun:
     def pause(self, reason: str = "paused") -> NoReturn:
         """End the run here, still in progress."""
         self._run.pause(reason)
+
+
+async def _chunks(source: Any, enclosed: Callable[[], contextlib.AbstractContextManager[None]]) -> AsyncIterator[Any]:
+    """What a source gives, one at a time; what it asks for in between belongs to its call."""
+    if not hasattr(source, "__aiter__"):
+        for chunk in source:
+            yield chunk
+        return
+    items = source.__aiter__()
+    while True:
+        with enclosed():
+            try:
+                chunk = await items.__anext__()
+            except StopAsyncIteration:
+                return
+        yield chunk
 
 
 class AsyncCalling:

@@ -150,7 +150,8 @@ def commands(ctx: click.Context, url: str | None) -> None:
 
     \b
     SESSION is an id or a unique start of one. REF is a branch (main), a tag, a
-    checkpoint id or a start of one, and with ~N the Nth checkpoint before it.
+    checkpoint id or a start of one; REF~2 is two checkpoints before it, REF^2
+    two steps back in the story, behind what restores took back.
     """
     if url is not None:
         before = os.environ.get(STORE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,7 @@ from backstay.cli.store_option import open_store, store_option
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.face import Store
-    from backstay.model import ImportReport
+    from backstay.model import ImportReport, OnExists
 
 
 _SQLITE = b"SQLite format 3\0"
@@ -27,7 +28,7 @@ class _Wish(NamedTuple):
     """How something is to be imported."""
 
     rename: str | None
-    on_exists: str | None
+    on_exists: OnExists | None
     strict: bool
     dry_run: bool
 
@@ -54,7 +55,7 @@ def command(
     *,
     url: str | None,
     rename: str | None,
-    on_exists: str | None,
+    on_exists: OnExists | None,
     strict: bool,
     dry_run: bool,
     as_json: bool,
@@ -106,7 +107,7 @@ def _places(what: tuple[str, ...]) -> tuple[str | None, list[Path]]:
         meant = alike(named, [*systems, *also])
         rest = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(systems)}"
         raise click.UsageError(f"{what[0]!r} is no system; {rest}")
-    path = Path(what[-1]).expanduser()
+    path = Path(os.path.expanduser(what[-1]))  # noqa: PTH111 - Path.expanduser raises where there is no such home
     if len(what) > 1 or path.exists() or named not in systems:
         if not path.exists():
             raise backstay.NotFoundError(f"there is no file or folder {what[-1]!r}", hint=_advice(what[-1]))

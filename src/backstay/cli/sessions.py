@@ -124,7 +124,9 @@ def wanted(store: Store, status: str | None, agent: str | None, *, crashed: bool
             if (agent is None or info.agent == agent) and (not both or info.status == status):
                 yield info
         return
-    yield from store.sessions(status=status, agent=agent)
+    from backstay.model import Status
+
+    yield from store.sessions(status=None if status is None else Status(status), agent=agent)
 
 
 def row(info: SessionInfo) -> list[Piece]:

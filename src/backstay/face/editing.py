@@ -80,6 +80,7 @@ class Edit:
             lease_us=int(LEASE_S * 1_000_000),
             at_us=time.time_ns() // 1000,
             input=None,
+            about=history.about,
         )
         lease: Lease | None = history.backend.write(intent.ask, runs.hold(intent, EDIT)).answer
         if lease is None:

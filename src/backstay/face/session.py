@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import repeat
 from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import UNSET, UnsetType
 
 from backstay.digest import state_digest
 from backstay.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
@@ -24,9 +26,11 @@ from backstay.model import (
     PruneReport,
     RunInfo,
     SessionId,
+    SessionInfo,
     State,
     StateDict,
     Status,
+    StatusName,
     Usage,
     Wait,
 )
@@ -34,9 +38,10 @@ from backstay.names import check_name
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Kind
 from backstay.retention import Retention
 from backstay.rules import branches, refusals
+from backstay.rules.sessions import About
 from backstay.run import Run, answering, deciding
 from backstay.run.deciding import UNDECIDED
-from backstay.store import overview
+from backstay.store import describing, overview
 from backstay.store.events import Events
 from backstay.store.fields import Given, check_given, check_text, read_fields
 from backstay.store.history import RACES, History
@@ -64,15 +69,36 @@ class Session:
     """One agent's history: branches over checkpoints."""
 
     def __init__(
-        self, backend: Backend, events: Events, id_: str, *, agent: str | None, recent: RecentHeads | None = None
+        self,
+        backend: Backend,
+        events: Events,
+        id_: str,
+        *,
+        agent: str | None,
+        owner: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        recent: RecentHeads | None = None,
     ) -> None:
         self.id = SessionId(check_name(id_, "a session id"))
         self.agent = None if agent is None else check_name(agent, "an agent name")
         self._backend = backend
         self._history = History(backend, events, self.id, agent=self.agent, recent=recent)
+        if owner is not None or title is not None or metadata:
+            self._history.about = About(**describing.checked(owner=owner, title=title, metadata=metadata or {}))
 
     def __repr__(self) -> str:
         return f"<Session {self.id!r}>"
+
+    def describe(
+        self,
+        *,
+        title: str | UnsetType | None = UNSET,
+        owner: str | UnsetType | None = UNSET,
+        metadata: Mapping[str, Any] | UnsetType | None = UNSET,
+    ) -> SessionInfo:
+        """Say something else of the session; what is not given stays, None takes it away. Its line as it is then."""
+        return describing.describe(self._backend, self.id, title=title, owner=owner, metadata=metadata)
 
     # writing
 
@@ -85,7 +111,7 @@ class Session:
         step: int | None = None,
         label: str | None = None,
         trigger: str = "manual",
-        status: Status | Outcome | str | None = None,
+        status: Status | Outcome | StatusName | None = None,
         usage: Usage | dict[str, Any] | None = None,
         metadata: dict[str, Any] | None = None,
         resume_hint: str | None = None,

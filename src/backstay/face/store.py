@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from datetime import datetime
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,23 +14,28 @@ from backstay.face.session import Session
 from backstay.face.watching import ChangeWatch
 from backstay.model import (
     Checkpoint,
+    Hit,
     ImportReport,
+    OnExists,
     PruneReport,
     SessionId,
     SessionInfo,
     Status,
+    StatusName,
     StoreStats,
     VerifyReport,
     Wait,
 )
 from backstay.names import check_name
-from backstay.port import Backend, LaneQuery, SessionQuery
-from backstay.port.rows import DOUBTFUL, ENTERED
+from backstay.port import Backend, SessionRow
 from backstay.retention import Retention
-from backstay.store.events import EVENTS, Events
-from backstay.store.fields import to_info
+from backstay.rules import refusals
+from backstay.store import overview
+from backstay.store.events import EVENTS, EventName, Events
+from backstay.store.fields import check_text, to_info
 from backstay.store.history import History
 from backstay.store.recent import RecentHeads
+from backstay.store.session_filter import SessionFilter, check_filter
 from backstay.strategy import ALWAYS, Strategy
 from backstay.upkeep.progress import Progress
 
@@ -62,40 +69,136 @@ class Store:
     def __repr__(self) -> str:
         return f"<Store {self.backend.name}>"
 
-    def session(self, id: str, *, agent: str | None = None) -> Session:
-        """A session by its id. Nothing is written until the first commit or run."""
+    def session(
+        self,
+        id: str,
+        *,
+        agent: str | None = None,
+        owner: str | None = None,
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Session:
+        """A session by its id. Nothing is written until the first commit or run.
+
+        `owner`, `title` and `metadata` are recorded then, unless the session has its own: `session.describe` changes
+        those.
+        """
         self.refuse_closed()
-        return Session(self.backend, self._events, id, agent=agent, recent=self._recent)
+        return Session(
+            self.backend,
+            self._events,
+            id,
+            agent=agent,
+            owner=owner,
+            title=title,
+            metadata=metadata,
+            recent=self._recent,
+        )
 
     def sessions(
-        self, *, status: Status | str | None = None, agent: str | None = None, limit: int | None = None
+        self,
+        *,
+        status: Status | StatusName | None = None,
+        agent: str | None = None,
+        owner: str | None = None,
+        prefix: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        since: datetime | None = None,
+        crashed: bool | None = None,
+        waiting: bool | None = None,
+        before: int | None = None,
+        limit: int | None = None,
     ) -> Iterator[SessionInfo]:
-        """One line per session, the one touched last first; never opens a state."""
+        """One line per session, the one touched last first; never opens a state.
+
+        Only those with this status (of the branch written last), agent, owner, start of the id, values in their
+        metadata, a checkpoint since then; crashed or waiting on any branch, or not. `before` is the cursor of the last
+        line you have: the listing goes on behind it.
+        """
         self.refuse_closed()
         if limit is not None and limit < 0:
             message = f"limit must not be negative, and is {limit}"
             raise InvalidInputError(message)
-        try:
-            wanted = None if status is None else Status(status).value
-        except ValueError:
-            message = f"{status!r} is not a status"
-            raise InvalidInputError(message, hint=f"one of {', '.join(Status)}") from None
-        return self._sessions(wanted, agent, limit)
+        if before is not None and type(before) is not int:
+            message = f"before is the cursor of a SessionInfo, not {type(before).__name__}"
+            raise InvalidInputError(message, hint="give the number that the last line of the page before has")
+        wanted = check_filter(
+            status=status,
+            agent=agent,
+            owner=owner,
+            prefix=prefix,
+            metadata=metadata,
+            since=since,
+            crashed=crashed,
+            waiting=waiting,
+        )
+        return self._sessions(wanted, before, limit if limit is not None else 2**62)
 
-    def _sessions(self, status: str | None, agent: str | None, limit: int | None) -> Iterator[SessionInfo]:
-        left, before = limit if limit is not None else 2**62, None
-        rows = _FIRST_PAGE_ROWS
+    def _sessions(self, wanted: SessionFilter, before: int | None, limit: int) -> Iterator[SessionInfo]:
+        if wanted.crashed or wanted.waiting:  # those are few, and found without a look at all the others
+            crashed, waiting = overview.crashed_sessions(self.backend), overview.waiting_sessions(self.backend)
+            lines = (crashed if wanted.crashed else waiting).values()
+            found = [row for row in lines if wanted.wants_any(row) and (before is None or row.touched < before)]
+            yield from islice(self._infos(found, wanted, crashed, waiting), limit)
+            return
+        left, rows = limit, _FIRST_PAGE_ROWS
         while left > 0:
-            size = min(left, rows)
-            rows = min(2 * rows, _MAX_PAGE_ROWS)  # the first page comes soon; a backend may pass over all for each
-            page = self.backend.sessions(SessionQuery(before=before, limit=size, status=status, agent=agent))
-            crashed = self._crashed() if page else {}
-            for row in page:
-                yield to_info(row, crashed=row.id in crashed)
+            # The first page comes soon; a backend may pass over all for each. A filter of ours may leave little of one.
+            size = min(left, rows) if wanted.is_backends_own else rows
+            rows = min(2 * rows, _MAX_PAGE_ROWS)
+            page = self.backend.sessions(wanted.query(before=before, limit=size))
+            if page:
+                crashed, waiting = overview.crashed_sessions(self.backend), overview.waiting_sessions(self.backend)
+                fitting = [row for row in page if wanted.wants(row)]
+                for info in islice(self._infos(fitting, wanted, crashed, waiting), left):
+                    left -= 1
+                    yield info
             if len(page) < size:
                 return
-            left -= len(page)
             before = page[-1].touched
+
+    def _infos(
+        self, rows: Iterable[SessionRow], wanted: SessionFilter, crashed: Container[str], waiting: Container[str]
+    ) -> Iterator[SessionInfo]:
+        for row in rows:
+            info = to_info(row, crashed=row.id in crashed, waiting=row.id in waiting)
+            if wanted.crashed in (None, info.crashed) and wanted.waiting in (None, info.waiting):
+                yield info
+
+    def search(
+        self,
+        text: str,
+        *,
+        session: str | None = None,
+        agent: str | None = None,
+        ignore_case: bool = True,
+        limit: int | None = None,
+    ) -> Iterator[Hit]:
+        """Where a text first came up: session, checkpoint, path in its state, and the words around it.
+
+        The session touched last comes first, and in each the oldest checkpoint. A message is told once.
+        """
+        self.refuse_closed()
+        check_text(text, "text", required=True)
+        if not text or (limit is not None and limit < 0):
+            message = "text must not be empty" if not text else f"limit must not be negative, and is {limit}"
+            raise InvalidInputError(message)
+        if session is not None and overview.session_row(self.backend, check_name(session, "a session id")) is None:
+            raise refusals.no_session(session)[1]
+        return islice(self._hits(text, session, agent, ignore_case=ignore_case), limit)
+
+    def _hits(self, text: str, session: str | None, agent: str | None, *, ignore_case: bool) -> Iterator[Hit]:
+        from backstay.upkeep.searching import excerpt, search
+
+        for id_ in [info.id for info in self.sessions(agent=agent)] if session is None else [session]:
+            history = History(self.backend, self._events, SessionId(id_), agent=None)
+            for match in search(self.backend, id_, text, ignore_case=ignore_case):
+                yield Hit(
+                    session=SessionId(id_),
+                    checkpoint=history.checkpoint(match.row),
+                    path=match.path,
+                    excerpt=excerpt(match.text, match.at, len(text)),
+                )
 
     def run(
         self,
@@ -129,15 +232,7 @@ class Store:
         A run crashed that was entered and never properly left, and whose lease no living process holds.
         """
         self.refuse_closed()
-        return list(self._crashed().values())
-
-    def _crashed(self) -> dict[str, SessionInfo]:
-        found = self.backend.lanes(LaneQuery(ENTERED | DOUBTFUL))
-        return {
-            one.session.id: to_info(one.session, crashed=True)
-            for one in found
-            if not one.live and one.lane.stop is None
-        }
+        return [to_info(row, crashed=True) for row in overview.crashed_sessions(self.backend).values()]
 
     def waiting(self, agent: str | None = None) -> list[Wait]:
         """What sessions wait for, the one touched last first; with `agent`, those of that agent."""
@@ -234,7 +329,7 @@ class Store:
         path: str | os.PathLike[str],
         *,
         rename: str | Mapping[str, str] | None = None,
-        on_exists: str = "refuse",
+        on_exists: OnExists = "refuse",
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ImportReport:
@@ -261,7 +356,7 @@ class Store:
             stored_bytes=sizes.stored_bytes,
         )
 
-    def on(self, event: str, fn: Callable[[Any], object]) -> None:
+    def on(self, event: EventName, fn: Callable[[Any], object]) -> None:
         """Call `fn` after each event of that name. An exception in it is logged and disturbs nothing."""
         self._events.on(event, fn)
 

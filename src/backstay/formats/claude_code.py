@@ -19,6 +19,7 @@ import msgspec
 
 from backstay.formats.chat import moment_us
 from backstay.formats.dialect import DamagedError, parse_object
+from backstay.formats.exporter import made_uuid
 from backstay.formats.jsonl import JsonLines
 from backstay.formats.model import PendingCall, Reading
 from backstay.formats.source import Entry, Parts, Source
@@ -50,7 +51,10 @@ def _files(source: Source) -> Iterator[Entry]:
 
 def _is_ours(source: Source, entry: Entry) -> bool:
     start = source.peek(entry.parts, _PEEK_BYTES)
-    return b'"parentUuid"' in start or b'"leafUuid"' in start or (b'"sessionId"' in start and b'"type"' in start)
+    if b'"parentUuid"' in start or b'"leafUuid"' in start or (b'"sessionId"' in start and b'"type"' in start):
+        return True
+    # What `claude -p --output-format stream-json` prints. Codex has such ids too, with all it says in payloads.
+    return b'"session_id"' in start and b'"subtype"' in start and b'"payload"' not in start
 
 
 def read(source: Source, reading: Reading) -> None:
@@ -157,6 +161,7 @@ class _ClaudeScan:
         self._file, self._entry, self._agent = 0, Entry(("",), "file"), dict[str, Any]()
         self._last_us = 0
         self._last_main: str | None = None
+        self._streamed: dict[str | None, str] = {}  # the last line of the main conversation and of each sub-agent
         self._told: dict[str, Any] = {}
 
     def begin(self, number: int, entry: Entry, *, agent: dict[str, Any]) -> None:
@@ -165,16 +170,21 @@ class _ClaudeScan:
 
     def take(self, line: int, record: dict[str, Any]) -> None:
         """A line."""
-        session = record.get("sessionId")
+        session = record.get("sessionId", record.get("session_id"))
         if isinstance(session, str) and session not in self.sessions:
             self.sessions.append(session)
         self._note_title(record)
-        id_ = record.get("uuid")
-        if not isinstance(id_, str) or not id_ or id_ in self.turns or id_ in self._links:
-            return
-        before = record.get("parentUuid")
-        before = before if isinstance(before, str) else None
         message = _message(record)
+        id_ = record.get("uuid")
+        if not isinstance(id_, str) or not id_:
+            if message is None:
+                return
+            id_ = made_uuid(NAME, *self.sessions[:1], str(self._file), str(line))
+        if id_ in self.turns or id_ in self._links:
+            return
+        # In a stream no parent is told: it is the line before, of the same sub-agent if it is one's.
+        before = record.get("parentUuid", self._streamed.get(_caller(record)))
+        before = before if isinstance(before, str) else None
         if message is None:
             if record.get("subtype") == "compact_boundary":
                 after = record.get("logicalParentUuid")
@@ -187,7 +197,7 @@ class _ClaudeScan:
     def _add(self, id_: str, before: str | None, line: int, record: dict[str, Any], message: dict[str, Any]) -> None:
         at_us = moment_us(record.get("timestamp"))
         self._last_us = self._last_us if at_us is None else at_us
-        side = record.get("isSidechain") is True
+        side = record.get("isSidechain") is True or _caller(record) is not None
         parent, anew = self._before(before)
         group = self._group_of(record, message, parent)
         if group is not None and group in self._groups and not anew:
@@ -215,6 +225,7 @@ class _ClaudeScan:
         if group is not None:
             self._groups.setdefault(group, _Group(id_, total)).tail = id_
         self._note_calls(turn, record, message)
+        self._streamed[_caller(record)] = id_
         if not side:
             self._last_main = id_
             self.ended = message["role"] == "assistant"
@@ -243,7 +254,11 @@ class _ClaudeScan:
     def _spawner(self, record: dict[str, Any]) -> str | None:
         """The turn that asked for a sub-agent: by the call it names, by its result, else the newest before it."""
         agent = record.get("agentId")
-        call = self._agent.get("toolUseId") or (self._calls.get(agent) if isinstance(agent, str) else None)
+        call = (
+            _caller(record)
+            or self._agent.get("toolUseId")
+            or (self._calls.get(agent) if isinstance(agent, str) else None)
+        )
         found = self._spawned.get(call) if isinstance(call, str) else None
         if found is None and not self._file:
             found = self._last_main
@@ -253,7 +268,7 @@ class _ClaudeScan:
         return found
 
     def _branch(self, record: dict[str, Any]) -> str:
-        agent = record.get("agentId")
+        agent = record.get("agentId", _caller(record))
         if isinstance(agent, str) and agent:
             return f"agent-{agent}"
         return self._entry.name.removesuffix(".jsonl") if self._file else "sidechain"
@@ -328,6 +343,12 @@ class _ClaudeScan:
             for id_, call in self._open.values()
             if id_ == head or (group is not None and self.turns[id_].group == group)
         ]
+
+
+def _caller(record: dict[str, Any]) -> str | None:
+    """The call that a line of a stream belongs to, if a sub-agent says it."""
+    call = record.get("parent_tool_use_id")
+    return call if isinstance(call, str) and call else None
 
 
 def _has(content: list[Any], kind: str) -> bool:

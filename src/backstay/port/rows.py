@@ -54,6 +54,9 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     usage: bytes = b""
     hidden: bool = False
     claim: Claim | None = None
+    owner: str | None = None
+    title: str | None = None
+    metadata: bytes = b""
 
 
 class Head(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -214,7 +217,8 @@ class CallRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     none were given; `args_digest` is then that of the state, and `parts` has a few bytes of each of its keys. A
     finished call has a `result`, or its `place` in the state of the checkpoint that took it in, or an `error`: type and
     text. `args` and `result` are packed values (sealing.pack_value). `token` is that of the run which started it last;
-    `nonce` recognises an outside decision.
+    `nonce` recognises an outside decision;
+    `partial` is what had come of a stream that was cut off.
     """
 
     run: int
@@ -238,6 +242,7 @@ class CallRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     nonce: bytes = b""
     parts: bytes = b""
     wait: CallWait | None = None
+    partial: bytes | None = None
 
     @property
     def at(self) -> CallKey:
@@ -271,6 +276,8 @@ STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED = (
     "retry",
     "abandoned",
 )
+
+CUT_OFF = "cut_off"  # a stream that was closed early; it is asked for again
 
 # Those of a call of kind WAIT; its answer is DONE. A message is SENT until it is received.
 WAITING, REJECTED, TIMED_OUT, CANCELLED, SENT = "waiting", "rejected", "timed_out", "cancelled", "sent"

@@ -123,9 +123,9 @@ class Tables:
         view.checkpoints = {at: self.checkpoints[at] for at in wanted if at in self.checkpoints}
         if len(view.checkpoints) < len(wanted) or len(located) < len(ask.ids):
             self._count_checkpoints()
-        view.foreign = {
-            id_: at for id_, at in self.foreign.items() if id_ in ask.ids or (ask.prefix and id_.startswith(ask.prefix))
-        }
+        view.foreign = {id_: self.foreign[id_] for id_ in ask.ids if id_ in self.foreign}
+        if ask.prefix:
+            view.foreign |= {id_: at for id_, at in self.foreign.items() if id_.startswith(ask.prefix)}
         view.children = {at: sorted(self.children.get(at, ())) for at in ask.children_of}
         asked = lanes if ask.pending is None else [name for name in ask.pending if name in lanes]
         view.pending = {name: self.journal((lanes[name].run, lanes[name].journal)) for name in asked}

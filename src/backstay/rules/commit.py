@@ -28,6 +28,7 @@ from backstay.port.rows import INBOX, WAITING, Head, Took
 from backstay.rules import refusals
 from backstay.rules.refusals import Lease
 from backstay.rules.runs import aged, ended, let_go, renewed, stood_at
+from backstay.rules.sessions import About, filled
 
 
 class Totals(msgspec.Struct, frozen=True, gc=False):
@@ -75,6 +76,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     places: Mapping[CallKey, bytes] = {}
     received: tuple[int, ...] = ()
     ends_run: bool = False
+    about: About | None = None
 
     @property
     def is_boundary(self) -> bool:
@@ -241,6 +243,8 @@ def _session(new: Commit, view: View, session: SessionRow | None, lane: LaneRow 
     totals = new.totals
     if session is None:
         session = SessionRow(new.session, new.uid, totals.at_us, totals.at_us)
+    if new.about is not None:
+        session = filled(session, new.about)
     return msgspec.structs.replace(
         session,
         updated_us=totals.at_us,

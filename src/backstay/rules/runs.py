@@ -19,6 +19,7 @@ from backstay.port.rows import ABANDONED, STARTED, WAITING
 from backstay.rules import refusals
 from backstay.rules.calls import given_up, pending_of, stopped
 from backstay.rules.refusals import EDIT, Lease
+from backstay.rules.sessions import About, filled
 from backstay.sealing import open_value
 
 _OVER = ("completed", "cancelled")  # the next run begins with an input of its own
@@ -42,6 +43,7 @@ class Enter(msgspec.Struct, frozen=True, gc=False):
     at_us: int
     input: bytes | None
     expect_token: int | None = None
+    about: About | None = None
     restart: bool = False
 
     @property
@@ -158,7 +160,7 @@ def enter(new: Enter) -> Decide:
         if session is None:
             session = SessionRow(new.session, new.uid, new.at_us, new.at_us, agent=new.agent)
         line = msgspec.structs.replace(
-            session,
+            filled(session, new.about),
             touched=view.fresh,
             lanes=session.lanes + (lane is None),
             status="in_progress",
@@ -232,7 +234,7 @@ def hold(new: Enter, purpose: str) -> Decide:
             found.append(refusals.name_taken(new.branch))
         if session is None and purpose == EDIT:
             session, lane = SessionRow(new.session, new.uid, new.at_us, new.at_us, agent=new.agent), LaneRow(new.branch)
-            session = msgspec.structs.replace(session, lanes=1)
+            session = filled(msgspec.structs.replace(session, lanes=1), new.about)
         if session is None:
             found.append(refusals.no_session(new.session))
         if lane is None:

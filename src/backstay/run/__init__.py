@@ -35,8 +35,8 @@ from backstay.run.guard import GuardedLoop
 from backstay.run.heartbeat import heartbeat
 from backstay.run.options import OnDoubt, OnFailed, check_options
 from backstay.run.result_places import places
+from backstay.run.streaming import StreamMaking
 from backstay.run.wait_journal import WaitJournal
-from backstay.run.wait_making import WaitMaking
 from backstay.run.wait_words import reason_for, to_wait
 from backstay.sealing import open_value, pack_value
 from backstay.store.fields import Given, check_text, check_usage, decode_usage
@@ -66,7 +66,7 @@ class SessionHandle(Protocol):
         """The calls of a checkpoint, or those pending on a branch."""
 
 
-class Run(WaitMaking):
+class Run(StreamMaking):
     """One live execution of a session. Made by `session.run()` or `store.run()`, entered by `with`."""
 
     def __init__(
@@ -147,6 +147,7 @@ class Run(WaitMaking):
             at_us=time.time_ns() // 1000,
             input=None if self.input is None else pack_value(encode_stored(self.input, (Root("input"),))),
             expect_token=expect_token,
+            about=history.about,
             restart=self._restart,
         )
         entered: Entered = backend.write(intent.ask, runs.enter(intent)).answer
@@ -306,6 +307,11 @@ class Run(WaitMaking):
         rows = tuple([wait.row for wait in waits])
         left = waiting.Left(calls.lease, rows, reason or "", sent, at_us, nonce)
         return left.ask, waiting.leave(left)
+
+    def end_waiting(self, reason: str) -> Waiting:
+        """The end of a run whose framework waits by itself, for `leave`: the session is listed as waiting for this."""
+        self.end = self._entered().ended = Waiting(self, reason)
+        return self.end
 
     def _make_waiting(self) -> Waiting:
         rows = [wait.row for wait in self._entered().open_waits.values()]

@@ -54,7 +54,7 @@ def _waits(view: View, lane: LaneRow) -> list[Wait]:
     rows = waiting.waits_of(view.pending.get(lane.name, ()))
     agent = view.session.agent
     found = [to_wait(view.session.id, lane.name, agent, row) for row in rows]
-    if not found and lane.wait is None and lane.status == "waiting":  # it says so itself: an interrupt of a framework
+    if not found and lane.status == "waiting" and not _was_answered(view, lane):  # a framework waits by itself
         reason = lane.reason or "waits"
         wait = Wait(
             session_id=SessionId(view.session.id),
@@ -68,6 +68,13 @@ def _waits(view: View, lane: LaneRow) -> list[Wait]:
         )
         found.append(wait)
     return found
+
+
+def _was_answered(view: View, lane: LaneRow) -> bool:
+    return lane.wait is not None and (
+        lane.wait.ready
+        or any([isinstance(row, CallRow) and row.kind == WAIT for row in view.pending.get(lane.name, ())])
+    )
 
 
 def answer(history: History, name: str, value: Any, *, branch: str, by: str | None, args: Any) -> None:

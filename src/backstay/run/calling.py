@@ -10,7 +10,7 @@ import msgspec
 from backstay.codec import Root, decode, encode_stored
 from backstay.errors import BackstayError, FencedError, InDoubtError, InvalidInputError, MismatchError
 from backstay.port import CallKey, CallRow
-from backstay.port.rows import DONE, FAILED, IN_DOUBT, RETRY, SKIPPED
+from backstay.port.rows import CUT_OFF, DONE, FAILED, IN_DOUBT, RETRY, SKIPPED
 from backstay.run.journal import Slot
 from backstay.run.options import call_failed, not_storable, now_us, refuse_long, text_of_error
 from backstay.run.typed_results import plain, typed
@@ -66,7 +66,7 @@ class Calling:
             refuse_long(data, f"the result of call {row.name!r}")
         except InvalidInputError as error:
             raise self._unstorable(error) from error
-        now = msgspec.structs.replace(row, status=DONE, result=pack_value(data), ended_us=now_us())
+        now = msgspec.structs.replace(row, status=DONE, result=pack_value(data), partial=None, ended_us=now_us())
         self.write(now)
         self.result = decode(data)
         self.done = True
@@ -117,6 +117,26 @@ class Calling:
             raise call_failed(now) from error
         else:
             self._calls.failed(self._slot, None)
+
+    def keep_partial(self, chunks: list[Any]) -> None:
+        """Keep what had come of a stream with the next word about its call."""
+        if chunks:
+            with contextlib.suppress(InvalidInputError):
+                data = encode_stored(chunks, (Root("partial"),))
+                refuse_long(data, "partial")
+                self.row = msgspec.structs.replace(self.row, partial=pack_value(data))
+
+    def cut_off(self, chunks: list[Any], *, failed: bool) -> None:
+        """A stream was closed early: a model is asked again, a tool is in doubt. `failed`: by an exception."""
+        self._refuse_done()
+        self.keep_partial(chunks)
+        if self.row.kind == "tool":
+            self.interrupt()
+            return
+        if chunks:
+            with contextlib.suppress(BackstayError):
+                self.write(msgspec.structs.replace(self.row, status=CUT_OFF, ended_us=now_us()))
+        self._calls.failed(self._slot, None) if failed else self._calls.stopped(self._slot)
 
     def interrupt(self) -> None:
         """The outcome is not known: the call is in doubt."""

@@ -12,7 +12,7 @@ from hashlib import sha256
 
 from backstay.errors import InvalidInputError
 from backstay.port import CallRow
-from backstay.port.rows import wait_slot
+from backstay.port.rows import CUT_OFF, wait_slot
 from backstay.rules.refusals import in_doubt
 
 Slot = tuple[str | None, str, str | None]  # the call it is made in, its name, its key
@@ -100,8 +100,11 @@ class Journal:
         return None if ident is None else self._recorded[ident]
 
     def unasked(self) -> list[CallRow]:
-        """Recorded calls that the loop has not asked for. A call made inside another belongs to that one."""
-        return [call for call in self._recorded.values() if not self._is_asked(call)]
+        """Recorded calls that the loop has not asked for. A call made inside another belongs to that one.
+
+        A stream that was cut off has no outcome that could be lost.
+        """
+        return [call for call in self._recorded.values() if call.status != CUT_OFF and not self._is_asked(call)]
 
     def _is_asked(self, call: CallRow) -> bool:
         at: CallRow | None = call

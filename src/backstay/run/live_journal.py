@@ -33,7 +33,7 @@ from backstay.model import Call, StateDict
 from backstay.names import check_name
 from backstay.port import Ask, Backend, CallKey, CallRow, View
 from backstay.port.lease import clock_us
-from backstay.port.rows import FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
+from backstay.port.rows import CUT_OFF, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
 from backstay.rules import runs
 from backstay.rules.refusals import StopAsked, fenced, in_doubt
 from backstay.rules.runs import Entered
@@ -303,7 +303,7 @@ class LiveJournal:
             # None: it was decided from outside meanwhile.
             return calling or self._find_outcome(call, slot, on_doubt, on_failed)
         calling = Calling(self, call, slot, call.at)
-        if call.status == RETRY or (call.status == FAILED and on_failed == "retry"):
+        if call.status in (RETRY, CUT_OFF) or (call.status == FAILED and on_failed == "retry"):
             return calling
         calling.done = True
         if call.status == FAILED:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 from backstay.errors import InvalidInputError
 
-EVENTS = ("checkpoint", "call", "in_doubt", "fenced", "crash_loop", "waiting", "answered")
+EventName = Literal["checkpoint", "call", "in_doubt", "fenced", "crash_loop", "waiting", "answered", "overtaken"]
+EVENTS: tuple[EventName, ...] = get_args(EventName)
 
 
 class Events:

@@ -354,19 +354,20 @@ def _to_call(row: CallRow, status: str | None, result: Any) -> Call:
         ended_at=None if row.ended_us is None else to_datetime(row.ended_us),
         parent=row.parent,
         by=None if row.wait is None else row.wait.by,
+        partial=None if row.partial is None else decode(open_value(row.partial)),
         edited=None if row.wait is None or row.wait.args is None else decode(open_value(row.wait.args)),
     )
 
 
-def to_info(row: SessionRow, *, crashed: bool = False) -> SessionInfo:
+def to_info(row: SessionRow, *, crashed: bool = False, waiting: bool = False) -> SessionInfo:
     """A session's line as people hold it."""
     try:
-        return _to_info(row, crashed=crashed)
+        return _to_info(row, crashed=crashed, waiting=waiting)
     except _MEANINGLESS as error:
         raise CorruptionError(f"the line of session {row.id[:64]!r} means nothing") from error
 
 
-def _to_info(row: SessionRow, *, crashed: bool) -> SessionInfo:
+def _to_info(row: SessionRow, *, crashed: bool, waiting: bool) -> SessionInfo:
     return SessionInfo(
         id=SessionId(row.id),
         agent=row.agent,
@@ -379,4 +380,9 @@ def _to_info(row: SessionRow, *, crashed: bool) -> SessionInfo:
         created_at=to_datetime(row.created_us),
         updated_at=to_datetime(row.updated_us),
         crashed=crashed,
+        waiting=waiting,
+        owner=row.owner,
+        title=row.title,
+        metadata=decode(row.metadata) if row.metadata else {},
+        cursor=row.touched,
     )

@@ -29,6 +29,7 @@ from backstay.port.rows import Head
 from backstay.rules import refusals
 from backstay.rules.commit import Commit, Totals, commit
 from backstay.rules.refusals import Lease
+from backstay.rules.sessions import About
 from backstay.sealing import pack_blob, seal_keyframe, spill, spill_delta, spilled
 from backstay.store.events import Events
 from backstay.store.fields import Fields, Given, check_state, encode_fields, make_fields, read_fields, to_checkpoint
@@ -70,6 +71,7 @@ class History:
         self.events = events
         self.id = id_
         self.agent = agent
+        self.about: About | None = None
         self.recent = RecentHeads() if recent is None else recent
         self.refs = Refs(backend, id_)
         self.looks = Looks()
@@ -238,6 +240,7 @@ class History:
             places=places or {},
             received=received,
             ends_run=ends_run,
+            about=self.about,
         )
         for _ in range(RACES):
             try:

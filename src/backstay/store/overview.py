@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
 from backstay.model import RunInfo, Status, counted
-from backstay.port import EVERY, Ask, Backend, CallRow, CheckpointRow, Kind, LaneRow, SessionRow, Unreadable
+from backstay.port import EVERY, Ask, Backend, CallRow, CheckpointRow, Kind, LaneQuery, LaneRow, SessionRow, Unreadable
 from backstay.port.lease import Claim
+from backstay.port.rows import DOUBTFUL, ENTERED, MARK_WAITING
 from backstay.store.fields import read_fields, to_datetime
 from backstay.store.refs import readable
 
@@ -19,6 +20,17 @@ _BEYOND = 2**40  # no sequence is as large
 def session_row(backend: Backend, session: str) -> SessionRow | None:
     """A session's line."""
     return backend.read(Ask(session)).session
+
+
+def crashed_sessions(backend: Backend) -> dict[str, SessionRow]:
+    """The lines of sessions where a run crashed, or where calls are in doubt, the one touched last first."""
+    found = backend.lanes(LaneQuery(ENTERED | DOUBTFUL))
+    return {one.session.id: one.session for one in found if not one.live and one.lane.stop is None}
+
+
+def waiting_sessions(backend: Backend) -> dict[str, SessionRow]:
+    """The lines of sessions that wait on a branch for a person, a message or a time."""
+    return {one.session.id: one.session for one in backend.lanes(LaneQuery(MARK_WAITING))}
 
 
 def names_by_checkpoint(backend: Backend, session: str) -> dict[str, list[tuple[str, str]]]:
@@ -122,6 +134,7 @@ def _run(lane: LaneRow, *, live: bool) -> RunInfo:
         holder=None if lane.claim is None else _spoken(lane.claim),
         since=to_datetime(lane.since_us) if lane.since_us else None,
         crashed=lane.entered and not live,
+        waiting=lane.status == Status.WAITING.value,
         status=Status(lane.status),
         reason=lane.reason,
     )

@@ -19,6 +19,7 @@ from backstay.port import Ask, Backend, CallRow, CheckpointRow, JournalKey, Kind
 from backstay.port.rows import (
     ABANDONED,
     CANCELLED,
+    CUT_OFF,
     DONE,
     FAILED,
     FOR_ANSWER,
@@ -55,7 +56,7 @@ _NOTHING_OR_DELETE = Hint(
 
 UNREADABLE = (CorruptionError, InvalidInputError, UnavailableError)
 
-_STATUSES = frozenset({STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED})
+_STATUSES = frozenset({CUT_OFF, STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED})
 _STATUSES_BY_KIND = {
     "tool": _STATUSES,
     "llm": _STATUSES,
@@ -85,7 +86,7 @@ def check_call(call: CallRow) -> None:
         raise CorruptionError("it is larger than a call may be")
     if call.result is not None and call.place is not None:
         raise CorruptionError("it has two results")
-    for data in (call.args, call.result):
+    for data in (call.args, call.result, call.partial):
         check_value(data)
     _check_wait(call.kind, call.wait)
     try:

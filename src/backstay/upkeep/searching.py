@@ -22,6 +22,7 @@ from backstay.upkeep.pages import Keyframes, pages
 from backstay.upkeep.progress import Progress
 
 _KNOWN_BLOBS = 100_000
+_BEFORE_CHARS, _AFTER_CHARS = 40, 80
 _IDS = ("id", "tool_call_id", "call_id", "tool_use_id")  # of messages: ids are not searched
 
 
@@ -44,9 +45,10 @@ def search(
     *,
     role: str | None = None,
     tool: str | None = None,
+    ignore_case: bool = True,
     progress: Progress | None = None,
 ) -> Iterator[Match]:
-    """The checkpoints that first said a text, oldest first; upper and lower case are the same.
+    """The checkpoints that first said a text, oldest first; upper and lower case are the same unless told otherwise.
 
     With a role or a tool, only messages of that role, or calls of that tool and their results.
     """
@@ -56,7 +58,7 @@ def search(
         state = hunt.state(row)
         names: dict[str, str] | None = None
         for path, item, string in _strings(state):
-            at = string.casefold().find(hunt.text)
+            at = string.casefold().find(hunt.text) if ignore_case else string.find(text)
             if at < 0:
                 continue
             if names is None:
@@ -70,6 +72,13 @@ def search(
                 seen.add(mark)
                 name = used[0] if used else None
                 yield Match(session=session, row=row, path=path, role=who, tool=name, text=string, at=at)
+
+
+def excerpt(text: str, at: int, length: int) -> str:
+    """The words around a place, on one line."""
+    start, end = max(0, at - _BEFORE_CHARS), at + length + _AFTER_CHARS
+    around = " ".join(text[start:end].split())
+    return ("…" if start else "") + around + ("…" if end < len(text) else "")
 
 
 class _Hunt:

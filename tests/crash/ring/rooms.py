@@ -44,7 +44,7 @@ class Place(NamedTuple):
     def open(self, durability: str = "full") -> Store:
         """The store, made if there is none."""
         url = str(self.path) if self.kind == "sqlite" else f"file:{self.path}"
-        return backstay.open(url, durability=durability)
+        return backstay.open(url, durability=durability)  # type: ignore[arg-type]
 
     def clear(self) -> None:
         """Nothing is left in the folder."""

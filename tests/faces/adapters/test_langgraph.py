@@ -24,7 +24,7 @@ from langgraph.types import Command, interrupt
 import backstay
 from backstay.adapters import langgraph as adapter
 from backstay.adapters.langgraph import BackstaySaver
-from backstay.adapters.langgraph.lines import branch_of, line_of
+from backstay.adapters.langgraph.rows import branch_of, line_of
 from backstay.errors import ClosedError, UnsupportedError
 from tests.faces.adapters.graphs import META, Chat, chat_graph, checkpoint, read, say, thread
 

@@ -85,3 +85,19 @@ def test_a_prune_gives_the_space_back(tmp_path: Path) -> None:
         before = path.stat().st_size + Path(f"{path}-wal").stat().st_size
         saver.prune(["t"])
     assert path.stat().st_size < before / 5
+
+
+def test_an_invocation_that_was_overtaken_is_told_and_going_back_on_purpose_is_not(
+    saver: BackstaySaver, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+    saver.store.on("overtaken", lambda branch: told.append(branch.name))
+    first = saver.put(thread(), checkpoint("1", x=1), META, {})
+    saver.put(first, checkpoint("2", x=2), META, {})
+    assert not told
+    saver.put(first, checkpoint("3", x=3), META, {})  # read before the second was there
+    assert told == ["main/1"]
+    assert "main/1" in caplog.text
+    read(saver, first)  # time travel: asked for by its id
+    saver.put(first, checkpoint("4", x=4), META, {})
+    assert told == ["main/1"]

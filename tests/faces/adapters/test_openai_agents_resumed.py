@@ -70,6 +70,28 @@ def test_what_waited_for_an_approval_is_in_the_items_once(
     assert store.crashed() == []
 
 
+@WITHHELD
+def test_an_approval_that_is_pending_is_listed_as_waiting(store: backstay.Store, withheld: bool) -> None:
+    async def story() -> list[str]:
+        session = BackstaySession("t", store)
+        acting = cautious([both(), says("done")], look, pay, withheld=withheld)
+        async with BackstayHooks(session) as hooks:
+            asked = await turn(acting, "pay order 7", session=session, hooks=hooks)
+        (wait,) = store.waiting()
+        assert (wait.session_id, wait.what) == ("t", "framework")
+        assert store.crashed() == []
+        assert backstay.recover(store, lambda _: pytest.fail("the SDK goes on with it")).handled == 0
+        state = asked.to_state()
+        state.approve(state.get_interruptions()[0])
+        await turn(acting, state, session=session, hooks=BackstayHooks(session))
+        return [wait.reason, *lines(await session.get_items())]
+
+    reason, *told = asyncio.run(story())
+    assert reason == "for approval of 'pay'"
+    assert told[-1] == "assistant: done"
+    assert store.waiting() == []
+
+
 def test_an_answer_with_no_run_to_approve_it_is_heard_as_not_run(store: backstay.Store) -> None:
     async def story() -> list[str]:
         session = BackstaySession("t", store)

@@ -54,8 +54,9 @@ All examples are run on one small store, at one moment.
   `--store FILE` with an export looks into that: it is only read, and `backstay import` takes it in.
 - **SESSION** is a session's id, or any start of it that only one session has. An id with spaces or a slash needs the
   shell's quotes, and one that begins with a dash `--` before it.
-- **REF** is a branch (`main`), a tag, a checkpoint id or the first four or more letters of one; `main~3` is the third
-  checkpoint before `main`. A start that fits several is an error that lists them.
+- **REF** is a branch (`main`), a tag, a checkpoint id or the first four or more letters of one. `main~3` is the third
+  checkpoint before `main`; `main^3` is three steps back in the story, where a restore counts as the checkpoint it
+  brought back. A start that fits several is an error that lists them.
 - **`--json`** gives every command a stable shape, see [JSON](#json): one object, or one a line for lists.
 - **Before a change** `restore`, `undo`, `delete` and `prune` show it, and ask. `-y` is yes. Where stdin is not a
   terminal there is no question: without `-y` that is an error, and nothing is done.

@@ -160,3 +160,18 @@ def test_an_import_names_the_sessions_with_calls_in_doubt(tmp_path: Path) -> Non
     foreign.ares(tmp_path / "checkpoints", steps)
     done = shell.run("import", "checkpoints", folder=tmp_path)
     assert "in doubt: 's': `backstay recover s` shows its calls" in done.out
+    listed = shell.run("recover", folder=tmp_path).out
+    assert "tool search(q='Q3') in doubt" in listed
+    assert listed == shell.run("recover", "s", folder=tmp_path).out
+    assert "1 call in doubt" in shell.run("status", folder=tmp_path).out
+    assert json.loads(shell.run("status", "--json", folder=tmp_path).out)["in_doubt"] == 1
+    assert shell.run("recover", "s", "--skip", folder=tmp_path).code == 0
+    assert "no call is in doubt" in shell.run("recover", folder=tmp_path).out
+    assert "in doubt" not in shell.run("status", folder=tmp_path).out
+
+
+def test_an_export_with_calls_in_doubt_names_them_where_it_comes_to(folder: Path) -> None:
+    assert shell.run("export", "all.backstay", folder=folder).code == 0
+    told = imported("all.backstay", "--store", "new.db", folder=folder)
+    assert told["in_doubt"] == ["ticket-43"]
+    assert "refund(order=9, euro=20) in doubt" in shell.run("recover", "--store", "new.db", folder=folder).out

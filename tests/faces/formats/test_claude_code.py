@@ -236,6 +236,30 @@ def test_reminders_and_bookkeeping_are_no_checkpoints_but_what_the_model_saw_is_
     assert session.checkpoint("u1").label == "A greeting"
 
 
+def test_what_the_program_prints_as_a_stream_is_a_conversation_too(store: backstay.Store, base: Path) -> None:
+    def line(kind: str, **more: Any) -> dict[str, Any]:
+        return {"type": kind, "session_id": SESSION, **more}
+
+    stream = [
+        line("system", subtype="init", model="claude-sonnet-4-5", tools=[]),
+        line("assistant", message={"id": "m1", "role": "assistant", "content": [use("t1", command="ls")]}),
+        line("user", message={"role": "user", "content": "by a sub-agent"}, parent_tool_use_id="t1"),
+        line("assistant", message={"id": "s1", "role": "assistant", "content": "aside"}, parent_tool_use_id="t1"),
+        line("user", message={"role": "user", "content": result("t1", "a.txt")}, parent_tool_use_id=None),
+        line("assistant", message={"id": "m2", "role": "assistant", "content": [{"type": "text", "text": "One."}]}),
+        line("result", subtype="success", result="One.", total_cost_usd=0.01),
+    ]
+    path = put(base / "out.jsonl", told.lines(stream))
+    assert formats.recognise(path) == "claude-code"
+    assert formats.import_(store, path, strict=True).sessions == (SESSION,)
+    session = store.session(SESSION)
+    assert [line for _, line in log(session)] == ["assistant: -> Bash", "tool_result: a.txt", "assistant: One."]
+    assert len(session.load()["messages"]) == 3
+    assert [message["content"] for message in session.load("agent-t1")["messages"]] == ["by a sub-agent", "aside"]
+    put(path, told.lines([*stream[:6], line("user", message={"role": "user", "content": "thanks"})]))
+    assert formats.import_(store, path).extended == {SESSION: 1}
+
+
 @pytest.mark.parametrize("given", ["home", "projects", "project", "file"])
 def test_any_of_its_folders_may_be_given(given: str, store: backstay.Store, base: Path) -> None:
     path = claude(base, claude_talk())

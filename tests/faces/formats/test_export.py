@@ -185,6 +185,21 @@ def test_whatever_cannot_be_carried_is_named_in_the_notes(
     assert "2 checkpoints have" not in notes.partition("tags")[2][:30]  # one was tagged
 
 
+@pytest.mark.parametrize("status", list(backstay.Status), ids=str)
+@pytest.mark.parametrize("system", formats.EXPORTS)
+def test_a_session_of_any_status_goes_out(
+    system: str, status: backstay.Status, store: backstay.Store, tmp_path: Path
+) -> None:
+    store.session("s").commit({"messages": []}, step=0, status=status("why") if status != "completed" else status)
+    formats.export(store, "s", tmp_path / "to", system=system)
+    if system == "ares":
+        written = json.loads((tmp_path / "to" / "s_0.json").read_bytes())["status"]
+        ended = {"failed": {"Failed": "why"}, "halted": {"Halted": "why"}, "cancelled": {"Halted": "why"}}
+        assert written == ended.get(status.value, "Completed" if status == "completed" else "InProgress")
+    with backstay.open("memory://") as other:
+        formats.import_(other, tmp_path / "to", strict=True)
+
+
 def test_a_value_in_metadata_that_json_cannot_hold_is_named_and_stops_nothing(
     store: backstay.Store, tmp_path: Path
 ) -> None:

@@ -9,27 +9,26 @@ import backstay
 
 
 def test_a_turn_is_parked_until_a_person_approves_and_goes_on_from_there(store: backstay.Store) -> None:
+    asked: list[str] = []
     refunds: list[str] = []
+
+    def model() -> dict[str, int]:
+        asked.append("model")
+        return {"order": 7}
 
     def turn() -> None:
         with store.run("ticket", input="refund order 7") as run:
             run.state.setdefault("messages", [{"role": "user", "content": run.input}])
-            plan = run.call("model", lambda: {"tool": "refund", "order": 7}, kind="llm")
-            if run.state.get("approved") is None:
-                run.state["waiting_for"] = plan
-                run.checkpoint(label="waiting for approval")
-                run.halt("waiting for approval")
-            if run.state["approved"]:
-                run.call("refund", lambda: refunds.append("order 7"), key="7", args=plan)
-            del run.state["waiting_for"]
+            plan = run.call("model", model, kind="llm")
+            run.call("refund", lambda: refunds.append("order 7"), key="7", args=plan, approve=True)
+            run.append({"role": "assistant", "content": "done"})
 
     turn()
-    assert [(info.id, info.reason) for info in store.sessions(status="halted")] == [("ticket", "waiting for approval")]
-    session = store.session("ticket")
-    assert session.load()["waiting_for"] == {"tool": "refund", "order": 7}
-    session.commit({**session.load(), "approved": True}, trigger="approval", metadata={"by": "Ada"})
+    assert [(wait.session_id, wait.name, wait.args) for wait in store.waiting()] == [("ticket", "refund", {"order": 7})]
+    assert (refunds, store.crashed()) == ([], [])
+    store.session("ticket").answer("refund", True, by="Ada")
     turn()
-    assert refunds == ["order 7"]
+    assert (asked, refunds) == (["model"], ["order 7"])  # the answer that was paid for is not asked again
     assert store.session("ticket").checkpoint().status == "completed"
 
 

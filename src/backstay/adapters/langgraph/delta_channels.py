@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from backstay.adapters.langgraph.lines import MINE, in_order
 from backstay.adapters.langgraph.placement import is_inner
+from backstay.adapters.langgraph.rows import MINE, in_order
 from backstay.adapters.langgraph.sharing import writes_of
 from backstay.model import StateDict
 

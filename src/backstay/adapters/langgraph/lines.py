@@ -1,189 +1,41 @@
-"""Where a thread's checkpoints lie: a thread is a session, a namespace of it a branch, a fork of that another branch.
-
-| row of the session | id | its state |
-|---|---|---|
-| a checkpoint | the checkpoint's own | the channels, and what LangGraph keeps beside them |
-| writes of its tasks | `<checkpoint>+<number>` | the same, and all writes of the checkpoint so far |
-| writes that are early or late | `<checkpoint>!<random>` | the state before it, and these writes |
-
-Writes are usually made while their checkpoint is what its line ends with; then they lie on top of it, so that one read
-gives both. Writes that come before their checkpoint, or after the line has moved on, go on top of what is there and
-carry the name of their checkpoint.
-"""
+"""The lines of a thread in its session: what each ends with, and how a row is put on top."""
 
 from __future__ import annotations
 
-import re
-import secrets
+import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 from heapq import merge
 from typing import Any, NamedTuple
 
-from backstay.codec import decode
+from backstay.adapters.langgraph.rows import (
+    LONG_NS,
+    MINE,
+    Entries,
+    Held,
+    branch_of,
+    checkpoint_of,
+    held,
+    line_of,
+    number_of,
+    status_of,
+)
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
 from backstay.face import Session, Store
-from backstay.model import MAX_NAME_CHARS, Outcome, StateDict, Status
+from backstay.model import Branch, StateDict
 from backstay.port import EVERY, Ask, Backend, CheckpointRow
 from backstay.store.fields import read_fields
 from backstay.store.overview import find_row
 from backstay.store.reading import Loaded, load
 from backstay.store.refs import readable
 
-MINE = "lg"  # the key of LangGraph's own part in a state and in a checkpoint's metadata
-_ROOT = "main"
-_INTERRUPT, _RESUME = "__interrupt__", "__resume__"  # channels of LangGraph's own
-_INTERRUPTED = "for the answer to an interrupt"
-_NAMES = re.compile(r"(?P<root>main)(?:/(?P<fork>\d+))?|(?P<line>\d*)/(?P<ns>.+)", re.DOTALL)
-_SUFFIX = re.compile(r"(?:\+\d+|![0-9a-f]{16})\Z")
-_WRITES = re.compile(r".*\+(\d+)", re.DOTALL)
-_LONG_NS = 200
 _MANY_LINES = 8
 _LINES_AT_ONCE = 4
 _PAGE_ROWS = 64
 _MANY_WAITING = 64
-Entries = list[list[Any]]  # writes: path, task, index, channel, value
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _status(state: StateDict) -> Outcome | Status:
-    """Waiting while a task of the checkpoint has an interrupt that was not resumed: `store.waiting` lists it."""
-    entries: Entries = state.get(MINE, {}).get("writes", [])
-    asked = {entry[1] for entry in entries if entry[3] == _INTERRUPT}
-    asked -= {entry[1] for entry in entries if entry[3] == _RESUME}
-    return Status.WAITING(_INTERRUPTED) if asked else Status.IN_PROGRESS
-
-
-def branch_of(ns: str, line: int = 0) -> str:
-    """The branch of a namespace: `main` for the root, `/child:1` for others; forks of it are `main/1`, `1/child:1`."""
-    if not ns:
-        return f"{_ROOT}/{line}" if line else _ROOT
-    if len(ns) > _LONG_NS:
-        ns = f"{ns[:_LONG_NS]}…{sha256(ns.encode()).hexdigest()[: MAX_NAME_CHARS - _LONG_NS - 30]}"
-    return f"{line or ''}/{ns}"
-
-
-def line_of(branch: str) -> tuple[str, int] | None:
-    """The namespace and the number of a line (of a long namespace: as it is shortened); None if it is not one."""
-    found = _NAMES.fullmatch(branch)
-    if found is None:
-        return None
-    if found["root"]:
-        return "", int(found["fork"] or 0)
-    return found["ns"], int(found["line"] or 0)
-
-
-def calls_of(thread_id: str) -> str:
-    """The session with the tool calls of a thread: beside it, because on the thread's own they would be branches."""
-    name = f"{thread_id}/tools"
-    return name if len(name) <= MAX_NAME_CHARS else f"{sha256(name.encode()).hexdigest()}/tools"
-
-
-class Held(NamedTuple):
-    """A row, and what it says about the checkpoint whose state it holds.
-
-    `of` is that checkpoint's id ("" if there was none yet), `born` the sequence it was put at. Where the row's writes
-    belong to another, `of` is not what its id names. Metadata, parent and time are with the checkpoint's own row, which
-    also says if it `took` in the writes that came before it.
-    """
-
-    id: str
-    sequence: int
-    of: str
-    born: int
-    branch: str
-    number: int
-    metadata: dict[str, Any]
-    parent: str | None
-    ts: str
-    long_ns: str | None
-    took: bool = False
-
-    @property
-    def ns(self) -> str | None:
-        """The namespace; None on a branch that LangGraph has not made."""
-        line = line_of(self.branch)
-        return None if line is None else self.long_ns or line[0]
-
-    @property
-    def is_stray(self) -> bool:
-        """True if its writes belong to another checkpoint than its state."""
-        return checkpoint_of(self.id) != self.of
-
-
-def held(row: CheckpointRow) -> Held | None:
-    """A row as one of ours; None if it is somebody else's."""
-    fields = read_fields(row)
-    metadata: dict[str, Any] = decode(fields.metadata) if fields.metadata else {}
-    mine = metadata.pop(MINE, None)
-    before = None if row.parent_id is None else checkpoint_of(row.parent_id)
-    if mine is None:
-        if fields.restored_from is None:
-            return None
-        # Somebody took the branch back with Backstay's own means: LangGraph goes on from there.
-        mine = {}
-    given: dict[str, Any] = {"source": fields.trigger, "step": fields.step, "parents": {}}
-    metadata = {key: value for key, value in given.items() if key not in mine.get("not", ())} | metadata
-    if "own" in mine:
-        metadata[MINE] = mine["own"]
-    return Held(
-        id=row.id,
-        sequence=row.sequence,
-        of=mine.get("of", checkpoint_of(row.id)),
-        born=mine.get("born", row.sequence),
-        branch=fields.branch,
-        number=mine.get("number", number_of(row.id)),
-        metadata=metadata,
-        parent=mine.get("parent", before) or None,
-        ts=_long_ts(mine.get("ts", fields.at_us)),
-        long_ns=mine.get("ns"),
-        took=mine.get("took", False),
-    )
-
-
-def checkpoint_of(row_id: str) -> str:
-    """The checkpoint that a row's id names."""
-    return _SUFFIX.sub("", row_id)
-
-
-def number_of(row_id: str) -> int:
-    """The number of a row of writes on top of its checkpoint; 0 for other rows."""
-    found = _WRITES.fullmatch(row_id)
-    return 0 if found is None else int(found[1])
-
-
-def write_id(checkpoint: str, number: int) -> str:
-    """An id for a row of writes on top of their checkpoint."""
-    return f"{checkpoint}+{number}"
-
-
-def stray_id(checkpoint: str) -> str:
-    """An id for a row of writes that lies elsewhere."""
-    return f"{checkpoint}!{secrets.token_hex(8)}"
-
-
-def in_order(entries: Entries) -> Entries:
-    """Writes as LangGraph replays them: by path, task and place."""
-    return sorted(entries, key=lambda entry: (entry[0], entry[1], entry[2]))
-
-
-def _micros(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
-def _long_ts(ts: str | int) -> str:
-    return (_EPOCH + timedelta(microseconds=ts)).isoformat() if isinstance(ts, int) else ts
-
-
-def short_ts(ts: str) -> str | int:
-    """A time as few bytes that give the very same text again; the text where there are none."""
-    try:
-        micros = _micros(datetime.fromisoformat(ts))
-        return micros if (_EPOCH + timedelta(microseconds=micros)).isoformat() == ts else ts
-    except (ValueError, TypeError):
-        return ts
+_MANY_ASKED = 256
+_log = logging.getLogger("backstay.adapters.langgraph")
 
 
 class LineEnd(NamedTuple):
@@ -207,6 +59,8 @@ class Thread:
     def __init__(self, store: Store, id_: str, agent: str | None) -> None:
         self.session: Session = store.session(id_, agent=agent)
         self.backend: Backend = store.backend
+        self._events = store.events
+        self.asked: OrderedDict[str, None] = OrderedDict()  # checkpoints that were asked for by their ids
         self.id = self.session.id
         self.lock = threading.RLock()
         self.tails: dict[str, LineEnd] = {}
@@ -214,6 +68,12 @@ class Thread:
         self._waiting: dict[str, Entries] = {}
 
     # reading
+
+    def ask_for(self, checkpoint: str) -> None:
+        """A checkpoint is read by its id: a line that begins there was meant."""
+        self.asked[checkpoint] = None
+        if len(self.asked) > _MANY_ASKED:
+            self.asked.popitem(last=False)
 
     def lines(self, ns: str | None) -> dict[str, str]:
         """The branches of a namespace (None: of all) and their heads.
@@ -389,7 +249,18 @@ class Thread:
         branch = branch_of(ns, max(numbers, default=-1) + 1)
         if base is not None:
             self._fork(base, branch)
+            if base.of not in self.asked:
+                self._tell_overtaken(ns, branch, lines)
         return Place(branch, base)
+
+    def _tell_overtaken(self, ns: str, branch: str, lines: Iterable[str]) -> None:
+        """Two invocations at once: LangGraph would keep the last. Here the other goes on beside it, and says so."""
+        where = f" in {ns!r}" if ns else ""
+        text = "thread %r%s: overtaken by another invocation; this one goes on as branch %r beside %s"
+        _log.warning(text, self.id, where, branch, ", ".join(map(repr, lines)))
+        head = self.session.head(branch)
+        if head is not None:
+            self._events.emit("overtaken", Branch(branch, head))
 
     def _fork(self, base: Held, branch: str) -> None:
         try:
@@ -454,7 +325,7 @@ class Thread:
         mine: dict[str, Any],
     ) -> None:
         """One row, on disk when this returns; ConflictError if its place has been taken."""
-        if len(ns) > _LONG_NS:
+        if len(ns) > LONG_NS:
             mine["ns"] = ns
         done = self.session.commit(
             state,
@@ -463,7 +334,7 @@ class Thread:
             root=place.head is None,
             step=step,
             trigger=trigger,
-            status=_status(state),
+            status=status_of(state),
             metadata={**more, MINE: mine},
             summary=summary,
             id=id_,

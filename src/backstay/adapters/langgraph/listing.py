@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from backstay.adapters.langgraph.lines import MINE, Entries, Held, Thread, checkpoint_of, held
+from backstay.adapters.langgraph.lines import Thread
+from backstay.adapters.langgraph.rows import MINE, Entries, Held, checkpoint_of, held
 from backstay.port import CheckpointRow
 
 

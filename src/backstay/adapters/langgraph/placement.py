@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from backstay.adapters.langgraph.lines import MINE, Entries, Held, LineEnd, Place, Thread, stray_id, write_id
+from backstay.adapters.langgraph.lines import LineEnd, Place, Thread
+from backstay.adapters.langgraph.rows import MINE, Entries, Held, stray_id, write_id
 from backstay.adapters.langgraph.sharing import referred, writes_of
 from backstay.codec import encode_canonical
 from backstay.model import StateDict

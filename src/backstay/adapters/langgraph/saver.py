@@ -1,6 +1,6 @@
 """BackstaySaver: a LangGraph checkpointer over a Store, sync and async in one class.
 
-What a checkpoint is as rows of a session is said in `lines`, what its values are as data in `plain`. Here is the order
+What a checkpoint is as rows of a session is said in `rows`, what its values are as data in `codec`. Here is the order
 of steps: a put or a write first tries the place where this process left the line; if somebody else has been there, it
 looks again. Nothing is kept between two calls that another process could not have written.
 """
@@ -33,15 +33,16 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 import backstay
 from backstay.adapters.langgraph.codec import Codec, Memo, listed
 from backstay.adapters.langgraph.delta_channels import gathered, history, notes_of
-from backstay.adapters.langgraph.lines import MINE, Entries, Held, LineEnd, Place, Thread, calls_of, in_order, short_ts
+from backstay.adapters.langgraph.lines import LineEnd, Place, Thread
 from backstay.adapters.langgraph.listing import checkpoints, made_by, outdated, stranded
 from backstay.adapters.langgraph.opening import Done, SaverOpening, sync_store
 from backstay.adapters.langgraph.placement import NEVER, elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
+from backstay.adapters.langgraph.rows import MINE, Entries, Held, calls_of, in_order, short_ts
 from backstay.adapters.langgraph.sharing import hoisted, unhoisted, writes_of
 from backstay.aio import AsyncStore
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
 from backstay.face import Store
-from backstay.model import StateDict
+from backstay.model import Durability, StateDict
 from backstay.store.overview import session_row
 from backstay.upkeep.copying import copy_session
 from backstay.upkeep.pruning import drop
@@ -85,9 +86,18 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="backstay-langgraph")
 
     @classmethod
-    def open(cls, url: str | Path | None = None, *, durability: str = "full", **options: Any) -> SaverOpening[Self]:
+    def open(
+        cls,
+        url: str | Path | None = None,
+        *,
+        durability: Durability = "full",
+        serde: Any = None,
+        allow: Collection[type | tuple[str, ...]] | bool = (),
+        agent: str | None = None,
+    ) -> SaverOpening[Self]:
         """A saver with its own store: `with BackstaySaver.open("sqlite:///agent.db") as saver`, or `async with`."""
-        return SaverOpening(lambda: cls(backstay.open(url, durability=durability), **options))
+        opened = partial(backstay.open, url, durability=durability)
+        return SaverOpening(lambda: cls(opened(), serde=serde, allow=allow, agent=agent))
 
     @classmethod
     def from_conn_string(cls, conn_string: str) -> SaverOpening[Self]:
@@ -118,6 +128,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
 
     def _get(self, thread: Thread, memo: Memo, ns: str, wanted: object) -> CheckpointTuple | None:
         if wanted:
+            thread.ask_for(str(wanted))
             row, strays = thread.trace(str(wanted))
             return None if row is None or row.ns != ns else self._tuple(thread, memo, row, strays)
         found = thread.newest(ns)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from operator import is_
 from typing import Any
 
-from backstay.adapters.langgraph.lines import MINE, Entries
+from backstay.adapters.langgraph.rows import MINE, Entries
 from backstay.model import StateDict
 
 START = "__start__"

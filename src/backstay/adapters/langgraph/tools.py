@@ -23,8 +23,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphBubbleUp
 
 from backstay.adapters.langgraph.codec import Codec
-from backstay.adapters.langgraph.lines import calls_of
 from backstay.adapters.langgraph.opening import sync_store
+from backstay.adapters.langgraph.rows import calls_of
 from backstay.adapters.langgraph.saver import BackstaySaver
 from backstay.aio import AsyncStore
 from backstay.aio.run import AsyncRun

@@ -12,7 +12,7 @@ from agents import RunContextWrapper
 from agents.exceptions import InputGuardrailTripwireTriggered, OutputGuardrailTripwireTriggered
 
 from backstay import errors
-from backstay.adapters.openai_agents.items import PART, Items, is_known, items_of
+from backstay.adapters.openai_agents.items import PAIRED, PART, Items, is_known, items_of
 from backstay.driving import Driven, Slot, Task
 from backstay.face import Store
 from backstay.run import Run
@@ -39,6 +39,7 @@ class Live(Driven):
         self.inner: set[Slot] = set()  # those that are agents
         self._agent = ""
         self._asked = self._answered = self._pending = self._acted = False
+        self._wanted: dict[str, str] = {}  # tools that the model asked for and that were not begun, by the ids of calls
 
     def is_around(self, slot: Slot | None) -> bool:
         """Whether a tool that is an agent is running, so that this may be a call within it."""
@@ -60,6 +61,8 @@ class Live(Driven):
         if not self.is_asking:
             self.ask_model(agent)
         self.answered(answer)
+        wanted = [each for each in answer["output"] if isinstance(each, dict) and each.get("type") in PAIRED]
+        self._wanted = {str(each.get("call_id")): str(each.get("name")) for each in wanted}
         self._answered = self._pending = True
         self.run.use(**answer["usage"])
 
@@ -73,6 +76,7 @@ class Live(Driven):
                 self.leave(error)
             raise error
         self._pending = self._acted = True
+        self._wanted.pop(str(slot[1]), None)
         self.inner.update([slot] if is_agent else [])
         self.start(slot, args)
 
@@ -120,7 +124,15 @@ class Live(Driven):
             # The process lives and the SDK did not hand the answer over: a guardrail did not let it pass.
             self._end_open([])
             return None
+        if error is None and self._wanted and not self.open and not self._broke_off():
+            names = ", ".join([repr(name) for name in dict.fromkeys(self._wanted.values())])
+            return self.run.end_waiting(f"for approval of {names}")
         return asyncio.CancelledError() if error is None and (self._pending or self.open) else error
+
+    def _broke_off(self) -> bool:
+        """Whether the task that awaited the SDK was cancelled or failed: then no approval is asked for."""
+        task = self.task
+        return task is not None and task.done() and (task.cancelled() or getattr(task, "_exception", None) is not None)
 
     def closed(self) -> None:
         """The run is left."""

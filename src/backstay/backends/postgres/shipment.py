@@ -96,6 +96,7 @@ _CHECKPOINTS = _many("checkpoints", "sequence", "parent", "body")
 _KEYFRAMES = _many("keyframes", "sequence", "body")
 _FOREIGN = _many("foreign_ids", "sequence", "id")
 
+_FEATURES = (pack_int(KNOWN.read), pack_int(KNOWN.write))
 _ABSENT = (None, None)
 _ANY = 0  # a revision that is expected, where any will do
 _NOTHING: list[Sent] = [None] * 8
@@ -213,8 +214,7 @@ class Shipment:
         rows, calls = list(self._rows.values()), list(self._calls.values())
         values = [
             pack_bool(relaxed or self._lazy),
-            pack_int(KNOWN.read),
-            pack_int(KNOWN.write),
+            *_FEATURES,
             pack_bool(self.light),
             pack_bool(self._known.place[0]),
             text_bytes(self._known.place[1]),
@@ -233,7 +233,8 @@ class Shipment:
             found.append(step(_BESIDE, text_bytes(id_), self._sid, revision))
         found += [Step(_NAME, [sid, *each], _NAME_TYPES) for each in names]
         found += [step(_RAISE, self.revision, self._sid, *journal) for journal in sorted(self._journals)]
-        found += self._more_steps(rows, calls, uid)
+        if self._rows or calls or self._keyframes or self._drops:
+            found += self._more_steps(rows, calls, uid)
         if self._drops:
             found += self._drop_steps()
         if self._wakes:

@@ -59,10 +59,18 @@ class Watched(View, kw_only=True):
     looked: bool = False
     guessed: tuple[str, ...] = ()
 
-    def __getattribute__(self, name: str) -> Any:
-        if name == "session":
-            self.looked = True
-        return super().__getattribute__(name)
+    @property  # type: ignore[misc]
+    def session(self) -> SessionRow | None:
+        self.looked = True
+        row: SessionRow | None = _kept_session(self)
+        return row
+
+    @session.setter
+    def session(self, row: SessionRow | None) -> None:
+        _keep_session(self, row)
+
+
+_kept_session, _keep_session = View.session.__get__, View.session.__set__  # type: ignore[union-attr]
 
 
 def joined(asks: Iterable[Ask]) -> Ask:
@@ -210,10 +218,11 @@ class KnownSession:
         return view
 
     def _covers(self, ask: Ask) -> bool:
+        if not self.every and (ask.names is None or not all([name in self.names for name in ask.names])):
+            return False
         read, uid = self.read, self.uid
-        return (
-            (self.every or (ask.names is not None and all([name in self.names for name in ask.names])))
-            and all([at in read.sequences for at in ask.sequences])
+        return not (ask.sequences or ask.ids or ask.children_of or ask.heads or ask.prefix or ask.beside) or (
+            all([at in read.sequences for at in ask.sequences])
             and all([id_ in read.ids or (uid is not None and sequence_of(id_, uid) is None) for id_ in ask.ids])
             and all([at in read.children_of for at in ask.children_of])
             and (read.heads or not ask.heads)
@@ -254,11 +263,12 @@ class KnownSession:
     def apply(self, batch: Batch, revision: int) -> None:
         """Take in what a rule decided, as it will be once it is written."""
         last, behind = self.last, 0 if self.session is None else self.session.sequence
-        for row in sorted(batch.puts, key=lambda row: not isinstance(row, SessionRow)):  # it has the uid
-            if isinstance(row, SessionRow):
+        for row in batch.puts:
+            if isinstance(row, SessionRow):  # first of all: it has the uid
                 self.session, self.revision = row, revision
                 self.last = max(self.last, row.touched)
-            elif isinstance(row, LaneRow | TagRow):
+        for row in batch.puts:
+            if isinstance(row, LaneRow | TagRow):
                 self.names[row.name] = row, revision
                 # Nothing was ever recorded under a run or on a head that is only just there, or without a run.
                 if isinstance(row, LaneRow) and (not row.run or row.run > last or row.journal > behind):

@@ -283,7 +283,7 @@ def _decide(jobs: list[WriteJob], known: KnownSession, *, patient: bool = True) 
         elif (batch.puts or batch.drops) and (known.session is not None or _begins(batch)):
             if not patient and _begins(batch):
                 raise _MissedError
-            if not set(view.guessed) <= {row.id for row in batch.puts if isinstance(row, CheckpointRow)}:
+            if view.guessed and not {row.id for row in batch.puts if isinstance(row, CheckpointRow)} >= {*view.guessed}:
                 decision.stale = True  # only what is put is compared
                 continue
             decision.shipment.add(ask, view, batch)

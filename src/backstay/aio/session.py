@@ -1,0 +1,240 @@
+"""Sessions, awaited: each method is one line over the sync face, in the order the calls were made."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Literal
+
+from msgspec import UNSET, UnsetType
+
+from backstay.aio.run import AsyncRun
+from backstay.aio.threads import InOrder, Threads
+from backstay.difference import Diff
+from backstay.face import Session
+from backstay.face.session import Expect
+from backstay.loops import LoopGuard
+from backstay.model import (
+    Branch,
+    Call,
+    Checkpoint,
+    Outcome,
+    PruneReport,
+    RunInfo,
+    SessionId,
+    SessionInfo,
+    State,
+    StateDict,
+    Status,
+    StatusName,
+    Usage,
+    Wait,
+)
+from backstay.retention import Retention
+from backstay.run.deciding import UNDECIDED
+from backstay.run.options import OnDoubt, OnFailed
+from backstay.store.refs import Ref
+from backstay.strategy import ALWAYS, Strategy
+
+
+class AsyncSession:
+    """One agent's history, awaited, for one writer. Made by `store.session(id)`, which does no I/O.
+
+    Calls that overlap run one after another, in the order they were made. One that is cancelled before its turn has
+    come does nothing; one that has begun is finished, and the next waits for that.
+    """
+
+    def __init__(self, session: Session, threads: Threads) -> None:
+        self._session = session
+        self._threads = threads
+        self._turns = InOrder(threads)
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._session)[1:]}"
+
+    @property
+    def id(self) -> SessionId:
+        return self._session.id
+
+    @property
+    def agent(self) -> str | None:
+        return self._session.agent
+
+    async def describe(
+        self,
+        *,
+        title: str | UnsetType | None = UNSET,
+        owner: str | UnsetType | None = UNSET,
+        metadata: Mapping[str, Any] | UnsetType | None = UNSET,
+    ) -> SessionInfo:
+        return await self._turns.run(self._session.describe, title=title, owner=owner, metadata=metadata)
+
+    # writing
+
+    async def commit(
+        self,
+        state: StateDict,
+        *,
+        branch: str = "main",
+        expect: Expect = None,
+        step: int | None = None,
+        label: str | None = None,
+        trigger: str = "manual",
+        status: Status | Outcome | StatusName | None = None,
+        usage: Usage | dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+        resume_hint: str | None = None,
+        summary: str | None = None,
+        id: str | None = None,
+        root: bool = False,
+        frozen: bool = False,
+    ) -> Checkpoint:
+        """Record a state. It is read in a thread: leave it alone until this returns, or is known to have finished."""
+        return await self._turns.run(
+            self._session.commit,
+            state,
+            branch=branch,
+            expect=expect,
+            step=step,
+            label=label,
+            trigger=trigger,
+            status=status,
+            usage=usage,
+            metadata=metadata,
+            resume_hint=resume_hint,
+            summary=summary,
+            id=id,
+            root=root,
+            frozen=frozen,
+        )
+
+    @contextlib.asynccontextmanager
+    async def edit(self, branch: str = "main", *, wait_s: float = 30.0) -> AsyncIterator[State]:
+        """Load, change, commit: `async with session.edit() as state:`. Edits of a branch take turns."""
+        edit = self._session.begin_edit(branch, wait_s)
+        try:
+            while not await self._turns.finish(edit.try_begin):  # noqa: ASYNC110 - another process may have it
+                await asyncio.sleep(edit.pause_s())
+            yield edit.state
+        except BaseException:
+            await self._turns.finish(edit.give_up)
+            raise
+        await self._turns.finish(edit.finish)
+
+    async def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:
+        return await self._turns.run(self._session.restore, ref, branch=branch)
+
+    async def undo(self, *, branch: str = "main") -> Checkpoint:
+        return await self._turns.run(self._session.undo, branch=branch)
+
+    async def fork(self, ref: Ref, branch: str) -> Branch:
+        return await self._turns.run(self._session.fork, ref, branch)
+
+    async def delete_branch(self, name: str) -> None:
+        await self._turns.run(self._session.delete_branch, name)
+
+    async def tag(self, ref: Ref, name: str) -> None:
+        await self._turns.run(self._session.tag, ref, name)
+
+    async def untag(self, name: str) -> None:
+        await self._turns.run(self._session.untag, name)
+
+    async def prune(self, retention: Retention, *, dry_run: bool = False) -> PruneReport:
+        return await self._turns.run(self._session.prune, retention, dry_run=dry_run)
+
+    async def delete(self, ref: Ref) -> int:
+        return await self._turns.run(self._session.delete, ref)
+
+    # reading
+
+    async def load(self, ref: Ref = "main", *, salvage: bool = False) -> State:
+        """The state at a ref. Use this and not `checkpoint.state`, which would read on the event loop."""
+        return await self._turns.run(self._session.load, ref, salvage=salvage)
+
+    async def checkpoint(self, ref: Ref = "main") -> Checkpoint:
+        return await self._turns.run(self._session.checkpoint, ref)
+
+    async def head(self, branch: str = "main") -> Checkpoint | None:
+        return await self._turns.run(self._session.head, branch)
+
+    def log(self, ref: Ref = "main", *, limit: int | None = None) -> AsyncIterator[Checkpoint]:
+        return self._turns.pages(self._session.log, ref, limit=limit)
+
+    def history(self, *, before: Ref | None = None, limit: int | None = None) -> AsyncIterator[Checkpoint]:
+        return self._turns.pages(self._session.history, before=before, limit=limit)
+
+    async def branches(self) -> dict[str, Checkpoint]:
+        return await self._turns.run(self._session.branches)
+
+    async def tags(self) -> dict[str, Checkpoint]:
+        return await self._turns.run(self._session.tags)
+
+    async def diff(self, a: Ref, b: Ref) -> Diff:
+        return await self._turns.run(self._session.diff, a, b)
+
+    async def newest_intact(self, branch: str = "main") -> Checkpoint | None:
+        return await self._turns.run(self._session.newest_intact, branch)
+
+    # runs
+
+    def run(
+        self,
+        *,
+        strategy: Strategy = ALWAYS,
+        branch: str = "main",
+        input: Any = None,
+        restart: bool = False,
+        lease_s: float = 30.0,
+        on_doubt: OnDoubt = "ask",
+        on_failed: OnFailed = "raise",
+        loops: LoopGuard | None = None,
+    ) -> AsyncRun:
+        """A loop that survives. Does no I/O before `async with`."""
+        run = self._session.run(
+            strategy=strategy,
+            branch=branch,
+            input=input,
+            restart=restart,
+            lease_s=lease_s,
+            on_doubt=on_doubt,
+            on_failed=on_failed,
+            loops=loops,
+        )
+        return AsyncRun(run, self._threads)
+
+    async def runs(self) -> list[RunInfo]:
+        return await self._turns.run(self._session.runs)
+
+    async def calls(self, ref: Ref = "main", *, pending: bool = False) -> list[Call]:
+        return await self._turns.run(self._session.calls, ref, pending=pending)
+
+    async def resolve(
+        self,
+        call_id: str,
+        decision: Literal["retry", "skip"] | None = None,
+        *,
+        result: Any = UNDECIDED,
+        failed: str | None = None,
+    ) -> None:
+        await self._turns.run(self._session.resolve, call_id, decision, result=result, failed=failed)
+
+    async def cancel(self, branch: str = "main", *, reason: str) -> bool:
+        return await self._turns.run(self._session.cancel, branch, reason=reason)
+
+    async def waiting(self, branch: str = "main") -> list[Wait]:
+        return await self._turns.run(self._session.waiting, branch)
+
+    async def answer(
+        self, name: str, value: Any, *, branch: str = "main", by: str | None = None, args: dict[str, Any] | None = None
+    ) -> None:
+        await self._turns.run(self._session.answer, name, value, branch=branch, by=by, args=args)
+
+    async def reject(self, name: str, reason: str, *, branch: str = "main", by: str | None = None) -> None:
+        await self._turns.run(self._session.reject, name, reason, branch=branch, by=by)
+
+    async def send(self, name: str, value: Any, *, branch: str = "main") -> None:
+        await self._turns.run(self._session.send, name, value, branch=branch)
+
+    async def abandon(self, branch: str = "main", *, reason: str) -> None:
+        await self._turns.run(self._session.abandon, branch, reason=reason)
