@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import apsw
 
-from backstay.backends.sqlite import batches, history, listing, schema, store_file, upkeep, views
+from backstay.backends.sqlite import batches, blob_rows, history, listing, schema, store_file, upkeep, views
 from backstay.backends.sqlite.connections import NONSENSE, Connection, connect, connect_export, translated
 from backstay.backends.sqlite.forking import FORK_PATIENCE_S, let_go, register, unregister
 from backstay.backends.sqlite.group_commit import GroupCommit
@@ -149,7 +149,7 @@ class SqliteBackend:
         self._write(lambda connection: batches.put_blobs(connection, blobs))
 
     def blobs(self, digests: Collection[bytes]) -> Mapping[bytes, bytes]:
-        return self._read(lambda connection: views.blobs(connection, digests))
+        return self._read(lambda connection: blob_rows.blobs(connection, digests))
 
     # news
 

@@ -9,13 +9,13 @@ from typing import Any
 import apsw
 
 from backstay.backends.sqlite import journals, schema
+from backstay.backends.sqlite.blob_rows import open_body
 from backstay.backends.sqlite.connections import Connection, is_damage
 from backstay.backends.sqlite.schema import key_of, sequence_in
 from backstay.backends.sqlite.views import (
     Line,
     find_checkpoint,
     find_line,
-    open_body,
     open_found,
     refuse_miscount,
     refuse_miscounted_names,

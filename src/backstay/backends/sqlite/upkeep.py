@@ -10,10 +10,11 @@ from typing import Any
 import apsw
 
 from backstay.backends.sqlite import journals, schema
+from backstay.backends.sqlite.blob_rows import open_body
 from backstay.backends.sqlite.connections import BUSY_S, Connection, is_damage
 from backstay.backends.sqlite.listing import open_line
 from backstay.backends.sqlite.schema import Entry, child_entries, lead, line_entries, name_entries, sequence_in
-from backstay.backends.sqlite.views import Line, open_body
+from backstay.backends.sqlite.views import Line
 from backstay.errors import CorruptionError
 from backstay.hints import REPAIR, RUN_VERIFY
 from backstay.model import Problem, counted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from backstay.backends.sqlite import journals, schema
+from backstay.backends.sqlite.blob_rows import blobs, open_body
 from backstay.backends.sqlite.connections import Connection, is_damage
 from backstay.backends.sqlite.schema import SEQUENCE_BITS, key_of, sequence_in
 from backstay.errors import CorruptionError
@@ -69,8 +71,6 @@ _BY_START = "SELECT value, at FROM lookup WHERE what = ? AND value >= ? AND valu
 _DOWN = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC"
 _KEYFRAME = "SELECT body FROM keyframes WHERE key = ?"
 _REFS = "SELECT number, digest FROM refs WHERE sid = ? AND kind = ? AND number BETWEEN ? AND ?"
-# So many at a time: a statement is prepared once for each number. What is left over is asked for twice.
-_BLOBS = {count: f"SELECT digest, data FROM blobs WHERE digest IN ({', '.join('?' * count)})" for count in (1, 8, 64)}
 _LAST_KEYFRAME = "SELECT key, body FROM keyframes WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC LIMIT 1"
 _UP = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
 
@@ -190,13 +190,6 @@ def refuse_lost_index(connection: Connection) -> None:
         known &= connection.execute(_LEADS, (last[0], schema.SHOWN, schema.HIDDEN)).fetchall() == [(1,)]
     if not known:
         raise CorruptionError("the index of sessions is damaged", hint=REPAIR)
-
-
-def open_body(value: Any) -> bytes:
-    """The bytes of a row's body; a column of another type is a row of another table, where pages were exchanged."""
-    if type(value) is not bytes:
-        raise CorruptionError("a row of the store is damaged", hint=RUN_VERIFY)
-    return value
 
 
 def beyond(start: str) -> str | bytes:
@@ -481,30 +474,10 @@ def _blobs_of(
         between: Any = connection.execute(_REFS, (line.sid, Kind.CHECKPOINT, min(others), max(others)))
         wanted += [(number, digest) for number, digest in between if number in others]
     digests = {digest for _, digest in wanted}
-    return _intact_blobs(connection, digests) if salvage else blobs(connection, digests)
-
-
-def _intact_blobs(connection: Connection, digests: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Blobs one by one: one in a damaged page costs its own value, and a salvage marks that."""
+    if not salvage:
+        return blobs(connection, digests)
     found: dict[bytes, bytes] = {}
     for digest in digests:
-        try:
+        with contextlib.suppress(apsw.CorruptError, apsw.IOError):  # one in a damaged page costs its own value
             found |= blobs(connection, (digest,))
-        except apsw.Error as error:
-            if not is_damage(error):
-                raise
-    return found
-
-
-def blobs(connection: Connection, digests: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Blobs as they are kept; what is not here is left out."""
-    if not connection.has("blobs"):
-        return {}
-    found: dict[bytes, bytes] = {}
-    wanted = list(digests)
-    for start in range(0, len(wanted), 64):
-        some = wanted[start : start + 64]
-        count = next(count for count in _BLOBS if count >= len(some))
-        rows: Any = connection.execute(_BLOBS[count], (*some, *some[-1:] * (count - len(some))))
-        found.update([(digest, open_body(data)) for digest, data in rows])
     return found
