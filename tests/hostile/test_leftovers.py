@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import backstay
-from backstay import CorruptionError, Damaged, NotFoundError, UnsupportedError
+from backstay import CorruptionError, Damaged, FormatError, NotFoundError, UnsupportedError
 
 
 def test_the_path_of_an_export_that_is_not_there_makes_no_store(tmp_path: Path) -> None:
@@ -43,3 +43,12 @@ def test_a_blob_in_a_damaged_page_costs_one_value_of_a_salvage(tmp_path: Path) -
 
 def _noise(size: int) -> bytes:
     return random.Random(7).randbytes(size)
+
+
+def test_text_that_is_no_utf_8_in_the_files_of_a_store_is_said_to_be_that(tmp_path: Path) -> None:
+    with backstay.open(f"file:{tmp_path / 'store'}") as store:
+        store.session("s").commit({"n": 1})
+    meta = tmp_path / "store" / "backstay.json"
+    meta.write_bytes(meta.read_bytes().replace(b"files", b"f\xe9les"))
+    with pytest.raises(FormatError, match="does not say"):
+        backstay.open(f"file:{tmp_path / 'store'}")
