@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-from bench.scenarios import append, files, graph, growth, reads, runs, sharing, shell, threads, upkeep
+from bench.scenarios import append, files, graph, growth, reads, runs, sharing, shell, space, threads, upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,9 @@ def _on_postgres(name: str) -> Callable[[Settings], list[Figure]]:
 
 SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "append": append.append,
+    "told": append.told,
     "peer": append.against_peer,
+    "space": space.space,
     "window": growth.window,
     "compaction": growth.compaction,
     "nested": growth.nested,
@@ -44,6 +46,7 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "fork": reads.fork,
     "log": reads.listings,
     "threads": threads.threads,
+    "processes": threads.processes,
     "files": files.files,
     "verify": upkeep.verify,
     "prune": upkeep.prune,

@@ -153,6 +153,28 @@ def unspill(data: bytes, blobs: Mapping[bytes, bytes]) -> bytes:
         raise CorruptionError(f"a part of a long record is missing: {missing.args[0].hex()[:12]}") from None
 
 
+def body_bytes(delta: bytes) -> int | None:
+    """How many bytes at the end of a delta are its values; None if it is cut into blobs, or is no delta."""
+    if delta[:1] != _INLINE:
+        return None
+    try:
+        _, _, _, mode, size, packed = _decode(delta[1 + SEAL_BYTES :])
+    except msgspec.DecodeError:
+        return None
+    return size if mode == _RAW and size == len(packed) and delta.endswith(packed) else None
+
+
+def delta_refs(delta: bytes, blobs: Mapping[bytes, bytes]) -> tuple[bytes, ...]:
+    """The blobs that a row with this delta needs; `blobs` has those that it was cut into. Its seal is not looked at."""
+    if not delta:
+        return ()
+    try:
+        refs = _decode(unspill(delta, blobs)[SEAL_BYTES:])[2]
+    except msgspec.DecodeError as error:
+        raise CorruptionError("a stored record does not decode") from error
+    return (*_split(refs), *spilled(delta))
+
+
 def pack_blob(content: bytes) -> bytes:
     """A blob as it is kept; its digest is its seal."""
     mode, packed = _pack(content)

@@ -154,7 +154,7 @@ class Disk:
 
 
 class DictBackend:
-    name = "dict"
+    name, packs = "dict", False
 
     def __init__(self, disk: Disk) -> None:
         self.disk, self._pid, self._closed = disk, os.getpid(), False

@@ -6,7 +6,7 @@ import msgspec
 
 from backstay.backends.memory import MemoryBackend
 from backstay.port import Backend, Key, Kind
-from backstay.port.row_codec import open_call, open_checkpoint, pack
+from backstay.port.row_codec import open_call, open_checkpoint, open_row, pack
 from backstay.testing.contract import BackendContract, Change
 
 
@@ -28,6 +28,8 @@ class TestMemory(BackendContract):
         if kind is Kind.CALL:
             assert isinstance(key, tuple)
             table, at = tables.calls[key[0], key[1]], key[-1]
+        elif kind is Kind.SEGMENT:
+            table = tables.segments
         elif kind is not Kind.NAME:
             table = tables.checkpoints if kind is Kind.CHECKPOINT else tables.keyframes
         row = table[at]
@@ -38,6 +40,8 @@ class TestMemory(BackendContract):
             return False
         elif kind is Kind.CHECKPOINT:
             table[at] = open_checkpoint(body, uid=uid, sequence=at, parent=row.parent)
+        elif kind is Kind.SEGMENT:
+            table[at] = open_row(kind, at, body, uid=uid)
         elif kind is Kind.KEYFRAME:
             table[at] = msgspec.structs.replace(row, data=body)
         else:

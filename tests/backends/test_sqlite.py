@@ -83,5 +83,5 @@ def place_of(kind: Kind, sid: int, key: Key) -> tuple[str, tuple[Any, ...]]:
         assert isinstance(key, tuple)
         return "calls WHERE sid = ? AND run = ? AND journal = ? AND key & 16777215 = ?", (sid, *key)
     assert isinstance(key, int)
-    table = "checkpoints" if kind is Kind.CHECKPOINT else "keyframes"
+    table = {Kind.CHECKPOINT: "checkpoints", Kind.SEGMENT: "segments"}.get(kind, "keyframes")
     return f"{table} WHERE key = ?", (sid << 32 | key,)

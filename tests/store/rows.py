@@ -9,7 +9,8 @@ import msgspec
 
 import backstay
 from backstay.backends.sqlite.connections import connect
-from backstay.port import EVERY, Ask, Batch, CallRow, CheckpointRow, Key, KeyframeRow, Kind, LaneRow, Row
+from backstay.port import EVERY, Ask, Batch, CallRow, CheckpointRow, Key, KeyframeRow, Kind, LaneRow, Row, SegmentRow
+from backstay.port.segments import open_segment, pack_segment
 from backstay.upkeep.pages import pages
 from tests.backends.test_sqlite import place_of
 
@@ -61,7 +62,17 @@ def spoil(store: backstay.Store, part: str, checkpoint: backstay.Checkpoint) -> 
         put(store, checkpoint.session_id, KeyframeRow(keyframe.sequence, flipped(keyframe.data)))
         return
     change = {"delta": flipped(row.delta)} if part == "delta" else {"fields": flipped(row.fields)}
-    put(store, checkpoint.session_id, msgspec.structs.replace(row, refs=None, **change))
+    spoilt = msgspec.structs.replace(row, refs=None, **change)
+    view = store.backend.read(Ask(checkpoint.session_id, segments=(row.sequence,)))
+    assert view.session is not None
+    for kept in view.segments.values():
+        assert isinstance(kept, SegmentRow)
+        rows = open_segment(kept, uid=view.session.uid).rows(delta=True, refs=True)
+        sound = [row for row in rows if isinstance(row, CheckpointRow)]
+        harmed = [msgspec.structs.replace(row, **change) if row.id == checkpoint.id else row for row in sound]
+        put(store, checkpoint.session_id, pack_segment(harmed, uid=view.session.uid))
+        return
+    put(store, checkpoint.session_id, spoilt)
 
 
 def change_call(store: backstay.Store, session: str, call: CallRow, **changed: Any) -> None:

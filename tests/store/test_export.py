@@ -211,12 +211,17 @@ def test_a_disk_that_takes_no_more_leaves_nothing_and_says_so(file: Path) -> Non
 def test_damage_is_told_when_exporting_and_not_when_the_copy_is_needed(path: Path, file: Path) -> None:
     with backstay.open(path) as store:
         live(store)
+        session = store.session("ticket-42")
+        for number in range(3):  # some that are not packed
+            session.commit({**session.load(), "more": number})
         for table, change in (
             ("checkpoints", "cast(body || x'00' AS blob)"),  # its delta
             ("checkpoints", "cast(x'00' || body AS blob)"),  # its header
+            ("segments", "cast(body || x'00' AS blob)"),
+            ("segments", "cast(substr(body, 1, length(body) - 1) || x'00' AS blob)"),  # its values
             ("keyframes", "cast(body || x'00' AS blob)"),
         ):
-            damaged = f"(SELECT key FROM {table} ORDER BY key LIMIT 1 OFFSET 1)"
+            damaged = f"(SELECT key FROM {table} ORDER BY key LIMIT 1)"
             with contextlib.closing(connect(path, durability="full")) as connection:
                 found = connection.execute(f"SELECT key, body FROM {table} WHERE key = {damaged}").fetchall()
                 connection.execute(f"UPDATE {table} SET body = {change} WHERE key = {damaged}")

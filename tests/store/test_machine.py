@@ -27,6 +27,8 @@ def open_files(folder: Path) -> Store:
 MemoryMachine: Any = machine_for(open_memory, lasting=False)
 SqliteMachine: Any = machine_for(open_sqlite)
 FilesMachine: Any = machine_for(open_files)
+PackedMemoryMachine: Any = machine_for(open_memory, lasting=False, packs=True)
+PackedSqliteMachine: Any = machine_for(open_sqlite, packs=True)
 
 
 class TestMemoryMachine(MemoryMachine.TestCase):  # type: ignore[misc]
@@ -39,6 +41,19 @@ class TestSqliteMachine(SqliteMachine.TestCase):  # type: ignore[misc]
 
 class TestFilesMachine(FilesMachine.TestCase):  # type: ignore[misc]
     settings = settings(stateful_step_count=25)
+
+
+class TestPackedMemoryMachine(PackedMemoryMachine.TestCase):  # type: ignore[misc]
+    settings = settings(stateful_step_count=25)
+
+
+class TestPackedSqliteMachine(PackedSqliteMachine.TestCase):  # type: ignore[misc]
+    settings = settings(stateful_step_count=25)
+
+
+@pytest.mark.exhaustive
+class TestPackedSqliteMachineForLong(PackedSqliteMachine.TestCase):  # type: ignore[misc]
+    settings = settings(stateful_step_count=60, max_examples=300)
 
 
 @pytest.mark.exhaustive

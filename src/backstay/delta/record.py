@@ -2,7 +2,7 @@
 
 A record has two halves. `ops` is a short list that says where things go (which list, from which index, how many out,
 how many in); `body` is the values that go in, one after the other. They are apart so that a damaged body costs the
-values in it and not the shape of all that follows. A text or bytes value of 4 KiB and more is cut into pieces that
+values in it and not the shape of all that follows. A text or bytes value of 8 KiB and more is cut into pieces that
 are kept once per store by their digest; `refs` names the pieces a record needs.
 """
 
@@ -17,7 +17,7 @@ from backstay.codec import array_header, decoder, untag
 from backstay.errors import CorruptionError
 from backstay.model import MAX_STATE_BYTES, Damaged, StateDict
 
-LARGE_BYTES = 4096
+LARGE_BYTES = 8192
 PIECE_BYTES = 32 * 1024  # the first piece of a large value; each further one is twice as long
 MAX_PIECE_BYTES = 8 * 1024 * 1024
 _MAX_LARGE_BYTES = 2 * MAX_STATE_BYTES

@@ -28,6 +28,7 @@ from backstay.port.rows import (
     Kind,
     LaneRow,
     Row,
+    SegmentRow,
     SessionRow,
     TagRow,
     Unreadable,
@@ -47,7 +48,9 @@ class Features(msgspec.Struct, frozen=True, gc=False):
     write: int = 0
 
 
-KNOWN = Features()
+SEGMENTS = 1  # checkpoints are packed: neither read nor written by a process that does not know how
+
+KNOWN = Features(SEGMENTS, SEGMENTS)
 
 
 def refuse_unknown(features: Features, *, writing: bool) -> None:
@@ -66,6 +69,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     of the checkpoints whose parent is one of these. `pending`: the branches whose pending calls are wanted, EVERY for
     all branches that came; `counted`: the branches whose pending calls are only counted. `calls`: single calls;
     `journals`: all calls under some journals. `beside`: the id of another session, whose row is wanted too.
+    `segments`: sequences whose segments are wanted as they are kept, of those that are packed.
     """
 
     session: str
@@ -81,6 +85,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     calls: tuple[CallKey, ...] = ()
     journals: tuple[JournalKey, ...] = ()
     beside: str | None = None
+    segments: tuple[int, ...] = ()
 
 
 _NOTHING: Mapping[Any, Any] = {}
@@ -92,7 +97,8 @@ class View(msgspec.Struct, kw_only=True):
     `now_us` is the clock that leases go by, `wall_us` the calendar. `fresh` is larger than any `touched` that was ever
     put, by a session since deleted too: a rule takes it for `touched`, and for the number of a new run. `live` are the
     branches whose lease a live process holds. `checkpoints` are by sequence, those asked for by `ids` too; `foreign`
-    says which sequence a foreign id has. `again`: the outcome of an earlier try of this very write is not known, and
+    says which sequence a foreign id has. A packed checkpoint is among them without its delta (segments.NOT_READ in its
+    place); `segments` are by their first. `again`: the outcome of an earlier try of this very write is not known, and
     the rows it tried to put were asked for as well. `answer` is what the rule had to say, once the write is done.
     """
 
@@ -111,6 +117,7 @@ class View(msgspec.Struct, kw_only=True):
     calls: Mapping[CallKey, CallRow | Unreadable] = _NOTHING
     journals: Mapping[JournalKey, Sequence[CallRow | Unreadable]] = _NOTHING
     beside: SessionRow | None = None
+    segments: Mapping[int, SegmentRow | Unreadable] = _NOTHING
     again: bool = False
     answer: Any = None
 
@@ -118,8 +125,10 @@ class View(msgspec.Struct, kw_only=True):
 class Batch(msgspec.Struct, frozen=True, gc=False):
     """The decision of a rule: rows to put, keys to drop (a JournalKey: all calls under it), blobs that the rows need.
 
-    Puts come before drops. An empty batch writes and syncs nothing. `lazy`: it only renews a lease, so losing it ends
-    that early and no more: it need not be synced and wakes no waiter. `wakes`: a waiter may be waiting for this.
+    Puts come before drops. A segment that is put takes the place of the checkpoints' own rows from its first to its
+    last, and of all segments that reach in between. An empty batch writes and syncs nothing. `lazy`: it only renews a
+    lease, so losing it ends that early and no more: it need not be synced and wakes no waiter. `wakes`: a waiter may be
+    waiting for this.
     """
 
     puts: tuple[Row, ...] = ()
@@ -215,6 +224,7 @@ class Backend(Protocol):
     """Keeps rows. Thread-safe; raises only Backstay's errors. `backstay.testing` says what each verb owes (W1-W11)."""
 
     name: str
+    packs: bool  # it keeps segments; where it does not, none are put
 
     # one session, one moment
     def read(self, ask: Ask) -> View:
@@ -244,6 +254,9 @@ class Backend(Protocol):
         hidden: bool = False,
     ) -> Sequence[Row | Unreadable]:
         """A page of a session's rows of one kind by key: upwards from behind `after`, or downwards from `before`.
+
+        Checkpoints come wherever they lie, packed or not. A segment is behind `after` if its last is, before `before`
+        if its first is.
 
         A row that is damaged comes as Unreadable. One that is missing does not come, or the end of the list is a
         CorruptionError: a caller that wants those that are there asks for fewer at a time. A page may be shorter than
@@ -329,6 +342,7 @@ __all__ = [
     "EVERY",
     "KNOWN",
     "LOOK_S",
+    "SEGMENTS",
     "Ask",
     "Backend",
     "Batch",
@@ -348,6 +362,7 @@ __all__ = [
     "More",
     "Records",
     "Row",
+    "SegmentRow",
     "SessionQuery",
     "SessionRow",
     "Sizes",

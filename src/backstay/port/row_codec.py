@@ -32,6 +32,7 @@ from backstay.port.rows import (
     LaneRow,
     LaneWait,
     Row,
+    SegmentRow,
     SessionRow,
     TagRow,
     Took,
@@ -46,6 +47,7 @@ _session = msgspec.msgpack.Decoder(SessionRow).decode
 _lane = msgspec.msgpack.Decoder(LaneRow).decode
 _tag = msgspec.msgpack.Decoder(TagRow).decode
 _call = msgspec.msgpack.Decoder(CallRow).decode
+_segment = msgspec.msgpack.Decoder(tuple[int, int | None, bytes, bytes]).decode
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)  # text that is no UTF-8 is another error than all else
 _LANE, _TAG = b"L", b"T"
@@ -98,6 +100,8 @@ def pack(row: Row, uid: bytes) -> bytes:
         return _pack_checkpoint(row, uid)  # type: ignore[arg-type]
     if kind is KeyframeRow:
         return row.data  # type: ignore[union-attr] # sealed by the hall, with the checkpoint's tail and state
+    if kind is SegmentRow:  # its parts have seals of their own; a backend may keep them in columns
+        return _encode((row.last, row.needs, row.links, row.body))  # type: ignore[union-attr]
     data = _encode(row)
     if kind is CallRow:
         names: tuple[Any, ...] = ("call", uid, row.run, row.journal, row.n)  # type: ignore[union-attr]
@@ -272,7 +276,16 @@ def open_row(kind: Kind, key: Any, body: bytes, *, uid: bytes, parent: int | Non
         return open_call(body, uid=uid, at=key)
     if kind is Kind.KEYFRAME:
         return KeyframeRow(key, body)
+    if kind is Kind.SEGMENT:
+        return _open_segment(key, body)
     return open_checkpoint(body, uid=uid, sequence=key, parent=parent)
+
+
+def _open_segment(first: int, body: bytes) -> SegmentRow | Unreadable:
+    try:
+        return SegmentRow(first, *_segment(body))
+    except msgspec.DecodeError:
+        return Unreadable(first, f"the segment of checkpoint #{first} does not decode")
 
 
 def foreign_id(body: bytes, *, uid: bytes, sequence: int) -> str | None:

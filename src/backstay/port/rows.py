@@ -6,6 +6,7 @@
 | LaneRow, TagRow | a name | a branch with all that is mutable about it; a name that does not move |
 | CheckpointRow | its sequence | header, fields, delta |
 | KeyframeRow | its checkpoint's sequence | a whole copy of the state |
+| SegmentRow | the sequence of its first checkpoint | older checkpoints, packed together |
 | CallRow | run, journal, n | one journaled call; under the journal INBOX, one message |
 """
 
@@ -34,7 +35,8 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A session's line. `uid` is made with the session and travels with it; its counts make a missing row noticed.
 
     `sequence` is that of the checkpoint made last. `touched` rises with every write that a listing shows. A *hidden*
-    session is one that is being imported or deleted; `claim` says who does it.
+    session is one that is being imported or deleted; `claim` says who does it. Checkpoints up to `packed` are in
+    segments, those behind it are rows of their own.
     """
 
     id: str
@@ -57,6 +59,7 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     owner: str | None = None
     title: str | None = None
     metadata: bytes = b""
+    packed: int = 0
 
 
 class Head(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -186,6 +189,21 @@ class KeyframeRow(msgspec.Struct, frozen=True, gc=False):
     refs: tuple[bytes, ...] | None = None
 
 
+class SegmentRow(msgspec.Struct, frozen=True, gc=False):
+    """The checkpoints of a session from `first` to `last`, of all branches, in frames (port.segments packs and opens).
+
+    `links` says which these are and what each rests on; it is sealed and never encrypted, so that a backend can follow
+    parents. `needs` is the smallest sequence outside that one of them rests on. `refs` as in CheckpointRow, of all.
+    """
+
+    first: int
+    last: int
+    needs: int | None
+    links: bytes
+    body: bytes
+    refs: tuple[bytes, ...] | None = None
+
+
 CallKey = tuple[int, int, int]  # run, journal, n
 JournalKey = tuple[int, int]  # run, journal: all calls under it
 
@@ -263,7 +281,7 @@ class Unreadable(msgspec.Struct, frozen=True, gc=False):
     parent: int | None = None
 
 
-Row = SessionRow | LaneRow | TagRow | CheckpointRow | KeyframeRow | CallRow
+Row = SessionRow | LaneRow | TagRow | CheckpointRow | KeyframeRow | SegmentRow | CallRow
 Key = str | int | CallKey | JournalKey
 
 # The statuses of a call. The first two are in doubt once the run that wrote them is gone.
@@ -306,6 +324,8 @@ def key_of(row: Row) -> Key:
         return row.name
     if isinstance(row, CheckpointRow | KeyframeRow):
         return row.sequence
+    if isinstance(row, SegmentRow):
+        return row.first
     return row.at if isinstance(row, CallRow) else row.id
 
 
@@ -315,5 +335,6 @@ _KINDS: dict[type, Kind] = {
     TagRow: Kind.NAME,
     CheckpointRow: Kind.CHECKPOINT,
     KeyframeRow: Kind.KEYFRAME,
+    SegmentRow: Kind.SEGMENT,
     CallRow: Kind.CALL,
 }

@@ -32,7 +32,8 @@ from backstay.port import (
     numbered,
 )
 from backstay.port.row_codec import is_foreign
-from backstay.port.rows import kind_of
+from backstay.port.rows import SegmentRow, kind_of
+from backstay.port.segments import Segment, open_segment
 
 Refs = dict[tuple[Kind, Key], tuple[bytes, ...]]
 
@@ -45,6 +46,7 @@ class Tables:
         self.names: dict[str, LaneRow | TagRow] = {}
         self.checkpoints: dict[int, CheckpointRow | Unreadable] = {}
         self.keyframes: dict[int, KeyframeRow] = {}
+        self.segments: dict[int, SegmentRow | Unreadable] = {}
         self.calls: dict[JournalKey, dict[int, CallRow | Unreadable]] = {}
         self.children: dict[int, set[int]] = {}
         self.foreign: dict[str, int] = {}
@@ -60,6 +62,8 @@ class Tables:
             self.names[row.name] = row
         elif isinstance(row, CallRow):
             self.calls.setdefault(row.at[:2], {})[row.n] = row
+        elif isinstance(row, SegmentRow):
+            self._put_segment(row)
         else:
             if isinstance(row, CheckpointRow):
                 self._unlink(row.sequence)
@@ -83,12 +87,49 @@ class Tables:
             else:
                 self.calls.get(key[:2], {}).pop(key[2], None)
         elif isinstance(key, int):
-            if kind is Kind.CHECKPOINT:
+            if kind is Kind.SEGMENT:
+                self._unlink_segment(key)
+                self.segments.pop(key, None)
+            elif kind is Kind.CHECKPOINT:
                 self._unlink(key)
                 self.checkpoints.pop(key, None)
             else:
                 self.keyframes.pop(key, None)
             self.refs.pop((kind, key), None)
+
+    def replaced(self, row: SegmentRow) -> list[tuple[Kind, Key]]:
+        """The rows in whose place a segment comes."""
+        own = [at for at in range(row.first, row.last + 1) if at in self.checkpoints]
+        return [
+            *[(Kind.CHECKPOINT, at) for at in own],
+            *[
+                (Kind.SEGMENT, first)
+                for first, other in self.segments.items()
+                if first <= row.last and last_of(other) >= row.first
+            ],
+        ]
+
+    def _put_segment(self, row: SegmentRow) -> None:
+        for kind, key in self.replaced(row):
+            self.drop(kind, key)
+        self.segments[row.first] = row
+        for sequence, parent in self._open(row).links:
+            if parent is not None:
+                self.children.setdefault(parent, set()).add(sequence)
+        self.foreign |= {id_: at for at, id_ in self._open(row).foreign().items()}
+        if row.refs is not None:
+            self.refs[Kind.SEGMENT, row.first] = row.refs
+
+    def _unlink_segment(self, first: int) -> None:
+        row = self.segments.get(first)
+        if isinstance(row, SegmentRow):
+            for sequence, parent in self._open(row).links:
+                self.children.get(parent or 0, set()).discard(sequence)
+            inside = set(self._open(row).sequences)
+            self.foreign = {id_: at for id_, at in self.foreign.items() if at not in inside}
+
+    def _open(self, row: SegmentRow) -> Segment:
+        return open_segment(row, uid=self.session.uid)
 
     def _unlink(self, sequence: int) -> None:
         row = self.checkpoints.get(sequence)
@@ -103,6 +144,7 @@ class Tables:
         yield from self.names.values()
         yield from [row for row in self.checkpoints.values() if isinstance(row, CheckpointRow)]
         yield from self.keyframes.values()
+        yield from [row for row in self.segments.values() if isinstance(row, SegmentRow)]
         yield from [call for calls in self.calls.values() for call in calls.values() if isinstance(call, CallRow)]
 
     # reading
@@ -120,7 +162,10 @@ class Tables:
         located = list(self._located(ask))
         heads = [named_by(row) for row in names.values()] if ask.heads else []
         wanted = {*ask.sequences, *located, *[at for at in heads if at is not None]}
-        view.checkpoints = {at: self.checkpoints[at] for at in wanted if at in self.checkpoints}
+        view.checkpoints = {at: row for at in wanted if (row := self.checkpoint(at)) is not None}
+        view.segments = {
+            first: self.segments[first] for at in ask.segments if (first := self._first_of(at)) is not None
+        }
         if len(view.checkpoints) < len(wanted) or len(located) < len(ask.ids):
             self._count_checkpoints()
         view.foreign = {id_: self.foreign[id_] for id_ in ask.ids if id_ in self.foreign}
@@ -145,8 +190,10 @@ class Tables:
 
     def _count_checkpoints(self) -> None:
         line = self.session
-        if not line.hidden and len(self.checkpoints) != line.checkpoints:
-            raise self._missing(f"it has {counted(len(self.checkpoints), 'checkpoint')} and counts {line.checkpoints}")
+        rows = [row for row in self.segments.values() if isinstance(row, SegmentRow)]
+        count = len(self.checkpoints) + sum([len(self._open(row)) for row in rows])
+        if not line.hidden and count != line.checkpoints:
+            raise self._missing(f"it has {counted(count, 'checkpoint')} and counts {line.checkpoints}")
 
     def _missing(self, what: str) -> CorruptionError:
         return CorruptionError(f"session {self.session.id!r}: {what}", hint=RUN_VERIFY)
@@ -155,9 +202,28 @@ class Tables:
         for id_ in ask.ids:
             at = self.foreign.get(id_)
             at = sequence_of(id_, self.session.uid) if at is None else at
-            row = None if at is None else self.checkpoints.get(at)
+            row = None if at is None else self.checkpoint(at)
             if at is not None and (isinstance(row, Unreadable) or (row is not None and row.id == id_)):
                 yield at
+
+    def checkpoint(self, sequence: int, *, delta: bool = False) -> CheckpointRow | Unreadable | None:
+        """A checkpoint, packed or not; a packed one with its delta and its references where that is asked for."""
+        first = self._first_of(sequence)
+        if first is None:
+            return self.checkpoints.get(sequence)
+        row = self.segments[first]
+        if isinstance(row, Unreadable):
+            return Unreadable(sequence, row.why)
+        segment = self._open(row)
+        at = segment.places.get(sequence)
+        return None if at is None else segment.rows((at,), delta=delta, refs=delta)[0]
+
+    def _first_of(self, sequence: int) -> int | None:
+        """The segment that a packed checkpoint lies in, if it is there."""
+        if sequence > self.session.packed or not self.segments:
+            return None
+        first = max([at for at in self.segments if at <= sequence], default=None)
+        return None if first is None or last_of(self.segments[first]) < sequence else first
 
     def journal(self, at: JournalKey) -> list[CallRow | Unreadable]:
         """All calls under a journal, in order."""
@@ -170,10 +236,10 @@ class Tables:
         at = ref if isinstance(ref, int) else named_by(name)
         if isinstance(ref, str) and name is None:
             self._count_names()
-        if at is not None and at not in self.checkpoints and name is None:
+        if at is not None and name is None and self.checkpoint(at) is None:
             self._count_checkpoints()
             at = None
-        rows, keyframe = chain(at, self.checkpoints.get, self.keyframes.get, without)
+        rows, keyframe = chain(at, lambda at: self.checkpoint(at, delta=True), self.keyframes.get, without)
         for row in rows if not salvage else ():
             if isinstance(row, Unreadable):
                 raise self._missing(row.why)
@@ -184,7 +250,9 @@ class Tables:
         wanted: set[bytes] = set()
         for number, row in enumerate(records.rows):
             at = row.sequence if isinstance(row, CheckpointRow) else row.key
-            if number and isinstance(at, int):
+            if number and isinstance(row, CheckpointRow) and row.sequence <= self.session.packed:
+                wanted.update(row.refs or ())
+            elif number and isinstance(at, int):
                 wanted.update(self.refs.get((Kind.CHECKPOINT, at), ()))
             elif isinstance(at, int):
                 wanted.update(self.refs.get((Kind.KEYFRAME, at), ()))
@@ -193,12 +261,12 @@ class Tables:
     def ancestors(self, sequence: int, limit: int) -> list[CheckpointRow | Unreadable]:
         """A checkpoint and its ancestors."""
         found: list[CheckpointRow | Unreadable] = []
-        if sequence not in self.checkpoints:
+        if self.checkpoint(sequence) is None:
             self._count_checkpoints()
             return found
         at: int | None = sequence
         while at is not None and len(found) < limit:
-            found.append(self.checkpoints.get(at) or Unreadable(at, f"checkpoint #{at} is missing"))
+            found.append(self.checkpoint(at) or Unreadable(at, f"checkpoint #{at} is missing"))
             at = found[-1].parent
         return found
 
@@ -212,9 +280,16 @@ class Tables:
 
     def scan(self, kind: Kind, *, after: Any, before: Any, limit: int) -> Sequence[Row | Unreadable]:
         """A page of rows of one kind."""
+        if kind is Kind.SEGMENT:
+            firsts = [at for at, row in self.segments.items() if after is None or last_of(row) > after]
+            firsts = sorted([at for at in firsts if before is None or at < before], reverse=before is not None)
+            return [self.segments[at] for at in firsts[:limit]]
         table: dict[Any, Any] = self._table(kind)
         keys = [key for key in table if (after is None or key > after) and (before is None or key < before)]
         keys.sort(reverse=before is not None)
+        if kind is Kind.CHECKPOINT:
+            rows = [self.checkpoint(key, delta=True) for key in keys[:limit]]
+            return [row for row in rows if row is not None]
         return [table[key] for key in keys[:limit]]
 
     def _table(self, kind: Kind) -> dict[Any, Any]:
@@ -223,7 +298,12 @@ class Tables:
         if kind is Kind.CALL:
             return {(*at, n): call for at, calls in self.calls.items() for n, call in calls.items()}
         if kind is Kind.CHECKPOINT:
-            return dict(self.checkpoints)
+            packed = {
+                at: None
+                for first, row in self.segments.items()
+                for at in (self._open(row).sequences if isinstance(row, SegmentRow) else [first])
+            }
+            return {**packed, **dict.fromkeys(self.checkpoints)}
         return dict(self.keyframes) if kind is Kind.KEYFRAME else {}
 
 
@@ -244,6 +324,11 @@ def chain(
         keyframe = None if at in without else keyframe_at(at)
         at = rows[-1].parent
     return rows[::-1], keyframe
+
+
+def last_of(row: SegmentRow | Unreadable) -> int:
+    """The sequence of the last checkpoint in a segment; of one that cannot be read, of its first."""
+    return row.last if isinstance(row, SegmentRow) else int(row.key)  # type: ignore[arg-type]
 
 
 def named_by(name: LaneRow | TagRow | None) -> int | None:

@@ -23,6 +23,7 @@ from backstay.port import (
     LaneRow,
     More,
     Row,
+    SegmentRow,
     SessionRow,
     Unreadable,
     View,
@@ -30,6 +31,7 @@ from backstay.port import (
 from backstay.port.lease import Holder
 from backstay.port.rows import WAITING
 from backstay.rules import refusals
+from backstay.rules.packing import is_same
 from backstay.rules.runs import claim_for
 
 MAX_CHECKPOINTS = 200  # in one portion
@@ -58,6 +60,9 @@ class Deletion(msgspec.Struct, frozen=True, gc=False):
     `rewrites` must name exactly the staying children of those that go; `anchors` are the nearest staying ancestors, for
     branches that move back. With `spare_names` it is a ConflictError if a branch or an undo leads to one that goes.
 
+    Checkpoints up to `packed` are in segments: those concerned are in `before` as they were read, and in `segments` as
+    they will be, without what goes and with what is rewritten; one of which nothing is left has no successor.
+
     Calls go with the checkpoint that took them in. Those that wait at the head which a branch moves back to (parked by
     a restore that goes, or left behind by a commit that goes) are pending there again: what was done stays done.
     """
@@ -69,6 +74,9 @@ class Deletion(msgspec.Struct, frozen=True, gc=False):
     anchors: tuple[int, ...] = ()
     blobs: Mapping[bytes, bytes] = {}
     spare_names: bool = False
+    packed: int = 0
+    before: tuple[SegmentRow, ...] = ()
+    segments: tuple[SegmentRow, ...] = ()
 
     @property
     def ask(self) -> Ask:
@@ -79,6 +87,7 @@ class Deletion(msgspec.Struct, frozen=True, gc=False):
             names=EVERY,
             sequences=tuple(dict.fromkeys([*self.gone, *staying, *self.anchors])),
             children_of=self.gone,
+            segments=tuple([segment.first for segment in self.before]),
         )
 
 
@@ -102,14 +111,14 @@ def delete_checkpoints(deletion: Deletion) -> Decide:
         _refuse(deletion, view, gone, moving)
         rows = [row for row in (view.checkpoints[sequence] for sequence in gone) if isinstance(row, CheckpointRow)]
         lanes = list(_lanes(view, gone, rows))
-        puts: list[Row] = [*lanes, *_rewritten(deletion, view)]
+        puts: list[Row] = [*lanes, *_rewritten(deletion, view), *deletion.segments]
         line = msgspec.structs.replace(
             session,
             touched=view.fresh,
             checkpoints=session.checkpoints - len(gone),
             logical_bytes=session.logical_bytes - sum([row.size_bytes for row in rows]),
         )
-        drops = _drops(view, gone, rows, lanes)
+        drops = [*_drops(view, gone, rows, lanes, deletion.packed), *_emptied(deletion)]
         return Batch((line, *puts), tuple(drops), blobs=deletion.blobs, answer=len(gone))
 
     return decide
@@ -135,6 +144,9 @@ def _refuse(deletion: Deletion, view: View, gone: frozenset[int], moving: list[L
     children = {child for parent in gone for child in view.children.get(parent, ())} - gone
     if children != {rewrite.sequence for rewrite in deletion.rewrites}:
         found.append(refusals.changed(session, "other checkpoints rest on those to be deleted than a moment ago"))
+    same = [is_same(view.segments.get(segment.first), segment) for segment in deletion.before]
+    if not all(same) or (view.session is not None and view.session.packed != deletion.packed):
+        found.append(refusals.changed(session, "checkpoints were packed meanwhile"))
     found += [reason for rewrite in deletion.rewrites for reason in _unfit(session, rewrite, view, gone)]
     if deletion.spare_names and (moving or any([lane.undo in gone for lane in view.lanes.values()])):
         found.append(refusals.changed(session, "a branch needs a checkpoint that was to be deleted"))
@@ -195,16 +207,32 @@ def _rewritten(deletion: Deletion, view: View) -> Iterable[Row]:
     for rewrite in deletion.rewrites:
         row = view.checkpoints[rewrite.sequence]
         assert isinstance(row, CheckpointRow)  # noqa: S101 - refused before
-        has_keyframe = row.keyframe or rewrite.keyframe is not None
-        yield msgspec.structs.replace(
-            row, parent=rewrite.parent, delta=rewrite.delta, refs=rewrite.refs, keyframe=has_keyframe
-        )
+        if row.sequence > deletion.packed:
+            yield rewritten(row, rewrite)
         if rewrite.keyframe is not None:
             yield KeyframeRow(row.sequence, rewrite.keyframe, rewrite.keyframe_refs)
 
 
+def rewritten(row: CheckpointRow, rewrite: Rewrite) -> CheckpointRow:
+    """A checkpoint as it is after its parent was deleted."""
+    keyframe = row.keyframe or rewrite.keyframe is not None
+    return msgspec.structs.replace(
+        row, parent=rewrite.parent, delta=rewrite.delta, refs=rewrite.refs, keyframe=keyframe
+    )
+
+
+def _emptied(deletion: Deletion) -> list[tuple[Kind, Key]]:
+    """The segments that nothing takes the place of."""
+    spans = [(segment.first, segment.last) for segment in deletion.segments]
+    return [
+        (Kind.SEGMENT, old.first)
+        for old in deletion.before
+        if not any([first <= old.last and last >= old.first for first, last in spans])
+    ]
+
+
 def _drops(
-    view: View, gone: frozenset[int], rows: Iterable[CheckpointRow], moved: Iterable[LaneRow]
+    view: View, gone: frozenset[int], rows: Iterable[CheckpointRow], moved: Iterable[LaneRow], packed: int
 ) -> list[tuple[Kind, Key]]:
     taken = {(row.took.run, row.took.journal) for row in rows if row.took and row.took.left is None}
     calls = [(row.took.run, row.took.journal) for row in rows if row.took]
@@ -219,7 +247,8 @@ def _drops(
         row = view.checkpoints[sequence]
         if isinstance(row, Unreadable) or row.keyframe:  # of one that cannot be read it is not known
             drops.append((Kind.KEYFRAME, sequence))
-        drops.append((Kind.CHECKPOINT, sequence))
+        if sequence > packed:
+            drops.append((Kind.CHECKPOINT, sequence))
     return drops
 
 

@@ -19,7 +19,7 @@ from backstay.digest import checkpoint_digest, state_digest
 from backstay.errors import CorruptionError, NotFoundError
 from backstay.ids import TAIL_BYTES, UID_BYTES
 from backstay.model import StateDict
-from backstay.port import Ask, Backend, CallRow, CheckpointRow, Key, Kind, Records, Row, Unreadable
+from backstay.port import Ask, Backend, CallRow, CheckpointRow, Key, Kind, Records, Row, SegmentRow, Unreadable
 from backstay.port.lease import Holder, here
 from backstay.port.rows import DONE, STARTED, Head, key_of
 from backstay.rules import branches, runs
@@ -269,7 +269,7 @@ def next_turn(state: StateDict, number: int) -> StateDict:
     question = {"role": "user", "content": f"question {number}: " + "and why is that so? " * (number % 5 + 2)}
     answer: dict[str, Any] = {"role": "assistant", "content": f"answer {number}: because " + "it is so, " * 8}
     if number % 7 == 3:
-        answer["image"] = bytes([number % 3]) * 5_000
+        answer["image"] = bytes([number % 3]) * 9_000
     notes = f"{state.get('notes', '')} Turn {number} was noted."
     return {**state, "messages": [*messages, question, answer], "notes": notes, "turn": number}
 
@@ -286,7 +286,7 @@ def open_records(records: Records) -> StateDict:
     """The state that some records lead to, everything verified."""
     if records.session is None or not records.rows:
         raise NotFoundError("there is no such checkpoint")
-    rows = [_intact(row) for row in records.rows]
+    rows = [check_row(row) for row in records.rows]
     uid = records.session.uid
     first, last = rows[0], rows[-1]
     if records.keyframe is None:
@@ -307,7 +307,8 @@ def open_records(records: Records) -> StateDict:
     return state
 
 
-def _intact(row: CheckpointRow | Unreadable) -> CheckpointRow:
+def check_row(row: CheckpointRow | Unreadable) -> CheckpointRow:
+    """A checkpoint whose digest covers what it says; CorruptionError for any other."""
     if isinstance(row, Unreadable):
         raise CorruptionError(row.why)
     expected = checkpoint_digest(
@@ -324,7 +325,7 @@ def every_row(backend: Backend, session: str, kind: Kind, *, hidden: bool = Fals
     after: Key | None = None
     while page := backend.scan(session, kind, after=after, limit=500, hidden=hidden):
         found += page
-        after = key_in(page[-1])
+        after = page[-1].last if isinstance(page[-1], SegmentRow) else key_in(page[-1])
     return found
 
 

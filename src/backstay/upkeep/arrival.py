@@ -94,6 +94,7 @@ class Portions:
 
     def __init__(self, target: Backend) -> None:
         self._target = target
+        self.packs = target.packs
         self._hidden = secrets.token_hex(16)
         self._ask = Ask(self._hidden, hidden=True)
         self._session = ""

@@ -1,8 +1,8 @@
 """A session from one store to another, row by row through the port: what export, import and copies are made of.
 
 A copy is filled in portions under a hidden name and shown at once, complete. A kill leaves a hidden session, which
-`deletion.sweep` removes. Bodies are sealed to the session's uid, which travels: checkpoints and keyframes go as they
-are, each opened on the way, so that damage is told now. Leases are not copied.
+`deletion.sweep` removes. Bodies are sealed to the session's uid, which travels: checkpoints, segments and keyframes go
+as they are, each opened on the way, so that damage is told now. Leases are not copied.
 
 A copy is of one moment although writers go on: that of the first look at the session's line, its names and the calls
 that are pending or parked. Later checkpoints are left out. Earlier ones change only by a deletion, which shows: the
@@ -36,11 +36,13 @@ from backstay.port import (
     Kind,
     LaneRow,
     Row,
+    SegmentRow,
     SessionRow,
     TagRow,
     Unreadable,
 )
 from backstay.port.rows import INBOX
+from backstay.port.segments import open_segment, pack_segment, portions
 from backstay.rules import refusals
 from backstay.rules.refusals import in_doubt
 from backstay.sealing import MAX_BLOB_BYTES, open_delta, open_keyframe, spilled, unspill
@@ -160,6 +162,44 @@ def _is_torn(source: Backend, line: SessionRow) -> bool:
     return now.sequence - now.checkpoints != line.sequence - line.checkpoints
 
 
+class Repacking:
+    """Packed checkpoints on their way, up to `edge`: each segment goes as it is kept, once all in it have come.
+
+    A source that goes on packing may have merged a segment meanwhile: then what has come is packed here. A target that
+    keeps no segments gets rows.
+    """
+
+    def __init__(self, source: Backend, out: Portions, line: SessionRow) -> None:
+        self._source = source
+        self._out = out
+        self._line = line
+        self._came: list[CheckpointRow] = []
+        self._segment: SegmentRow | None = None
+        self.edge = line.packed if out.packs else 0
+
+    def add(self, row: CheckpointRow) -> None:
+        """The next checkpoint, with its references, whose blobs are there."""
+        if self._segment is None or row.sequence > self._segment.last:
+            self.finish()
+            page = self._source.scan(self._line.id, Kind.SEGMENT, after=row.sequence - 1, limit=1)
+            self._segment = page[0] if page and isinstance(page[0], SegmentRow) else None
+        self._came.append(row)
+
+    def finish(self) -> None:
+        """No more checkpoints of this segment come."""
+        came, kept, self._came = self._came, self._segment, []
+        if not came:
+            return
+        uid = self._line.uid
+        refs = tuple(dict.fromkeys([ref for row in came for ref in row.refs or ()]))
+        if kept is not None and open_segment(kept, uid=uid).rows(delta=True, refs=True) == came:
+            segments = [msgspec.structs.replace(kept, refs=refs)]
+        else:
+            segments = [pack_segment(portion, uid=uid) for portion in portions(came)]
+        for segment in segments:
+            self._out.put(segment, _weight(segment))
+
+
 class Copy:
     """One session on its way. With an inspector no process writes to the source, and names are read in pages too."""
 
@@ -180,13 +220,14 @@ class Copy:
         self._inspector = inspector
         self._tell = tell
         self._recent: dict[int, Link] = {}
+        self._packed = Repacking(source, portions, moment.line)
         self._lane_of: dict[JournalKey, LaneRow] = {}
         self.doubts = 0
         self._lanes = self._tags = self._checkpoints = self._logical_bytes = self._last_run = self._call_count = 0
 
     def run(self) -> Arrival:
         """Copy it to where it can be shown; what was copied is removed again if that fails."""
-        self._out.begin(self._line)
+        self._out.begin(msgspec.structs.replace(self._line, packed=self._packed.edge))
         try:
             self._copy()
             self._out.flush()
@@ -200,6 +241,7 @@ class Copy:
             lanes=self._lanes,
             tags=self._tags,
             logical_bytes=self._logical_bytes,
+            packed=self._packed.edge,
         )
         return self._out.arrival(row, self._last_run, self.doubts)
 
@@ -211,6 +253,7 @@ class Copy:
             if not isinstance(row, CheckpointRow) or row.sequence > self._line.sequence:
                 break
             self._checkpoint(row)
+        self._packed.finish()
         if (self._checkpoints, self._lanes, self._tags) != (self._line.checkpoints, self._line.lanes, self._line.tags):
             raise self._damaged("it counts other checkpoints or names than it has")
         if self._tell is not None and self._checkpoints % _TELL_EVERY:
@@ -269,7 +312,13 @@ class Copy:
         if self._inspector is not None:
             self._inspector.checkpoint(row, parent, delta, opened)
         refs = () if delta is None else (*delta.refs, *spilled(row.delta))
-        self._send(msgspec.structs.replace(row, refs=refs))
+        sent = msgspec.structs.replace(row, refs=refs)
+        if row.sequence <= self._packed.edge:
+            if refs:
+                self._out.carry(refs, self._blobs)
+            self._packed.add(sent)
+        else:
+            self._send(sent)
         if keyframe is not None and opened is not None:
             data = keyframe[0].data
             self._send(KeyframeRow(row.sequence, data, (*opened.refs, *spilled(data))))

@@ -10,12 +10,26 @@ no damage: no reader can see it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from backstay.delta import advance, know, whole
 from backstay.errors import ConflictError, CorruptionError
-from backstay.port import EVERY, Ask, Backend, Batch, Kind, More, SessionQuery, SessionRow, View
+from backstay.port import (
+    EVERY,
+    Ask,
+    Backend,
+    Batch,
+    CheckpointRow,
+    Kind,
+    More,
+    SegmentRow,
+    SessionQuery,
+    SessionRow,
+    Unreadable,
+    View,
+)
 from backstay.port.lease import here, is_live
+from backstay.port.segments import open_segment, pack_segment, portions
 from backstay.rules import refusals
 from backstay.rules.deletion import (
     MAX_CHECKPOINTS,
@@ -26,6 +40,7 @@ from backstay.rules.deletion import (
     drop_session,
     hide,
     hide_ask,
+    rewritten,
 )
 from backstay.sealing import pack_blob, seal_delta, seal_keyframe, spill, spilled
 from backstay.store.reading import Loaded, load
@@ -35,7 +50,7 @@ _TRIES = 100
 _DELTA_WORTH = 0.5  # of a keyframe: above that the keyframe is taken, which rests on nothing
 _PORTION_ROWS = 200
 _HIDDEN = 1000
-_EMPTIED = (Kind.CALL, Kind.KEYFRAME, Kind.CHECKPOINT, Kind.NAME)
+_EMPTIED = (Kind.CALL, Kind.KEYFRAME, Kind.SEGMENT, Kind.CHECKPOINT, Kind.NAME)
 
 
 def delete_some(backend: Backend, session: str, gone: Collection[int], *, spare_names: bool = False) -> int:
@@ -76,6 +91,9 @@ def _plan(backend: Backend, session: str, gone: Sequence[int], *, spare_names: b
     children = {child: at for at in gone for child in view.children.get(at, ()) if child not in going}
     blobs: dict[bytes, bytes] = {}
     rewrites = [rewrite(backend, session, child, anchors[parent], blobs) for child, parent in sorted(children.items())]
+    edge = view.session.packed
+    concerned = tuple([at for at in (*gone, *children) if at <= edge])
+    before = _segments(backend, session, concerned)
     return Deletion(
         session,
         view.session.uid,
@@ -84,7 +102,37 @@ def _plan(backend: Backend, session: str, gone: Sequence[int], *, spare_names: b
         tuple({at for at in anchors.values() if at is not None}),
         blobs,
         spare_names,
+        edge,
+        tuple(before),
+        tuple(_without(session, view.session.uid, before, going, rewrites)),
     )
+
+
+def _segments(backend: Backend, session: str, packed: tuple[int, ...]) -> list[SegmentRow]:
+    """The segments that some checkpoints are in."""
+    found = backend.read(Ask(session, segments=packed)).segments.values() if packed else ()
+    for row in found:
+        if isinstance(row, Unreadable):
+            raise refusals.damaged_checkpoint(session, row.why)[1]
+    return sorted([row for row in found if isinstance(row, SegmentRow)], key=lambda row: row.first)
+
+
+def _without(
+    session: str, uid: bytes, before: Sequence[SegmentRow], gone: set[int], rewrites: Sequence[Rewrite]
+) -> Iterator[SegmentRow]:
+    """Segments without the checkpoints that go, and with those that are rewritten: no byte of what goes is left."""
+    changed = {new.sequence: new for new in rewrites}
+    for old in before:
+        rows: list[CheckpointRow] = []
+        for row in open_segment(old, uid=uid).rows(delta=True, refs=True):
+            if row_key(row) in gone:
+                continue
+            if isinstance(row, Unreadable):
+                raise refusals.damaged_checkpoint(session, row.why)[1]
+            new = changed.get(row.sequence)
+            rows.append(row if new is None else rewritten(row, new))
+        for portion in portions(rows):
+            yield pack_segment(portion, uid=uid)
 
 
 def rewrite(backend: Backend, session: str, child: int, anchor: int | None, blobs: dict[bytes, bytes]) -> Rewrite:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from backstay.errors import CorruptionError
-from backstay.port import Backend, CallRow, CheckpointRow, Key, KeyframeRow, Kind, Row, Unreadable
+from backstay.port import Backend, CallRow, CheckpointRow, Key, KeyframeRow, Kind, Row, SegmentRow, Unreadable
 from backstay.port.rows import key_of
 
 _FIRST_ROWS = 16
@@ -29,7 +29,7 @@ def pages(
         if not page:
             return
         yield page
-        after = row_key(page[-1])
+        after = page[-1].last if isinstance(page[-1], SegmentRow) else row_key(page[-1])
         limit = _next_limit(limit, page)
 
 
@@ -44,6 +44,8 @@ def weigh(row: Row | Unreadable) -> int:
         return len(row.delta) + len(row.fields)
     if isinstance(row, KeyframeRow):
         return len(row.data)
+    if isinstance(row, SegmentRow):
+        return len(row.body)
     if isinstance(row, CallRow):
         return sum([len(part) for part in (row.args, row.result, row.place) if part is not None])
     return 0

@@ -20,6 +20,7 @@ import backstay
 from backstay.face import Session, Store
 from backstay.model import StateDict
 from backstay.retention import Retention
+from backstay.store import packing
 from tests.crash.ring.rooms import room
 from tests.crash.ring.running import Agent, ids_of, look_at_runs
 
@@ -34,9 +35,14 @@ def text(seed: int, size: int) -> str:
 
 
 class Day:
-    """The steps, on one store; Sessions are kept between them, as a program would."""
+    """The steps, on one store; Sessions are kept between them, as a program would.
+
+    A day is short, so it packs at every second checkpoint and merges each segment with the one before: all that comes
+    later is done to packed checkpoints too. A process has one day, and this is set for all of it.
+    """
 
     def __init__(self, open_store: Callable[[], Store], bundle: Path) -> None:
+        packing.PACK_ROWS, packing.MERGED = 2, 1
         self._open = open_store
         self._bundle = bundle
         self.store = open_store()

@@ -60,6 +60,7 @@ class FilesBackend:
     """See the module's text. `disk` is the seam for fault injection."""
 
     name = "files"
+    packs = False
 
     def __init__(self, path: Path, *, durability: str = "full", disk: Disk | None = None) -> None:
         self.path = path

@@ -28,6 +28,7 @@ from backstay.port import (
     LaneRow,
     Records,
     Row,
+    SegmentRow,
     SessionQuery,
     SessionRow,
     Sizes,
@@ -49,6 +50,7 @@ class MemoryBackend:
     """See the module's text."""
 
     name = "memory"
+    packs = True
 
     def __init__(self) -> None:
         self._tables: dict[Place, Tables] = {}
@@ -260,11 +262,14 @@ def _let_go(tables: Tables, batch: Batch) -> list[tuple[Kind, Key]]:
     """The rows whose references a batch replaces or drops."""
     if any([kind is Kind.SESSION for kind, _ in batch.drops]):
         return list(tables.refs)
-    return [(kind_of(row), key_of(row)) for row in batch.puts] + list(batch.drops)
+    replaced = [place for row in batch.puts if isinstance(row, SegmentRow) for place in tables.replaced(row)]
+    return [*replaced, *[(kind_of(row), key_of(row)) for row in batch.puts], *batch.drops]
 
 
 def _weight(row: Row) -> int:
     """Roughly what a row takes."""
     if isinstance(row, CheckpointRow):
         return len(row.delta) + len(row.fields) + 200
+    if isinstance(row, SegmentRow):
+        return len(row.body) + len(row.links) + 100
     return len(getattr(row, "data", b"")) + len(getattr(row, "result", None) or b"") + 100

@@ -39,6 +39,7 @@ from backstay.port import (
     Kind,
     LaneRow,
     Row,
+    SegmentRow,
     SessionRow,
     TagRow,
 )
@@ -189,11 +190,11 @@ class Shipment:
             if isinstance(row, CheckpointRow):
                 self._rows[row.sequence] = row
                 self._bytes += len(row.delta)
-            else:
+            elif isinstance(row, KeyframeRow):
                 self._keyframes[row.sequence] = row
                 self._bytes += len(row.data)
             if row.refs is not None:
-                self._refs[kind_of(row), row.sequence] = row.refs
+                self._refs[kind_of(row), row.first if isinstance(row, SegmentRow) else row.sequence] = row.refs
 
     def _change(self, journal: JournalKey, journals: dict[JournalKey, str]) -> None:
         """Calls under a journal change: so does the revision of the branch whose journal it is."""

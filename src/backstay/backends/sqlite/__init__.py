@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import apsw
 
-from backstay.backends.sqlite import batches, blob_rows, history, listing, schema, store_file, upkeep, views
+from backstay.backends.sqlite import batches, history, listing, schema, states, store_file, upkeep, views
 from backstay.backends.sqlite.connections import NONSENSE, Connection, connect, connect_export, translated
 from backstay.backends.sqlite.forking import FORK_PATIENCE_S, let_go, register, unregister
 from backstay.backends.sqlite.group_commit import GroupCommit
@@ -50,6 +50,7 @@ class SqliteBackend:
     """See the module's text. `commits` and `syncs` count what was written and how often the disk was waited for."""
 
     name = "sqlite"
+    packs = True
 
     def __init__(self, path: Path, *, durability: str = "full") -> None:
         self.path = store_file.whereabouts(path)
@@ -109,7 +110,7 @@ class SqliteBackend:
         return self._write(partial(self._writer.write, ask, decide))
 
     def state(self, session: str, ref: str | int, *, salvage: bool = False, without: Collection[int] = ()) -> Records:
-        return self._read(partial(views.state, session, ref, salvage=salvage, without=without))
+        return self._read(partial(states.state, session, ref, salvage=salvage, without=without))
 
     def ancestors(self, session: str, sequence: int, *, limit: int) -> Sequence[CheckpointRow | Unreadable]:
         return self._read(lambda connection: history.ancestors(connection, session, sequence, limit))
@@ -149,7 +150,7 @@ class SqliteBackend:
         self._write(lambda connection: batches.put_blobs(connection, blobs))
 
     def blobs(self, digests: Collection[bytes]) -> Mapping[bytes, bytes]:
-        return self._read(lambda connection: blob_rows.blobs(connection, digests))
+        return self._read(lambda connection: views.blobs(connection, digests))
 
     # news
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import apsw
 
-from backstay.backends.sqlite import journals, schema
+from backstay.backends.sqlite import journals, packed, schema
 from backstay.backends.sqlite.connections import NONSENSE, Connection, is_damage, translate_nonsense
 from backstay.backends.sqlite.schema import Entry, child_entries, key_of, lead, line_entries, name_entries, sequence_in
 from backstay.backends.sqlite.views import Line, find_checkpoint, look
 from backstay.errors import BackstayError, CorruptionError, UnsupportedError
 from backstay.ids import MAX_SEQUENCE
 from backstay.port import (
+    SEGMENTS,
     Ask,
     Batch,
     BlobsAbsentError,
@@ -28,8 +29,10 @@ from backstay.port import (
     Kind,
     LaneRow,
     More,
+    SegmentRow,
     SessionRow,
     TagRow,
+    Unreadable,
     View,
 )
 from backstay.port.row_codec import is_foreign, pack_all
@@ -52,18 +55,21 @@ _DROP_CHECKPOINT = "DELETE FROM checkpoints WHERE key = ?"
 _NEW_KEYFRAME = "INSERT INTO keyframes(key, body) VALUES(?, ?)"
 _PUT_KEYFRAME = "REPLACE INTO keyframes(key, body) VALUES(?, ?)"
 _DROP_KEYFRAME = "DELETE FROM keyframes WHERE key = ?"
+_DROP_HOT = "DELETE FROM checkpoints WHERE key BETWEEN ? AND ?"
 _KEYS = "SELECT key FROM {} WHERE key BETWEEN ? AND ?"
 _HAS_BLOB = "SELECT 1 FROM blobs WHERE digest = ?"
 _PUT_BLOB = "INSERT OR IGNORE INTO blobs(digest, data) VALUES(?, ?)"
 _DROP_BLOB = "DELETE FROM blobs WHERE digest = ?1 AND NOT EXISTS(SELECT 1 FROM refs WHERE digest = ?1)"
 _REFS = "SELECT digest FROM refs WHERE sid = ? AND kind = ? AND number = ?"
 _DROP_REFS = "DELETE FROM refs WHERE sid = ? AND kind = ? AND number = ?"
+_HOT_REFS = "SELECT digest FROM refs WHERE sid = ? AND kind = ? AND number BETWEEN ? AND ?"
+_DROP_HOT_REFS = "DELETE FROM refs WHERE sid = ? AND kind = ? AND number BETWEEN ? AND ?"
 _ALL_REFS = "SELECT digest FROM refs WHERE sid = ?"
 _DROP_ALL_REFS = "DELETE FROM refs WHERE sid = ?"
 _PUT_REF = "INSERT OR IGNORE INTO refs(sid, kind, number, digest) VALUES(?, ?, ?, ?)"
 
 
-_REFERRING = frozenset({CheckpointRow, KeyframeRow})
+_REFERRING = frozenset({CheckpointRow, KeyframeRow, SegmentRow})
 
 
 class Writer:
@@ -150,6 +156,8 @@ class _Work:
         self._name = None if line is None or line.name is None else line.name.name  # looked at in this transaction
         self._marks = 0 if line is None else line.marks
         self._released: set[bytes] = set()
+        self._come: set[Entry] = set()  # what leads to checkpoints that a segment brings, and to those that it took
+        self._gone: set[Entry] = set()
         self.touched = 0
         self.sinks = False  # the largest `touched` may now be smaller than it was
 
@@ -173,6 +181,8 @@ class _Work:
             _PUT[type(row)](self, row, body, index)
         for kind, key in batch.drops:
             self._drop(kind, key)
+        if self._come or self._gone:
+            lead(self._connection, drop=self._gone - self._come, put=self._come - self._gone)
         if self._released:
             self._connection.executemany(_DROP_BLOB, [(digest,) for digest in self._released])
 
@@ -254,6 +264,33 @@ class _Work:
         if row.refs or not new:
             self._refer(Kind.CHECKPOINT, row, new=new)
 
+    def put_segment(self, row: SegmentRow, _body: bytes, _index: int) -> None:
+        """A segment in the place of the rows and segments between its first and its last."""
+        sid, bounds = self._sid, (_checked(row.first), _checked(row.last))
+        if not self._connection.tables.get("segments"):
+            make_on_demand(self._connection, "segments")
+            schema.need(self._connection, SEGMENTS)
+        for old in packed.reaching(self._connection, sid, *bounds):
+            self._drop_segment(old)
+        if self._connection.has("refs"):
+            place = sid, Kind.CHECKPOINT, *bounds
+            found: Any = self._execute(_HOT_REFS, place).fetchall()
+            self._released.update([digest for (digest,) in found])
+            self._execute(_DROP_HOT_REFS, place)
+        self._execute(_DROP_HOT, (key_of(sid, bounds[0]), key_of(sid, bounds[1])))
+        packed.put(self._connection, sid, row)
+        self._come |= packed.entries(row, sid, self._row.uid)  # type: ignore[union-attr]
+        for ref in set(row.refs or ()):
+            self._execute(_PUT_REF, (sid, Kind.SEGMENT, row.first, ref))
+            self._released.discard(ref)
+
+    def _drop_segment(self, old: SegmentRow | Unreadable | None) -> None:
+        if old is not None:
+            first: Any = old.key if isinstance(old, Unreadable) else old.first
+            self._gone |= packed.entries(old, self._sid, self._row.uid)  # type: ignore[union-attr]
+            packed.drop(self._connection, self._sid, first)
+            self._release(Kind.SEGMENT, first)
+
     def _insert(self, sql: str, columns: tuple[Any, ...]) -> bool:
         """True if there was no such row. Found out by trying, because most rows are new."""
         try:
@@ -265,7 +302,7 @@ class _Work:
     def _entries_at(self, sequence: int) -> set[Entry]:
         """What leads to a checkpoint now."""
         assert self._row is not None  # noqa: S101 - it has rows
-        row = find_checkpoint(self._connection, Line(self._sid, self._row), sequence)
+        row = find_checkpoint(self._connection, Line(self._sid, self._row), sequence, packed_too=False)
         if row is None:
             return set()
         entries = child_entries(sequence, row.parent, self._sid)
@@ -308,6 +345,10 @@ class _Work:
             self._execute(_DROP_ROW, (self._sid, Kind.NAME, key))
         elif kind is Kind.CALL and isinstance(key, tuple):
             journals.drop(self._connection, self._sid, key)
+        elif kind is Kind.SEGMENT and isinstance(key, int):
+            old = packed.find_row(self._connection, self._sid, _checked(key))
+            if old is not None and key == (old.key if isinstance(old, Unreadable) else old.first):
+                self._drop_segment(old)
         elif kind is Kind.CHECKPOINT and isinstance(key, int):
             self._lead(self._entries_at(key), set())
             self._execute(_DROP_CHECKPOINT, (key_of(self._sid, _checked(key)),))
@@ -320,7 +361,8 @@ class _Work:
         """The line, and anything that still hangs on it."""
         assert self._row is not None  # noqa: S101 - there is a line
         bounds = key_of(self._sid, 0), key_of(self._sid, MAX_SEQUENCE)
-        for kind, table in ((Kind.KEYFRAME, "keyframes"), (Kind.CHECKPOINT, "checkpoints")):
+        tables = [(Kind.KEYFRAME, "keyframes"), (Kind.CHECKPOINT, "checkpoints"), (Kind.SEGMENT, "segments")]
+        for kind, table in tables if self._connection.has("segments") else tables[:2]:
             keys: Any = self._execute(_KEYS.format(table), bounds).fetchall()
             for (key,) in keys:
                 self._drop(kind, sequence_in(key))
@@ -347,6 +389,7 @@ _PUT: dict[type, Callable[[_Work, Any, bytes, int], None]] = {
     TagRow: _Work.put_name,
     CheckpointRow: _Work.put_checkpoint,
     KeyframeRow: _Work.put_keyframe,
+    SegmentRow: _Work.put_segment,
     CallRow: _Work.put_call,
 }
 

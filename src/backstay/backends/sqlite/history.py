@@ -8,14 +8,14 @@ from typing import Any
 
 import apsw
 
-from backstay.backends.sqlite import journals, schema
-from backstay.backends.sqlite.blob_rows import open_body
+from backstay.backends.sqlite import journals, packed, schema
 from backstay.backends.sqlite.connections import Connection, is_damage
 from backstay.backends.sqlite.schema import key_of, sequence_in
 from backstay.backends.sqlite.views import (
     Line,
     find_checkpoint,
     find_line,
+    open_body,
     open_found,
     refuse_miscount,
     refuse_miscounted_names,
@@ -25,6 +25,7 @@ from backstay.errors import CorruptionError
 from backstay.ids import MAX_SEQUENCE
 from backstay.port import CheckpointRow, Key, KeyframeRow, Kind, Row, Unreadable
 from backstay.port.row_codec import open_name
+from backstay.port.segments import open_segment
 
 _CHECKPOINTS = "SELECT key, parent, body FROM checkpoints WHERE key > ?1 AND key < ?2 ORDER BY key {} LIMIT ?3"
 _KEYFRAMES = "SELECT key, body FROM keyframes WHERE key > ?1 AND key < ?2 ORDER BY key {} LIMIT ?3"
@@ -73,15 +74,63 @@ def scan(
     if kind is Kind.CALL:
         ends: Any = {"after": after, "before": before}
         return [*journals.page(connection, line.sid, line.row.uid, **ends, limit=limit)]
-    if kind not in (Kind.CHECKPOINT, Kind.KEYFRAME):
+    if kind not in (Kind.CHECKPOINT, Kind.KEYFRAME, Kind.SEGMENT):
         return []
     first = min(max(after, 0), MAX_SEQUENCE) if isinstance(after, int) else 0
     last = min(max(before, 0), MAX_SEQUENCE + 1) if isinstance(before, int) else MAX_SEQUENCE + 1
+    if kind is Kind.SEGMENT:
+        down = before is not None
+        return list(packed.page(connection, line.sid, after=first, before=last, limit=limit, down=down))
     bounds = (key_of(line.sid, first), key_of(line.sid, 0) + last, limit)
     if kind is Kind.KEYFRAME:
         rows = connection.execute(_KEYFRAMES.format(order), bounds)
         return [KeyframeRow(sequence_in(key), open_body(body)) for key, body in _some(rows)]
-    return _checkpoints(connection, line, order, bounds)
+    if not line.row.packed:
+        return _checkpoints(connection, line, order, bounds)
+    return _both(connection, line, first, last, limit, down=before is not None)
+
+
+def _both(connection: Connection, line: Line, first: int, last: int, limit: int, *, down: bool) -> list[Any]:
+    """A page of checkpoints behind `first` and before `last`: those that are packed, and those behind them."""
+    edge = line.row.packed
+    low, high = key_of(line.sid, max(first, edge)), key_of(line.sid, 0) + last
+    found: list[Any] = []
+    if down:
+        if last > edge + 1:
+            found = _checkpoints(connection, line, "DESC", (low, high, limit))
+            if (
+                len(found) >= limit
+                or sum([len(row.delta) for row in found if isinstance(row, CheckpointRow)]) > schema.PAGE_BYTES
+            ):
+                return found
+        found += _packed(connection, line, first, min(last, edge + 1), limit - len(found), down=True)[0]
+        if not found:
+            refuse_miscount(connection, line)
+        return found
+    if first < edge:
+        found, cut = _packed(connection, line, first, min(last, edge + 1), limit, down=False)
+        if cut:
+            return found
+    return found + _checkpoints(connection, line, "ASC", (low, high, limit - len(found)))
+
+
+def _packed(
+    connection: Connection, line: Line, first: int, last: int, limit: int, *, down: bool
+) -> tuple[list[Any], bool]:
+    """Packed checkpoints, and whether there are more of them, or enough came."""
+    found: list[Any] = []
+    weight = 0
+    for kept in packed.page(connection, line.sid, after=first, before=last, limit=limit, down=down):
+        if isinstance(kept, Unreadable):
+            found.append(kept)
+            continue
+        segment = open_segment(kept, uid=line.row.uid)
+        places = [place for place, at in enumerate(segment.sequences) if first < at < last]
+        found += segment.rows(places[:: -1 if down else 1][: limit - len(found)], delta=True)
+        weight += segment.size_bytes
+        if len(found) >= limit or weight > schema.PAGE_BYTES:
+            return found, True
+    return found, False
 
 
 def _named(line: Line, name: Any, body: Any) -> Row | Unreadable:

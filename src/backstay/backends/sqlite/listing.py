@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from backstay.backends.sqlite import schema
-from backstay.backends.sqlite.blob_rows import open_body
 from backstay.backends.sqlite.connections import Connection
-from backstay.backends.sqlite.views import beyond, refuse_lost_index
+from backstay.backends.sqlite.views import beyond, open_body, refuse_lost_index
 from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
 from backstay.port import FoundLane, LaneQuery, LaneRow, SessionQuery, SessionRow, Sizes, live_lanes

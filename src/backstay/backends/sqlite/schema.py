@@ -23,7 +23,7 @@ import apsw
 
 from backstay.backends.sqlite.connections import DATA_VERSION, Connection
 from backstay.errors import CorruptionError, FormatError
-from backstay.port import Features, LaneRow, SessionRow, TagRow, refuse_unknown
+from backstay.port import KNOWN, Features, LaneRow, SessionRow, TagRow, refuse_unknown
 from backstay.port.row_codec import marks_of
 
 APPLICATION_ID = 0x4261636B  # "Back"
@@ -56,6 +56,12 @@ ON_DEMAND = {
             "journal INTEGER NOT NULL, body BLOB NOT NULL)"
         ),
     },
+    "segments": {
+        "segments": (
+            "CREATE TABLE segments(key INTEGER PRIMARY KEY, last INTEGER NOT NULL, needs INTEGER, "
+            "links BLOB NOT NULL, body BLOB NOT NULL)"
+        ),
+    },
     "blobs": {
         "blobs": "CREATE TABLE blobs(digest BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID",
         "refs": (
@@ -69,8 +75,9 @@ _PUT_ENTRY = "INSERT OR IGNORE INTO lookup(what, value, sid, at) VALUES(?, ?, ?,
 _DROP_ENTRY = "DELETE FROM lookup WHERE what = ? AND value = ? AND sid = ? AND at = ?"
 _SCHEMA = "SELECT type, name, tbl_name, sql, rootpage FROM sqlite_schema LIMIT 100"
 _INDEX = "CREATE INDEX"
-_MADE_LATER = ("calls", "blobs", "refs")
-_LATER = "SELECT name FROM sqlite_schema WHERE name IN ('calls', 'blobs', 'refs')"
+_MADE_LATER = ("calls", "segments", "blobs", "refs")
+_LATER = "SELECT name FROM sqlite_schema WHERE name IN ('calls', 'segments', 'blobs', 'refs')"
+_ADD_FEATURE = "UPDATE meta SET value = value | ?1 WHERE key IN ('read', 'write')"
 _META = "SELECT key, value FROM meta"
 _COUNT = "SELECT count(*) FROM lookup WHERE what = ?"
 PUT_META = "INSERT INTO meta VALUES(?1, ?2) ON CONFLICT(key) DO UPDATE SET value = max(value, ?2)"
@@ -118,7 +125,7 @@ def meta(connection: apsw.Connection, *, writing: bool = False) -> dict[str, int
     found: dict[Any, Any] = dict(connection.execute(_META))
     if not found.keys() >= {"read", "write"} or not all([type(value) is int for value in found.values()]):
         raise CorruptionError("the store does not say what it needs", hint="run verify")
-    if found["read"] or found["write"]:
+    if found["read"] & ~KNOWN.read or found["write"] & ~KNOWN.write:
         refuse_unknown(Features(found["read"], found["write"]), writing=writing)
     return found
 
@@ -132,6 +139,11 @@ def settle(connection: Connection, *, writing: bool = False) -> None:
     connection.journal = None
     connection.last_touched, connection.floor = None, floor
     connection.version = connection.execute(DATA_VERSION).fetchall()
+
+
+def need(connection: apsw.Connection, feature: int) -> None:
+    """From now on the store is neither read nor written by a version that does not know a feature."""
+    connection.execute(_ADD_FEATURE, (feature,))
 
 
 def count_sessions(connection: apsw.Connection) -> tuple[int, int]:

@@ -9,16 +9,15 @@ from typing import Any
 
 import apsw
 
-from backstay.backends.sqlite import journals, schema
-from backstay.backends.sqlite.blob_rows import open_body
+from backstay.backends.sqlite import journals, packed, schema
 from backstay.backends.sqlite.connections import BUSY_S, Connection, is_damage
 from backstay.backends.sqlite.listing import open_line
 from backstay.backends.sqlite.schema import Entry, child_entries, lead, line_entries, name_entries, sequence_in
-from backstay.backends.sqlite.views import Line
+from backstay.backends.sqlite.views import Line, open_body
 from backstay.errors import CorruptionError
 from backstay.hints import REPAIR, RUN_VERIFY
 from backstay.model import Problem, counted
-from backstay.port import SessionRow
+from backstay.port import SessionRow, Unreadable
 from backstay.port.row_codec import foreign_id, open_name
 
 _LINES = "SELECT sid, name, marks, body FROM rows WHERE kind = 0 ORDER BY sid"
@@ -31,19 +30,31 @@ _OWNERLESS = (
     "FROM refs WHERE NOT EXISTS(SELECT 1 FROM checkpoints c WHERE kind = 2 AND c.key = sid << 32 | number) "
     "AND NOT EXISTS(SELECT 1 FROM keyframes k WHERE kind = 3 AND k.key = sid << 32 | number)"
 )
+_OWNERLESS_PACKED = (
+    f"{_OWNERLESS} AND NOT EXISTS(SELECT 1 FROM segments s WHERE kind = 4 AND s.key = sid << 32 | number)"
+)
+_LONE_KEYFRAMES = "FROM keyframes k WHERE key NOT IN (SELECT key FROM checkpoints)"
+_LONE_PACKED = (
+    f"{_LONE_KEYFRAMES} AND NOT EXISTS(SELECT 1 FROM segments s WHERE s.key <= k.key AND s.key > k.key >> 32 << 32 "
+    "AND s.last >= k.key & 0xffffffff)"
+)
 # Reported and left alone: what seems to belong to nothing may be all that is left of something.
 _STRAYS = (
     ("rows", "names of no session", "FROM rows WHERE kind = 1 AND sid NOT IN (SELECT sid FROM rows WHERE kind = 0)"),
     ("checkpoints", "checkpoints of no session", "FROM checkpoints WHERE key >> 32 NOT IN (SELECT sid FROM rows)"),
-    ("keyframes", "keyframes of no checkpoint", "FROM keyframes WHERE key NOT IN (SELECT key FROM checkpoints)"),
+    (
+        "segments",
+        "segments of no session",
+        "FROM segments WHERE key >> 32 NOT IN (SELECT sid FROM rows)",
+    ),
     ("calls", "calls of no session", "FROM calls WHERE sid NOT IN (SELECT sid FROM rows WHERE kind = 0)"),
-    ("refs", "references of no row", _OWNERLESS),
     ("blobs", "blobs that no row refers to", _ORPHAN_BLOBS),
 )
 _ANYTHING_OF = (
     "SELECT EXISTS(SELECT 1 FROM rows WHERE sid = ?1) OR "
     "EXISTS(SELECT 1 FROM checkpoints WHERE key >= ?1 << 32 AND key < (?1 + 1) << 32)"
 )
+_ANYTHING_PACKED = " OR EXISTS(SELECT 1 FROM segments WHERE key >= ?1 << 32 AND key < (?1 + 1) << 32)"
 # Conditions that always hold, so that the table itself is counted in one, and its index in the other.
 _COUNT_REFS = "SELECT (SELECT count(*) FROM refs WHERE sid > 0), (SELECT count(*) FROM refs WHERE digest > x'')"
 _SIZE = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
@@ -121,7 +132,8 @@ def _compare(connection: Connection) -> tuple[set[Entry], set[Entry]]:
     rows: Any = connection.execute("SELECT what, value, sid, at FROM lookup")
     found: set[Entry] = set(rows)
     unhealthy = {entry[2] for entry in found} - healthy
-    lost = {sid for sid in unhealthy if connection.execute(_ANYTHING_OF, (sid,)).fetchall() == [(1,)]}
+    anything = _ANYTHING_OF + (_ANYTHING_PACKED if connection.has("segments") else "")
+    lost = {sid for sid in unhealthy if connection.execute(anything, (sid,)).fetchall() == [(1,)]}
     astray = {entry for entry in found - true if entry[2] not in lost and entry[2:] not in doubtful}
     return astray, true - found
 
@@ -149,6 +161,11 @@ def _note_entries(connection: Connection, line: Line, true: set[Entry], doubtful
             doubtful.add((sid, sequence))
         else:
             true |= set() if foreign is None else {(schema.FOREIGN, foreign, sid, sequence)}
+    for segment, entries in packed.entries_of(connection, sid, uid):
+        if isinstance(segment, Unreadable) or segment.broken or not segment.is_readable:
+            return False
+        count += len(segment)
+        true |= entries
     counted = line.row.checkpoints, line.row.lanes + line.row.tags
     return line.row.hidden or (count, len(names)) == counted
 
@@ -170,7 +187,13 @@ def check(connection: Connection) -> list[Problem]:
         if faults != [("ok",)]:
             what = f"{counted(len(faults), 'fault')} in the structure of the file"
             problems.append(Problem(what=what, remedy="copy what is intact with export"))
-        for table, what, sql in _STRAYS:
+        packs = connection.has("segments")
+        strays = [
+            *_STRAYS,
+            ("keyframes", "keyframes of no checkpoint", _LONE_PACKED if packs else _LONE_KEYFRAMES),
+            ("refs", "references of no row", _OWNERLESS_PACKED if packs else _OWNERLESS),
+        ]
+        for table, what, sql in strays:
             count: Any = connection.execute(f"SELECT count(*) {sql}").fetchall()[0][0] if connection.has(table) else 0
             if count:
                 problems.append(Problem(what=f"{what}: {count:,}"))

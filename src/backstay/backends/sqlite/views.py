@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apsw
 
-from backstay.backends.sqlite import journals, schema
-from backstay.backends.sqlite.blob_rows import blobs, open_body
+from backstay.backends.sqlite import journals, packed, schema
 from backstay.backends.sqlite.connections import Connection, is_damage
-from backstay.backends.sqlite.schema import SEQUENCE_BITS, key_of, sequence_in
+from backstay.backends.sqlite.schema import key_of, sequence_in
 from backstay.errors import CorruptionError
 from backstay.hints import REPAIR, RUN_VERIFY
 from backstay.ids import MAX_SEQUENCE, sequence_of
 from backstay.model import counted
-from backstay.port import (
-    Ask,
-    CallRow,
-    CheckpointRow,
-    Kind,
-    LaneRow,
-    Records,
-    SessionRow,
-    TagRow,
-    Unreadable,
-    View,
-    live_lanes,
-)
+from backstay.port import Ask, CallRow, CheckpointRow, LaneRow, SessionRow, TagRow, Unreadable, View, live_lanes
 from backstay.port.lease import clock_ns
 from backstay.port.row_codec import (
     known_lines,
@@ -68,13 +54,10 @@ _PARENT = "SELECT parent FROM checkpoints WHERE key = ?"
 _BY_VALUE = "SELECT at FROM lookup WHERE what = ? AND value = ? AND sid = ? ORDER BY at"
 _BY_START = "SELECT value, at FROM lookup WHERE what = ? AND value >= ? AND value < ? AND sid = ?"
 
+_MANY = 8
 _DOWN = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC"
-_KEYFRAME = "SELECT body FROM keyframes WHERE key = ?"
-_REFS = "SELECT number, digest FROM refs WHERE sid = ? AND kind = ? AND number BETWEEN ? AND ?"
-_LAST_KEYFRAME = "SELECT key, body FROM keyframes WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC LIMIT 1"
-_UP = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
-
-_NO_BLOBS: dict[bytes, bytes] = {}
+# So many at a time: a statement is prepared once for each number. What is left over is asked for twice.
+_BLOBS = {count: f"SELECT digest, data FROM blobs WHERE digest IN ({', '.join('?' * count)})" for count in (1, 8, 64)}
 
 
 class Line(NamedTuple):
@@ -118,6 +101,9 @@ def look(connection: Connection, ask: Ask, *, fresh: int) -> tuple[Line | None, 
         wanted = [*ask.sequences, *(_heads(view) if ask.heads else ())]
         if wanted or ask.ids or ask.prefix:
             _checkpoints(connection, line, ask, view, wanted)
+    if ask.segments:
+        kept = [packed.find_row(connection, line.sid, at) for at in ask.segments if at <= line.row.packed]
+        view.segments = {row.key if isinstance(row, Unreadable) else row.first: row for row in kept if row is not None}  # type: ignore[misc]
     if ask.children_of:
         view.children = _children(connection, line, ask.children_of)
     if runs or ask.calls or ask.journals:
@@ -192,6 +178,13 @@ def refuse_lost_index(connection: Connection) -> None:
         raise CorruptionError("the index of sessions is damaged", hint=REPAIR)
 
 
+def open_body(value: Any) -> bytes:
+    """The bytes of a row's body; a column of another type is a row of another table, where pages were exchanged."""
+    if type(value) is not bytes:
+        raise CorruptionError("a row of the store is damaged", hint=RUN_VERIFY)
+    return value
+
+
 def beyond(start: str) -> str | bytes:
     """What comes after all texts that begin like this; SQLite orders bytes after every text."""
     stem = start.rstrip(chr(0x10FFFF))
@@ -249,11 +242,21 @@ def _names_missing(session: SessionRow) -> CorruptionError:
 # checkpoints
 
 
-def find_checkpoint(connection: Connection, line: Line, sequence: int) -> CheckpointRow | Unreadable | None:
-    """One checkpoint; None if there is none, which the caller verifies with `refuse_miscount`."""
+def find_checkpoint(
+    connection: Connection, line: Line, sequence: int, *, packed_too: bool = True
+) -> CheckpointRow | Unreadable | None:
+    """One checkpoint; None if there is none, which the caller verifies with `refuse_miscount`.
+
+    One that is packed comes without its delta.
+    """
     if not 0 < sequence <= MAX_SEQUENCE:
         return None
     try:
+        if packed_too and sequence <= line.row.packed:
+            segment = packed.find(connection, line.sid, line.row.uid, sequence)
+            if segment is None:
+                return None
+            return Unreadable(sequence, segment.why) if isinstance(segment, Unreadable) else segment.row(sequence)
         found: Any = connection.execute(_CHECKPOINT, (key_of(line.sid, sequence),)).fetchone()
     except apsw.Error as error:
         if not is_damage(error):
@@ -273,6 +276,8 @@ def refuse_miscount(connection: Connection, line: Line, count_by: str = _COUNT_R
     """CorruptionError if a checkpoint that seems absent was not deleted, but lost."""
     counts: Any = connection.execute(count_by, (key_of(line.sid, 0), key_of(line.sid, MAX_SEQUENCE))).fetchall()
     count = counts[0][0]
+    if line.row.packed:
+        count += packed.count(connection, line.sid, line.row.uid)
     if not line.row.hidden and count != line.row.checkpoints:
         message = f"session {line.row.id!r}: it has {counted(count, 'checkpoint')} and counts {line.row.checkpoints}"
         raise CorruptionError(message, hint=RUN_VERIFY)
@@ -288,8 +293,7 @@ def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View, wante
     found: dict[int, CheckpointRow | Unreadable] = {}
     foreign: dict[str, int] = {}
     missing = False
-    for sequence in wanted:
-        row = find_checkpoint(connection, line, sequence)
+    for sequence, row in _wanted(connection, line, list(wanted)):
         if row is not None:
             found[sequence] = row
         missing |= row is None and sequence <= line.row.sequence
@@ -312,6 +316,28 @@ def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View, wante
     view.checkpoints, view.foreign = found, foreign
 
 
+def _wanted(
+    connection: Connection, line: Line, wanted: list[int]
+) -> Iterator[tuple[int, CheckpointRow | Unreadable | None]]:
+    """Checkpoints by sequence; where many lie side by side, as those that are packed together do, in one go."""
+    first, last = (min(wanted), max(wanted)) if len(wanted) >= _MANY else (0, 0)
+    if line.row.packed < first and last - first < 2 * len(wanted):
+        try:
+            rows: Any = connection.execute(_DOWN, (key_of(line.sid, first), key_of(line.sid, last))).fetchall()
+        except apsw.Error as error:
+            if not is_damage(error):
+                raise
+        else:
+            columns = [(sequence_in(key), parent, body) for key, parent, body in rows]
+            if all([type(body) is bytes and isinstance(parent, int | None) for _, parent, body in columns]):
+                opened = open_checkpoints(columns, uid=line.row.uid)
+                there = dict(zip([column[0] for column in columns], opened, strict=True))
+                yield from [(sequence, there.get(sequence)) for sequence in wanted]
+                return
+    for sequence in wanted:
+        yield sequence, find_checkpoint(connection, line, sequence)
+
+
 def _foreign(connection: Connection, line: Line, id_: str, sequence: int) -> CheckpointRow | Unreadable:
     row = find_checkpoint(connection, line, sequence)
     if row is None or (isinstance(row, CheckpointRow) and row.id != id_):
@@ -330,7 +356,7 @@ def _children(connection: Connection, line: Line, parents: Iterable[int]) -> dic
             found[parent] = []
             continue
         rows: Any = connection.execute(_BY_VALUE, (schema.CHILD, key_of(line.sid, parent), line.sid)).fetchall()
-        following = connection.execute(_PARENT, (key_of(line.sid, parent + 1),)).fetchone()
+        following = _parent_of(connection, line, parent + 1)
         found[parent] = [*([parent + 1] if following == (parent,) else []), *[at for (at,) in rows]]
         missing |= following is None and parent < line.row.sequence
     if missing:
@@ -338,20 +364,42 @@ def _children(connection: Connection, line: Line, parents: Iterable[int]) -> dic
     return found
 
 
+def _parent_of(connection: Connection, line: Line, sequence: int) -> Any:
+    """What the next checkpoint rests on, as a column; None if there is none."""
+    if sequence > line.row.packed:
+        return connection.execute(_PARENT, (key_of(line.sid, sequence),)).fetchone()
+    segment = packed.find(connection, line.sid, line.row.uid, sequence)
+    if isinstance(segment, Unreadable) or (segment is not None and segment.broken):
+        raise CorruptionError(f"session {line.row.id!r}: a segment of it is damaged", hint=RUN_VERIFY)
+    at = None if segment is None else segment.places.get(sequence)
+    return None if at is None or segment is None else (segment.parents[at],)
+
+
 # along the parents
 
 
-def walk(connection: Connection, line: Line, sequence: int, *, expected: bool) -> Iterator[CheckpointRow | Unreadable]:
+def walk(
+    connection: Connection, line: Line, sequence: int, *, expected: bool, delta: bool = False
+) -> Iterator[CheckpointRow | Unreadable]:
     """A checkpoint and its ancestors along `parent`, newest first; Unreadable where one is missing.
 
-    Most rest on the one before, so they are read as they lie; where one does not, its parent is looked for.
+    Most rest on the one before, so they are read as they lie; where one does not, its parent is looked for. Those that
+    are packed have their delta where that is asked for.
     `expected`: something leads to the first; otherwise it may be absent, and then nothing comes.
     """
     at: int | None = sequence
     while at is not None and 0 < at <= MAX_SEQUENCE:
         here = at
         try:
-            rows: Any = connection.execute(_DOWN, (key_of(line.sid, 0), key_of(line.sid, at)))
+            if at <= line.row.packed:
+                for row in packed.line(connection, line.sid, line.row.uid, at, delta=delta):
+                    yield row
+                    at, expected = row.parent, True
+                if at is None:
+                    return
+                if at != here:
+                    continue
+            rows: Any = connection.execute(_DOWN, (key_of(line.sid, line.row.packed), key_of(line.sid, at)))
             for key, parent, body in rows:
                 if sequence_in(key) != at:
                     break
@@ -372,112 +420,18 @@ def walk(connection: Connection, line: Line, sequence: int, *, expected: bool) -
             return
 
 
-# a state
+# blobs
 
 
-def state(session: str, ref: str | int, connection: Connection, *, salvage: bool, without: Collection[int]) -> Records:
-    """The rows down to a keyframe, with their blobs."""
-    line = find_line(connection, session, name=ref if isinstance(ref, str) else None)
-    if line is None:
-        return Records(None)
-    lane = line.name if isinstance(line.name, LaneRow) else None
-    at = ref if isinstance(ref, int) else None
-    if isinstance(line.name, TagRow):
-        at = line.name.sequence
-    if lane is not None and lane.head is not None:
-        at = lane.head.sequence
-    if line.name is None and isinstance(ref, str):
-        refuse_miscounted_names(connection, line)
-    if at is not None and not salvage and not without:
-        straight = _straight(connection, line, at)
-        if straight is not None:
-            no_blobs = connection.tables.get("refs") is False
-            pieces = _NO_BLOBS if no_blobs else _blobs_of(connection, line, straight[0])
-            return Records(line.row, lane, tuple(straight[0]), straight[1], pieces)
-    rows: list[CheckpointRow | Unreadable] = []
-    keyframe: bytes | None = None
-    for row in () if at is None else walk(connection, line, at, expected=line.name is not None):
-        if isinstance(row, Unreadable) and not salvage:
-            raise CorruptionError(f"session {line.row.id!r}: {row.why}", hint="run verify")
-        rows.append(row)
-        keyframe = _keyframe(connection, line, row, salvage=salvage, without=without)
-        if keyframe is not None:
-            break
-    if not rows and isinstance(ref, int):
-        refuse_miscount(connection, line)
-    rows.reverse()
-    return Records(line.row, lane, tuple(rows), keyframe, _blobs_of(connection, line, rows, salvage=salvage))
-
-
-def _straight(connection: Connection, line: Line, at: int) -> tuple[list[CheckpointRow | Unreadable], bytes] | None:
-    """The rows from the last keyframe before a checkpoint, oldest first, where each rests on the one before.
-
-    That is how most lie, and then they are opened in one go. None if they do not, or anything is amiss: then they are
-    looked for one by one, and what is wrong is said.
-    """
-    low, high = line.sid << SEQUENCE_BITS, line.sid << SEQUENCE_BITS | at
-    if not 0 < at <= MAX_SEQUENCE:
-        return None
-    try:
-        last: Any = connection.execute(_LAST_KEYFRAME, (low, high)).fetchone()
-        found: Any = [] if last is None else connection.execute(_UP, (last[0], high)).fetchall()
-    except apsw.Error as error:
-        if not is_damage(error):
-            raise
-        return None
-    if last is None or type(last[1]) is not bytes or len(found) != high - last[0] + 1:
-        return None
-    columns = []
-    first = sequence = last[0] - low
-    for key, parent, body in found:
-        if key != low + sequence or type(body) is not bytes:
-            return None
-        if parent != sequence - 1 if sequence != first else not isinstance(parent, int | None):
-            return None
-        columns.append((sequence, parent, body))
-        sequence += 1
-    rows = open_checkpoints(columns, uid=line.row.uid)
-    for row in rows:
-        if type(row) is not CheckpointRow or row.keyframe is not (row is rows[0]):
-            return None
-    return rows, last[1]
-
-
-def _keyframe(
-    connection: Connection, line: Line, row: CheckpointRow | Unreadable, *, salvage: bool, without: Collection[int]
-) -> bytes | None:
-    sequence: Any = row.key if isinstance(row, Unreadable) else row.sequence
-    if sequence in without or (isinstance(row, CheckpointRow) and not row.keyframe):
-        return None
-    try:
-        found: Any = connection.execute(_KEYFRAME, (key_of(line.sid, sequence),)).fetchone()
-    except apsw.Error as error:
-        if not salvage or not is_damage(error):
-            raise
-        return None
-    if found is None and not salvage:
-        message = f"session {line.row.id!r}: the keyframe of checkpoint #{sequence} is missing"
-        raise CorruptionError(message, hint="run verify")
-    return None if found is None else open_body(found[0])
-
-
-def _blobs_of(
-    connection: Connection, line: Line, rows: Sequence[CheckpointRow | Unreadable], *, salvage: bool = False
-) -> dict[bytes, bytes]:
-    """The blobs of rows that are oldest first: the oldest needs those of its keyframe, the others their own."""
-    if not rows or not connection.has("refs"):
+def blobs(connection: Connection, digests: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Blobs as they are kept; what is not here is left out."""
+    if not connection.has("blobs"):
         return {}
-    numbers: list[Any] = [row.key if isinstance(row, Unreadable) else row.sequence for row in rows]
-    oldest, others = numbers[0], set(numbers[1:])
-    wanted: Any = connection.execute(_REFS, (line.sid, Kind.KEYFRAME, oldest, oldest)).fetchall()
-    if others:
-        between: Any = connection.execute(_REFS, (line.sid, Kind.CHECKPOINT, min(others), max(others)))
-        wanted += [(number, digest) for number, digest in between if number in others]
-    digests = {digest for _, digest in wanted}
-    if not salvage:
-        return blobs(connection, digests)
     found: dict[bytes, bytes] = {}
-    for digest in digests:
-        with contextlib.suppress(apsw.CorruptError, apsw.IOError):  # one in a damaged page costs its own value
-            found |= blobs(connection, (digest,))
+    wanted = list(digests)
+    for start in range(0, len(wanted), 64):
+        some = wanted[start : start + 64]
+        count = next(count for count in _BLOBS if count >= len(some))
+        rows: Any = connection.execute(_BLOBS[count], (*some, *some[-1:] * (count - len(some))))
+        found.update([(digest, open_body(data)) for digest, data in rows])
     return found

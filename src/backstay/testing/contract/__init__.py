@@ -9,6 +9,7 @@ from backstay.testing.contract.damage import DamageContract
 from backstay.testing.contract.hidden import HiddenContract
 from backstay.testing.contract.hooks import Change, Hooks
 from backstay.testing.contract.listing import ListingContract
+from backstay.testing.contract.packing import PackingContract
 from backstay.testing.contract.pairs import PairsContract
 from backstay.testing.contract.racing import RacingContract
 from backstay.testing.contract.reading import ReadingContract
@@ -25,6 +26,7 @@ class BackendContract(
     ListingContract,
     BlobContract,
     HiddenContract,
+    PackingContract,
     RunningContract,
     RefusingContract,
     DamageContract,

@@ -21,6 +21,7 @@ from backstay.port import (
     LaneRow,
     More,
     Row,
+    SegmentRow,
     SessionRow,
     TagRow,
     Unreadable,
@@ -67,7 +68,7 @@ def checkpoint(
 
 def bare(row: Row | Unreadable) -> Row | Unreadable:
     """A row as it may be compared: a backend may say which blobs it needs or leave that out."""
-    return msgspec.structs.replace(row, refs=None) if isinstance(row, CheckpointRow | KeyframeRow) else row
+    return msgspec.structs.replace(row, refs=None) if isinstance(row, CheckpointRow | KeyframeRow | SegmentRow) else row
 
 
 def blob(number: int, size: int = 300) -> tuple[bytes, bytes]:

@@ -27,7 +27,7 @@ from backstay.testing.author import SESSION, Author, Runner, check_states, every
 from backstay.testing.contract.handmade import bare, line, put
 from backstay.testing.contract.hooks import Hooks
 
-KINDS = (Kind.NAME, Kind.CHECKPOINT, Kind.KEYFRAME, Kind.CALL)
+KINDS = (Kind.CALL, Kind.KEYFRAME, Kind.SEGMENT, Kind.CHECKPOINT, Kind.NAME)
 
 
 class HiddenContract(Hooks):

@@ -12,16 +12,19 @@ from __future__ import annotations
 from hypothesis.stateful import RuleBasedStateMachine
 
 from backstay.testing.machine.histories import Histories, OpenStore
+from backstay.testing.machine.packing import PackedHistories
 from backstay.testing.machine.runs import Runs
 
 
-def machine_for(open_store: OpenStore, *, lasting: bool = True, runs: bool = True) -> type[RuleBasedStateMachine]:
+def machine_for(
+    open_store: OpenStore, *, lasting: bool = True, runs: bool = True, packs: bool = False
+) -> type[RuleBasedStateMachine]:
     """A state machine for the store that `open_store(folder)` opens, or makes where there is none in the folder.
 
     `lasting` is False for a store that keeps nothing over a close: then only its sessions are opened again. `runs` is
-    False for a backend that has none yet.
+    False for a backend that has none yet. With `packs` there are no runs, and histories are packed at every turn.
     """
-    kind: type[Histories] = Runs if runs else Histories
+    kind: type[Histories] = PackedHistories if packs else Runs if runs else Histories
     return type("StoreMachine", (kind,), {"open_store": staticmethod(open_store), "lasting": lasting})
 
 

@@ -213,7 +213,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._branches() and len(self._history.points) < LONG)
     @rule(on=_picks, count=st.sampled_from([4, 17, 35]))
     def commit_often(self, on: int, count: int) -> None:
-        """A stretch long enough that whole copies, groups of deltas and rolls come up."""
+        """A stretch long enough that whole copies and segments come up."""
         history, branch = self._history, self._history.branch(on)
         if history.in_doubt(branch):
             return

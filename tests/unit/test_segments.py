@@ -1,0 +1,175 @@
+"""Packed checkpoints come out as they went in, and damage in a segment never becomes another row."""
+
+from hashlib import sha256
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backstay.delta import Record
+from backstay.digest import checkpoint_digest
+from backstay.errors import CorruptionError
+from backstay.ids import make_id
+from backstay.port import CheckpointRow, SegmentRow, Unreadable
+from backstay.port import segments as codec
+from backstay.port.rows import Took
+from backstay.port.segments import MAX_BYTES, MAX_ENTRIES, NOT_READ, open_segment, pack_segment, portions
+from backstay.sealing import open_delta, salvage, seal_delta, spill, unspill
+from backstay.store.fields import Fields, encode_fields, read_fields
+
+UID = bytes(range(16))
+START = sha256(b"nothing").digest()
+
+
+def a_row(
+    sequence: int, parent: CheckpointRow | None, *, value: bytes, foreign: str = "", odd: bytes = b""
+) -> CheckpointRow:
+    """A checkpoint that holds `value`, resting on another."""
+    tail = sha256(b"%d" % sequence).digest()[:7]
+    id_ = foreign or make_id(sequence, UID, tail)
+    state, base = sha256(value).digest(), START if parent is None else parent.state_digest
+    refs = (sha256(b"large" + value).digest(),) if len(value) % 5 == 4 else ()
+    record = Record(b"\x91\x93\x00\x90\x00", value, refs)
+    fields = encode_fields(Fields(at_us=sequence, label=value[:9].hex(), summary="said"))
+    return CheckpointRow(
+        sequence,
+        id_,
+        tail,
+        None if parent is None else parent.sequence,
+        None if parent is None else parent.id,
+        None if parent is None else parent.digest,
+        state,
+        checkpoint_digest(
+            id_=id_, parent=None if parent is None else parent.digest, state=state, sequence=sequence, fields=fields
+        ),
+        len(value),
+        len(value) % 7 == 0,
+        Took(3, sequence, 2, None if sequence % 2 else 1) if len(value) % 3 == 0 else None,
+        fields,
+        odd or spill(seal_delta(record, uid=UID, tail=tail, base=base, state=state))[0],
+        refs,
+    )
+
+
+@st.composite
+def histories(draw: st.DrawFn, *, most: int = 40) -> list[CheckpointRow]:
+    """Checkpoints by rising sequence, of several branches, with gaps where some were deleted."""
+    rows: list[CheckpointRow] = []
+    outside = a_row(3, None, value=b"before")
+    sequence = 9
+    for _ in range(draw(st.integers(1, most))):
+        sequence += draw(st.sampled_from([1, 1, 1, 1, 2, 90]))
+        parent = draw(st.sampled_from([rows[-1] if rows else outside, outside, None, *rows[-3:]]))
+        value = draw(st.binary(max_size=60))
+        foreign = draw(st.sampled_from(["", "", "", f"theirs-{sequence}"]))
+        odd = draw(st.sampled_from([b"", b"", b"", b"\1" + START * 2, b"\0nonsense"]))
+        rows.append(a_row(sequence, parent, value=value, foreign=foreign, odd=odd))
+    return rows
+
+
+@given(histories())
+def test_every_checkpoint_comes_out_of_a_segment_as_it_went_in(rows: list[CheckpointRow]) -> None:
+    kept = pack_segment(rows, uid=UID)
+    segment = open_segment(kept, uid=UID)
+    assert segment.rows(delta=True, refs=True) == rows
+    assert [segment.row(row.sequence, delta=True) for row in rows] == [
+        msgspec.structs.replace(row, refs=None) for row in rows
+    ]
+    assert set(kept.refs or ()) == {ref for row in rows for ref in row.refs or ()}
+    inside = {row.sequence for row in rows}
+    needed = [row.parent for row in rows if row.parent is not None and row.parent not in inside]
+    assert (kept.first, kept.last, kept.needs) == (rows[0].sequence, rows[-1].sequence, min(needed, default=None))
+    assert segment.foreign() == {row.sequence: row.id for row in rows if row.id.startswith("theirs")}
+    assert segment.row(rows[-1].sequence + 1) is None
+
+
+@given(histories())
+def test_a_log_needs_neither_shapes_nor_values(rows: list[CheckpointRow]) -> None:
+    segment = codec.Segment(pack_segment(rows, uid=UID), UID)
+    bare = [msgspec.structs.replace(row, delta=NOT_READ, refs=None) for row in rows]
+    assert segment.rows() == bare
+    assert segment.opened == {codec.HEADERS, codec.FIELDS}
+    for row in segment.rows():
+        assert isinstance(row, CheckpointRow)
+        read_fields(row)
+        with pytest.raises(CorruptionError):  # a delta that was not read is not taken for none
+            unspill(row.delta, {})
+
+
+@given(histories(), st.data())
+def test_segments_are_merged_and_thinned_without_another_byte(rows: list[CheckpointRow], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(rows)))
+    parts = [pack_segment(part, uid=UID) for part in (rows[:cut], rows[cut:]) if part]
+    merged = [row for part in parts for row in open_segment(part, uid=UID).rows(delta=True, refs=True)]
+    assert merged == rows
+    gone = data.draw(st.sets(st.sampled_from([row.sequence for row in rows]), max_size=len(rows) - 1))
+    left = [row for row in rows if row.sequence not in gone]
+    assert open_segment(pack_segment(left, uid=UID), uid=UID).rows(delta=True, refs=True) == left
+
+
+@given(histories(most=8), st.data())
+def test_a_flipped_bit_in_a_segment_is_found(rows: list[CheckpointRow], data: st.DataObject) -> None:
+    kept = pack_segment(rows, uid=UID)
+    part = data.draw(st.sampled_from(["links", "body"]))
+    damaged = bytearray(getattr(kept, part))
+    damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    check_damaged(rows, msgspec.structs.replace(kept, **{part: bytes(damaged)}))
+
+
+@given(histories(most=8), st.sampled_from(["first", "last", "needs"]), st.integers(1, 99))
+def test_a_segment_in_the_place_of_another_does_not_open(rows: list[CheckpointRow], column: str, number: int) -> None:
+    kept = pack_segment(rows, uid=UID)
+    if getattr(kept, column) != number:
+        moved = msgspec.structs.replace(kept, **{column: number})
+        assert all([isinstance(row, Unreadable) for row in codec.Segment(moved, UID).rows(delta=True)])
+    strange = codec.Segment(kept, bytes(16))
+    assert all([isinstance(row, Unreadable) for row in strange.rows(delta=True)])
+
+
+def check_damaged(rows: list[CheckpointRow], kept: SegmentRow) -> None:
+    """Each row is as it was, or does not verify; and at least one does not."""
+    segment = codec.Segment(kept, UID)
+    found = {row.key if isinstance(row, Unreadable) else row.sequence: row for row in segment.rows(delta=True)}
+    bad = 0
+    for row in rows:
+        seen = found.get(row.sequence)
+        if not isinstance(seen, CheckpointRow):
+            assert segment.broken or isinstance(seen, Unreadable)
+            bad += 1
+            continue
+        whole = msgspec.structs.replace(seen, fields=row.fields, delta=row.delta, refs=row.refs)
+        assert whole == row
+        if seen.fields != row.fields:
+            bad += 1
+            with pytest.raises(CorruptionError):
+                read_fields(seen)
+        if seen.delta != row.delta:
+            bad += 1
+            with pytest.raises(CorruptionError):
+                open_delta(unspill(seen.delta, {}), uid=UID, tail=seen.tail, base=START, state=seen.state_digest)
+    assert bad or not any([row.delta for row in rows])
+
+
+def test_without_its_values_the_shape_of_a_delta_can_be_salvaged() -> None:
+    rows = [a_row(1, None, value=b"one value")]
+    rows.append(a_row(2, rows[0], value=b"another"))
+    kept = pack_segment(rows, uid=UID)
+    body = kept.body[:-1] + bytes([kept.body[-1] ^ 1])  # the values are the last frame
+    segment = codec.Segment(msgspec.structs.replace(kept, body=body), UID)
+    for row in segment.rows(delta=True):
+        assert isinstance(row, CheckpointRow)
+        read_fields(row)
+        record = salvage(unspill(row.delta, {}))
+        assert record is not None
+        assert record.ops == b"\x91\x93\x00\x90\x00"
+
+
+def test_a_segment_holds_128_checkpoints_or_256_kib_and_a_longer_one_is_alone() -> None:
+    many = [a_row(number, None, value=b"v") for number in range(1, 300)]
+    assert [len(portion) for portion in portions(many)] == [MAX_ENTRIES, MAX_ENTRIES, 43]
+    long = [a_row(number, None, value=bytes(100_000)) for number in range(1, 5)]
+    long.insert(2, a_row(9, None, value=bytes(2 * MAX_BYTES)))
+    assert [len(portion) for portion in portions(long)] == [2, 1, 2]
+    lone = pack_segment([long[2]], uid=UID)
+    assert open_segment(lone, uid=UID).rows(delta=True, refs=True) == [long[2]]
