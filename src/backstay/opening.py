@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from backstay.errors import InvalidInputError, UnavailableError, UnsupportedError
+from backstay.errors import InvalidInputError, NotFoundError, UnavailableError, UnsupportedError
 from backstay.face import Store
 from backstay.hints import Hint
 from backstay.model import Durability
@@ -17,8 +17,11 @@ _NAME_ONE = Hint(
     "name a store of your own: --store sqlite:///store.db",
 )
 
+_NO_EXPORT = Hint("store.export(path) writes one", "`backstay export FILE` writes one")
+
 _FOLDER = ".backstay"
 _FILE = "store.db"
+_EXPORT_SUFFIX = ".backstay"
 _VARIABLE = "BACKSTAY_URL"
 _IN_MEMORY = ":memory:"  # what SQLite calls a database without a file
 
@@ -42,7 +45,10 @@ def _backend(url: str | os.PathLike[str] | None, durability: str) -> Backend:
     if url is None:
         return _sqlite(_find_folder() / _FILE, durability)
     if isinstance(url, os.PathLike):
-        return _sqlite(Path(url), durability)
+        named = Path(url)
+        if named.suffix == _EXPORT_SUFFIX and not os.path.lexists(named):
+            raise NotFoundError(f"there is no export {named}", hint=_NO_EXPORT)
+        return _sqlite(named, durability)
     if not url or not isinstance(url, str):
         message = f"a store is named by a URL or a path, not {url!r}"
         raise InvalidInputError(message, hint=_FORMS)
@@ -203,7 +209,7 @@ def _nearest_folder() -> Path | None:
     for folder in (here, *here.parents):
         found = folder / _FOLDER
         if found.is_dir():
-            _refuse_stranger(found)
+            _refuse_planted(found)
             return found
     return None
 
@@ -223,14 +229,18 @@ def make_folder(here: Path) -> Path:
         if not made.is_dir():
             message = f"{made} is not a folder"
             raise InvalidInputError(message, hint="move it away, or name a store: 'sqlite:///store.db'") from None
-        _refuse_stranger(made)
+        _refuse_planted(made)
     except OSError as error:
         message = f"{made} cannot be made: {error.strerror}"
         raise UnavailableError(message, hint="name a store: 'sqlite:////path/to/store.db'", retryable=False) from error
     return made
 
 
-def _refuse_stranger(folder: Path) -> None:
+def _refuse_planted(folder: Path) -> None:
+    """UnsupportedError for a folder that was found, not named, and that another user made, or that leads elsewhere."""
+    if folder.is_symlink():
+        message = f"{folder} is a link"
+        raise UnsupportedError(message, hint=_NAME_ONE)
     owner = folder.stat().st_uid
     if hasattr(os, "geteuid") and owner != os.geteuid():
         message = f"{folder} belongs to another user"

@@ -1,6 +1,7 @@
 """Records, blobs and journaled values as the bytes of a row: sealed so that damage shows, packed where that pays.
 
-A delta stays as it is: it is read often while it is new, and a segment packs it later. A keyframe is zstd. A record
+A delta stays as it is: it is read often while it is new, and a segment packs it later. A keyframe is zstd, at most 16
+times shorter than what it holds. A record
 has two halves (see delta.record); a check of its own on the shape lets `salvage` use it where the values are damaged.
 A seal names the session, the checkpoint's random tail and the digests of the states it leads from and to: bytes that
 stand in another row, session or store do not open. A record beyond the limit of a row is cut into blobs, and the row
@@ -9,6 +10,7 @@ names them.
 
 from __future__ import annotations
 
+import struct
 import sys
 import zlib
 from collections.abc import Iterable, Mapping
@@ -37,6 +39,10 @@ _PACK_FROM_BYTES = 1024  # below that a compressor costs more than it saves
 _LEVEL = 6  # for keyframes: rare, and read often
 _FAST_LEVEL = 3
 _FAST_FROM_BYTES = 1024 * 1024
+# Nothing is packed into less than this part of itself, and nothing that claims to be is unpacked: a short file from
+# outside must not take gigabytes. What packs better has a frame of zeros behind it that every zstd passes over.
+MAX_RATIO = 16
+_SKIP, _SKIPPED = 0x184D2A50, struct.Struct("<II")
 _INLINE, _SPILLED = b"\0", b"\1"
 _RAW, _ZSTD = range(2)
 
@@ -237,17 +243,21 @@ def _pack(body: bytes) -> tuple[int, bytes]:
         _presses.append(press)
     else:
         packed = zstd.compress(body, _FAST_LEVEL)
+    if len(packed) * MAX_RATIO < len(body):
+        rest = max(-(-len(body) // MAX_RATIO) - len(packed) - _SKIPPED.size, 0)
+        packed += _SKIPPED.pack(_SKIP, rest) + bytes(rest)
     return (_ZSTD, packed) if len(packed) < len(body) else (_RAW, body)
 
 
 def _unpack(mode: int, packed: bytes, limit: int) -> bytes:
     if mode == _RAW:
         return packed
+    limit = min(limit, MAX_RATIO * len(packed))
     try:
         if mode == _ZSTD:
             press: Any = zstd.ZstdDecompressor()
             body = bytes(press.decompress(packed, limit + 1))
-            if len(body) <= limit and press.eof:
+            if len(body) <= limit and press.eof and not press.unused_data[_SKIPPED.size :].strip(b"\0"):
                 return body
     except zstd.ZstdError as error:
         raise CorruptionError("stored bytes do not unpack") from error

@@ -202,10 +202,9 @@ def test_what_was_acknowledged_survives_kill_9_again_and_again(path: Path) -> No
         with closing(FilesBackend(path)) as backend:
             assert [p.what for p in backend.check()] == []
             view = backend.read(Ask("s", names=None, sequences=tuple(at for at, _ in acknowledged)))
-            assert {at: row.id for at, row in view.checkpoints.items() if isinstance(row, CheckpointRow)} == dict(
-                acknowledged
-            )
-            assert set(tags) <= set(view.tags)
+            there = {(at, row.id) for at, row in view.checkpoints.items() if isinstance(row, CheckpointRow)}
+            assert there == set(acknowledged), f"{path}: acknowledged and missing: {set(acknowledged) - there}"
+            assert set(tags) <= set(view.tags), f"{path}: acknowledged and missing: {set(tags) - set(view.tags)}"
             head = view.lanes["main"].head
             assert head is not None
             assert head.sequence in (acknowledged[-1][0], acknowledged[-1][0] + 1)
@@ -856,7 +855,8 @@ def test_memory_does_not_grow_with_commits(path: Path, count: int) -> None:
             head = commit(backend, "s", {"n": number, "text": "x" * 800}, head).id
         grown = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
-    assert grown < count * 130  # where a row takes two thousand, and stays on the disk
+    caches = 100_000  # rows that were opened last, whatever their number
+    assert grown < count * 130 + caches  # where a row takes two thousand, and stays on the disk
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,8 @@ def test_what_was_acknowledged_before_a_kill_is_there_and_verifies(path: Path) -
                     assert read_back(backend, f"s{attempt}", row.sequence)["turn"] == row.sequence - 1
             else:
                 rows = backend.scan(f"s{attempt}", Kind.CALL, limit=10_000)
-            assert set(said) <= {row.id for row in rows}
+            lost = [f"step {step}: {id_}" for step, id_ in enumerate(said) if id_ not in {row.id for row in rows}]
+            assert not lost, f"{path}, session s{attempt}: acknowledged and missing: {lost}"
             assert list(backend.check()) == []
 
 

@@ -56,32 +56,43 @@ def acknowledged(child: subprocess.Popen[str], after_s: float) -> list[list[str]
     return [line.split() for line in out.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def all_there(path: Path, lines: list[list[str]], gone: set[str]) -> None:
+def all_there(path: Path, lines: list[list[str]], gone: set[str], when: str) -> None:
     """Every acknowledged checkpoint is there and loads; the store verifies and goes on."""
     with backstay.open(path) as store:
         report = store.verify()
-        assert report.ok, str(report)
-        known: dict[str, dict[str, Any]] = {}
-        for name in ("a", "b"):
+        assert report.ok, f"{path}, {when}: {report}"
+        known: dict[str, dict[str, Any]] = {"a": {}, "b": {}}
+        for name, points in known.items():
             session = store.session(name)
             if session.head() is not None:
-                known[name] = {point.id: point for point in session.log()}
-        for name, id_, digest, count in lines:
+                points.update({point.id: point for point in session.log()})
+        for number, (name, id_, digest, count) in enumerate(lines, 1):
             if id_ not in known[name]:
                 # Only what the program itself deleted may be missing: three before one that is there.
                 gone.add(id_)
                 continue
             point = known[name][id_]
-            assert point.digest == digest
-            assert len(point.state["messages"]) == int(count)
-        for name in known:
+            step = f"{path}, {when}: acknowledgement {number} of {len(lines)}, {id_} of session {name!r}"
+            assert point.digest == digest, f"{step}, has digest {point.digest} and was acknowledged with {digest}"
+            found = len(point.state["messages"])
+            assert found == int(count), f"{step}, has {found} messages and was acknowledged with {count}"
+        for name in [name for name, points in known.items() if points]:
             session = store.session(name)
             state = session.load()
             for number in range(5):
                 state["after"] = number
                 session.commit(state)
-            assert store.session(name).load() == state
-        assert store.verify().ok
+            assert store.session(name).load() == state, f"{path}, {when}: session {name!r} does not go on"
+        report = store.verify()
+        assert report.ok, f"{path}, {when}, after five more commits: {report}"
+
+
+def missing(path: Path, lines: list[list[str]], gone: set[str], when: str) -> str:
+    """Which acknowledged steps are not there, in which store, and what is."""
+    steps = [f"{number} ({line[1]} of session {line[0]!r})" for number, line in enumerate(lines, 1) if line[1] in gone]
+    with backstay.open(path) as store:
+        heads = {info.id: getattr(store.session(info.id).head(), "id", None) for info in store.sessions()}
+    return f"{path}, {when}: of {len(lines)} acknowledgements these are missing: {', '.join(steps)}; heads are {heads}"
 
 
 def deleted_by_the_program(lines: list[list[str]]) -> int:
@@ -96,12 +107,13 @@ def kill_again_and_again(path: Path, durability: str, kills: int) -> None:
         lines = acknowledged(child, rng.random() ** 2 * 0.12)
         total += len(lines)
         gone: set[str] = set()
-        all_there(path, lines, gone)
-        assert len(gone) <= 2 * deleted_by_the_program(lines)
+        when = f"{durability}, kill {number + 1} of {kills}"
+        all_there(path, lines, gone, when)
+        assert len(gone) <= 2 * deleted_by_the_program(lines), missing(path, lines, gone, when)
         # The newest of each session was never deleted, whatever happened.
         for name in ("a", "b"):
             mine = [id_ for session, id_, _, _ in lines if session == name]
-            assert not mine or mine[-1] not in gone
+            assert not mine or mine[-1] not in gone, missing(path, lines, gone, when)
     assert total  # the kills met real work
 
 
@@ -144,9 +156,10 @@ def test_a_delete_cut_off_by_kill_9_is_done_or_not_done(path: Path) -> None:
         done = {line[:-1] for line in out.splitlines(keepends=True) if line.endswith("\n")}
         with backstay.open(path) as store:
             left = {info.id for info in store.sessions()}
-            assert not left & done
-            assert len(left) <= 1
-            assert store.verify().ok
+            assert not left & done, f"{path}: their deletion was acknowledged, and they are there: {left & done}"
+            assert len(left) <= 1, f"{path}: one at most was alive when its process was killed, not {left}"
+            report = store.verify()
+            assert report.ok, f"{path}, after the deletion of {len(done)} sessions: {report}"
             for id_ in left:
                 assert list(store.session(id_).log())
                 store.delete(id_)

@@ -36,7 +36,8 @@ def kill_all(
         assert born.ended == KILLED, born.trouble
         acknowledged = born.said[-1] if born.said else 0
         found = nursery.run(inspect, place, acknowledged)
-        assert found.ended == 0, f"killed at storage call {number}, after step {acknowledged}: {found.trouble}"
+        where = f"{place}: killed at storage call {number}, acknowledged up to step {acknowledged}"
+        assert found.ended == 0, f"{where}: {found.trouble}"
     raise AssertionError
 
 

@@ -61,6 +61,7 @@ def test_damage_that_another_way_leads_around_costs_nothing(store: Store) -> Non
     assert [session.load(point)["messages"] for point in made] == [
         [message(number) for number in range(count + 1)] for count in range(80)
     ]
+    assert session.load(made[both[-1] - 1], salvage=True) == session.load(made[both[-1] - 1])
 
 
 def test_work_goes_on_behind_a_damaged_head(store: Store) -> None:

@@ -14,6 +14,7 @@ from backstay.delta import Record
 from backstay.digest import checkpoint_digest
 from backstay.model import SessionId, StateDict
 from backstay.port import EVERY, Ask, CallRow, CheckpointRow, KeyframeRow, Kind, LaneRow, Row, SessionRow
+from backstay.port.row_codec import known_lines, known_names
 from backstay.rules.deletion import add_rows, arrive, show, show_ask
 from backstay.sealing import open_delta, open_keyframe, seal_delta, seal_keyframe, spill, unspill
 from backstay.testing.author import next_turn
@@ -199,6 +200,8 @@ class Parts:
             file.finish_export()
         finally:
             file.close()
+            known_lines.clear()  # rows made in this process are not unsealed again, and these are forged
+            known_names.clear()
 
 
 def put(file: SqliteBackend, line: SessionRow, rows: list[Row], blobs: dict[bytes, bytes]) -> None:

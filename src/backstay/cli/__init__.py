@@ -167,6 +167,9 @@ def main(args: Sequence[str] | None = None) -> int:
     if args is None and COMPLETES in os.environ:
         from click.shell_completion import shell_complete
 
+        from backstay.cli.completion import register
+
+        register()
         return shell_complete(commands, {}, "backstay", COMPLETES, os.environ[COMPLETES])
     code = _outcome(lambda: _invoke(sys.argv[1:] if args is None else args))
     # Now and not at the end of the interpreter, which would complain of a closed pipe where no code of ours runs.

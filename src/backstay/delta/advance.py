@@ -38,6 +38,7 @@ from backstay.delta.record import (
     LIST,
     MANY,
     MAX_PIECE_BYTES,
+    MOVES_A_RECORD,
     PATCH,
     PIECE_BYTES,
     SET,
@@ -65,6 +66,7 @@ class DeltaWriter:
         self.values: list[bytes] = []
         self._refs: list[bytes] = []
         self._pieces: dict[bytes, bytes] = {}
+        self._moves = 0
 
     def op(self, *op: object) -> None:
         """Add an op; its values follow with `value`."""
@@ -83,6 +85,14 @@ class DeltaWriter:
         self.value(value, path)
         if len(self.values[-1]) >= LARGE_BYTES:
             self.values[-1] = encode_tagged(self._large(ENCODED, self.values[-1]))
+
+    def few(self, gaps: list[Gap], items: int) -> list[Gap]:
+        """The gaps of a list, or one over all of them where so many splices would move its items too often."""
+        cost = len(gaps) * items if len(gaps) > 1 else 0
+        if self._moves + cost > MOVES_A_RECORD:
+            return [Gap(gaps[0].old_from, gaps[-1].old_to, gaps[0].new_from, gaps[-1].new_to)]
+        self._moves += cost
+        return gaps
 
     def mark(self) -> tuple[int, int, int]:
         """A place to come back to with `rewind`."""
@@ -404,7 +414,7 @@ def _list(
         return grown, tree
     shadow = old.copy()
     items, found = gaps(old, tree, new, path)
-    for gap in reversed(found):
+    for gap in reversed(writer.few(found, len(old))):
         added = items[gap.new_from : gap.new_to]
         if gap.old_to - gap.old_from == len(added):
             tree = _edit(writer, shadow, tree, path, gap, added)

@@ -22,6 +22,12 @@ PIECE_BYTES = 32 * 1024  # the first piece of a large value; each further one is
 MAX_PIECE_BYTES = 8 * 1024 * 1024
 _MAX_LARGE_BYTES = 2 * MAX_STATE_BYTES
 _LARGE_COST = 1024  # what is nested in itself takes time, however short it is
+# How many items the splices of a commit move in its lists, counted generously; and how many those of a chain may, and
+# how much its patches may copy: each list and each text once over, beside that.
+MOVES_A_RECORD = 1 << 26
+_MOVES = 1 << 28
+_COPIES_A_RECORD = 2 * MAX_STATE_BYTES
+_MOST_MARKS = 1_000_000
 
 # The first number of an op, and what follows it. Values come from the body in the order of the ops.
 SET = 0  # path, key            one value: container[key] = value
@@ -126,14 +132,14 @@ def _read_all(records: Sequence[Record], ops: list[list[Any]], read: Callable[[b
         # Every value takes a byte, so a hostile count is caught before anything is made.
         message = "a stored delta announces more values than it has bytes"
         raise CorruptionError(message)
-    return _Values(read(array_header(total) + bodies))
+    return _Values(read(array_header(total) + bodies), len(records))
 
 
 def _salvage_values(record: Record, ops: list[list[Any]], read: Callable[[bytes], Any]) -> _Values:
     try:
         return _read_all([record], ops, read)
     except CorruptionError:
-        return _Values([Damaged("this value could not be read")] * min(_counts(ops), 1_000_000))
+        return _Values([Damaged("this value could not be read")] * min(_counts(ops), _MOST_MARKS))
 
 
 def _mark(state: StateDict, op: list[Any], values: _Values) -> None:
@@ -146,20 +152,31 @@ def _mark(state: StateDict, op: list[Any], values: _Values) -> None:
         if not isinstance(target, list):
             target = container[op[1][-1]] = []
         _, _, start, drop, count = op
-        target += [Damaged("this item could not be read")] * min(start + drop - len(target), 1_000_000)
+        if start + drop > _MOST_MARKS:
+            return
+        target += [Damaged("this item could not be read")] * (start + drop - len(target))
         target[start : start + drop] = values.many(count)
     except _MISFITS:
         return
 
 
 class _Values:
-    """The values of one record, taken in order."""
+    """The values of records, taken in order; and how much their ops may still move and copy."""
 
-    __slots__ = ("at", "values")
+    __slots__ = ("at", "copies", "moves", "values")
 
-    def __init__(self, values: list[Any]) -> None:
+    def __init__(self, values: list[Any], records: int = 1) -> None:
         self.values = values
         self.at = 0
+        self.moves, self.copies = _MOVES + 2 * MOVES_A_RECORD * records, _COPIES_A_RECORD * records
+
+    def spend(self, *, moves: int = 0, copies: int = 0) -> None:
+        """Items moved in a list, or letters copied in a text; a CorruptionError where it is too much."""
+        self.moves -= moves
+        self.copies -= copies
+        if self.moves < 0 or self.copies < 0:
+            message = "a stored delta moves more than any commit would"
+            raise CorruptionError(message)
 
     def one(self) -> Any:
         self.at += 1
@@ -244,6 +261,7 @@ def _splice(state: StateDict, op: list[Any], values: _Values) -> None:
     if start + drop > len(target) or start < 0 or drop < 0:
         message = "a splice reaches beyond its list"
         raise CorruptionError(message)
+    values.spend(moves=len(target) - start)
     target[start : start + drop] = values.many(count)
 
 
@@ -257,6 +275,7 @@ def _patch(state: StateDict, op: list[Any], values: _Values) -> None:
     if head < 0 or tail < 0 or head + tail > len(old):
         message = "a patch reaches beyond its text"
         raise CorruptionError(message)
+    values.spend(copies=len(old))
     container[key] = old[:head] + middle + old[len(old) - tail :]
 
 

@@ -72,6 +72,10 @@ class _List:
         self.size = 0
         self.splice(0, 0, len(value))
 
+    def behind(self, start: object) -> int:
+        """How many items stand from a place on."""
+        return len(self._value) - start if type(start) is int else 0
+
     def take(self, start: int, drop: int, items: list[Any]) -> None:
         """Let `drop` items from `start` on give way to these, in the list and in its digests."""
         value = self._value
@@ -255,6 +259,7 @@ class Replay:
                 path = op[1]
                 if op[0] == SPLICE and len(path) == 1 and type(node := root.children[path[0]]) is _List:
                     # By far the most frequent: a list at the top of the state grows.
+                    values.spend(moves=node.behind(op[2]))
                     node.take(op[2], op[3], values.many(op[4]))
                     root.marked.add(path[0])
                 else:

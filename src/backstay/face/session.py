@@ -35,7 +35,7 @@ from backstay.model import (
     Wait,
 )
 from backstay.names import check_name
-from backstay.port import EVERY, Ask, Backend
+from backstay.port import EVERY, Ask, Backend, CheckpointRow
 from backstay.retention import Retention
 from backstay.rules import branches
 from backstay.rules.sessions import About
@@ -296,6 +296,9 @@ class Session(Family):
 
     def checkpoint(self, ref: Ref = "main") -> Checkpoint:
         """The checkpoint at a ref; NotFoundError if there is none."""
+        return self._history.checkpoint(self._resolved(ref))
+
+    def _resolved(self, ref: Ref) -> CheckpointRow:
         try:
             row, branch = self._history.refs.resolve(ref)
         except NotFoundError:
@@ -303,7 +306,7 @@ class Session(Family):
             raise
         if branch is not None:
             self._history.looks.saw(branch, row.id)
-        return self._history.checkpoint(row)
+        return row
 
     def _saw_nothing(self, ref: object) -> None:
         """A look that found nothing has seen that there is nothing."""
@@ -328,16 +331,27 @@ class Session(Family):
         """Checkpoints from a ref along their parents, newest first; read in pages."""
         if limit is not None and limit < 0:
             raise InvalidInputError(f"limit must not be negative, and is {limit}")
-        return self._log(self.checkpoint(ref).sequence, limit)
+        return self._log(self._resolved(ref), limit if limit is not None else 2**62)
 
-    def _log(self, sequence: int | None, limit: int | None) -> Iterator[Checkpoint]:
-        left = limit if limit is not None else 2**62
-        while sequence is not None and left > 0:
+    def _log(self, row: CheckpointRow, left: int) -> Iterator[Checkpoint]:
+        last, sequence = row, row.sequence
+        while left > 0:
             page = self._backend.ancestors(self.id, sequence, limit=min(left, _PAGE_ROWS))
-            for row in page:
-                yield self._history.checkpoint(readable(self.id, row))
+            if not page and sequence == row.sequence:
+                page = [row]  # as it was resolved: it was pruned since, and the line still begins there
+            for found in page:
+                last = readable(self.id, found)
+                yield self._history.checkpoint(last)
             left -= len(page)
-            sequence = page[-1].parent if page else None
+            parent = last.parent if page else self._parent_now(last)
+            if parent is None or (not page and parent == sequence):
+                return
+            sequence = parent
+
+    def _parent_now(self, row: CheckpointRow) -> int | None:
+        """Whatever stands before a checkpoint, if those that stood there were pruned meanwhile."""
+        now = self._backend.read(Ask(self.id, sequences=(row.sequence,))).checkpoints.get(row.sequence)
+        return now.parent if isinstance(now, CheckpointRow) else None
 
     def history(self, *, before: Ref | None = None, limit: int | None = None) -> Iterator[Checkpoint]:
         """The checkpoints of all branches, newest first, those older than `before`; read in pages."""

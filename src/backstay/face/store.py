@@ -319,6 +319,7 @@ class Store:
         """Write a session with its children, or all sessions, to one file that `import_` of any store can read.
 
         Writers go on meanwhile: each session is in it as it stood at one moment. The file is there whole or not at all.
+        Of several sessions, one that is damaged is left out; a CorruptionError says so once the file is there.
         """
         self.refuse_closed()
         if session is not None:

@@ -49,6 +49,7 @@ _tag = msgspec.msgpack.Decoder(TagRow).decode
 _call = msgspec.msgpack.Decoder(CallRow).decode
 _segment = msgspec.msgpack.Decoder(tuple[int, int | None, bytes, bytes]).decode
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)  # text that is no UTF-8 is another error than all else
 _LANE, _TAG = b"L", b"T"
 _TEXT, _RAW = b"T", b"R"
 
@@ -143,7 +144,7 @@ def open_session(body: bytes, *, id_: str, hidden: bool | None = False) -> Sessi
             raise _misplaced(f"the line of session {id_!r}")
         try:
             row = _session(data)
-        except msgspec.DecodeError as error:
+        except _UNREADABLE as error:
             raise CorruptionError(f"the line of session {id_!r} is sealed but does not decode") from error
         if row.id == id_:
             _remember_line(body, row)
@@ -162,7 +163,7 @@ def open_name(body: bytes, *, uid: bytes, name: str) -> LaneRow | TagRow:
         raise _misplaced(f"the row of {name!r}")
     try:
         row = _lane(data[1:]) if data[:1] == _LANE else _tag(data[1:])
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         raise _misplaced(f"the row of {name!r}") from error
     if row.name != name:
         raise _misplaced(f"the row of {name!r}")
@@ -206,7 +207,7 @@ def open_call(body: bytes, *, uid: bytes, at: CallKey) -> CallRow | Unreadable:
         return Unreadable(at, "a journaled call is damaged, or stands in the place of another")
     try:
         row = _call(data)
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return Unreadable(at, "a journaled call is sealed but does not decode")
     if (row.run, row.journal, row.n) != at:
         return Unreadable(at, "a journaled call stands in the place of another")
@@ -241,7 +242,7 @@ def open_checkpoints(rows: Sequence[tuple[int, int | None, bytes]], *, uid: byte
                 parent_id = None if short is None else short[1:].hex() if short[:1] == _RAW else short[1:].decode()
                 if header.sequence != sequence or header.parent != parent or len(header.tail) != TAIL_BYTES:
                     why = "does not agree with its index"
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except _UNREADABLE:
                 why = "is sealed but does not decode"
         if why:
             found.append(Unreadable(sequence, f"checkpoint #{sequence} {why}", parent))
@@ -295,7 +296,7 @@ def foreign_id(body: bytes, *, uid: bytes, sequence: int) -> str | None:
         raise _misplaced(f"checkpoint #{sequence}")
     try:
         return _header(data).id or None
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         raise CorruptionError(f"checkpoint #{sequence} is sealed but does not decode") from error
 
 

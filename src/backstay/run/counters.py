@@ -25,6 +25,6 @@ def read_counters(fields: Fields) -> Counters:
     """The counters of a checkpoint; those of one that no run wrote begin with its step."""
     try:
         counters = _decode_counters(fields.loop) if fields.loop else Counters(fields.step or 0)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return Counters(fields.step or 0)  # written by another version
     return counters

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from backstay.codec import Root, encode_stored
-from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
+from backstay.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
 from backstay.hints import RUN_VERIFY, Hint
 from backstay.model import Call, Checkpoint, SessionId
 from backstay.names import check_name
-from backstay.port import EVERY, Ask, CallRow, LaneRow, Unreadable, View
+from backstay.port import EVERY, Ask, CallRow, CheckpointRow, LaneRow, Unreadable, View
 from backstay.port.rows import DONE, FAILED, IN_DOUBT, RETRY, SKIPPED
 from backstay.rules import refusals, runs
 from backstay.rules.calls import pending_of
@@ -57,8 +57,19 @@ def calls(history: History, ref: Ref, *, pending: bool) -> list[Call]:
         ]
     if _is_empty(history):
         return []
-    row, state = history.refs.row(ref), None
-    found = []
+    row = history.refs.row(ref)
+    while True:
+        try:
+            return _taken(history, row)
+        except (CorruptionError, ConflictError):
+            # Where the branch has moved on and its old head was pruned, these went with it.
+            before, row = row, history.refs.row(ref)
+            if row.id == before.id:
+                raise
+
+
+def _taken(history: History, row: CheckpointRow) -> list[Call]:
+    state, found = None, list[Call]()
     for call in calls_taken(history.backend, history.id, row):
         result = None
         if call.place is not None:

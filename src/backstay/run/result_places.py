@@ -86,7 +86,7 @@ def at_place(state: StateDict, place: bytes) -> Any:
     try:
         for step in _decode(place):
             value = _below_it(value, step)
-    except (msgspec.DecodeError, LookupError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, LookupError) as error:
         message = "a journaled result is said to stand in the state, and does not"
         raise CorruptionError(message, hint=RUN_VERIFY) from error
     return value

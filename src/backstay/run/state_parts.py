@@ -39,7 +39,7 @@ def differing_keys(before: bytes, now: bytes) -> list[str]:
     """The keys whose values differ, or that only one of the two has; none where that is not known."""
     try:
         was, is_ = _decode(before or b"\x80"), _decode(now or b"\x80")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return []
     if not before or not now:
         return []

@@ -19,7 +19,7 @@ import msgspec
 from backstay.codec import all_text
 from backstay.delta import advance
 from backstay.errors import ConflictError, CorruptionError
-from backstay.hints import NEWEST_INTACT
+from backstay.hints import NEWEST_INTACT, Hint
 from backstay.model import ANY, NOTHING, Checkpoint, Mark, SessionId, State, StateDict
 from backstay.port import Ask, Backend, Batch, BlobsAbsentError, CallKey, CheckpointRow, LaneRow, Records, Stale, View
 from backstay.rules import refusals
@@ -45,6 +45,11 @@ RACES = 100  # tries of a write that expects nothing before it gives up and repo
 _STATES = frozenset({dict, State})  # whatever else is given is looked at closely
 _NO_TOTALS = Totals(None, "in_progress", None, None, b"", 0)
 _TIPS = 16
+_LOOK_AGAIN = Hint(
+    "look again: session.load() reads a branch and its state in one moment",
+    "look again: another process is pruning this session",
+)
+_LOOKS = 8  # at a branch that is committed to and pruned by others all the while
 
 
 class History:
@@ -81,15 +86,17 @@ class History:
             found = self._read(ref if ref.isascii() else self.refs.text(ref), salvage=salvage)
             if found is not None:
                 return found
-        row, branch = self.refs.resolve(ref)
-        if branch is not None:  # it was begun between the two looks: read by its name, so that the reader is told where
-            found = self._read(branch, salvage=salvage)
+        for _ in range(_LOOKS):
+            row, branch = self.refs.resolve(ref)
+            # A branch that was begun between the two looks is read by its name, so that the reader is told where.
+            found = None if branch is None else self._read(branch, salvage=salvage)
             if found is not None:
                 return found
-        found = self._read(row.sequence, salvage=salvage)
-        if found is None or found.row.id != row.id:
-            raise refusals.no_checkpoint(self.id, row.id)[1]
-        return found
+            found = self._read(row.sequence, salvage=salvage)
+            if found is not None and found.row.id == row.id:
+                return found
+            # It was pruned since; `main~1` is another by now, and an id is not found when it is looked for again.
+        raise refusals.no_checkpoint(self.id, row.id)[1]
 
     def find(self, ref: str | int) -> Loaded | None:
         """The state at a branch, a tag or a sequence; None if there is none."""
@@ -132,10 +139,14 @@ class History:
         return recent.read(view.session, lane, row)
 
     def state_of(self, row: CheckpointRow) -> StateDict:
-        """The state of a checkpoint."""
+        """The state of a checkpoint that was looked at; ConflictError if it was deleted since.
+
+        It must not seem that there never was one: a loop that takes that for a new session would bury the old one.
+        """
         found = self._read(row.sequence)
         if found is None or found.row.id != row.id:
-            raise refusals.no_checkpoint(self.id, row.id)[1]
+            message = f"session {self.id!r}: checkpoint {row.id[:12]} was deleted or pruned since it was looked at"
+            raise ConflictError(message, hint=_LOOK_AGAIN)
         return found.state
 
     def checkpoint(self, row: CheckpointRow, fields: Fields | None = None) -> Checkpoint:

@@ -6,6 +6,7 @@ from the one before. With `salvage` a record that does not open gives its shape,
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
 import msgspec
@@ -37,6 +38,9 @@ class Loaded(msgspec.Struct, frozen=True):
 
 def load(backend: Backend, session: str, ref: str | int, *, salvage: bool = False) -> Loaded | Records:
     """The state at a branch, a tag or a sequence; the Records as they are if there is nothing by that ref."""
+    if salvage:
+        with contextlib.suppress(CorruptionError):  # a way around the damage loses nothing
+            return load(backend, session, ref)
     without: set[int] = set()
     while True:
         records = backend.state(session, ref, salvage=salvage, without=without)

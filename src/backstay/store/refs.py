@@ -21,9 +21,14 @@ Ref = str | Checkpoint
 _CANDIDATES = 8
 _PAGE_ROWS = 100
 _MAX_WAYS = 64  # each is looked up: `main^^^` is three
+_LOOKS = 8  # at a branch that is committed to and pruned by others all the while
 _ALONG = Hint(
     "~N goes along what is left; session.log() shows it", "~N goes along what is left, as `backstay log` shows"
 )
+
+
+class _GoneMeanwhileError(Exception):
+    """A checkpoint that was just looked at is not there any more."""
 
 
 class Refs:
@@ -45,6 +50,14 @@ class Refs:
             if row is None or (isinstance(row, CheckpointRow) and row.id != ref.id):
                 raise self.unknown(text)
             return readable(self._session, row), None
+        for _ in range(_LOOKS):
+            try:
+                return self._resolve(text)
+            except _GoneMeanwhileError:  # where the steps began: the branch has moved on and that was pruned
+                continue
+        raise self.unknown(text)
+
+    def _resolve(self, text: str) -> tuple[CheckpointRow, str | None]:
         found = self._find(text)
         if found is not None:
             return found
@@ -57,13 +70,22 @@ class Refs:
             ways.append(steps)
             start = self._find(steps.name)
         row = start[0]
-        for steps in reversed(ways):
-            row = self._back_in_story(row, steps.steps, text) if steps.in_story else self._back(row, steps.steps, text)
+        try:
+            for steps in reversed(ways):
+                back = self._back_in_story if steps.in_story else self._back
+                row = back(row, steps.steps, text)
+        except NotFoundError:
+            now = self._find(ways[-1].name)
+            if now is not None and now[0].id == start[0].id:
+                raise
+            raise _GoneMeanwhileError from None
         return row, None
 
     def _back(self, row: CheckpointRow, steps: int, ref: str) -> CheckpointRow:
         """The Nth parent."""
         line = self._backend.ancestors(self._session, row.sequence, limit=steps + 1)
+        if not line:
+            raise _GoneMeanwhileError
         if len(line) <= steps:
             before = counted(len(line) - 1, "checkpoint")
             message = f"{ref!r} goes back further than the history, which has {before} before it"

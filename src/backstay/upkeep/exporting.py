@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from pathlib import Path
 
-from backstay.errors import UnavailableError
-from backstay.hints import after
+from backstay.errors import CorruptionError, UnavailableError
+from backstay.hints import RUN_VERIFY, after
+from backstay.model import counted
 from backstay.port import Ask, Backend, SessionQuery, SessionRow
 from backstay.rules import refusals
 from backstay.store.overview import descendants_of
 from backstay.upkeep.copying import bring
+from backstay.upkeep.deletion import sweep
 from backstay.upkeep.export_file import Draft, check_target
 from backstay.upkeep.progress import Progress
 
@@ -33,14 +37,39 @@ def export(
     meter = Meter(progress, sum([line.checkpoints for line in lines]))
     try:
         with Draft(target) as draft:
-            for line in lines:
-                _write(backend, draft.backend, line.id, meter, alone=line.id == session)
+            damaged = _write_all(backend, draft.backend, lines, meter, wanted=session)
             draft.publish(overwrite=overwrite)
     except UnavailableError as error:
         if "nothing was exported" in error.hint:
             raise
         hint = after("nothing was exported", error.hint)
         raise UnavailableError(error.args[0], hint=hint, retryable=error.retryable) from error
+    if damaged:
+        raise _left_out(target, damaged, len(lines) - len(damaged)) from next(iter(damaged.values()))
+
+
+def _write_all(
+    backend: Backend, target: Backend, lines: Sequence[SessionRow], meter: Meter, *, wanted: str | None
+) -> dict[str, CorruptionError]:
+    """Every session that is intact; those that are not. The first error itself where none is."""
+    damaged: dict[str, CorruptionError] = {}
+    for line in lines:
+        try:
+            _write(backend, target, line.id, meter, alone=line.id == wanted)
+        except CorruptionError as error:
+            damaged[line.id] = error
+    if damaged and len(damaged) == len(lines):
+        raise next(iter(damaged.values()))
+    if damaged:
+        sweep(target)  # what came of them before the damage was met
+    return damaged
+
+
+def _left_out(target: Path, damaged: dict[str, CorruptionError], intact: int) -> CorruptionError:
+    name, error = next(iter(damaged.items()))
+    others = f" and {counted(len(damaged) - 1, 'other')}" if len(damaged) > 1 else ""
+    message = f"{target} has the {counted(intact, 'intact session')}; {name!r}{others} is damaged and was left out"
+    return CorruptionError(f"{message}: {error.message}", hint=RUN_VERIFY)
 
 
 def _write(backend: Backend, target: Backend, session: str, meter: Meter, *, alone: bool) -> None:

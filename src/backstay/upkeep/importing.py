@@ -55,6 +55,8 @@ def import_file(
     if on_exists not in ON_EXISTS:
         message = f"on_exists is one of {', '.join(ON_EXISTS)}, not {on_exists!r}"
         raise InvalidInputError(message)
+    if not dry_run:
+        backend.put_blobs({})  # an export is only read, and says so before anything is said about its sessions
     naming = _Naming(backend, rename, on_exists)
     with opened(path) as file:
         lines = _lines(file)

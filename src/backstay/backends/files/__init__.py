@@ -21,11 +21,11 @@ import msgspec
 from backstay.backends.files import upkeep
 from backstay.backends.files.blobs import BlobFolder
 from backstay.backends.files.catalogue import Catalogue, Summary
-from backstay.backends.files.disk import Disk, translated
+from backstay.backends.files.disk import NONSENSE, Disk, translated
 from backstay.backends.files.folder import Count, Folder
 from backstay.backends.files.group_commit import JournalWriter
 from backstay.backends.files.index import Rows
-from backstay.errors import BackstayError, ClosedError
+from backstay.errors import BackstayError, ClosedError, CorruptionError
 from backstay.model import Problem
 from backstay.port import (
     LOOK_S,
@@ -48,6 +48,7 @@ from backstay.port import (
 )
 from backstay.port.lease import clock_us
 from backstay.port.row_codec import are_wanted
+from backstay.port.rows import ENTERED
 from backstay.port.tables import is_wanted
 
 _POLL_S = 0.01
@@ -68,7 +69,7 @@ class FilesBackend:
         self._folder = Folder(path, disk or Disk(), durable=durability == "full")
         self._blobs = BlobFolder(self._folder)
         self._catalogue = Catalogue(self._folder)
-        self._writer = JournalWriter(self._folder, self._blobs, self._catalogue, self._view, self._refuse_use)
+        self._writer = JournalWriter(self._folder, self._blobs, self._catalogue, self._look, self._refuse_use)
 
     # one session
 
@@ -126,21 +127,34 @@ class FilesBackend:
     def lanes(self, query: LaneQuery) -> Sequence[FoundLane]:
         def find() -> list[FoundLane]:
             wall_us = time.time_ns() // 1000
-            summaries = self._catalogue.summaries().items()
-            marked = [name for name, one in summaries if are_wanted(one.marks, query, wall_us)]
-            found = [lane for name in marked for lane in self._marked(name, query, wall_us)]
+            marked = [
+                (name, one)
+                for name, one in self._catalogue.summaries().items()
+                if are_wanted(one.marks, query, wall_us) or (one.damaged and not one.row.hidden)
+            ]
+            found = [lane for name, one in marked for lane in self._marked(name, one, query, wall_us)]
             return sorted(found, key=lambda lane: (-lane.session.touched, lane.lane.name))
 
         return self._reading("listing the branches", find)
 
-    def _marked(self, name: str, query: LaneQuery, wall_us: int) -> list[FoundLane]:
-        journal = self._catalogue.journal(name)
-        if journal is None or journal.rows.session.hidden:
+    def _marked(self, name: str, summary: Summary, query: LaneQuery, wall_us: int) -> list[FoundLane]:
+        try:
+            journal = self._catalogue.journal(name)
+        except CorruptionError:
+            journal = None
+        if journal is None:
+            return _unknown_lanes(summary.row, query) if summary.damaged else []
+        if journal.rows.session.hidden:
             return []
         journal.renew(-1)
         rows = journal.rows
+        known = rows.knows_names()
+        unsure = () if known else rows.unsure_names()
         marked = [name for name, marks in rows.marked.items() if are_wanted(marks, query, wall_us)]
-        lanes = [row for row in map(rows.names.get, marked) if isinstance(row, LaneRow)]
+        found = [rows.names.get(name) for name in marked if name not in unsure]
+        lanes = [row for row in found if isinstance(row, LaneRow)]
+        if not known and not lanes:
+            return _unknown_lanes(summary.row, query)
         live = live_lanes(lanes, now_us=clock_us(), wall_us=wall_us)
         return [FoundLane(rows.session, lane, lane.name in live) for lane in lanes]
 
@@ -259,6 +273,14 @@ class FilesBackend:
 
         return self._reading(f"reading session {session!r}", look)
 
+    def _look(self, ask: Ask) -> View:
+        """What a rule decides on; the rule's own errors are its own."""
+        try:
+            return self._view(ask)
+        except NONSENSE:
+            with translated(f"reading session {ask.session!r}"):
+                raise
+
     def _view(self, ask: Ask) -> View:
         count = self._catalogue.count
         if count is None:
@@ -272,3 +294,9 @@ class FilesBackend:
         beside = None if ask.beside is None else self._catalogue.of(ask.beside)
         view.beside = None if beside is None else beside.rows.known_session()
         return view
+
+
+def _unknown_lanes(session: SessionRow, query: LaneQuery) -> list[FoundLane]:
+    """Stands in a list for branches that cannot be read: whether a run crashed there is not known, and is said."""
+    lane = LaneRow("main", status="halted", reason="damaged", entered=True)
+    return [FoundLane(session, lane, live=False)] if query.marks & ENTERED else []

@@ -158,7 +158,7 @@ def _noted_row(name: str, note: Note | None) -> SessionRow | None:
         if note is not None:
             row = open_session(body_of(note.body), id_=note.id, hidden=None)
             return row if place(row.id, hidden=row.hidden) == name else None
-    except (CorruptionError, msgspec.MsgspecError):
+    except (CorruptionError, msgspec.MsgspecError, ValueError):
         pass
     return None
 

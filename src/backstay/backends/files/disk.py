@@ -15,13 +15,20 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from backstay.errors import BackstayError, CorruptionError, UnavailableError
+from backstay.hints import RUN_VERIFY
 
 _FLAGS = sum([getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")])
 _F_FULLFSYNC = 51  # macOS: fsync alone leaves the bytes in the drive's cache
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _STRANGE = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
+
+
+# No seal keeps another program from writing a text where a number should be.
+NONSENSE = (TypeError, ValueError, LookupError, ArithmeticError, msgspec.MsgspecError)
 
 
 class Disk:
@@ -144,15 +151,18 @@ class Disk:
         os.ftruncate(file, size)
 
     def rename(self, source: str | Path, target: str | Path) -> None:
-        """Put a finished file in its place, over whatever was there."""
+        """Put a finished file in its place, over the file that was there; anything else there stays."""
         self.before("rename", 0)
+        if self.is_there(target) and not self.is_file(target):
+            raise _strange(target)
         os.replace(source, target)  # noqa: PTH105 - so that the seam is one call
 
     def unlink(self, path: str | Path) -> None:
-        """Remove a file; one that is gone already is fine."""
+        """Remove a file; one that is gone already is fine, and what is no regular file was not made here and stays."""
         self.before("unlink", 0)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # noqa: PTH108 - so that the seam is one call
+            if self.is_file(path):
+                os.unlink(path)  # noqa: PTH108 - so that the seam is one call
 
     def make_folder(self, path: Path) -> bool:
         """Make a private folder; False if it is there already."""
@@ -168,11 +178,15 @@ class Disk:
 
 @contextlib.contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """The one place where the system's errors become Backstay's."""
+    """The one place where the errors of the system, and of lines that mean nothing, become errors of Backstay."""
     try:
         yield
     except OSError as error:
         raise translate(error, doing) from error
+    except BackstayError:
+        raise
+    except NONSENSE as error:
+        raise CorruptionError(f"{doing}: a line of the store means nothing", hint=RUN_VERIFY) from error
 
 
 def translate(error: OSError, doing: str, *, unclear: bool = False) -> BackstayError:

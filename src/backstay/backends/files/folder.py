@@ -92,7 +92,8 @@ class Folder:
     """See the module's text. What changes anything is called with the lock held."""
 
     def __init__(self, path: Path, disk: Disk, *, durable: bool) -> None:
-        self.path = Path(os.path.realpath(path))
+        # Through whatever folders lead there; but the store's own folder is no link, as no file in it is.
+        self.path = Path(os.path.realpath(path.parent), path.name) if path.name else Path(os.path.realpath(path))
         self.disk = disk
         self.durable = durable
         self._names = {name: str(self.path / name) for name in (META, LOCK, COUNTER, SESSIONS, NOTES)}
@@ -131,7 +132,7 @@ class Folder:
         if seen != self._meta_seen:
             try:
                 self._meta = msgspec.json.decode(self.disk.read_file(path, 1 << 16), type=Meta)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 message = f"{path} does not say what store this is"
                 raise FormatError(message, hint="put back the file as it was, from a copy") from error
             if (self._meta.backstay, self._meta.format) != ("files", FORMAT):
@@ -357,6 +358,8 @@ def is_name(name: str) -> bool:
 
 def _inspect(path: Path, disk: Disk) -> None:
     """An error, before anything is touched, if a store can neither be nor be made there."""
+    if path.is_symlink():
+        raise FormatError(f"{path} is a link", hint="name the folder that it leads to")
     with translated(f"opening {path}"):
         try:
             names = set(os.listdir(path))  # noqa: PTH208 - names are all that is asked for

@@ -258,6 +258,14 @@ class Rows(Tables):
         for name in unsure:  # all that there are were written since: these were dropped in a lost line
             self._forget(Kind.NAME, name)
 
+    def knows_names(self) -> bool:
+        """False if a branch or tag may have stood in a lost line."""
+        try:
+            self._check_names(None)
+        except CorruptionError:
+            return False
+        return True
+
     def state(self, ref: str | int, *, salvage: bool, without: Collection[int]) -> Records:
         """The rows down to a keyframe."""
         if isinstance(ref, str):

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from backstay.backends.files.disk import NONSENSE
 from backstay.backends.files.folder import JOURNAL, SESSIONS, Folder
 from backstay.backends.files.index import Rows
 from backstay.backends.files.lines import (
@@ -105,6 +106,10 @@ class JournalFile:
             journal = cls(folder, name, file)
             try:
                 journal._read(note)
+            except NONSENSE as error:
+                journal.close()
+                hint = "put it back from a copy; other sessions are not touched"
+                raise CorruptionError(f"{name}{JOURNAL}: a line of it means nothing", hint=hint) from error
             except BaseException:
                 journal.close()
                 raise

@@ -130,7 +130,7 @@ def open_line(raw: bytes) -> JournalLine | None:
     text = _unsealed(raw)
     try:
         return None if text is None else _line(text)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 
@@ -139,7 +139,7 @@ def open_header(raw: bytes) -> Header | None:
     text = _unsealed(raw)
     try:
         return None if text is None else _header(text)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 
@@ -148,5 +148,5 @@ def open_note(raw: bytes) -> Note | None:
     text = _unsealed(raw[: raw.find(b"\n") + 1])
     try:
         return None if text is None else _note(text)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None

@@ -16,12 +16,12 @@ from typing import TypeVar
 import apsw
 
 from backstay.backends.sqlite import batches, history, listing, schema, states, store_file, upkeep, views
-from backstay.backends.sqlite.connections import Connection, connect, connect_export, translated
+from backstay.backends.sqlite.connections import NONSENSE, Connection, connect, connect_export, translated
 from backstay.backends.sqlite.forking import FORK_PATIENCE_S, let_go, register, unregister
 from backstay.backends.sqlite.group_commit import GroupCommit
 from backstay.backends.sqlite.readers import Readers
 from backstay.backends.sqlite.views import find_line
-from backstay.errors import BackstayError, ClosedError, CorruptionError, UnsupportedError
+from backstay.errors import ClosedError, UnsupportedError
 from backstay.model import Problem
 from backstay.port import (
     LOOK_S,
@@ -42,10 +42,6 @@ from backstay.port import (
 )
 
 _GLANCE_S = 0.01  # how often `wait` looks whether anybody has written
-
-# What a column of a file from outside can make Python say: nobody has kept others from writing text for a number.
-_NONSENSE = (TypeError, ValueError, LookupError, ArithmeticError)
-_SPOKEN = (apsw.Error, BackstayError, UnicodeError, OverflowError)  # what `translated` knows, or was said already
 
 T = TypeVar("T")
 
@@ -182,6 +178,13 @@ class SqliteBackend:
         yield from problems
 
     def tend(self, *, repair: bool = False) -> Sequence[str]:
+        try:
+            return self._tend(repair=repair)
+        except NONSENSE:
+            with translated("tending the store"):
+                raise
+
+    def _tend(self, *, repair: bool) -> Sequence[str]:
         done = self._write(upkeep.repair) if repair else []
         for step in (upkeep.sweep_some, upkeep.vacuum_some):
             while self._write(step):
@@ -216,13 +219,9 @@ class SqliteBackend:
             self._refuse_child()
         try:
             return self._readers.read(job)
-        except _SPOKEN:
+        except (apsw.Error, *NONSENSE):
             with translated("reading the store"):
                 raise
-        except _NONSENSE as error:
-            if self._group is not None:
-                raise
-            raise CorruptionError(f"{self.path} is damaged: a row of it means nothing") from error
 
     def _refuse_child(self) -> None:
         if self._pid != os.getpid():

@@ -11,10 +11,10 @@ from typing import Any
 import apsw
 
 from backstay.backends.sqlite import journals, packed, schema
-from backstay.backends.sqlite.connections import Connection, is_damage
+from backstay.backends.sqlite.connections import NONSENSE, Connection, is_damage, translate_nonsense
 from backstay.backends.sqlite.schema import Entry, child_entries, key_of, lead, line_entries, name_entries, sequence_in
 from backstay.backends.sqlite.views import Line, find_checkpoint, look
-from backstay.errors import CorruptionError, UnsupportedError
+from backstay.errors import BackstayError, CorruptionError, UnsupportedError
 from backstay.ids import MAX_SEQUENCE
 from backstay.port import (
     SEGMENTS,
@@ -84,15 +84,20 @@ class Writer:
 
     def settle(self, connection: Connection) -> None:
         """Another connection has written: at the begin of a transaction that nobody else can write beside."""
-        schema.settle(connection, writing=True)
-        self._last = max(self._last, last_touched(connection, writing=True))
+        try:
+            schema.settle(connection, writing=True)
+            self._last = max(self._last, last_touched(connection, writing=True))
+        except BackstayError:
+            raise
+        except NONSENSE as error:
+            raise translate_nonsense(error, "reading the store") from error
 
     def write(self, ask: Ask, decide: Decide, connection: Connection) -> View:
         """One write, inside a transaction."""
-        line, view = look(connection, ask, fresh=self._last + 1)
+        line, view = self._look(connection, ask)
         batch = decide(view)
         if isinstance(batch, More):
-            line, view = look(connection, batch.ask, fresh=self._last + 1)
+            line, view = self._look(connection, batch.ask)
             batch = decide(view)
             assert isinstance(batch, Batch)  # noqa: S101 - a rule looks again once
         if batch.puts or batch.drops:
@@ -101,11 +106,23 @@ class Writer:
                 work.apply(batch)
             except OverflowError as error:
                 raise CorruptionError("a row has a number that no store can hold") from error
+            except BackstayError:
+                raise
+            except NONSENSE as error:
+                raise translate_nonsense(error, "writing to the store") from error
             self._last = max(self._last, work.touched)
             if work.sinks:
                 connection.execute(schema.PUT_META, (schema.TOUCHED_FLOOR, self._last))
         view.answer = batch.answer
         return view
+
+    def _look(self, connection: Connection, ask: Ask) -> tuple[Line | None, View]:
+        try:
+            return look(connection, ask, fresh=self._last + 1)
+        except BackstayError:
+            raise
+        except NONSENSE as error:  # a rule's own errors are its own: only what it looks at is translated
+            raise translate_nonsense(error, "reading the store") from error
 
 
 def last_touched(connection: Connection, *, writing: bool = False) -> int:

@@ -29,7 +29,7 @@ BUSY_S = 15.0
 
 _RESERVED_BYTES = 8  # what the checksum VFS keeps at the end of each page
 _CHECKSUM_VFS = "cksmvfs"
-_MAX_LENGTH_BYTES = 48 * 1024 * 1024  # of a row from outside: a delta and fields, or a blob, of 16 MiB each, and room
+_MAX_LENGTH_BYTES = 48 * 1024 * 1024  # of a row: a delta and fields, or a blob, of 16 MiB each, and room
 DATA_VERSION = "PRAGMA data_version"
 _HAS = "SELECT 1 FROM sqlite_schema WHERE name = ?"
 _DAMAGED_CODES = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
@@ -88,13 +88,13 @@ def connect_export(path: Path) -> Connection:
     """A connection to a file that nobody changes: nothing is locked, written or made beside it."""
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOFOLLOW
     connection = Connection(f"file:{quote(str(path))}?immutable=1", flags=flags, vfs=_load_checksums())
-    connection.limit(apsw.SQLITE_LIMIT_LENGTH, _MAX_LENGTH_BYTES)
     _distrust(connection)
     return connection
 
 
 def _distrust(connection: apsw.Connection) -> None:
     """Nothing that is written in the file can make SQLite do anything but find rows."""
+    connection.limit(apsw.SQLITE_LIMIT_LENGTH, _MAX_LENGTH_BYTES)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
@@ -153,6 +153,16 @@ def _checksum_extension() -> str:
 
 # errors
 
+# What a column can make Python say: no seal keeps another program from writing text for a number.
+NONSENSE = (TypeError, ValueError, LookupError, ArithmeticError)
+
+
+def translate_nonsense(error: Exception, doing: str) -> BackstayError:
+    """The Backstay error for what a row of the store, or a value on its way there, made Python say."""
+    if isinstance(error, UnicodeEncodeError | OverflowError):
+        return InvalidInputError(f"{doing}: no store can hold such a text or number")
+    return CorruptionError(f"{doing}: a row of the store is damaged", hint=RUN_VERIFY)
+
 
 def is_damage(error: apsw.Error) -> bool:
     """True if SQLite could not read a page, or found it to be another than was written."""
@@ -187,7 +197,7 @@ def translated(doing: str) -> Iterator[None]:
         yield
     except apsw.Error as error:
         raise translate(error, doing) from error
-    except UnicodeDecodeError as error:  # text in a row that is not text
-        raise CorruptionError(f"{doing}: a row of the store is damaged", hint=RUN_VERIFY) from error
-    except (UnicodeEncodeError, OverflowError) as error:
-        raise InvalidInputError(f"{doing}: no store can hold such a text or number") from error
+    except BackstayError:
+        raise
+    except NONSENSE as error:
+        raise translate_nonsense(error, doing) from error

@@ -73,7 +73,8 @@ ON_DEMAND = {
 }
 _PUT_ENTRY = "INSERT OR IGNORE INTO lookup(what, value, sid, at) VALUES(?, ?, ?, ?)"
 _DROP_ENTRY = "DELETE FROM lookup WHERE what = ? AND value = ? AND sid = ? AND at = ?"
-_SCHEMA = "SELECT name, sql FROM sqlite_schema"
+_SCHEMA = "SELECT type, name, tbl_name, sql, rootpage FROM sqlite_schema LIMIT 100"
+_INDEX = "CREATE INDEX"
 _MADE_LATER = ("calls", "segments", "blobs", "refs")
 _LATER = "SELECT name FROM sqlite_schema WHERE name IN ('calls', 'segments', 'blobs', 'refs')"
 _ADD_FEATURE = "UPDATE meta SET value = value | ?1 WHERE key IN ('read', 'write')"
@@ -100,14 +101,23 @@ def create(connection: apsw.Connection, *, export: bool = False) -> None:
 
 def verify(connection: apsw.Connection) -> None:
     """FormatError unless there are the tables of this version, word for word, and nothing else."""
-    found: dict[Any, Any] = dict(connection.execute(_SCHEMA))
+    # With its type and its table: a trigger may have the name of a table, and be listed before it.
+    rows: Any = connection.execute(_SCHEMA).fetchall()
+    found: list[tuple[Any, ...]] = [row[:-1] for row in rows]
+    names, pages = {row[1] for row in found}, {row[-1] for row in rows}
     known = dict(_REQUIRED)
     for group in ON_DEMAND.values():
-        known |= group if group.keys() & found.keys() else {}
-    if found != known:
-        strange = sorted([str(name) for name in known.keys() ^ found.keys()]) or ["other columns"]
+        known |= group if group.keys() & names else {}
+    if not len(found) == len(known) == len(pages) or set(found) != {_entry(name, sql) for name, sql in known.items()}:
+        strange = sorted([str(name) for name in known.keys() ^ names]) or ["other columns, or one twice"]
         message = f"this store has other tables than this version makes ({', '.join(strange[:8])})"
         raise FormatError(message, hint="it was made by another version, or changed by another program")
+
+
+def _entry(name: str, sql: str) -> tuple[str, str, str, str]:
+    """How SQLite lists what was made by these words."""
+    kind, table = ("index", sql.partition(" ON ")[2].partition("(")[0]) if sql.startswith(_INDEX) else ("table", name)
+    return kind, name, table, sql
 
 
 def meta(connection: apsw.Connection, *, writing: bool = False) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -64,7 +65,7 @@ def state(session: str, ref: str | int, connection: Connection, *, salvage: bool
     if not rows and isinstance(ref, int):
         refuse_miscount(connection, line)
     rows.reverse()
-    return Records(line.row, lane, tuple(rows), keyframe, _blobs_of(connection, line, rows))
+    return Records(line.row, lane, tuple(rows), keyframe, _blobs_of(connection, line, rows, salvage=salvage))
 
 
 def _straight(connection: Connection, line: Line, at: int) -> tuple[list[CheckpointRow | Unreadable], bytes] | None:
@@ -132,7 +133,9 @@ def _keyframe(
     return None if found is None else open_body(found[0])
 
 
-def _blobs_of(connection: Connection, line: Line, rows: Sequence[CheckpointRow | Unreadable]) -> dict[bytes, bytes]:
+def _blobs_of(
+    connection: Connection, line: Line, rows: Sequence[CheckpointRow | Unreadable], *, salvage: bool = False
+) -> dict[bytes, bytes]:
     """The blobs of rows that are oldest first: the oldest needs those of its keyframe, the others their own."""
     if not rows or not connection.has("refs"):
         return {}
@@ -145,4 +148,11 @@ def _blobs_of(connection: Connection, line: Line, rows: Sequence[CheckpointRow |
     if others:
         between: Any = connection.execute(_REFS, (line.sid, Kind.CHECKPOINT, min(others), max(others)))
         wanted += [(number, digest) for number, digest in between if number in others]
-    return blobs(connection, {digest for _, digest in wanted})
+    digests = {digest for _, digest in wanted}
+    if not salvage:
+        return blobs(connection, digests)
+    found: dict[bytes, bytes] = {}
+    for digest in digests:
+        with contextlib.suppress(apsw.CorruptError, apsw.IOError):  # one in a damaged page costs its own value
+            found |= blobs(connection, (digest,))
+    return found

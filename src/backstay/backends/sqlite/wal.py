@@ -4,7 +4,8 @@ SQLite reads its log up to the first frame that does not fit and takes what foll
 write. So a flipped bit in the log would take back, without a word, what had been acknowledged. Against that a note is
 kept in `<store>-tail` by the group commit: the salts of the log and how many of its frames are committed. It is written
 after the sync, without one of its own, and so never promises what was not on disk; a log with those salts and fewer
-good frames is damaged. A log that is gone, was begun anew or is all zeros contradicts nothing.
+good frames is damaged. A log that is gone, was begun anew or is all zeros contradicts nothing; one whose head alone is
+zeros, with frames behind it that the note knows, has lost its first bytes.
 What can be done then: bring the log back from a copy; or delete the note, and the store opens with what its log still
 holds up to the damage; or delete log and note, and it opens as it was when the log was last moved into it.
 """
@@ -28,6 +29,9 @@ WAL_BYTES = 1024 * 1024
 _HEADER_BYTES = 32
 _FRAME_HEADER_BYTES = 24
 _SALTS = slice(16, 24)
+_FRAME_SALTS_AT = 8
+_PAGE_BYTES = 4096
+_MOST_BYTES = 256 * 1024 * 1024  # of a log, looked through: a file may claim to be as long as it pleases
 NOTE_MAGIC = b"BSt1"
 _NOTE_BYTES = 20
 _LOOKS = 200
@@ -75,7 +79,7 @@ def refuse_lost_commits(connection: apsw.Connection, path: Path) -> None:
     # SQLite looks at its log only when something is read.
     connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
     frames = _frames(connection)
-    if _header_is_good(path) and (note is None or frames >= note[1] or note[0] != _salts(path)):
+    if _header_is_good(path) and (note is None or frames >= note[1] or note[0] not in _salts(path)):
         return
     # It may be that somebody began the log anew at this moment. With the lock in hand nobody does.
     connection.execute("BEGIN IMMEDIATE")
@@ -109,7 +113,7 @@ def _refuse_damaged(path: Path) -> None:
         hint = "bring the log back from a copy, or delete it: the newest checkpoints go with it, all others are intact"
         raise CorruptionError(message, hint=hint)
     note = _read_note(path)
-    if note is None or note[0] != _salts(path):
+    if note is None or note[0] not in _salts(path):
         return
     good = _good_frames(path, up_to=note[1])
     if good < note[1]:
@@ -143,8 +147,20 @@ def _read(path: str, size: int) -> bytes:
         os.close(file)
 
 
-def _salts(path: Path) -> bytes:
-    return _read_header(path)[_SALTS]
+def _salts(path: Path) -> set[bytes]:
+    """The salts of a log; of its frames, where its head is zeros: SQLite takes that for a log that holds nothing."""
+    header = _read_header(path)
+    if any(header):
+        return {header[_SALTS]}
+    found: set[bytes] = set()
+    with contextlib.suppress(OSError):
+        log = open_plain(beside(path, "-wal"), os.O_RDONLY)
+        try:
+            size, step = min(os.fstat(log).st_size, _MOST_BYTES), _FRAME_HEADER_BYTES + _PAGE_BYTES
+            found.update([read_at(log, 8, at + _FRAME_SALTS_AT) for at in range(_HEADER_BYTES, size, step)])
+        finally:
+            os.close(log)
+    return found
 
 
 def _header_is_good(path: Path) -> bool:
