@@ -205,9 +205,9 @@ def test_damage_in_a_journal_is_told_when_exporting_and_not_when_the_copy_is_nee
         assert not file.exists()
         with pytest.raises(CorruptionError, match="'ticket-42' is damaged and was left out"):
             store.export(file)
-    with backstay.open(file) as export:
-        assert [info.id for info in export.sessions()] == ["other"]
-        store.export(file, session="other")
+        with backstay.open(file) as export:
+            assert [info.id for info in export.sessions()] == ["other"]
+        store.export(file, session="other", overwrite=True)
 
 
 # files that nobody has exported
