@@ -82,7 +82,12 @@ def test_a_kept_store_is_private_and_holds_what_the_demo_said(tmp_path: Path) ->
         wait = store.session("ticket-43").calls()[1]
         assert (wait.name, wait.kind, wait.status, wait.by) == ("refund", "wait", "done", "you")
     deeds = (folder / "world.txt").read_text().splitlines()
-    assert [deed.split()[0] for deed in deeds if not deed.startswith("model")] == ["look_up", "refund", "voucher", "refund"]
+    assert [deed.split()[0] for deed in deeds if not deed.startswith("model")] == [
+        "look_up",
+        "refund",
+        "voucher",
+        "refund",
+    ]
 
 
 BROKEN = """
