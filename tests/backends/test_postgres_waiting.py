@@ -6,7 +6,7 @@ import pytest
 
 import backstay
 from tests.backends.conftest import Fresh
-from tests.run import test_messages, test_stop, test_waiting
+from tests.run import test_children, test_messages, test_stop, test_streams, test_waiting
 from tests.run.crashes import World
 
 AS_ELSEWHERE = [
@@ -14,6 +14,11 @@ AS_ELSEWHERE = [
     test_waiting.test_an_approval_of_other_args_than_the_code_now_asks_for_is_refused,
     test_waiting.test_the_first_answer_counts_and_the_others_are_told,
     test_waiting.test_a_cancelled_wait_is_over,
+    test_children.test_a_child_is_a_session_of_its_own_linked_both_ways_and_its_usage_counts_once,
+    test_children.test_a_child_that_ended_is_not_made_again_after_a_crash_of_its_parent,
+    test_children.test_a_child_that_waits_lets_its_parent_wait_and_its_answer_wakes_the_root,
+    test_children.test_a_fork_of_the_parent_does_not_reuse_the_answers_of_the_child,
+    test_streams.test_a_stream_closed_early_is_kept_as_partial_and_asked_again,
 ]
 WITHOUT_WORLD = [
     test_waiting.test_recover_takes_what_is_answered_and_leaves_the_rest,
