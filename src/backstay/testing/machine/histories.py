@@ -60,7 +60,8 @@ class ModelHistory:
     """A session as the model knows it.
 
     `calls` is those that no checkpoint took in, by the branch and the checkpoint that they were made on: pending where
-    the branch stands there now, parked elsewhere. `taken` is the others, by who took them in.
+    the branch stands there now, parked elsewhere. `taken` is the others, by who took them in. `origins` is where those
+    were made that an undo has moved: a branch that falls back there has them again.
     """
 
     points: dict[str, ModelPoint] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class ModelHistory:
     calls: dict[tuple[str, str], list[Made]] = field(default_factory=dict)
     taken: dict[str, list[Made]] = field(default_factory=dict)
     runs: dict[str, Unfinished] = field(default_factory=dict)
+    origins: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def pending(self, branch: str) -> list[Made]:
         """The calls on a branch since its head that were not given up."""
@@ -115,6 +117,8 @@ class ModelHistory:
         for name, head in self.branches.items():
             if head == id_ and gone.link is not None:
                 self.branches[name] = gone.link
+                if self.origins.get((name, id_)) == gone.link and (name, id_) in self.calls:
+                    self.calls[name, gone.link] = self.calls.pop((name, id_))
                 if self.undos.get(name) == gone.link:  # the restore itself is gone: there is nothing left to undo
                     del self.undos[name]
         self.undos = {name: target for name, target in self.undos.items() if target != id_}
@@ -275,6 +279,7 @@ class Histories(RuleBasedStateMachine):
         history.undos[branch] = before
         if (branch, target) in history.calls:
             history.calls[branch, made.id] = history.calls.pop((branch, target))
+            history.origins[branch, made.id] = history.origins.get((branch, target), target)
 
     # names
 
