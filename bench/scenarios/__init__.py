@@ -32,6 +32,7 @@ def _on_postgres(name: str) -> Callable[[Settings], list[Figure]]:
 
 SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "append": append.append,
+    "told": append.told,
     "peer": append.against_peer,
     "space": space.space,
     "window": growth.window,
@@ -45,6 +46,7 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "fork": reads.fork,
     "log": reads.listings,
     "threads": threads.threads,
+    "processes": threads.processes,
     "files": files.files,
     "verify": upkeep.verify,
     "prune": upkeep.prune,

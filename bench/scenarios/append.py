@@ -7,8 +7,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from bench.conversations import compact_json, pack
+from bench.floor import Floor
 from bench.measuring import Settings, Step, Taken, interleave
 from bench.report import Figure
+from bench.subject import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,6 +84,26 @@ def append(settings: Settings) -> list[Figure]:
         ),
         Figure("append", "median commit", statistics.median(medians["backstay"]), unit="us"),
         Figure("append", "median floor", statistics.median(medians["floor"]), unit="us"),
+    ]
+
+
+class Appending(Subject):
+    """Backstay, told what is new instead of being given the whole."""
+
+    def save(self, session: str, state: dict[str, Any], new: bytes) -> None:  # noqa: ARG002 - the new items are in it
+        self.session(session).append(state["messages"][-PER_STEP:])
+
+
+def told(settings: Settings) -> list[Figure]:
+    found = []
+    for seed in range(settings.rounds):
+        with settings.folder() as folder:
+            found.append(interleave([Appending(folder), Floor(folder)], steps(settings), seed=seed))
+    cost = of_rounds(found, lambda one: one["backstay"].median_us() / one["floor"].median_us())
+    drift = of_rounds(found, lambda one: _drift(one["backstay"]))
+    return [
+        Figure("session.append", "median append / floor", cost, must=1.15),
+        Figure("session.append", "last 50 / appends 50-100", drift, must=1.5),
     ]
 
 

@@ -1,11 +1,12 @@
-"""Many sessions at once in one process: threads that commit together share a transaction and a sync."""
+"""Many sessions at once: threads of one process share a transaction and a sync, processes take turns."""
 
 from __future__ import annotations
 
 import math
+import multiprocessing
 import statistics
 import threading
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from bench.measuring import Settings
@@ -13,9 +14,14 @@ from bench.report import Figure
 from bench.subject import Subject
 
 if TYPE_CHECKING:
+    from multiprocessing.queues import Queue
+    from multiprocessing.synchronize import Barrier
+    from pathlib import Path
+
     import backstay
 
 THREADS = 32
+PROCESSES = 8
 STATE_MESSAGES = 20
 PER_COMMIT = 2
 
@@ -97,4 +103,47 @@ def threads(settings: Settings) -> list[Figure]:
         ),
         Figure("32 threads", "commits a second", statistics.median(rate["many"] for rate in rates), unit="/s"),
         Figure("32 threads", "syncs a commit", per_commit, unit="", must=0.25),
+    ]
+
+
+def _commit_for(seconds: float, folder: Path, states: list[dict[str, Any]], gate: Barrier, told: Queue[Any]) -> None:
+    """Commit without a pause in a process of one's own; how long each commit took."""
+    subject = Subject(folder)
+    subject.open()
+    session = subject.session(f"session-{multiprocessing.current_process().name}")
+    waits: list[float] = []
+    gate.wait()
+    end = monotonic() + seconds
+    while monotonic() < end:
+        begun = perf_counter_ns()
+        session.commit(states[len(waits) % len(states)])
+        waits.append((perf_counter_ns() - begun) / 1e6)
+    subject.close()
+    told.put(waits)
+
+
+def processes(settings: Settings) -> list[Figure]:
+    """Eight processes that never pause: how long one of them waits at worst while the others get through."""
+    seconds = settings.scaled(6, 2)
+    context = multiprocessing.get_context("spawn")
+    with settings.folder() as folder:
+        subject = Subject(folder)
+        subject.open()
+        subject.close()
+        gate, told = context.Barrier(PROCESSES), context.Queue()
+        work = [
+            context.Process(target=_commit_for, args=(seconds, folder, _states(settings, 50, seed), gate, told))
+            for seed in range(PROCESSES)
+        ]
+        for one in work:
+            one.start()
+        waits = [told.get(timeout=60 + 10 * seconds) for _ in work]
+        for one in work:
+            one.join()
+    everything = sorted(wait for one in waits for wait in one)
+    return [
+        Figure("8 processes", "longest commit", everything[-1], unit="ms", must=1000.0),
+        Figure("8 processes", "99 % of the commits within", everything[len(everything) * 99 // 100], unit="ms"),
+        Figure("8 processes", "fewest commits of one / most", min(map(len, waits)) / max(map(len, waits))),
+        Figure("8 processes", "commits a second", len(everything) / seconds, unit="/s"),
     ]

@@ -22,7 +22,7 @@ BETWEEN_ROOMS |= {"begin_wait", "begin_receive", "begin_sleep", "begin_approval"
 BETWEEN_ROOMS |= {"hold", "left", "leave_waiting", "end_waiting"}
 
 # What does no I/O has nothing to await.
-PLAIN = {"session", "on", "run", "calling", "append", "use", "halt", "fail", "pause", "Run.cancel"}
+PLAIN = {"session", "on", "run", "calling", "Run.append", "use", "halt", "fail", "pause", "Run.cancel"}
 
 RENAMED = {
     "Session": "AsyncSession",

@@ -109,6 +109,39 @@ class AsyncSession:
             frozen=frozen,
         )
 
+    async def append(
+        self,
+        items: Any,
+        *,
+        part: str = "messages",
+        unique: str | None = None,
+        branch: str = "main",
+        step: int | None = None,
+        label: str | None = None,
+        trigger: str = "manual",
+        status: Status | Outcome | str | None = None,
+        usage: Usage | dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+        resume_hint: str | None = None,
+        summary: str | None = None,
+    ) -> Checkpoint:
+        """Put items behind a list of the state, on whatever head the branch has; tried again when it is overtaken."""
+        return await self._turns.run(
+            self._session.append,
+            items,
+            part=part,
+            unique=unique,
+            branch=branch,
+            step=step,
+            label=label,
+            trigger=trigger,
+            status=status,
+            usage=usage,
+            metadata=metadata,
+            resume_hint=resume_hint,
+            summary=summary,
+        )
+
     @contextlib.asynccontextmanager
     async def edit(self, branch: str = "main", *, wait_s: float = 30.0) -> AsyncIterator[State]:
         """Load, change, commit: `async with session.edit() as state:`. Edits of a branch take turns."""

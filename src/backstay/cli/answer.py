@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -100,6 +101,8 @@ def _only(session: str, waits: list[Wait]) -> str:
 
 def _edited(edit: str, waits: list[Wait]) -> dict[str, Any]:
     if edit == _EDITOR:
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise click.UsageError("--edit needs the arguments as JSON where there is no terminal for an editor")
         before = json.dumps(waits[0].args if waits else {}, indent=2)
         edit = click.edit(before, extension=".json") or before
     args = _value(edit)

@@ -14,7 +14,8 @@ INTERRUPTED, PIPE_CLOSED = 130, 141  # as a shell reports the signal
 # What each code means, for people: docs/cli.md is made from it.
 MEANINGS = {
     DONE: "done",
-    FAILED: "it failed, or was not agreed to; stderr says why and what to do, in one line",
+    FAILED: "it failed, or was not agreed to, and stderr says in one line why and what to do; or an import could not "
+    "take all, or a search found nothing",
     USAGE: "the command line was not understood",
     HELD: "another process was faster or is at work: a conflict, or a run holds the lease",
     DAMAGED: "damage was found",

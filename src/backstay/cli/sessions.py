@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import click
 from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import limit_option
 from backstay.cli.store_option import in_store
+from backstay.cli.when import since_option
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Piece
@@ -34,6 +36,24 @@ _ORDERS: dict[str, tuple[Callable[[SessionInfo], Any], bool]] = {
 }
 
 
+def _pairs(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> dict[str, Any] | None:
+    """`KEY=VALUE` as they are compared: a value that is JSON is that, any other is text."""
+    if not given:
+        return None
+    import json
+
+    found: dict[str, Any] = {}
+    for each in given:
+        key, is_pair, text = each.partition("=")
+        if not key or not is_pair:
+            raise click.BadParameter(f"{each!r} is not KEY=VALUE")
+        try:
+            found[key] = json.loads(text)
+        except ValueError:
+            found[key] = text
+    return found
+
+
 @click.command(
     "sessions",
     cls=Command,
@@ -51,7 +71,14 @@ _ORDERS: dict[str, tuple[Callable[[SessionInfo], Any], bool]] = {
     help="Only sessions with this status.",
 )
 @click.option("--agent", metavar="NAME", help="Only sessions of this agent.")
+@click.option("--owner", metavar="NAME", help="Only sessions of this owner.")
+@click.option("--prefix", metavar="TEXT", help="Only sessions whose id begins so.")
+@click.option(
+    "--metadata", metavar="KEY=VALUE", multiple=True, callback=_pairs, help="Only sessions with this in their metadata."
+)
+@since_option("Only sessions touched since then: 30m, 2h, 3d, 2025-06-02 (UTC).")
 @click.option("--crashed", is_flag=True, help="Only sessions whose run crashed.")
+@click.option("--waiting", is_flag=True, help="Only sessions that wait for an answer, a time or a message.")
 @click.option(
     "--sort",
     type=click.Choice(list(_ORDERS)),
@@ -68,7 +95,12 @@ def command(
     *,
     status: str | None,
     agent: str | None,
+    owner: str | None,
+    prefix: str | None,
+    metadata: dict[str, Any] | None,
+    since: datetime | None,
     crashed: bool,
+    waiting: bool,
     sort: str,
     reverse: bool,
     limit: int | None,
@@ -80,7 +112,17 @@ def command(
     """
     from backstay.cli.screen import Screen
 
-    found = islice(_sorted(wanted(store, status, agent, crashed=crashed), sort, reverse=reverse), limit)
+    listed = store.sessions(
+        status=None if status == "crashed" else status,  # type: ignore[arg-type]  # one of the choices above
+        agent=agent,
+        owner=owner,
+        prefix=prefix,
+        metadata=metadata,
+        since=since,
+        crashed=True if crashed or status == "crashed" else None,
+        waiting=True if waiting else None,
+    )
+    found = islice(_sorted(listed, sort, reverse=reverse), limit)
     with Screen(paged=not as_json) as screen:
         if as_json:
             from backstay.cli import shapes
@@ -92,7 +134,9 @@ def command(
 
         columns = [
             Column("SESSION", least=12, is_name=True),
+            Column("TITLE", least=12),
             Column("AGENT", least=6),
+            Column("OWNER", least=6),
             Column("STATUS"),
             Column("BRANCHES", right=True, brief="BR"),
             Column("CHECKPOINTS", right=True, brief="CHECKP"),
@@ -116,19 +160,6 @@ def _sorted(found: Iterator[SessionInfo], order: str, *, reverse: bool) -> Itera
     return iter(infos[::-1] if reverse else infos)
 
 
-def wanted(store: Store, status: str | None, agent: str | None, *, crashed: bool) -> Iterator[SessionInfo]:
-    """The sessions that were asked for."""
-    if crashed or status == "crashed":
-        both = status not in (None, "crashed")
-        for info in store.crashed():
-            if (agent is None or info.agent == agent) and (not both or info.status == status):
-                yield info
-        return
-    from backstay.model import Status
-
-    yield from store.sessions(status=None if status is None else Status(status), agent=agent)
-
-
 def row(info: SessionInfo) -> list[Piece]:
     """A session's line, cell by cell."""
     from backstay.cli.text import age, count, money, safe
@@ -136,7 +167,9 @@ def row(info: SessionInfo) -> list[Piece]:
     standing = "crashed" if info.crashed else info.status.value
     return [
         (safe(info.id), "bold"),
+        safe(info.title or ""),
         safe(info.agent or ""),
+        safe(info.owner or ""),
         (standing, STYLES[standing]),
         str(info.branches) if info.branches != 1 else "",  # the column is left out where nothing was forked
         f"{info.checkpoints:,}",

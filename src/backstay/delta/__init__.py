@@ -5,8 +5,9 @@ needs no other; `rebuild` turns a chain of Records into a state. Nothing relies 
 a private copy, compared by value and exact type. Pure: no I/O, no clock.
 """
 
-from backstay.delta.advance import Known, advance, know, unshared, whole
+from backstay.delta.advance import Known, advance, extend, know, unshared, whole
 from backstay.delta.record import LARGE_BYTES, LOST, PIECE_BYTES, Rebuilt, Record, rebuild, refs_of
+from backstay.delta.shadow import item_key
 
 __all__ = [
     "LARGE_BYTES",
@@ -16,6 +17,8 @@ __all__ = [
     "Rebuilt",
     "Record",
     "advance",
+    "extend",
+    "item_key",
     "know",
     "rebuild",
     "refs_of",

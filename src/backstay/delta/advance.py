@@ -19,11 +19,13 @@ from backstay.codec import (
     Ext,
     Path,
     all_text,
+    decode,
     encode_list,
     encode_settled,
     encode_stored,
     encode_tagged,
     settle,
+    show_path,
     tag_scalar,
     tagged,
 )
@@ -46,6 +48,7 @@ from backstay.delta.record import (
 )
 from backstay.delta.shadow import Vector, all_themselves, is_text_dict, same, shadow_of
 from backstay.digest import DictTree, Leaf, ListTree, Tree, leaf_of, tree_of
+from backstay.errors import InvalidInputError
 from backstay.model import StateDict
 
 _MISSING = object()
@@ -253,6 +256,29 @@ def whole(
             run.append(key)
     flush()
     return writer.finish()
+
+
+def extend(known: Known, key: str, items: list[Any]) -> tuple[Record, dict[bytes, bytes], Known]:
+    """As `advance`, to a state that differs in some more items of the list at a key: nothing else is compared."""
+    writer = DeltaWriter()
+    before = known.shadow.get(key, _MISSING)
+    child = known.tree.children.get(key)
+    added = list(items)
+    if before is _MISSING:
+        shadow, after = _hashed(writer, _MISSING, None, added, (), key)
+    elif not isinstance(child, ListTree) or not isinstance(before, list | Vector):
+        message = f"{show_path((key,))} is no list: nothing can be appended to it"
+        raise InvalidInputError(message, hint="name another part, or commit the whole state")
+    else:
+        count = len(before)
+        grown = _splice(writer, child, (key,), Gap(count, count, count, count + len(added)), added)
+        assert grown is not None  # noqa: S101 - it has a tree
+        after = grown
+        if isinstance(before, Vector):
+            shadow = shadow_of([*decode(before.encoded), *added])
+        else:
+            shadow = before + [shadow_of(item) for item in added] if before else shadow_of(added)
+    return *writer.finish(), Known({**known.shadow, key: shadow}, known.tree.replace({key: after}, []))
 
 
 def unshared(state: StateDict) -> Record:

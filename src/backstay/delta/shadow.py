@@ -15,6 +15,7 @@ from backstay.errors import InvalidInputError
 
 _NUMBERS = frozenset({int, float, bool})
 _ITSELF = frozenset({str, bytes, type(None)})
+_KEYS = frozenset({str, bytes, int, float, bool})
 all_themselves = _ITSELF.issuperset  # of types: values that are their own shadow
 
 
@@ -106,6 +107,17 @@ def shadow_of(value: object) -> Any:
     if kind is tuple:
         return tuple([shadow_of(item) for item in value])  # type: ignore[attr-defined]
     return Exact(value)
+
+
+def item_key(item: object, name: str) -> object:
+    """What tells an item, or the shadow of one, from others by its value at a key; None if it has none there.
+
+    Only text, bytes and numbers tell items apart; numbers of two types are two keys, as in a state.
+    """
+    value = item.get(name) if isinstance(item, dict) else None
+    if isinstance(value, Number):
+        value = value.value
+    return (type(value), value) if type(value) in _KEYS else None
 
 
 def same(shadow: object, value: object) -> bool:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from backstay.digest import state_digest
-from backstay.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
+from backstay.codec import settle
+from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.face.editing import Edit
-from backstay.hints import NEWEST_INTACT, SALVAGE, Hint
+from backstay.hints import NEWEST_INTACT
 from backstay.model import (
-    ANY,
     NOTHING,
     Branch,
     Call,
@@ -35,17 +34,18 @@ from backstay.model import (
     Wait,
 )
 from backstay.names import check_name
-from backstay.port import EVERY, Ask, Backend, CheckpointRow, Kind
+from backstay.port import EVERY, Ask, Backend
 from backstay.retention import Retention
-from backstay.rules import branches, refusals
+from backstay.rules import branches
 from backstay.rules.sessions import About
 from backstay.run import Run, answering, deciding
 from backstay.run.deciding import UNDECIDED
-from backstay.store import describing, overview
+from backstay.store import describing, overview, restoring
+from backstay.store.appending import Appended
 from backstay.store.events import Events
-from backstay.store.fields import Given, check_given, check_text, read_fields
-from backstay.store.history import RACES, History
-from backstay.store.looks import Place
+from backstay.store.fields import Given, check_given, check_text
+from backstay.store.history import History, Place
+from backstay.store.intact import newest_intact
 from backstay.store.recent import RecentHeads
 from backstay.store.refs import Ref, readable
 from backstay.strategy import ALWAYS, Strategy
@@ -54,10 +54,6 @@ if TYPE_CHECKING:
     from backstay.difference import Diff
     from backstay.loops import LoopGuard
     from backstay.run.options import OnDoubt, OnFailed
-
-_RESTORE = Hint(
-    "session.restore(ref) goes back to any checkpoint", "`backstay restore SESSION REF` goes back to any checkpoint"
-)
 
 _PAGE_ROWS = 100
 _NOTHING_SAID = Given("manual")
@@ -162,6 +158,45 @@ class Session:
             return state.at[2]
         return self._history.looks.expected(branch)
 
+    def append(
+        self,
+        items: Any,
+        *,
+        part: str = "messages",
+        unique: str | None = None,
+        branch: str = "main",
+        step: int | None = None,
+        label: str | None = None,
+        trigger: str = "manual",
+        status: Status | Outcome | str | None = None,
+        usage: Usage | dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+        resume_hint: str | None = None,
+        summary: str | None = None,
+    ) -> Checkpoint:
+        """Put items behind a list of the state, on whatever head the branch has; tried again when it is overtaken.
+
+        A list is several items, anything else is one. Nothing else of the state is compared, so this costs what is new.
+        With `unique`, an item whose value at that key an item of the list already has is left out; where nothing is
+        left, nothing is written and you get the head. A branch without a state begins with this list.
+        """
+        check_name(branch, "a branch name")
+        check_text(part, "part", required=True)
+        check_text(unique, "unique")
+        given = check_given(
+            step=step,
+            label=label,
+            trigger=trigger,
+            status=status,
+            usage=usage,
+            metadata=metadata,
+            resume_hint=resume_hint,
+            summary=summary,
+        )
+        several = items if isinstance(items, list) else [items]
+        settled = [settle(item, (part, at)) for at, item in enumerate(several)]
+        return self._history.append(branch, Appended(part, settled, unique), given)
+
     @contextlib.contextmanager
     def edit(self, branch: str = "main", *, wait_s: float = 30.0) -> Iterator[State]:
         """Load, change, commit: `with session.edit() as state:`. A new session begins with an empty state.
@@ -186,43 +221,11 @@ class Session:
 
     def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:
         """Bring a branch back to an earlier state, as a new checkpoint; `undo` takes it back."""
-        check_name(branch, "a branch name")
-        target = self._history.load(ref)
-        return self._go_back(target.row, target.state, branch, "restore", self._history.looks.expected(branch))
+        return restoring.restore(self._history, ref, check_name(branch, "a branch name"))
 
     def undo(self, *, branch: str = "main") -> Checkpoint:
         """The branch as it was before its last restore or undo; so undo twice is redo."""
-        check_name(branch, "a branch name")
-        expected = self._history.looks.expected(branch)
-        for _ in range(RACES):
-            lane = self._history.lane(branch)
-            if lane.undo is None or lane.head is None:
-                message = f"branch {branch!r} has no restore to undo"
-                raise NotFoundError(message, hint=_RESTORE)
-            target = self._history.find(lane.undo)
-            if target is not None:
-                place = lane.head.id if expected is ANY else expected
-                with contextlib.suppress(*([ConflictError] if expected is ANY else [])):
-                    return self._go_back(target.row, target.state, branch, "undo", place)
-        raise refusals.changed(self.id, f"branch {branch!r} keeps moving")[1]
-
-    def _go_back(self, row: CheckpointRow, state: StateDict, branch: str, trigger: str, expect: Place) -> Checkpoint:
-        source = read_fields(row)
-        if expect is NOTHING:
-            raise refusals.no_branch(self.id, branch)[1]
-        self._history.lane(branch)
-
-        given = Given(
-            trigger,
-            status=source.status,
-            reason=source.reason,
-            step=source.step,
-            resume_hint=source.resume_hint,
-            restored_from=row.id,
-            loop=source.loop,
-        )
-        takes_up = trigger == "undo"
-        return self._history.write(branch, state, given, expect=expect, undoable=True, takes_up=takes_up)
+        return restoring.undo(self._history, check_name(branch, "a branch name"))
 
     def fork(self, ref: Ref, branch: str) -> Branch:
         """A new branch at a checkpoint; nothing is copied."""
@@ -379,38 +382,8 @@ class Session:
 
         CorruptionError if there is one but nothing of it is intact.
         """
-        check_name(branch, "a branch name")
-        at: int | None = None
-        with contextlib.suppress(CorruptionError):  # of a damaged branch its checkpoints say where they belong
-            lane = self._backend.read(Ask(self.id, names=(branch,))).lanes.get(branch)
-            if lane is None or lane.head is None:
-                return None
-            at = lane.head.sequence
-        while at is not None:
-            line = self._backend.ancestors(self.id, at, limit=1)
-            if not line:
-                break  # the way back is cut
-            if self._is_intact(line[0]):
-                return self._history.checkpoint(readable(self.id, line[0]))
-            at = line[0].parent
-        before: int | None = None
-        while page := self._backend.scan(self.id, Kind.CHECKPOINT, before=before or 2**40, limit=_PAGE_ROWS):
-            for row in page:
-                if self._is_intact(row) and read_fields(row).branch == branch:  # type: ignore[arg-type]
-                    return self._history.checkpoint(row)  # type: ignore[arg-type]
-            last = page[-1]
-            before = last.sequence if isinstance(last, CheckpointRow) else last.key  # type: ignore[union-attr,assignment]
-        message = f"session {self.id!r}: no checkpoint of branch {branch!r} is intact"
-        raise CorruptionError(message, hint=SALVAGE)
-
-    def _is_intact(self, row: object) -> bool:
-        if not isinstance(row, CheckpointRow):
-            return False
-        try:
-            read_fields(row)
-            return state_digest(self._history.state_of(row)) == row.state_digest
-        except CorruptionError:
-            return False
+        row = newest_intact(self._history, check_name(branch, "a branch name"))
+        return None if row is None else self._history.checkpoint(row)
 
     # runs
 

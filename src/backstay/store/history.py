@@ -2,53 +2,49 @@
 
 A History keeps what is known of the heads it wrote, so that a commit costs what changed, and where each branch was last
 seen (Looks), so that it never writes over what its caller has not seen.
-
-Here is decided what a commit writes. Always a delta; and a *keyframe*, a whole copy, when reading would otherwise take
-more than about twice the state, or when the deltas since the last one are five times its size, so that damage to one of
-them does not reach far.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import sys
 import threading
 from collections.abc import Callable, Mapping
-from os import urandom
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import msgspec
 
 from backstay.codec import all_text
-from backstay.delta import Known, Record, advance, know, whole
-from backstay.errors import ConflictError, CorruptionError, InvalidInputError
+from backstay.delta import advance
+from backstay.errors import ConflictError, CorruptionError
 from backstay.hints import NEWEST_INTACT
-from backstay.ids import TAIL_BYTES, UID_BYTES
-from backstay.model import ANY, MAX_STATE_BYTES, NOTHING, Checkpoint, SessionId, State, StateDict
+from backstay.model import ANY, NOTHING, Checkpoint, Mark, SessionId, State, StateDict
 from backstay.port import Ask, Backend, Batch, BlobsAbsentError, CallKey, CheckpointRow, LaneRow, Records, Stale, View
-from backstay.port.rows import Head
 from backstay.rules import refusals
 from backstay.rules.commit import Commit, Totals, commit
 from backstay.rules.refusals import Lease
 from backstay.rules.sessions import About
-from backstay.sealing import pack_blob, seal_keyframe, spill, spill_delta, spilled
 from backstay.store import packing
+from backstay.store.appending import Appended, Extension, KnownKeys
 from backstay.store.events import Events
-from backstay.store.fields import Fields, Given, check_state, encode_fields, make_fields, read_fields, to_checkpoint
-from backstay.store.looks import Looks, Place
+from backstay.store.fields import Fields, Given, check_state, read_fields, to_checkpoint
+from backstay.store.planning import Plan, Tip, tip_of
 from backstay.store.reading import Loaded, load
 from backstay.store.recent import RecentHeads
 from backstay.store.refs import Ref, Refs
+
+Place = str | Mark
+
+# The task that calls, where the call itself is made in another thread (backstay.aio).
+caller: contextvars.ContextVar[object | None] = contextvars.ContextVar("backstay_caller", default=None)
 
 RACES = 100  # tries of a write that expects nothing before it gives up and reports the conflict
 
 _STATES = frozenset({dict, State})  # whatever else is given is looked at closely
 _NO_TOTALS = Totals(None, "in_progress", None, None, b"", 0)
-_MIN_DELTA_WEIGHT = 1024  # reading a row costs something, however small it is
-_SLACK_BYTES = 4096
-_READ_AT_MOST = 2  # times the state
-_REACH = 5  # times the last keyframe
 _TIPS = 16
-_KEEP_DELTA_BELOW = 0.25  # of the keyframe beside it
 
 
 class History:
@@ -72,6 +68,7 @@ class History:
         self.refs = Refs(backend, id_)
         self.looks = Looks()
         self._tips: dict[str, Tip] = {}
+        self._keys = KnownKeys()
         self._keeping = threading.Lock()
         self._uid: bytes | None = None
         self._packer = packing.Packer(backend, id_)
@@ -252,16 +249,66 @@ class History:
         message = f"session {self.id!r}: branch {branch!r} moved {RACES} times while this commit was tried"
         raise ConflictError(message, hint="try again, or use a branch of its own")
 
+    def append(self, branch: str, new: Appended, given: Given) -> Checkpoint:
+        """Put items behind a list of the state at a branch, whatever head there is; the head itself if none is new."""
+        draft = Commit(self.id, branch, b"", b"", None, b"", b"", 0, _NO_TOTALS, about=self.about)
+        for _ in range(RACES):
+            try:
+                made = self._append(self._tips.get(branch) or self._tip(branch, ANY, draft), new, given, draft)
+            except Stale:
+                continue
+            except ConflictError:
+                self.forget(branch)
+                continue
+            tip = self._tips.get(branch)
+            if tip is not None and tip.head.id == made.id:
+                new.written(tip.known, self._keys)
+            return made
+        message = f"session {self.id!r}: branch {branch!r} moved {RACES} times while items were appended"
+        raise ConflictError(message, hint="try again, or use a branch of its own")
+
+    def _append(self, tip: Tip | None, new: Appended, given: Given, draft: Commit) -> Checkpoint:
+        branch, place = draft.branch, NOTHING if tip is None else tip.head.id
+        # What others wrote below these items was not seen by this caller: a later commit of a state it holds must not
+        # take that for its own.
+        seen = self.looks.expected(branch) in (ANY, place)
+        items = new.fresh(None if tip is None else tip.known, self._keys)
+        if tip is None:
+            return self._written(None, self._uid, {new.part: items}, given, draft, seen=seen)
+        if tip.known is None:
+            self.load(branch)  # it is damaged, and this says how
+            self.forget(branch)
+            raise Stale
+        if not items:
+            row = self.refs.row(branch)
+            if row.id != tip.head.id:
+                self.forget(branch)
+                raise Stale
+            return self.checkpoint(row)
+        if new.part != "messages" and given.summary is None and tip.fields is not None:
+            given = msgspec.structs.replace(given, summary=tip.fields.summary)
+        head = tip.head
+
+        def load_head() -> StateDict:
+            found = self._read(branch)
+            if found is None or found.row.id != head.id:
+                self.forget(branch)
+                raise Stale
+            return found.state
+
+        return self._written(tip, tip.uid, Extension(new.part, items, load_head), given, draft, seen=seen)
+
     def _written(
         self,
         tip: Tip | None,
         uid: bytes | None,
-        state: StateDict,
+        state: StateDict | Extension,
         given: Given | Fields,
         draft: Commit,
         *,
-        frozen: bool,
-        look: Callable[[View], None] | None,
+        frozen: bool = False,
+        look: Callable[[View], None] | None = None,
+        seen: bool = True,
     ) -> Checkpoint:
         plan = Plan(tip, state, uid=uid, given=given, agent=self.agent, commit=draft, frozen=frozen)
         branch, new = draft.branch, plan.commit
@@ -277,7 +324,8 @@ class History:
         if look is not None:
             look(view)
         tip = self._keep(branch, plan.tip(row))
-        self.looks.moved(branch, row.id)
+        if seen:
+            self.looks.moved(branch, row.id)
         recent = self.recent.heads.get((self.id, branch))
         if recent is not None and recent.records:
             self.recent.moved(branch, recent, plan.delta, plan.pieces, plan.moved(recent.loaded, tip, row))
@@ -337,152 +385,69 @@ class History:
         self.backend.write(new.ask, decide)
 
 
-class Tip(msgspec.Struct, frozen=True):
-    """A branch's head: what is known of its state, and what the chain behind it weighs.
+class Looks:
+    """Where a Session's users last saw each branch: what a commit of a plain dict expects.
 
-    Of a head whose state is damaged nothing is known: the next commit is a keyframe. `blobs` are known to be kept.
+    Tasks and threads may share a Session. Each remembers where it last saw a branch itself; one that never looked goes
+    by the Session's last look, which other tasks' commits do not move: a ConflictError too many, never a lost turn. To
+    have looked and found nothing is to have seen NOTHING.
     """
 
-    uid: bytes
-    head: Head
-    fields: Fields | None
-    known: Known | None
-    weight: int = 0
-    keyframe_bytes: int = 0
-    touched: frozenset[str] = frozenset()
-    blobs: frozenset[bytes] = frozenset()
+    def __init__(self) -> None:
+        self._last: dict[str, Place] = {}
+        self._by_caller: WeakKeyDictionary[Any, dict[str, Place]] = WeakKeyDictionary()
+        self._latest: tuple[Any, dict[str, Place]] | None = None  # of these: a commit asks twice in a row
+
+    def saw(self, branch: str, place: Place) -> None:
+        """A look: by this caller, and the Session's last."""
+        self._last[branch] = place
+        self.moved(branch, place)
+
+    def moved(self, branch: str, place: Place) -> None:
+        """This caller's own commit."""
+        here = current_caller()
+        own = self._own(here)
+        if own is None:
+            own = self._by_caller.setdefault(here, {})
+        own[branch] = place
+
+    def expected(self, branch: str) -> Place:
+        """What a commit of this caller expects; ANY if nobody has looked."""
+        own = self._own(current_caller())
+        if own is not None and branch in own:
+            return own[branch]
+        return self._last.get(branch, ANY)
+
+    def _own(self, here: object) -> dict[str, Place] | None:
+        latest = self._latest
+        if latest is not None and latest[0]() is here:
+            return latest[1]
+        own = self._by_caller.get(here)
+        if own is not None:
+            self._latest = ref(here), own
+        return own
+
+    def followed(self, branch: str, gone: str, place: str) -> None:
+        """A checkpoint was deleted through this Session: those who saw it see where the branch is now."""
+        for seen in (self._last, *self._by_caller.values()):
+            if seen.get(branch) == gone:
+                seen[branch] = place
+
+    def forget(self, branch: str) -> None:
+        """The branch was deleted."""
+        for seen in (self._last, *self._by_caller.values()):
+            seen.pop(branch, None)
 
 
-def tip_of(loaded: Loaded) -> Tip:
-    """The tip of a branch that was just read."""
-    return Tip(
-        loaded.session.uid,
-        loaded.row.head,
-        read_fields(loaded.row),
-        know(loaded.state),
-        sum([max(_MIN_DELTA_WEIGHT, size) for size in loaded.deltas]),
-        loaded.keyframe_bytes,
-        loaded.touched,
-        loaded.blobs,
-    )
-
-
-class Plan:
-    """A commit ready to be written, and what the tip will be when it is."""
-
-    __slots__ = ("_fields", "_known", "_tip", "_touched", "_weight", "commit", "delta", "pieces")
-
-    def __init__(
-        self,
-        tip: Tip | None,
-        state: StateDict,
-        *,
-        uid: bytes | None,
-        given: Given | Fields,
-        agent: str | None,
-        commit: Commit,
-        frozen: bool = False,
-    ) -> None:
-        """`commit` says all but what is planned here."""
-        delta: Record | None = None
-        pieces: dict[bytes, bytes] = {}
-        touched: frozenset[str] = frozenset()
-        before = None if tip is None else tip.known
-        if tip is None or before is None:
-            known = know(state)
-        else:
-            delta, pieces, known = advance(before, state, frozen=frozen)
-            touched = tip.touched
-            old = before.tree.children
-            for key, tree in known.tree.children.items():
-                if old.get(key) is not tree and key not in touched:  # a tree that `advance` went into is another
-                    touched |= {key}
-        size = known.tree.size
-        if size > MAX_STATE_BYTES:
-            message = f"the state has {size:,} bytes, more than the limit of {MAX_STATE_BYTES:,}"
-            raise InvalidInputError(message, hint="keep large things outside and store where they are")
-        keyframe: Record | None = None
-        self._weight = 0
-        due = tip is None or delta is None
-        if tip is not None and delta is not None:
-            self._weight = max(_MIN_DELTA_WEIGHT, len(delta.ops) + len(delta.body))
-            if pieces:  # large values are read with their delta
-                self._weight += sum(map(len, pieces.values()))
-            weight = tip.weight + self._weight
-            due = tip.keyframe_bytes + weight > _READ_AT_MOST * size + _SLACK_BYTES
-            due |= weight > _REACH * tip.keyframe_bytes + _SLACK_BYTES
-        if due:
-            keyframe, more = whole(state, touched, known.tree)
-            if delta is not None and delta.size_bytes > _KEEP_DELTA_BELOW * keyframe.size_bytes:
-                delta, pieces = None, {}
-            pieces = {**pieces, **more}
-        self.delta = delta
-        fields = given
-        if not isinstance(fields, Fields):
-            parent = None if tip is None else tip.fields
-            fields = make_fields(fields, parent, state, branch=commit.branch, agent=agent)
-        self._tip, self._known, self._touched, self._fields, self.pieces = tip, known, touched, fields, pieces
-        uid = uid or urandom(UID_BYTES)
-        tail = urandom(TAIL_BYTES)
-        change: dict[str, Any] = {}
-        if delta is not None and before is not None:
-            base, digest = before.tree.digest, known.tree.digest
-            change["delta"], change["refs"], change["blobs"] = spill_delta(
-                delta, uid=uid, tail=tail, base=base, state=digest
-            )
-        if keyframe is not None or pieces:
-            self._add_keyframe(change, keyframe, uid, tail)
-        self.commit: Commit = msgspec.structs.replace(
-            commit,
-            expect=None if tip is None else tip.head.id,
-            uid=uid,
-            tail=tail,
-            fields=encode_fields(fields),
-            state_digest=known.tree.digest,
-            size_bytes=size,
-            totals=Totals(fields.agent, fields.status, fields.reason, fields.step, fields.total, fields.at_us),
-            **change,
-        )
-
-    def _add_keyframe(self, change: dict[str, Any], keyframe: Record | None, uid: bytes, tail: bytes) -> None:
-        """What a commit has that is more than a small delta: a keyframe, and blobs."""
-        blobs = {digest: pack_blob(piece) for digest, piece in self._fresh_pieces()} | change.get("blobs", {})
-        if keyframe is not None:
-            data, parts = spill(seal_keyframe(keyframe, uid=uid, tail=tail, state=self._known.digest))
-            change |= {"keyframe": data, "keyframe_refs": (*keyframe.refs, *spilled(data))}
-            blobs |= parts
-        change["blobs"] = blobs
-
-    def _fresh_pieces(self) -> list[tuple[bytes, bytes]]:
-        kept = frozenset[bytes]() if self._tip is None else self._tip.blobs
-        return [(digest, piece) for digest, piece in self.pieces.items() if digest not in kept]
-
-    def with_all_blobs(self) -> Commit:
-        """The commit with every piece it refers to: some that were thought to be kept are not."""
-        blobs = {digest: pack_blob(piece) for digest, piece in self.pieces.items()}
-        return msgspec.structs.replace(self.commit, blobs={**self.commit.blobs, **blobs})
-
-    def moved(self, loaded: Loaded, tip: Tip, row: CheckpointRow) -> Loaded | None:
-        """What a load of the head would say once the commit is written; None if it was on another head."""
-        if self._tip is None or self._tip.head.digest != loaded.row.digest:
-            return None
-        return msgspec.structs.replace(
-            loaded,
-            row=row,
-            touched=tip.touched,
-            deltas=(tip.weight,) if tip.weight else (),
-            keyframe_bytes=tip.keyframe_bytes,
-            blobs=tip.blobs,
-        )
-
-    def tip(self, row: CheckpointRow) -> Tip:
-        """The tip once the commit is written as this row."""
-        before, commit = self._tip, self.commit
-        head = Head(row.sequence, row.id, row.digest, row.state_digest)
-        blobs = frozenset[bytes]() if before is None else before.blobs
-        if self.pieces:
-            blobs |= self.pieces.keys()
-        if before is None or commit.keyframe is not None:
-            return Tip(commit.uid, head, self._fields, self._known, 0, commit.size_bytes, frozenset(), blobs)
-        weight = before.weight + self._weight
-        return Tip(commit.uid, head, self._fields, self._known, weight, before.keyframe_bytes, self._touched, blobs)
+def current_caller() -> object:
+    """The task that calls, or the thread where there is none."""
+    task = caller.get()
+    if task is not None:
+        return task
+    loops = sys.modules.get("asyncio")
+    if loops is not None:
+        try:
+            task = loops.current_task()
+        except RuntimeError:
+            task = None
+    return threading.current_thread() if task is None else task

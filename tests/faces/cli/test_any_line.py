@@ -16,7 +16,7 @@ from tests.faces.cli import shell, story
 from tests.faces.cli.reference import command_of
 
 WORDS = [
-    *("ticket-42", "ticket-43", "nightly", "tick", "main", "asked", "what-if", "d98b", "d98b1396", "zzzz"),
+    *("ticket-42", "ticket-43", "ticket-44", "nightly", "tick", "main", "asked", "what-if", "d98b", "d98b1396", "zzzz"),
     *("main~1", "main~99", "main^", "main^2", "main~x", "main~-1", "main~1~1", "~1", "^", "@", "main:messages"),
     *("", "-", "--", "-1", "0", "3", "1e9", "nan", "inf", "2h", "2025-01-01", "9999-12-31"),
     *("messages", "messages[0].content", "messages[", "a.b.c", "{}", "[1", "null", '"a"', "%s", "${x}"),

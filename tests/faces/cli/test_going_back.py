@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import backstay
-from tests.faces.cli import shell
+from tests.faces.cli import shell, story
 
 
 def store_in(folder: Path) -> backstay.Store:
@@ -201,3 +201,11 @@ def test_a_line_that_cannot_be_meant_is_explained(args: list[str], folder: Path)
     done = shell.run(*args, folder=folder)
     assert (done.code, done.out) == (2, "")
     assert "Usage: backstay" in done.err
+
+
+@pytest.mark.parametrize("name", [[], ["refund"], ["nothing"]], ids=str)
+def test_an_editor_is_not_opened_where_there_is_no_terminal(name: list[str], folder: Path) -> None:
+    story.wait_too(folder / ".backstay" / "store.db")
+    done = shell.run("answer", "ticket-44", *name, "--yes", "--edit", folder=folder, EDITOR="/bin/false")
+    assert (done.code, done.out) == (2, "")
+    assert "--edit needs the arguments as JSON" in done.err

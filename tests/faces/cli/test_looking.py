@@ -61,6 +61,32 @@ def test_sessions_can_be_chosen_by_status_agent_and_number(folder: Path) -> None
     assert found("-n", "1") == ["ticket-43"]
 
 
+def test_sessions_can_be_chosen_by_what_is_said_of_them(tmp_path: Path) -> None:
+    with backstay.open(tmp_path / "store.db") as store:
+        for number, owner in enumerate(["ana", "ben", "ana"]):
+            about = {"tier": number, "team": "red" if number else "blue"}
+            store.session(f"job/{number}", owner=owner, title=f"Job {number}", metadata=about).commit({"n": number})
+        store.session("other").commit({"n": 9})
+
+    def found(*args: str) -> list[str]:
+        return sorted(ids(shell.run("sessions", "--json", *args, "--store", "store.db", folder=tmp_path)))
+
+    assert found("--owner", "ana") == ["job/0", "job/2"]
+    assert found("--prefix", "job/") == ["job/0", "job/1", "job/2"]
+    assert found("--metadata", "team=red") == ["job/1", "job/2"]
+    assert found("--metadata", "team=red", "--metadata", "tier=2") == ["job/2"]
+    assert found("--owner", "ana", "--metadata", "team=blue") == ["job/0"]
+    assert found("--waiting") == found("--crashed") == []
+    assert len(found("--since", "2020-01-01")) == 4
+    assert found("--since", "2999-01-01") == []
+    shown = shell.run("sessions", "--store", "store.db", folder=tmp_path).out
+    assert "Job 1" in shown
+    assert "ben" in shown
+    wrong = shell.run("sessions", "--metadata", "team", "--store", "store.db", folder=tmp_path)
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "'team' is not KEY=VALUE" in wrong.err
+
+
 def test_sessions_can_be_put_in_any_order(folder: Path) -> None:
     def found(*args: str) -> list[str]:
         return ids(shell.run("sessions", "--json", "--sort", *args, folder=folder))
