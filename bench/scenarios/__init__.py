@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-from bench.scenarios import append, files, graph, growth, reads, runs, sharing, shell, space, threads, upkeep
+from bench.scenarios import append, files, graph, growth, reads, runs, sharing, shell, space, threads, upkeep, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,4 +57,5 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "cli": shell.cli,
     "postgres": _on_postgres("postgres"),
     "scale": _on_postgres("scale"),
+    "waiting": waiting.waiting,
 }

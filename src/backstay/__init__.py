@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         AlreadyExistsError,
         BackstayError,
         CallFailedError,
+        ChildEndedError,
         ClosedError,
         ConflictError,
         CorruptionError,
@@ -73,6 +74,7 @@ _ROOMS = {
     "errors": (
         "AlreadyExistsError",
         "CallFailedError",
+        "ChildEndedError",
         "ClosedError",
         "ConflictError",
         "CorruptionError",
@@ -159,6 +161,7 @@ __all__ = [
     "Call",
     "CallFailedError",
     "Checkpoint",
+    "ChildEndedError",
     "ClosedError",
     "ConflictError",
     "CorruptionError",

@@ -91,6 +91,12 @@ class CallFailedError(BackstayError):
         self.text = text
 
 
+class ChildEndedError(CallFailedError):
+    """A child of a run failed or was halted; its `type` and `text` say how and why."""
+
+    code = "child_ended"
+
+
 class InvalidInputError(BackstayError, ValueError):
     """A value given by the caller cannot be used; the message names it."""
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -356,3 +357,42 @@ def test_writes_that_were_sent_when_their_leader_was_interrupted_are_recognised(
         thread.join(10)
     calls = two.read(Ask(SESSION, names=("main",), pending=("main",))).pending["main"]
     assert len(calls) == 6
+
+
+def test_an_interrupt_while_several_statements_are_on_their_way_costs_a_connection_and_nothing_else(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = pair
+    author = Author(one)
+    author.grow(2)
+    struck: list[int] = []
+
+    class Interrupted:
+        """Waits for the answer, and is interrupted when it is there."""
+
+        def __init__(self) -> None:
+            self._real = select.poll()
+
+        def register(self, socket: int, events: int) -> None:
+            self._real.register(socket, events)
+
+        def poll(self) -> None:
+            self._real.poll()
+            struck.append(1)
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(protocol, "poll", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            author.commit({"picture": b"p" * 6_000}, keyframe=True)
+    assert struck == [1]
+    author.stand_on_head()
+    assert author.state["picture"] == b"p" * 6_000, "the server had all of it"
+    last = author.grow(1)[0]
+    assert [row.sequence for row in two.ancestors(SESSION, last.sequence, limit=9) if not hasattr(row, "why")] == [
+        4,
+        3,
+        2,
+        1,
+    ]
+    assert not list(two.check())

@@ -311,7 +311,7 @@ def test_a_store_that_has_become_too_new_is_not_written_to(pair: Pair, postgres_
     author.grow(2)
     run = Runner(one, "a run")
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f'UPDATE "{one.schema}".meta SET write_features = 4')
+        connection.execute(f'UPDATE "{one.schema}".meta SET write_features = 1::bigint << 40')
         for act in (
             lambda: author.grow(1),
             lambda: Author(one, "new").grow(1),
@@ -323,7 +323,7 @@ def test_a_store_that_has_become_too_new_is_not_written_to(pair: Pair, postgres_
                 act()
         check_states(one, SESSION, author.states)
         PostgresBackend(postgres_url, schema=one.schema).close()
-        connection.execute(f'UPDATE "{one.schema}".meta SET read_features = 1')
+        connection.execute(f'UPDATE "{one.schema}".meta SET read_features = 1::bigint << 40')
         with pytest.raises(FormatError, match="does not know"):
             PostgresBackend(postgres_url, schema=one.schema)
         with pytest.raises(FormatError, match="does not know"):

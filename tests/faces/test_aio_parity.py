@@ -19,16 +19,18 @@ TWINS: list[tuple[type, type]] = [
 # Public for the other rooms of the library only: the async face goes through the sync one for these.
 BETWEEN_ROOMS = {"refuse_closed", "begin_edit", "begin", "enclosed", "end_with", "enter", "leave"}
 BETWEEN_ROOMS |= {"begin_wait", "begin_receive", "begin_sleep", "begin_approval", "approved_args"}
-BETWEEN_ROOMS |= {"hold", "left", "leave_waiting", "end_waiting"}
+BETWEEN_ROOMS |= {"hold", "left", "leave_waiting", "end_waiting", "enter_ended"}
+BETWEEN_ROOMS |= {"begin_child", "end_child", "below"}
 
 # What does no I/O has nothing to await.
-PLAIN = {"session", "on", "run", "calling", "Run.append", "use", "halt", "fail", "pause", "Run.cancel"}
+PLAIN = {"session", "on", "run", "calling", "child", "Run.append", "use", "halt", "fail", "pause", "Run.cancel"}
 
 RENAMED = {
     "Session": "AsyncSession",
     "Store": "AsyncStore",
     "Run": "AsyncRun",
     "Iterator[Calling]": "AsyncIterator[AsyncCalling]",
+    "Iterator[Run]": "AsyncIterator[AsyncRun]",
 }
 
 

@@ -40,6 +40,8 @@ def test_the_demo_tells_its_whole_story_and_leaves_nothing_behind(tmp_path: Path
         "crashed",
         "in_doubt",
         "resolve",
+        "waits for a person",
+        "approved by you",
         "completed",
         "fork",
         "diff",
@@ -67,7 +69,7 @@ def test_a_kept_store_is_private_and_holds_what_the_demo_said(tmp_path: Path) ->
     folder = tmp_path / "kept" / "here"
     done = demo("--keep", str(folder), temporary=tmp_path / "tmp")
     assert done.returncode == 0
-    assert f"backstay.open('{folder}/store.db')" in done.stdout
+    assert f"backstay log ticket-42 --store {folder}/store.db" in done.stdout
     assert list((tmp_path / "tmp").iterdir()) == []
     assert folder.stat().st_mode & 0o777 == 0o700
     with backstay.open(folder / "store.db") as store:
@@ -77,8 +79,15 @@ def test_a_kept_store_is_private_and_holds_what_the_demo_said(tmp_path: Path) ->
         assert [c.step for c in session.log()][-4:] == [3, 3, 2, 1]
         assert [call.name for call in session.calls("what-if~1")] == ["model"]
         assert store.verify().ok
+        wait = store.session("ticket-43").calls()[1]
+        assert (wait.name, wait.kind, wait.status, wait.by) == ("refund", "wait", "done", "you")
     deeds = (folder / "world.txt").read_text().splitlines()
-    assert [deed.split()[0] for deed in deeds if not deed.startswith("model")] == ["look_up", "refund", "voucher"]
+    assert [deed.split()[0] for deed in deeds if not deed.startswith("model")] == [
+        "look_up",
+        "refund",
+        "voucher",
+        "refund",
+    ]
 
 
 BROKEN = """

@@ -171,6 +171,14 @@ def test_a_run_that_dies_before_it_hears_of_its_stop_is_not_listed_and_not_resum
         assert (run.resumed, run.input) == (False, "next")
 
 
+def test_a_run_that_died_before_it_heard_of_its_stop_is_cancelled_by_the_next_recovery(store: backstay.Store) -> None:
+    store.run("t", input="go", lease_s=0.05).enter()  # and it is never heard of again
+    store.session("t").cancel(reason="enough")
+    while info(store).status is not Status.CANCELLED:
+        assert backstay.recover(store, lambda _: pytest.fail("it was stopped"), wait_s=0.05).handled == 0
+    assert info(store).reason == "enough"
+
+
 def halts_in_a_group(run: Run, *others: Exception) -> None:
     try:
         run.halt("enough")

@@ -78,7 +78,7 @@ def test_whoever_has_an_export_reads_it_as_any_store_whatever_it_is_called(
             diffs = [some.session("ticket-42").diff("main", "good") for some in (there, store)]
             assert str(diffs[0]) == str(diffs[1])
             assert there.stats().checkpoints == store.stats().checkpoints
-            assert not there.crashed()
+            assert [info.id for info in there.crashed()] == ["ran"]  # the call in doubt is known there, too
             there.export(file.parent / "again", overwrite=True)
     assert sorted([path.name for path in file.parent.iterdir()]) == sorted(["again", name])
     assert (file.stat().st_mtime_ns, file.stat().st_size) == (before.st_mtime_ns, before.st_size)

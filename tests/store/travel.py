@@ -73,7 +73,7 @@ def about(store: backstay.Store, name: str = "ticket-42") -> Any:
     info = next(info for info in store.sessions() if info.id == name)
     logs = {branch: [point.digest for point in session.log(branch)] for branch in session.branches()}
     keyframes = [msgspec.structs.replace(row, refs=None) for row in scanned(store, name, Kind.KEYFRAME)]
-    info = msgspec.structs.replace(info, id=SessionId(""), crashed=False)
+    info = msgspec.structs.replace(info, id=SessionId(""), crashed=False, cursor=0)
     return kept(store, name), keyframes, names_of(store, name), info, logs
 
 

@@ -239,12 +239,15 @@ class AsyncStore:
         path: str | os.PathLike[str],
         *,
         session: str | None = None,
+        children: bool = True,
         overwrite: bool = False,
         progress: Progress | None = None,
     ) -> None:
         """Write sessions to a file. `progress` is called on the event loop that opened the store."""
         told = self._on_loop(progress)
-        await self._threads.run(self._store.export, path, session=session, overwrite=overwrite, progress=told)
+        await self._threads.run(
+            self._store.export, path, session=session, children=children, overwrite=overwrite, progress=told
+        )
 
     async def import_(
         self,

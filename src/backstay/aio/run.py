@@ -281,6 +281,25 @@ class AsyncRun:
             raise
         await self._threads.finish(calling.finish, chunks)
 
+    # children
+
+    @contextlib.asynccontextmanager
+    async def child(self, name: str, *, input: Any = None) -> AsyncIterator[AsyncRun]:
+        """A run on session `<id>/<name>`, linked to this one: `async with run.child("research") as sub:`."""
+        begun = await self._threads.finish(self._run.begin_child, name, input)
+        try:
+            yield AsyncRun(begun.run, self._threads)
+        except BaseException as error:  # noqa: BLE001 - raised again, or as what it is to the parent
+            raised = await self._threads.finish(self._run.end_child, begun, error)
+            if raised is None:
+                while not self._run.leave_waiting():  # noqa: ASYNC110 - as in `_waited`
+                    await asyncio.sleep(_IDLE_LOOK_S)
+                raise self._run.left() from None
+            raise raised from (None if raised is error else error)
+        raised = await self._threads.finish(self._run.end_child, begun, None)
+        if raised is not None:
+            raise raised
+
     # waits
 
     async def wait(

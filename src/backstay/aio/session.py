@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
@@ -251,6 +251,14 @@ class AsyncSession:
         failed: str | None = None,
     ) -> None:
         await self._turns.run(self._session.resolve, call_id, decision, result=result, failed=failed)
+
+    async def children(self) -> list[SessionInfo]:
+        return await self._turns.run(self._session.children)
+
+    @property
+    def parent(self) -> Awaitable[SessionId | None]:
+        """The session whose child this one is: `await session.parent`."""
+        return self._turns.run(lambda: self._session.parent)
 
     async def cancel(self, branch: str = "main", *, reason: str) -> bool:
         return await self._turns.run(self._session.cancel, branch, reason=reason)

@@ -166,7 +166,7 @@ def _branch(session: Session, branch: str, columns: int) -> _Deletion:
 def _checkpoint(store: Store, session: Session, ref: str, columns: int) -> _Deletion:
     from backstay.cli.text import cut, safe, short, size
     from backstay.model import counted
-    from backstay.store.overview import children_of
+    from backstay.store.overview import resting_on
     from backstay.upkeep.weighing import Weighing
 
     point = session.checkpoint(ref)
@@ -175,7 +175,7 @@ def _checkpoint(store: Store, session: Session, ref: str, columns: int) -> _Dele
             message = f"checkpoint {short(point.id)} is tagged {name!r}"
             raise backstay.InvalidInputError(message, hint="take the tag away first: backstay tag SESSION -d NAME")
     branches = [name for name, head in session.branches().items() if head.id == point.id]
-    children = children_of(store.backend, session.id, point.sequence)
+    children = resting_on(store.backend, session.id, point.sequence)
     weighing = Weighing(store.backend)
     weighing.add_checkpoints(session.id, {point.sequence})
     shown: list[tuple[Piece, ...]] = [("This checkpoint goes, for good:",)]

@@ -14,7 +14,7 @@ from backstay.errors import BackstayError, ConflictError, InDoubtError, LeaseHel
 from backstay.face.store import Store
 from backstay.loops import LoopGuard
 from backstay.model import RecoverReport, SessionId, counted
-from backstay.port import LaneQuery, LaneRow
+from backstay.port import Ask, FoundLane, LaneQuery, LaneRow, SessionRow
 from backstay.port.rows import DOUBTFUL, ENTERED, MARK_READY
 from backstay.run import Run
 from backstay.run.options import OnDoubt, OnFailed
@@ -93,16 +93,29 @@ class RunWatch:
                 return None
             backend.wait(left_s, since=self._since)
         self._looked, self._since = True, backend.changes()
-        found = [
-            (SessionId(one.session.id), one.lane)
-            for one in backend.lanes(LaneQuery(ENTERED | MARK_READY, due=True))
-            if not one.live
-            and one.lane.stop is None
-            and self._agent in (None, one.session.agent)
-            and _key(one.session.id, one.lane) not in self._given
-        ]
-        self._given |= {_key(session_id, lane) for session_id, lane in found}
-        return found
+        found: dict[tuple[str, str, int, bool], tuple[SessionId, LaneRow]] = {}
+        for one in backend.lanes(LaneQuery(ENTERED | MARK_READY, due=True)):
+            if one.lane.stop is not None and not one.live:  # it died before it heard of its stop
+                self._store.session(one.session.id).cancel(one.lane.name, reason=one.lane.stop)
+                continue
+            root = self._root(one)
+            if root is not None and root[1].stop is None and self._agent in (None, root[0].agent):
+                key = _key(root[0].id, root[1])
+                if key not in self._given:
+                    found.setdefault(key, (SessionId(root[0].id), root[1]))
+        self._given |= found.keys()
+        return list(found.values())
+
+    def _root(self, one: FoundLane) -> tuple[SessionRow, LaneRow] | None:
+        """The branch to go on with: a child goes on inside the run of its parent. None if that is alive, or over."""
+        session, lane, live = one.session, one.lane, one.live
+        while session.parent is not None and not live:
+            view = self._store.backend.read(Ask(session.parent, names=(lane.name,)))
+            above = view.lanes.get(lane.name)
+            if view.session is None or above is None or not (above.entered or above.wait):
+                return None
+            session, lane, live = view.session, above, lane.name in view.live
+        return None if live else (session, lane)
 
     def undecided(self) -> dict[SessionId, str]:
         """Sessions that no run crashed in, where calls are in doubt: nothing can go on before they are decided."""

@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from backstay.codec import settle
 from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.face.editing import Edit
+from backstay.face.family import Family
 from backstay.hints import NEWEST_INTACT
 from backstay.model import (
     NOTHING,
@@ -61,7 +62,7 @@ _NOTHING_SAID = Given("manual")
 Expect = str | Checkpoint | Mark | None
 
 
-class Session:
+class Session(Family):
     """One agent's history: branches over checkpoints."""
 
     def __init__(
@@ -399,10 +400,7 @@ class Session:
         on_failed: OnFailed = "raise",
         loops: LoopGuard | None = None,
     ) -> Run:
-        """A loop that survives: `with session.run() as run`. The same line starts it and resumes it.
-
-        Another `input` than that of an unfinished run is a ConflictError; `restart` begins anew with it.
-        """
+        """A loop that survives: `with session.run() as run`. The same line starts and resumes it; see docs/runs.md."""
         check_name(branch, "a branch name")
         return Run(
             self,
@@ -420,6 +418,10 @@ class Session:
     def runs(self) -> list[RunInfo]:
         """The runs that have not come to their end: alive, crashed, or ended with work left for the next one."""
         return overview.runs(self._backend, self.id)
+
+    def below(self, name: str) -> Session:
+        """The session of a child."""
+        return Session(self._backend, self._history.events, f"{self.id}/{name}", agent=self.agent)
 
     def calls(self, ref: Ref = "main", *, pending: bool = False) -> list[Call]:
         """The calls that the checkpoint at a ref took in; with `pending`, those on a branch since its head."""

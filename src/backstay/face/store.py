@@ -34,6 +34,7 @@ from backstay.store import overview
 from backstay.store.events import EVENTS, EventName, Events
 from backstay.store.fields import check_text, to_info
 from backstay.store.history import History
+from backstay.store.overview import descendants_of
 from backstay.store.recent import RecentHeads
 from backstay.store.session_filter import SessionFilter, check_filter
 from backstay.strategy import ALWAYS, Strategy
@@ -263,13 +264,15 @@ class Store:
         return ChangeWatch(self, session, timeout_s).infos()
 
     def delete(self, session_id: str) -> int:
-        """Delete a whole session; nothing of it is left behind. How many checkpoints went."""
+        """Delete a whole session, its children first; nothing of it is left behind. How many checkpoints went."""
         self.refuse_closed()
         check_name(session_id, "a session id")
         from backstay.upkeep.deletion import delete_session, sweep
 
-        count = delete_session(self.backend, session_id)
-        self._recent.drop(session_id)
+        count = 0
+        for id_ in [*[row.id for row in descendants_of(self.backend, session_id)], session_id]:
+            count += delete_session(self.backend, id_)
+            self._recent.drop(id_)
         sweep(self.backend)
         self.backend.tend()
         return count
@@ -309,10 +312,11 @@ class Store:
         path: str | os.PathLike[str],
         *,
         session: str | None = None,
+        children: bool = True,
         overwrite: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        """Write a session, or all of them, to one file that `import_` of any store can read.
+        """Write a session with its children, or all sessions, to one file that `import_` of any store can read.
 
         Writers go on meanwhile: each session is in it as it stood at one moment. The file is there whole or not at all.
         """
@@ -321,7 +325,7 @@ class Store:
             check_name(session, "a session id")
         from backstay.upkeep import exporting
 
-        exporting.export(self.backend, path, session=session, overwrite=overwrite, progress=progress)
+        exporting.export(self.backend, path, session=session, children=children, overwrite=overwrite, progress=progress)
 
     def import_(
         self,

@@ -90,7 +90,7 @@ def _read_session(source: Source, entry: Entry, agents: list[Entry], reading: Re
         return
     stem = entry.name.removesuffix(".jsonl")
     name = stem if not scan.sessions or stem in scan.sessions or stem.startswith("agent-") else scan.sessions[0]
-    head = scan.finish()
+    head = scan.head()
     found = session_of(
         usable_name(name) or stem,
         scan.turns,
@@ -102,6 +102,7 @@ def _read_session(source: Source, entry: Entry, agents: list[Entry], reading: Re
         ended=scan.ended,
     )
     if found is not None:
+        found.title = scan.title
         reading.sessions.append(found)
     else:
         reading.note(entry.shown, "nothing is said in it")
@@ -324,13 +325,15 @@ class _ClaudeScan:
         if field and isinstance(kind, str) and isinstance(title, str) and title.strip():
             rank = _RANK[kind]
             if self._title is None or rank <= self._title[0]:
-                self._title = rank, title.strip()[:_MAX_TITLE]
+                self._title = rank, title.replace("\0", "").strip()[:_MAX_TITLE]
 
-    def finish(self) -> str | None:
-        """All lines are taken: the title goes to the first checkpoint. The newest of the main line is the head."""
-        first = next((turn for turn in self.turns.values() if turn.shown), None)
-        if first is not None and self._title is not None:
-            first.label = self._title[1]
+    @property
+    def title(self) -> str | None:
+        """The title that ranks highest."""
+        return None if self._title is None else self._title[1]
+
+    def head(self) -> str | None:
+        """The newest checkpoint of the main line."""
         return shown_before(self._last_main, self.turns)
 
     def pending(self, head: str | None) -> list[PendingCall]:

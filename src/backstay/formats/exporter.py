@@ -58,6 +58,9 @@ class Exporter:
         for name, tagged in self._session.tags().items():
             self.tags.setdefault(tagged.id, []).append(name)
         self.head = self._session.checkpoint(branch) if branch == "main" else self._branch_head(branch)
+        for what, there in (("owner", line.owner), ("title", line.title), ("metadata", line.metadata)):
+            if there:
+                self.note(f"the {what} of the session has no place there and stays behind")
         self.agent = line.agent
         self.count = len(self._times)
 

@@ -60,6 +60,7 @@ def adopt(backend: Backend, found: FoundSession, name: str, tell: Callable[[], N
             reason=totals.reason,
             last_step=totals.last_step,
             usage=totals.usage,
+            title=found.title,
         )
     except BaseException:
         arrival.discard()

@@ -74,6 +74,7 @@ class FoundSession(msgspec.Struct, kw_only=True):
     points: list[FoundPoint]
     heads: dict[str, str]
     pending: list[PendingCall] = []
+    title: str | None = None
 
 
 class Reading(msgspec.Struct):

@@ -39,7 +39,6 @@ class Turn(msgspec.Struct):
     group: str | None = None
     branch: str | None = None
     trigger: str = "import"
-    label: str | None = None
     total: Usage = Usage()
     agent: str | None = None
     metadata: dict[str, Any] = {}
@@ -160,7 +159,6 @@ def _point(turn: Turn, turns: dict[str, Turn], conversations: Conversations, lat
         load=load,
         where=where,
         parent=shown_before(turn.parent, turns),
-        label=turn.label,
         trigger=turn.trigger,
         total=turn.total,
         agent=turn.agent,

@@ -36,7 +36,7 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     `sequence` is that of the checkpoint made last. `touched` rises with every write that a listing shows. A *hidden*
     session is one that is being imported or deleted; `claim` says who does it. Checkpoints up to `packed` are in
-    segments, those behind it are rows of their own.
+    segments, those behind it are rows of their own. `parent`: it is a child of that session.
     """
 
     id: str
@@ -60,6 +60,7 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     title: str | None = None
     metadata: bytes = b""
     packed: int = 0
+    parent: str | None = None
 
 
 class Head(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -99,7 +100,8 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     why the run alive here was asked to stop; it ends at its next call or boundary.
 
     `wait` is there while its run was left waiting; a restore puts it aside as `undo_wait`. `sent` counts the messages
-    that were ever sent here, `inbox` those that no boundary took in yet.
+    that were ever sent here, `inbox` those that no boundary took in yet. `caller` is the call of a parent that
+    the last run of this child was made for.
     """
 
     name: str
@@ -129,6 +131,7 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     undo_wait: LaneWait | None = None
     sent: int = 0
     inbox: int = 0
+    caller: str = ""
 
 
 class TagRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -225,7 +228,7 @@ class CallWait(msgspec.Struct, frozen=True, gc=False, array_like=True):
     message: int | None = None
 
 
-FOR_ANSWER, FOR_APPROVAL, FOR_TIME, FOR_MESSAGE = "answer", "approval", "time", "message"
+FOR_ANSWER, FOR_APPROVAL, FOR_TIME, FOR_MESSAGE, FOR_CHILD = "answer", "approval", "time", "message", "child"
 
 
 class CallRow(msgspec.Struct, frozen=True, gc=False, array_like=True):

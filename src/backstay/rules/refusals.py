@@ -153,6 +153,12 @@ def name_taken(name: str) -> Found:
     return Reason.NAME_TAKEN, AlreadyExistsError(message, hint="branches and tags share their names: choose another")
 
 
+def no_child(session: str, parent: str) -> Found:
+    """For a child whose name is that of a session of its own."""
+    message = f"there is already a session {session!r}, and it is no child of {parent!r}"
+    return Reason.NAME_TAKEN, AlreadyExistsError(message, hint="give the child another name")
+
+
 # who may write
 
 

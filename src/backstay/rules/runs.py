@@ -30,7 +30,8 @@ _SPOT_BYTES = 12
 class Enter(msgspec.Struct, frozen=True, gc=False):
     """A run about to begin. `expect_token`: only if the run that has this token is still the last one there.
 
-    `restart`: it begins anew where another is unfinished, whose calls are given up.
+    `restart`: it begins anew where another is unfinished, whose calls are given up. `parent`: it is a child of that
+    session's run, for its call `caller`.
     """
 
     session: str
@@ -45,6 +46,8 @@ class Enter(msgspec.Struct, frozen=True, gc=False):
     expect_token: int | None = None
     about: About | None = None
     restart: bool = False
+    parent: str | None = None
+    caller: str = ""
 
     @property
     def ask(self) -> Ask:
@@ -140,8 +143,10 @@ def enter(new: Enter) -> Decide:
         found = refusals.held(view, new.branch)
         if new.branch in view.tags:
             found.append(refusals.name_taken(new.branch))
-        elif lane is None and session is not None and session.checkpoints:
+        elif lane is None and session is not None and session.checkpoints and new.parent is None:
             found.append(refusals.no_branch(new.session, new.branch))
+        if new.parent is not None and session is not None and session.parent != new.parent:
+            found.append(refusals.no_child(new.session, new.parent))
         expected = new.expect_token
         if expected is not None and (lane is None or lane.token != expected or not (lane.entered or lane.wait)):
             found.append(refusals.run_moved(new.session, new.branch))
@@ -158,7 +163,7 @@ def enter(new: Enter) -> Decide:
             lane = ended(lane, completed=True)
         after = _begun(new, view, lane, calls)
         if session is None:
-            session = SessionRow(new.session, new.uid, new.at_us, new.at_us, agent=new.agent)
+            session = SessionRow(new.session, new.uid, new.at_us, new.at_us, agent=new.agent, parent=new.parent)
         line = msgspec.structs.replace(
             filled(session, new.about),
             touched=view.fresh,
@@ -205,6 +210,7 @@ def _begun(new: Enter, view: View, lane: LaneRow | None, calls: list[CallRow | U
         was_entered=before.entered,
         was_unfinished=before.unfinished,
         wait=None,
+        caller=new.caller or before.caller,
         since_us=new.at_us,
         doubts=0,
         stop=None,

@@ -23,19 +23,19 @@ from backstay.errors import BackstayError, FencedError, InDoubtError, InvalidInp
 from backstay.ids import UID_BYTES
 from backstay.loops import LoopGuard
 from backstay.model import NOTHING, Call, Checkpoint, SessionId, StateDict, Usage
-from backstay.port import Ask, Decide
+from backstay.port import Ask, CallRow, Decide, LaneRow
 from backstay.port.lease import here
 from backstay.port.rows import FOR_MESSAGE
 from backstay.rules import runs, waiting
-from backstay.rules.refusals import StopAsked
+from backstay.rules.refusals import Lease, StopAsked
 from backstay.rules.runs import Entered
+from backstay.run.children import ChildMaking, ReplayedJournal, before_end
 from backstay.run.counters import Counters, encode_counters, read_counters
 from backstay.run.ends import RunCancelled, RunEnded, Waiting, ends, handled_cancellation, interrupts, reason_of
 from backstay.run.guard import GuardedLoop
 from backstay.run.heartbeat import heartbeat
 from backstay.run.options import OnDoubt, OnFailed, check_options
 from backstay.run.result_places import places
-from backstay.run.streaming import StreamMaking
 from backstay.run.wait_journal import WaitJournal
 from backstay.run.wait_words import reason_for, to_wait
 from backstay.sealing import open_value, pack_value
@@ -65,8 +65,11 @@ class SessionHandle(Protocol):
     def calls(self, ref: str | Checkpoint = "main", *, pending: bool = False) -> list[Call]:
         """The calls of a checkpoint, or those pending on a branch."""
 
+    def below(self, name: str) -> Any:
+        """The session of a child."""
 
-class Run(StreamMaking):
+
+class Run(ChildMaking):
     """One live execution of a session. Made by `session.run()` or `store.run()`, entered by `with`."""
 
     def __init__(
@@ -131,7 +134,7 @@ class Run(StreamMaking):
             self.enter()
         return self
 
-    def enter(self, *, expect_token: int | None = None) -> None:
+    def enter(self, *, expect_token: int | None = None, parent: str | None = None, caller: str = "") -> None:
         """Take the lease and go to the last recorded boundary. `with` does this."""
         if self._calls is not None:
             raise InvalidInputError("this run was entered before", hint="make another: store.run(…)")
@@ -149,19 +152,11 @@ class Run(StreamMaking):
             expect_token=expect_token,
             about=history.about,
             restart=self._restart,
+            parent=parent,
+            caller=caller,
         )
         entered: Entered = backend.write(intent.ask, runs.enter(intent)).answer
-        calls = WaitJournal(
-            backend,
-            history.events,
-            entered,
-            lease_s=self.lease_s,
-            loop=self._loop,
-            state=lambda: self.state,
-            halt=self.halt,
-            cancelled=self._stopped,
-            on_fenced=lambda: history.events.emit("fenced", self),
-        )
+        calls = self._journal(WaitJournal, entered)
         try:
             self._go_to(entered)
         except BaseException as error:
@@ -174,6 +169,31 @@ class Run(StreamMaking):
         heartbeat.add(calls)
         for call in self.in_doubt:
             history.events.emit("in_doubt", call)
+
+    def _journal(self, kind: type[WaitJournal], entered: Entered) -> WaitJournal:
+        history = self._history
+        return kind(
+            history.backend,
+            history.events,
+            entered,
+            lease_s=self.lease_s,
+            loop=self._loop,
+            state=lambda: self.state,
+            halt=self.halt,
+            cancelled=self._stopped,
+            on_fenced=lambda: history.events.emit("fenced", self),
+        )
+
+    def enter_ended(self, head: str | None, began_at: str | None) -> None:
+        """Be a child that has ended, from the last boundary before its end: it gives what was recorded, and no more."""
+        history = self._history
+        calls: tuple[CallRow, ...] = ()
+        if head is not None:
+            self.head, self.state, calls = before_end(history, head, began_at)
+            self.usage = self.head.total_usage
+        lease = Lease(history.id, self.branch, 0, 0, int(self.lease_s * 1_000_000))
+        self._calls = self._journal(ReplayedJournal, Entered(lease, None, LaneRow(self.branch), calls))
+        self.resumed = True
 
     @property
     def token(self) -> int:
@@ -373,6 +393,9 @@ class Run(StreamMaking):
     ) -> None:
         """Count what was used since the last boundary; `extra` is for counts of your own."""
         used = check_usage(Usage(tokens_in, tokens_out, cost, tasks_completed, {} if extra is None else extra))
+        self._count(used)
+
+    def _count(self, used: Usage) -> None:
         with self._lock:
             self._used += used
             self.usage += used
@@ -435,6 +458,8 @@ class Run(StreamMaking):
         status: str = "in_progress",
         ends_run: bool = False,
     ) -> Checkpoint:
+        if isinstance(calls, ReplayedJournal) and self.head is not None:
+            return self.head
         check_text(self.resume_hint, "resume_hint")
         counters = msgspec.structs.replace(self._counters, iteration=self.iteration, watch=self._loop.watch)
 

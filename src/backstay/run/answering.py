@@ -16,7 +16,7 @@ from backstay.ids import UID_BYTES
 from backstay.model import SessionId, Wait
 from backstay.names import check_name
 from backstay.port import Ask, Backend, CallRow, Kind, LaneQuery, LaneRow, View
-from backstay.port.rows import DONE, FOR_ANSWER, FOR_APPROVAL, FOR_MESSAGE, MARK_WAITING, REJECTED, WAIT
+from backstay.port.rows import DONE, FOR_ANSWER, FOR_APPROVAL, FOR_CHILD, FOR_MESSAGE, MARK_WAITING, REJECTED, WAIT
 from backstay.rules import refusals, waiting
 from backstay.run.wait_words import to_wait
 from backstay.sealing import pack_value
@@ -51,7 +51,7 @@ def all_waits(backend: Backend, agent: str | None) -> Iterator[Wait]:
 def _waits(view: View, lane: LaneRow) -> list[Wait]:
     if view.session is None:
         return []
-    rows = waiting.waits_of(view.pending.get(lane.name, ()))
+    rows = [row for row in waiting.waits_of(view.pending.get(lane.name, ())) if row.wait and row.wait.what != FOR_CHILD]
     agent = view.session.agent
     found = [to_wait(view.session.id, lane.name, agent, row) for row in rows]
     if not found and lane.status == "waiting" and not _was_answered(view, lane):  # a framework waits by itself

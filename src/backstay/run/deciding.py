@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from typing import Any
@@ -11,7 +12,7 @@ import msgspec
 from backstay.codec import Root, encode_stored
 from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.hints import RUN_VERIFY, Hint
-from backstay.model import Call, Checkpoint
+from backstay.model import Call, Checkpoint, SessionId
 from backstay.names import check_name
 from backstay.port import EVERY, Ask, CallRow, LaneRow, Unreadable, View
 from backstay.port.rows import DONE, FAILED, IN_DOUBT, RETRY, SKIPPED
@@ -22,7 +23,7 @@ from backstay.run.result_places import at_place
 from backstay.sealing import pack_value
 from backstay.store.fields import check_text, to_call
 from backstay.store.history import History
-from backstay.store.overview import calls_taken
+from backstay.store.overview import calls_taken, children_of
 from backstay.store.refs import Ref
 
 _NONCE_BYTES = 8
@@ -116,10 +117,13 @@ def resolve(history: History, call_id: str, decision: str | None, *, result: Any
 
 
 def cancel(history: History, branch: str, *, reason: str) -> bool:
-    """Stop the run of a branch; True if there was one to stop."""
+    """Stop the run of a branch, and those of its children; True if there was one to stop."""
     at_us, nonce = time.time_ns() // 1000, secrets.token_hex(_NONCE_BYTES)
     rule = runs.cancel(history.id, branch, reason=reason, at_us=at_us, nonce=nonce)
     stopped: bool = history.backend.write(runs.abandon_ask(history.id, branch), rule).answer
+    for row in children_of(history.backend, history.id):
+        with contextlib.suppress(NotFoundError):  # it has no child on this branch
+            cancel(History(history.backend, history.events, SessionId(row.id), agent=None), branch, reason=reason)
     return stopped
 
 

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any, Literal
 
 from backstay.codec import Root, decode, encode_canonical
-from backstay.errors import CallFailedError, InDoubtError, InvalidInputError, MismatchError
+from backstay.errors import CallFailedError, ChildEndedError, InDoubtError, InvalidInputError, MismatchError
 from backstay.hints import Hint
 from backstay.loops import LoopGuard
 from backstay.model import Call
@@ -164,3 +164,11 @@ def approved(fn: Callable[..., Any], args: Any, edited: Any) -> Callable[[], Any
         message = "the call was approved with other args than it asked for, and its function takes none"
         raise InvalidInputError(message, hint="give a function of the args: run.call(…, lambda args: …, approve=True)")
     return fn
+
+
+def child_ended(call: CallRow) -> ChildEndedError:
+    """The error for a child that did not come to its end, as it is recorded."""
+    kind, text = call.error or ("", "")
+    message = f"child {call.name!r} ended: {kind}: {text}"
+    hint = "handle it in the loop; the session of the child says where it was"
+    return ChildEndedError(message, hint=hint, type=kind, text=text)

@@ -23,6 +23,7 @@ from backstay.port.rows import (
     DONE,
     FOR_ANSWER,
     FOR_APPROVAL,
+    FOR_CHILD,
     FOR_MESSAGE,
     FOR_TIME,
     INBOX,
@@ -36,7 +37,7 @@ from backstay.rules import runs
 from backstay.rules.refusals import StopAsked
 from backstay.run.journal import Slot
 from backstay.run.live_journal import LiveJournal, enclosing
-from backstay.run.options import DIGEST_BYTES, call_failed, changed, now_us, refuse_long
+from backstay.run.options import DIGEST_BYTES, call_failed, changed, child_ended, now_us, refuse_long
 from backstay.sealing import open_value, pack_value
 from backstay.store.fields import check_text, to_datetime
 
@@ -80,11 +81,19 @@ class WaitJournal(LiveJournal):
         self._inbox_read = -1
 
     def begin_wait(
-        self, name: str, *, key: str | None, what: str, args: Any = None, due: Due, default: Any = ABSENT
+        self,
+        name: str,
+        *,
+        key: str | None,
+        what: str,
+        args: Any = None,
+        due: Due,
+        default: Any = ABSENT,
+        note: bytes | None = None,
     ) -> WaitOutcome | OpenWait:
-        """The outcome of a wait if it has one by now; otherwise it is on disk, and open."""
+        """The outcome of a wait if it has one by now; otherwise it is on disk, with a `note`, and open."""
         row, slot, is_new = self._find_wait(name, key, what, args)
-        wait = OpenWait(row, slot, default)
+        wait = OpenWait(row if note is None or not is_new else msgspec.structs.replace(row, result=note), slot, default)
         try:
             if is_new:
                 self._write_new(wait, due)
@@ -109,7 +118,7 @@ class WaitJournal(LiveJournal):
         check_text(key, "the key of a wait")
         self.heed_stop()
         slot = None, wait_slot(name), key
-        bound = what == FOR_APPROVAL or (what == FOR_ANSWER and args is not None)
+        bound = what == FOR_APPROVAL or (what in (FOR_ANSWER, FOR_CHILD) and args is not None)
         with self._lock:
             if self._recording:
                 raise InvalidInputError(f"wait {name!r} cannot begin while a boundary is being recorded")
@@ -229,8 +238,21 @@ class WaitJournal(LiveJournal):
             self.open_waits.pop(wait.slot, None)
         self._tell(row)
         if row.error is not None:
-            raise call_failed(row)
+            raise child_ended(row) if row.wait is not None and row.wait.what == FOR_CHILD else call_failed(row)
         return None if row.result is None else decode(open_value(row.result))
+
+    def finish_wait(self, wait: OpenWait, row: CallRow) -> None:
+        """Give a wait its outcome from here: a child has ended."""
+        wait.row = self._write_wait(row, is_new=False) or row
+        with self._lock:
+            self.answered(wait.slot, wait.row)
+            self.open_waits.pop(wait.slot, None)
+        self._tell(wait.row)
+
+    def forget_wait(self, wait: OpenWait) -> None:
+        """It is no longer waited for here; what is recorded of it stays."""
+        self.stopped(wait.slot)
+        self.open_waits.pop(wait.slot, None)
 
     def hold(self, wait: OpenWait, hold_s: float) -> WaitOutcome | None:
         """Stay for a while, and give what comes in that time."""

@@ -8,7 +8,7 @@ from backstay.codec import decode
 from backstay.errors import CorruptionError
 from backstay.model import SessionId, Wait
 from backstay.port import CallRow
-from backstay.port.rows import FOR_APPROVAL, FOR_MESSAGE, FOR_TIME
+from backstay.port.rows import FOR_APPROVAL, FOR_CHILD, FOR_MESSAGE, FOR_TIME
 from backstay.sealing import open_value
 from backstay.store.fields import to_datetime
 
@@ -20,6 +20,8 @@ def phrase(row: CallRow) -> str:
     what, due_us = ("", None) if row.wait is None else (row.wait.what, row.wait.due_us)
     if what == FOR_TIME and due_us is not None:
         return f"until {to_datetime(due_us):%Y-%m-%d %H:%M:%S} UTC"
+    if what == FOR_CHILD:
+        return f"for child {row.name!r}"
     if what == FOR_APPROVAL:
         return f"for approval of {row.name!r}"
     return f"for a message {row.name!r}" if what == FOR_MESSAGE else f"for an answer to {row.name!r}"

@@ -7,7 +7,19 @@ from collections.abc import Iterator
 from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
 from backstay.model import RunInfo, Status, counted
-from backstay.port import EVERY, Ask, Backend, CallRow, CheckpointRow, Kind, LaneQuery, LaneRow, SessionRow, Unreadable
+from backstay.port import (
+    EVERY,
+    Ask,
+    Backend,
+    CallRow,
+    CheckpointRow,
+    Kind,
+    LaneQuery,
+    LaneRow,
+    SessionQuery,
+    SessionRow,
+    Unreadable,
+)
 from backstay.port.lease import Claim
 from backstay.port.rows import DOUBTFUL, ENTERED, MARK_WAITING
 from backstay.store.fields import read_fields, to_datetime
@@ -70,7 +82,7 @@ def undo_target(backend: Backend, session: str, branch: str) -> str | None:
     return row.id if isinstance(row, CheckpointRow) else None
 
 
-def children_of(backend: Backend, session: str, sequence: int) -> int:
+def resting_on(backend: Backend, session: str, sequence: int) -> int:
     """How many checkpoints rest on this one."""
     return len(backend.read(Ask(session, children_of=(sequence,))).children.get(sequence, ()))
 
@@ -142,3 +154,18 @@ def _run(lane: LaneRow, *, live: bool) -> RunInfo:
 
 def _spoken(claim: Claim) -> str:
     return f"process {claim.holder.pid} on {claim.holder.host}"
+
+
+def children_of(backend: Backend, session: str) -> list[SessionRow]:
+    """The children of a session, the one touched last first; their names begin with its own."""
+    found: list[SessionRow] = []
+    before: int | None = None
+    while page := backend.sessions(SessionQuery(before=before, limit=_PAGE_ROWS, prefix=f"{session}/")):
+        found += [row for row in page if row.parent == session]
+        before = page[-1].touched
+    return found
+
+
+def descendants_of(backend: Backend, session: str) -> list[SessionRow]:
+    """The children of a session, theirs before them."""
+    return [row for child in children_of(backend, session) for row in (*descendants_of(backend, child.id), child)]

@@ -24,6 +24,7 @@ from backstay.port.rows import (
     FAILED,
     FOR_ANSWER,
     FOR_APPROVAL,
+    FOR_CHILD,
     FOR_MESSAGE,
     FOR_TIME,
     IN_DOUBT,
@@ -61,10 +62,10 @@ _STATUSES_BY_KIND = {
     "tool": _STATUSES,
     "llm": _STATUSES,
     VALUE: _STATUSES,
-    WAIT: frozenset({WAITING, DONE, REJECTED, TIMED_OUT, ABANDONED, CANCELLED}),
+    WAIT: frozenset({WAITING, DONE, FAILED, REJECTED, TIMED_OUT, ABANDONED, CANCELLED}),
     MESSAGE: frozenset({SENT}),
 }
-_AWAITED = frozenset({FOR_ANSWER, FOR_APPROVAL, FOR_TIME, FOR_MESSAGE})
+_AWAITED = frozenset({FOR_ANSWER, FOR_APPROVAL, FOR_TIME, FOR_MESSAGE, FOR_CHILD})
 _MAX_TIMES = 2**31
 _MEANINGLESS = (ValueError, TypeError, ArithmeticError)
 

@@ -8,6 +8,7 @@ from backstay.errors import UnavailableError
 from backstay.hints import after
 from backstay.port import Ask, Backend, SessionQuery, SessionRow
 from backstay.rules import refusals
+from backstay.store.overview import descendants_of
 from backstay.upkeep.copying import bring
 from backstay.upkeep.export_file import Draft, check_target
 from backstay.upkeep.progress import Progress
@@ -20,17 +21,20 @@ def export(
     path: str | os.PathLike[str],
     *,
     session: str | None = None,
+    children: bool = True,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """Write a session, or all of them, to a file."""
+    """Write a session with its children, or all sessions, to a file."""
     target = check_target(path, overwrite=overwrite)
     lines = _all_sessions(backend) if session is None else [_one_session(backend, session)]
+    if session is not None and children:
+        lines = [*descendants_of(backend, session), *lines]
     meter = Meter(progress, sum([line.checkpoints for line in lines]))
     try:
         with Draft(target) as draft:
             for line in lines:
-                _write(backend, draft.backend, line.id, meter, alone=session is not None)
+                _write(backend, draft.backend, line.id, meter, alone=line.id == session)
             draft.publish(overwrite=overwrite)
     except UnavailableError as error:
         if "nothing was exported" in error.hint:

@@ -10,7 +10,7 @@ from tests.crash.ring.nursery import Say
 from tests.crash.runs.agent import Outside, Told
 from tests.faults import Faults, Posix, mount
 
-REFUND, STOPPED = "refund", "stopped"
+REFUND, CHILD, STOPPED = "refund", "refund/check", "stopped"
 
 
 def work(run: backstay.Run, outside: Outside) -> None:
@@ -23,6 +23,13 @@ def work(run: backstay.Run, outside: Outside) -> None:
     if "said" not in state:
         state["said"] = run.wait("opinion", ask={"how": "was it?"})
         run.step()
+    if "checked" not in state:
+        with run.child("check", input={"order": 8}) as sub:
+            sub.use(tokens_in=5)
+            sub.state["checked"] = sub.call("check", lambda: _check(outside), args={})
+            sub.wait("sure")
+        state["checked"] = sub.state["checked"]
+        run.step()
     run.sleep(0)
     state["got"] = run.receive("inbox")
 
@@ -30,6 +37,11 @@ def work(run: backstay.Run, outside: Outside) -> None:
 def _refund(outside: Outside, args: Any) -> str:
     outside.note(f"refund {args['order']}")
     return "refunded"
+
+
+def _check(outside: Outside) -> str:
+    outside.note("check")
+    return "checked"
 
 
 def answer(store: backstay.Store) -> None:
@@ -42,6 +54,9 @@ def answer(store: backstay.Store) -> None:
             session.answer(wait.name, "fine", by="bob")
         elif wait.what == "message":
             session.send(wait.name, "hello")
+    child = store.session(CHILD)
+    for wait in child.waiting():
+        child.answer(wait.name, True, by="eve")
 
 
 def go(say: Say, told: Told) -> None:
@@ -54,7 +69,7 @@ def go(say: Say, told: Told) -> None:
             if not [line for line in store.sessions() if line.id == REFUND]:
                 with store.run(REFUND, input="refund order 7") as run:
                     work(run, outside)
-            for _ in range(8):
+            for _ in range(10):
                 answer(store)
                 backstay.recover(store, lambda run: work(run, outside) if run.session.id == REFUND else stop(run))
             stopping(store)
@@ -85,20 +100,22 @@ def examine(store: backstay.Store, outside: Outside) -> bool:
     lines = outside.lines()
     assert lines.count("refund 7") == 0, "it was made with args that were not approved"
     assert lines.count("refund 8") <= 1, "the refund was made twice"
+    assert lines.count("check") <= 1, "the child did it twice"
     assert lines.count("model") <= 2
     infos = {str(info.id): info for info in store.sessions()}
     assert not [info for info in infos.values() if info.status in (Status.FAILED, Status.HALTED)], infos
-    if REFUND in infos:
-        session = store.session(REFUND)
-        for call in session.calls(pending=True):
+    for id_, line, result in ((REFUND, "refund 8", "refunded"), (CHILD, "check", "checked")):
+        session = store.session(id_)
+        for call in session.calls(pending=True) if id_ in infos else ():
             if call.status == "in_doubt":
-                happened = lines.count("refund 8") == 1
-                session.resolve(call.id, result="refunded") if happened else session.resolve(call.id, "retry")
+                session.resolve(call.id, result=result) if line in lines else session.resolve(call.id, "retry")
     if STOPPED not in infos or infos[STOPPED].status is not Status.CANCELLED:
         return False
     assert infos[REFUND].status is Status.COMPLETED
-    assert store.session(REFUND).load() == {"out": "refunded", "said": "fine", "got": "hello"}
-    assert lines.count("refund 8") == 1
+    assert store.session(REFUND).load() == {"out": "refunded", "said": "fine", "checked": "checked", "got": "hello"}
+    assert (lines.count("refund 8"), lines.count("check")) == (1, 1)
+    assert infos[CHILD].status is Status.COMPLETED
+    assert store.session(REFUND).checkpoint().total_usage.tokens_in == 5
     taken = [call for point in store.session(REFUND).log() for call in store.session(REFUND).calls(point)]
     answers = {call.name: (call.status, call.by, call.edited) for call in taken if call.kind == "wait"}
     assert answers["refund"] == ("done", "ana", {"order": 8})

@@ -51,7 +51,7 @@ def fixed(at: datetime = BEGIN, seed: str = "") -> Iterator[Clock]:
     # Only where sessions, checkpoints and calls get their ids: what a backend draws for itself is its own affair.
     drawn = SimpleNamespace(token_bytes=token_bytes, token_hex=token_hex)
     with contextlib.ExitStack() as patched:
-        patched.enter_context(mock.patch("backstay.store.history.urandom", token_bytes))
+        patched.enter_context(mock.patch("backstay.store.planning.urandom", token_bytes))
         for module in ("run", "run.live_journal", "run.journal", "run.deciding", "run.wait_journal"):
             patched.enter_context(mock.patch(f"backstay.{module}.secrets", drawn))
         patched.enter_context(mock.patch.object(time, "time_ns", clock.ns))

@@ -233,7 +233,7 @@ def test_reminders_and_bookkeeping_are_no_checkpoints_but_what_the_model_saw_is_
     session = store.session(SESSION)
     assert [id_ for id_, _ in log(session)] == ["u1", "a1"]
     assert len(session.load()["messages"]) == 3
-    assert session.checkpoint("u1").label == "A greeting"
+    assert [info.title for info in store.sessions()] == ["A greeting"]
 
 
 def test_what_the_program_prints_as_a_stream_is_a_conversation_too(store: backstay.Store, base: Path) -> None:

@@ -200,6 +200,16 @@ def test_a_session_of_any_status_goes_out(
         formats.import_(other, tmp_path / "to", strict=True)
 
 
+@pytest.mark.parametrize("system", formats.EXPORTS)
+def test_owner_title_and_metadata_of_the_session_are_named_as_left_behind(
+    system: str, store: backstay.Store, tmp_path: Path
+) -> None:
+    session = store.session("s", owner="ada", title="A greeting", metadata={"team": "red"})
+    session.commit({"messages": []})
+    notes = "".join(formats.export(store, "s", tmp_path / "to", system=system).notes)
+    assert [what for what in ("owner", "title", "metadata") if f"the {what} of the session" not in notes] == []
+
+
 def test_a_value_in_metadata_that_json_cannot_hold_is_named_and_stops_nothing(
     store: backstay.Store, tmp_path: Path
 ) -> None:

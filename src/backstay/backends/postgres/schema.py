@@ -35,7 +35,6 @@ _MAX_NAME_BYTES = 63
 _OLDEST_SERVER = 130000
 _META = "meta"
 _TABLES = ("sessions", "names", "checkpoints", "keyframes", "calls", "refs", "foreign_ids", "blobs")
-_FIRST_EDITION = "backstay"  # the table that told what a store of the first edition was
 
 SCHEMA = f"""
 CREATE TABLE {{schema}}.meta(
@@ -139,11 +138,7 @@ def _refuse_others(wire: Wire) -> None:
 def _is_store(wire: Wire) -> bool:
     """True if the schema is a store; FormatError if this version may not read it, or its tables are of others."""
     schema = wire.place.schema
-    names = [_META, _FIRST_EDITION, *_TABLES]
-    found = [name for (name,) in wire.connection.execute(_LOOK, (schema, names))]
-    if _FIRST_EDITION in found:
-        message = f"the schema {schema!r} is a store of an edition that was never released"
-        raise FormatError(message, hint="name another schema: '?schema=…'")
+    found = [name for (name,) in wire.connection.execute(_LOOK, (schema, [_META, *_TABLES]))]
     if _META not in found:
         if found:
             message = f"the schema {schema!r} has tables of others: {', '.join(found)}"

@@ -136,6 +136,7 @@ class KnownSession:
     def __init__(self, ask: Ask) -> None:
         self.place = ask.hidden, ask.session
         self.read = ask  # what was asked of the server, as long as nothing was written since
+        self._nothing = Ask(ask.session)
         self.pristine = True  # read within this very call, and nothing decided since
         self.sid: int | None = None
         self.session: SessionRow | None = None
@@ -289,8 +290,7 @@ class KnownSession:
                 self.counts.pop(key[:2], None)
                 self.calls = {at: call for at, call in self.calls.items() if at[: len(key)] != key}
         if batch.puts or batch.drops:
-            self.read, self.pristine = Ask(self.read.session), False
-            self.beside = None
+            self.read, self.pristine, self.beside = self._nothing, False, None
 
     def raised(self, names: Iterable[str], revision: int) -> None:
         """Take in that names have another revision."""
@@ -315,7 +315,7 @@ class KnownSession:
         if len(self.counts) > _MOST_NAMES:
             self.counts = {}
         self.checkpoints, self.foreign, self.children = {}, {}, {}
-        self.read, self.pristine, self.reserved = Ask(self.read.session), False, False
+        self.read, self.pristine, self.reserved = self._nothing, False, False
         return self
 
 
