@@ -374,11 +374,14 @@ class Session(Family):
 
     def _named(self, rows: Any, at: dict[str, int]) -> dict[str, Checkpoint]:
         found: dict[str, Checkpoint] = {}
+        made: dict[int, Checkpoint] = {}  # many branches may be at one checkpoint
         for name, sequence in sorted(at.items()):
             row = rows.get(sequence)
             if row is None:
                 raise _missing_head(self.id, name, sequence)
-            found[name] = self._history.checkpoint(readable(self.id, row))
+            if sequence not in made:
+                made[sequence] = self._history.checkpoint(readable(self.id, row))
+            found[name] = made[sequence]
         return found
 
     def diff(self, a: Ref, b: Ref) -> Diff:

@@ -171,6 +171,23 @@ def open_name(body: bytes, *, uid: bytes, name: str) -> LaneRow | TagRow:
     return row
 
 
+def open_names(rows: Iterable[tuple[str, bytes]], *, uid: bytes) -> dict[str, LaneRow | TagRow]:
+    """All branches and tags of a session, each as `open_name` would open it; too many to be remembered."""
+    found: dict[str, LaneRow | TagRow] = {}
+    for name, body in rows:
+        data = body[SEAL_BYTES:]
+        if sha256(_encode(("name", uid, name)) + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
+            raise _misplaced(f"the row of {name!r}")
+        try:
+            row = _lane(data[1:]) if data[:1] == _LANE else _tag(data[1:])
+        except msgspec.DecodeError as error:
+            raise _misplaced(f"the row of {name!r}") from error
+        if row.name != name:
+            raise _misplaced(f"the row of {name!r}")
+        found[name] = row
+    return found
+
+
 def marks_of(row: LaneRow | TagRow) -> int:
     """The marks a backend keeps beside the body of a branch, and above them when it is due; a tag has none."""
     if type(row) is not LaneRow:

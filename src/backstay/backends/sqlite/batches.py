@@ -239,9 +239,17 @@ class _Work:
         else:
             before = self._execute(_NAME, (self._sid, row.name)).fetchone()
         self._execute(_PUT_ROW, (self._sid, 1, row.name, marks, body))
+        if before is None:
+            self._count_names(1)
         if before != (marks,):
             old = {(schema.MARKS, before[0], self._sid, row.name)} if before is not None and before[0] else set()
             self._lead(old, name_entries(row, self._sid))
+
+    def _count_names(self, more: int) -> None:
+        """One more, or fewer, of the names that were counted."""
+        counted = self._connection.names
+        if counted is not None and counted[0] == self._sid:
+            self._connection.names = self._sid, counted[1] + more
 
     def put_checkpoint(self, row: CheckpointRow, body: bytes, foreign: int) -> None:
         """A checkpoint, what leads to it and what it refers to."""
@@ -340,6 +348,7 @@ class _Work:
             self._drop_session()
         elif kind is Kind.NAME:
             marks: Any = self._execute(_NAME, (self._sid, key)).fetchone()
+            self._count_names(-1 if marks is not None else 0)
             if marks is not None and marks[0]:
                 self._lead({(schema.MARKS, marks[0], self._sid, key)}, set())
             self._execute(_DROP_ROW, (self._sid, Kind.NAME, key))

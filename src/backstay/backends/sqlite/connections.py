@@ -48,6 +48,7 @@ class Connection(apsw.Connection):
         self.floor = 0  # what it is at least
         self.tables: dict[str, bool] = {}  # of those made on demand: which are known to be there, or not to be
         self.journal: tuple[int, JournalKey, int] | None = None  # session, key and number of one that is in use
+        self.names: tuple[int, int] | None = None  # a session whose branches and tags were counted, and how many
 
     def has(self, table: str) -> bool:
         """True if a table has been made."""
@@ -59,7 +60,7 @@ class Connection(apsw.Connection):
     def forget(self) -> None:
         """Another connection has written, or this one made something, or took back what it had made."""
         self.tables.clear()
-        self.journal = None
+        self.journal = self.names = None
 
 
 def connect(path: Path, *, durability: str, create: bool = False) -> Connection:

@@ -136,7 +136,7 @@ def settle(connection: Connection, *, writing: bool = False) -> None:
     connection.tables = dict.fromkeys(_MADE_LATER, False)
     for (name,) in connection.execute(_LATER):
         connection.tables[str(name)] = True
-    connection.journal = None
+    connection.journal = connection.names = None
     connection.last_touched, connection.floor = None, floor
     connection.version = connection.execute(DATA_VERSION).fetchall()
 

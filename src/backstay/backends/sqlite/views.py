@@ -24,6 +24,7 @@ from backstay.port.row_codec import (
     open_checkpoint,
     open_checkpoints,
     open_name,
+    open_names,
     open_session,
 )
 
@@ -209,7 +210,10 @@ def _names(connection: Connection, line: Line, asked: tuple[str, ...] | None) ->
     sid, session = line.sid, line.row
     if asked is None:
         found: Any = connection.execute(_NAMES, (sid,)).fetchall()
-        names = {name: _open_name(session, name, marks, body) for name, marks, body in found}
+        names = open_names([(name, open_body(body)) for name, _, body in found], uid=session.uid)
+        for name, marks, _ in found:
+            if marks != marks_of(names[name]):
+                raise _marks_disagree(name)
         tags = sum([isinstance(row, TagRow) for row in names.values()])
         if not session.hidden and (len(names) - tags, tags) != (session.lanes, session.tags):
             raise _names_missing(session)
@@ -228,8 +232,14 @@ def _names(connection: Connection, line: Line, asked: tuple[str, ...] | None) ->
 
 
 def refuse_miscounted_names(connection: Connection, line: Line) -> None:
-    """CorruptionError if a name that seems absent was not deleted, but lost."""
-    (count,) = connection.execute(_COUNT_NAMES, (line.sid,)).fetchall()[0]
+    """CorruptionError if a name that seems absent was not deleted, but lost.
+
+    Names are counted once, and then followed until another connection writes: a fork costs the same among thousands.
+    """
+    if connection.names is None or connection.names[0] != line.sid:
+        counts: Any = connection.execute(_COUNT_NAMES, (line.sid,)).fetchall()
+        connection.names = line.sid, counts[0][0]
+    count = connection.names[1]
     # A hidden session comes or goes in portions: its counts are those of the whole.
     if not line.row.hidden and count != line.row.lanes + line.row.tags:
         raise _names_missing(line.row)
@@ -293,7 +303,7 @@ def _checkpoints(connection: Connection, line: Line, ask: Ask, view: View, wante
     found: dict[int, CheckpointRow | Unreadable] = {}
     foreign: dict[str, int] = {}
     missing = False
-    for sequence, row in _wanted(connection, line, list(wanted)):
+    for sequence, row in _wanted(connection, line, list(dict.fromkeys(wanted))):
         if row is not None:
             found[sequence] = row
         missing |= row is None and sequence <= line.row.sequence
