@@ -251,8 +251,8 @@ class DictBackend:
 
     def sessions(self, query: port.SessionQuery) -> Sequence[SessionRow]:
         found = [one for one in self._now().sessions(hidden=query.hidden) if is_wanted(one.line, query)]
-        if query.foreign is not None:
-            found = [one for one in found if query.foreign in [kept.foreign for kept in one.all(Kind.CHECKPOINT)]]
+        id_, end = query.foreign, len(query.foreign or "") if query.foreign_start else None
+        found = [x for x in found if id_ in (None, *[(k.foreign or "")[:end] for k in x.all(Kind.CHECKPOINT)])]
         return [one.line for one in found[: query.limit]]
 
     def lanes(self, query: port.LaneQuery) -> Sequence[port.FoundLane]:

@@ -554,12 +554,12 @@ def test_a_newer_store_is_refused_untouched(path: Path, store: FilesBackend) -> 
     commit(store, "s", {"a": 1}, None)
     meta = path / "backstay.json"
     text = meta.read_bytes()
-    meta.write_bytes(text.replace(b'"read":0', b'"read":1'))
+    meta.write_bytes(text.replace(b'"read":0', b'"read":1073741824'))
     with pytest.raises(FormatError):
         FilesBackend(path)
     with pytest.raises(FormatError):
         store.read(names("s"))
-    meta.write_bytes(text.replace(b'"write":0', b'"write":1'))
+    meta.write_bytes(text.replace(b'"write":0', b'"write":1073741824'))
     assert store.read(names("s")).session is not None
     with pytest.raises(FormatError):
         commit(store, "t", {"a": 1}, None)

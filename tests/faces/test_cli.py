@@ -45,9 +45,10 @@ def run_own(body: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def on_terminal(*args: str, **env: str) -> str:
-    """What a person at a terminal of 80 columns sees."""
+def on_terminal(*args: str, typed: str = "", **env: str) -> str:
+    """What a person at a terminal of 80 columns sees, and may have typed ahead."""
     ours, theirs = pty.openpty()
+    os.write(ours, typed.encode())
     seen = b""
     terminal = PLAIN | {"TERM": "xterm-256color", "COLUMNS": "80"} | env
     with subprocess.Popen([*CLI, *args], stdin=theirs, stdout=theirs, stderr=theirs, env=terminal) as process:
@@ -186,9 +187,9 @@ def test_what_is_piped_is_plain() -> None:
 
 
 def test_a_terminal_gets_colour_unless_it_says_no() -> None:
-    assert ESCAPE in on_terminal("demo")
-    assert ESCAPE not in on_terminal("demo", NO_COLOR="1")
-    assert ESCAPE not in on_terminal("demo", TERM="dumb")
+    assert ESCAPE in on_terminal("demo", typed="y\n")
+    assert ESCAPE not in on_terminal("demo", typed="y\n", NO_COLOR="1")
+    assert ESCAPE not in on_terminal("demo", typed="y\n", TERM="dumb")
 
 
 def test_a_terminal_that_knows_only_ascii_still_gets_every_line() -> None:

@@ -41,7 +41,7 @@ def fill(store: Store) -> None:
     """A session with a branch, a tag, a large value, calls, and a run that was cut off."""
     session = store.session("s")
     for turn in range(3):
-        state = {"messages": [{"role": "user", "content": f"turn {at}"} for at in range(turn + 1)], "i": "i" * 5000}
+        state = {"messages": [{"role": "user", "content": f"turn {at}"} for at in range(turn + 1)], "i": "i" * 9000}
         session.commit(state)
     session.fork("main~1", "side")
     session.tag("main~2", "begin")

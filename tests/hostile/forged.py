@@ -193,7 +193,7 @@ def origin() -> backstay.Store:
     store = backstay.open("memory://")
     session = store.session("s", agent="a")
     for turn in range(6):
-        session.commit({"messages": [f"message {n}" for n in range(turn)], "image": b"i" * 5000}, step=turn)
+        session.commit({"messages": [f"message {n}" for n in range(turn)], "image": b"i" * 9000}, step=turn)
     session.fork("main~4", "b")
     with session.run(branch="b", input="in") as running:
         running.append(running.call("tool", lambda: {"role": "tool", "content": "x" * 400}, args={"n": 1}))
