@@ -411,3 +411,20 @@ def test_an_error_nobody_foresaw_is_one_of_ours_with_the_drivers_chained(
             with pytest.raises(BackstayError) as refused:
                 act()
             assert isinstance(refused.value.__cause__, psycopg.Error)
+
+
+def test_an_interrupt_while_a_connection_changes_hands_does_not_keep_the_store_from_closing(
+    postgres_url: str, fresh_schema: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = PostgresBackend(postgres_url, schema=fresh_schema())
+    Author(backend).grow(1)
+    take = getattr(pool.Pool, "_take")  # noqa: B009 - the moment between its end and the next line cannot be had otherwise
+
+    def struck(self: pool.Pool, deadline: float) -> pool.Wire:
+        take(self, deadline)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(pool.Pool, "_take", struck)
+        backend.read(Ask(SESSION))
+    backend.close()

@@ -181,6 +181,10 @@ class Wire:
         return pgconn.transaction_status == TransactionStatus.IDLE and pgconn.pipeline_status == PipelineStatus.OFF
 
 
+def _is_elsewhere(thread: threading.Thread) -> bool:
+    return thread is not threading.current_thread() and thread.is_alive()
+
+
 class Pool:
     """See the module's text."""
 
@@ -192,8 +196,8 @@ class Pool:
         self._mutex = threading.Lock()
         self._changed = threading.Condition(self._mutex)
         self._idle: list[Wire] = []
-        self._lent: set[Wire] = set()
-        self._coming = 0  # connections being made
+        self._lent: dict[Wire, threading.Thread] = {}
+        self._coming: list[threading.Thread] = []  # who makes a connection
         self._closed = False
         self._pid = os.getpid()
 
@@ -239,10 +243,10 @@ class Pool:
                     raise ClosedError("the store is closed", hint="open it again")
                 if self._idle:
                     wire = self._idle.pop()
-                    self._lent.add(wire)
+                    self._lent[wire] = threading.current_thread()
                     return wire
-                if len(self._lent) + self._coming < CONNECTIONS:
-                    self._coming += 1
+                if len(self._lent) + len(self._coming) < CONNECTIONS:
+                    self._coming.append(threading.current_thread())
                     break
                 if not self._changed.wait(deadline - time.monotonic()):
                     message = f"all {CONNECTIONS} connections were in use for {PATIENCE_S:.0f} s"
@@ -253,14 +257,14 @@ class Pool:
             return made
         finally:
             with self._mutex:
-                self._coming -= 1
+                self._coming.remove(threading.current_thread())
                 if made is not None:
-                    self._lent.add(made)
+                    self._lent[made] = threading.current_thread()
                 self._changed.notify()
 
     def _give(self, wire: Wire) -> None:
         with self._mutex:
-            self._lent.discard(wire)
+            self._lent.pop(wire, None)
             kept = wire.usable and not self._closed
             if kept:
                 self._idle.append(wire)
@@ -283,8 +287,10 @@ class Pool:
         with self._mutex:
             self._closed = True
             self._changed.notify_all()
-            while self._lent or self._coming:
+            while any(map(_is_elsewhere, [*self._lent.values(), *self._coming])):
                 self._changed.wait(1.0)
+            self._idle += self._lent  # an interrupt struck in the moment in which they changed hands
+            self._lent.clear()
         self._let_go(None)
 
     # forking
