@@ -424,7 +424,7 @@ def test_an_interrupt_while_a_connection_changes_hands_does_not_keep_the_store_f
         take(self, deadline)
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(pool.Pool, "_take", struck)
+    monkeypatch.setattr(pool.Pool, "_take", struck)
+    with pytest.raises(KeyboardInterrupt):
         backend.read(Ask(SESSION))
     backend.close()

@@ -64,7 +64,7 @@ def test_a_refused_value_is_named_by_its_path_and_the_session_goes_on(session: S
 def test_a_state_over_the_limit_is_refused_and_one_below_it_is_kept(
     session: Session, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backstay.store.history.MAX_STATE_BYTES", 100_000)
+    monkeypatch.setattr("backstay.store.planning.MAX_STATE_BYTES", 100_000)
     with pytest.raises(InvalidInputError, match="limit of 100,000"):
         session.commit({"a": "x" * 100_001})
     session.commit({"a": "x" * 99_000})
