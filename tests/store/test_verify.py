@@ -160,7 +160,7 @@ def test_a_damaged_blob_costs_those_that_need_it_in_each_session(path: Path) -> 
     with backstay.open(path) as store:
         made = {name: talk(store.session(name), 4, system=prompt) for name in ("a", "b")}
         talk(store.session("without"), 4)
-    execute(path, "UPDATE blobs SET data = CAST(substr(data, 1, length(data) - 1) || x'00' AS BLOB)")
+    execute(path, "UPDATE blobs SET data = CAST(substr(data, 1, 30) || x'0000' || substr(data, 33) AS BLOB)")
     with backstay.open(path) as store:
         report = store.verify()
         assert [problem.session_id for problem in report.problems] == ["b", "a"]
