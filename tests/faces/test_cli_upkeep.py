@@ -53,9 +53,10 @@ def test_damage_is_told_by_words_and_by_the_exit_code(folder: Path) -> None:
 
 def test_a_dry_run_and_a_real_one_say_the_same(folder: Path) -> None:
     said = run(folder, "prune", "--keep-last", "5", "--dry-run", "--store", "store.db")
-    done = run(folder, "prune", "--keep-last", "5", "--store", "store.db")
+    done = run(folder, "prune", "--keep-last", "5", "-y", "--store", "store.db")
     assert said.returncode == done.returncode == 0
-    assert said.stdout.splitlines()[0] == done.stdout.splitlines()[0] == "../s\\x1b[31m: 15 checkpoints"
+    assert said.stdout.splitlines()[:2] == done.stdout.splitlines()[:2]
+    assert said.stdout.splitlines()[1].split() == ["../s\\x1b[31m", "15", "checkpoints"]
     assert run(folder, "prune", "--store", "store.db").returncode == 1
 
 
@@ -79,7 +80,7 @@ def test_an_export_is_looked_into_by_every_command_that_reads(folder: Path) -> N
         assert [one.returncode for one in told] == [0, 0], told
     told = [run(folder, "sessions", "--json", "--store", store) for store in ("all.backstay", "store.db")]
     assert told[0].stdout == told[1].stdout
-    refused = run(folder, "prune", "--keep-last", "5", "--store", "all.backstay")
+    refused = run(folder, "prune", "--keep-last", "5", "-y", "--store", "all.backstay")
     assert refused.returncode != 0
     assert "backstay import" in refused.stderr
     assert sorted(folder.iterdir()) == before
