@@ -36,7 +36,11 @@ def refuse_odd_neighbours(path: Path, endings: tuple[str, ...]) -> None:
     """FormatError if a name that SQLite uses beside a store is that of a link, a pipe or a folder."""
     for ending in endings:
         beside = path.with_name(path.name + ending)
-        if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
+        try:
+            is_plain = stat.S_ISREG(beside.lstat().st_mode)
+        except FileNotFoundError:  # they come and go with the other processes that have the store open
+            continue
+        if not is_plain:
             raise FormatError(f"{beside} is not a regular file", hint="move it away: SQLite keeps a file by that name")
 
 
