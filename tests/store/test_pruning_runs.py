@@ -196,3 +196,20 @@ def test_a_deleted_session_leaves_no_call_behind(tmp_path: Path) -> None:
         assert store.verify().ok
         assert not list(store.backend.check())
     assert b"transfer" not in (tmp_path / "store.db").read_bytes()
+
+
+@pytest.mark.parametrize("ahead", [1, 40])  # 40: the checkpoints concerned are packed
+def test_what_was_done_is_not_forgotten_with_the_commit_that_passed_it_by(store: Store, ahead: int) -> None:
+    session = store.session("s")
+    session.commit({"turn": 0})
+    with crashing(session.run()) as run:
+        run.call("pay", lambda: "paid")
+    made = [session.commit({"turn": turn}, expect=backstay.ANY) for turn in range(1, ahead + 2)]
+    session.delete(made[0])
+    assert store.verify().ok
+    for checkpoint in reversed(made[1:]):
+        session.delete(checkpoint)
+    assert [(call.name, call.status) for call in session.calls(pending=True)] == [("pay", "done")]
+    with session.run() as run:
+        assert run.call("pay", never) == "paid"
+    assert store.verify().ok

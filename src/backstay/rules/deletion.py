@@ -6,7 +6,7 @@ and comes, through a hidden name: it is hidden at once and emptied in portions, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -29,7 +29,7 @@ from backstay.port import (
     View,
 )
 from backstay.port.lease import Holder
-from backstay.port.rows import WAITING
+from backstay.port.rows import WAITING, Took
 from backstay.rules import refusals
 from backstay.rules.packing import is_same
 from backstay.rules.runs import claim_for
@@ -43,6 +43,7 @@ class Rewrite(msgspec.Struct, frozen=True, gc=False):
     """A checkpoint after its parent was deleted: resting on `parent`, the nearest ancestor that stays.
 
     `delta` leads there from the state with `base_digest`; it is empty where the checkpoint has a keyframe, or gets one.
+    `inherits`: calls that a parent which goes had left behind at a head that stays (see `left_behind`).
     """
 
     sequence: int
@@ -52,6 +53,7 @@ class Rewrite(msgspec.Struct, frozen=True, gc=False):
     refs: tuple[bytes, ...] = ()
     keyframe: bytes | None = None
     keyframe_refs: tuple[bytes, ...] = ()
+    inherits: Took | None = None
 
 
 class Deletion(msgspec.Struct, frozen=True, gc=False):
@@ -64,7 +66,9 @@ class Deletion(msgspec.Struct, frozen=True, gc=False):
     they will be, without what goes and with what is rewritten; one of which nothing is left has no successor.
 
     Calls go with the checkpoint that took them in. Those that wait at the head which a branch moves back to (parked by
-    a restore that goes, or left behind by a commit that goes) are pending there again: what was done stays done.
+    a restore that goes, or left behind by a commit that goes) are pending there again: what was done stays done. Where
+    the commit goes and the branch stays ahead of that head, the next checkpoint keeps them for the day it goes back,
+    unless it has calls of its own.
     """
 
     session: str
@@ -118,7 +122,7 @@ def delete_checkpoints(deletion: Deletion) -> Decide:
             checkpoints=session.checkpoints - len(gone),
             logical_bytes=session.logical_bytes - sum([row.size_bytes for row in rows]),
         )
-        drops = [*_drops(view, gone, rows, lanes, deletion.packed), *_emptied(deletion)]
+        drops = [*_drops(deletion, view, rows, lanes), *_emptied(deletion)]
         return Batch((line, *puts), tuple(drops), blobs=deletion.blobs, answer=len(gone))
 
     return decide
@@ -164,6 +168,10 @@ def _unfit(session: str, rewrite: Rewrite, view: View, gone: frozenset[int]) -> 
         yield refusals.changed(session, "a checkpoint would rest on another than a moment ago")
     elif not (rewrite.delta or rewrite.keyframe is not None or row.keyframe):
         yield refusals.changed(session, "a checkpoint would rest on nothing")
+    elif rewrite.inherits is not None and (
+        row.took or left_behind(view.checkpoints, row.parent, gone) != rewrite.inherits
+    ):
+        yield refusals.changed(session, "a checkpoint would keep other calls than were left behind")
     if rewrite.delta and (not isinstance(base, CheckpointRow) or base.state_digest != rewrite.base_digest):
         yield refusals.changed(session, "a checkpoint would rest on another state than a moment ago")
 
@@ -174,6 +182,18 @@ def _staying(view: View, at: int | None, gone: frozenset[int]) -> int | None:
         row = view.checkpoints.get(at)
         at = None if row is None else row.parent
     return at
+
+
+def left_behind(rows: Mapping[int, CheckpointRow | Unreadable], at: int | None, gone: Collection[int]) -> Took | None:
+    """The calls that the nearest of some checkpoints which go, from one upwards, had left at a head that stays."""
+    while at is not None and at in gone:
+        row = rows.get(at)
+        if not isinstance(row, CheckpointRow):
+            return None
+        if row.took is not None and row.took.left and row.took.left not in gone:
+            return row.took
+        at = row.parent
+    return None
 
 
 _NO_UNDO: Mapping[str, object] = {"undo": None, "undo_journal": None, "undo_calls": 0, "undo_wait": None}
@@ -217,7 +237,12 @@ def rewritten(row: CheckpointRow, rewrite: Rewrite) -> CheckpointRow:
     """A checkpoint as it is after its parent was deleted."""
     keyframe = row.keyframe or rewrite.keyframe is not None
     return msgspec.structs.replace(
-        row, parent=rewrite.parent, delta=rewrite.delta, refs=rewrite.refs, keyframe=keyframe
+        row,
+        parent=rewrite.parent,
+        delta=rewrite.delta,
+        refs=rewrite.refs,
+        keyframe=keyframe,
+        took=row.took or rewrite.inherits,
     )
 
 
@@ -232,8 +257,9 @@ def _emptied(deletion: Deletion) -> list[tuple[Kind, Key]]:
 
 
 def _drops(
-    view: View, gone: frozenset[int], rows: Iterable[CheckpointRow], moved: Iterable[LaneRow], packed: int
+    deletion: Deletion, view: View, rows: Iterable[CheckpointRow], moved: Iterable[LaneRow]
 ) -> list[tuple[Kind, Key]]:
+    gone = frozenset(deletion.gone)
     taken = {(row.took.run, row.took.journal) for row in rows if row.took and row.took.left is None}
     calls = [(row.took.run, row.took.journal) for row in rows if row.took]
     for lane in view.lanes.values():
@@ -242,12 +268,14 @@ def _drops(
         if lane.run and lane.undo in gone and lane.undo_journal is not None:
             calls.append((lane.run, lane.undo_journal))
     found_again = {(lane.run, lane.journal) for lane in moved} - taken
-    drops: list[tuple[Kind, Key]] = [(Kind.CALL, at) for at in dict.fromkeys(calls) if at not in found_again]
+    kept_on = {(new.inherits.run, new.inherits.journal) for new in deletion.rewrites if new.inherits is not None}
+    stay = found_again | kept_on
+    drops: list[tuple[Kind, Key]] = [(Kind.CALL, at) for at in dict.fromkeys(calls) if at not in stay]
     for sequence in sorted(gone):
         row = view.checkpoints[sequence]
         if isinstance(row, Unreadable) or row.keyframe:  # of one that cannot be read it is not known
             drops.append((Kind.KEYFRAME, sequence))
-        if sequence > packed:
+        if sequence > deletion.packed:
             drops.append((Kind.CHECKPOINT, sequence))
     return drops
 

@@ -29,6 +29,7 @@ from backstay.port import (
     View,
 )
 from backstay.port.lease import here, is_live
+from backstay.port.rows import Took
 from backstay.port.segments import open_segment, pack_segment, portions
 from backstay.rules import refusals
 from backstay.rules.deletion import (
@@ -40,6 +41,7 @@ from backstay.rules.deletion import (
     drop_session,
     hide,
     hide_ask,
+    left_behind,
     rewritten,
 )
 from backstay.sealing import pack_blob, seal_delta, seal_keyframe, spill, spilled
@@ -90,7 +92,11 @@ def _plan(backend: Backend, session: str, gone: Sequence[int], *, spare_names: b
         anchors[at] = row.parent if row.parent not in going else anchors[row.parent]
     children = {child: at for at in gone for child in view.children.get(at, ()) if child not in going}
     blobs: dict[bytes, bytes] = {}
-    rewrites = [rewrite(backend, session, child, anchors[parent], blobs) for child, parent in sorted(children.items())]
+    rewrites: list[Rewrite] = []
+    for child, parent in sorted(children.items()):
+        left = left_behind(view.checkpoints, parent, going)
+        heirs = [new.inherits for new in rewrites]
+        rewrites.append(rewrite(backend, session, child, anchors[parent], blobs, left=None if left in heirs else left))
     edge = view.session.packed
     concerned = tuple([at for at in (*gone, *children) if at <= edge])
     before = _segments(backend, session, concerned)
@@ -135,12 +141,21 @@ def _without(
             yield pack_segment(portion, uid=uid)
 
 
-def rewrite(backend: Backend, session: str, child: int, anchor: int | None, blobs: dict[bytes, bytes]) -> Rewrite:
-    """A checkpoint as it will be; the blobs it needs are added to `blobs`."""
+def rewrite(
+    backend: Backend,
+    session: str,
+    child: int,
+    anchor: int | None,
+    blobs: dict[bytes, bytes],
+    *,
+    left: Took | None = None,
+) -> Rewrite:
+    """A checkpoint as it will be, with the calls it inherits; the blobs it needs are added to `blobs`."""
     found = _loaded(backend, session, child)
     row, uid = found.row, found.session.uid
+    inherits = None if row.took is not None else left
     if row.keyframe:
-        return Rewrite(child, anchor)
+        return Rewrite(child, anchor, inherits=inherits)
     keyframe, pieces = whole(found.state)
     if anchor is not None:
         base = _loaded(backend, session, anchor)
@@ -150,11 +165,11 @@ def rewrite(backend: Backend, session: str, child: int, anchor: int | None, blob
             data, parts = spill(seal_delta(delta, uid=uid, tail=row.tail, base=digest, state=row.state_digest))
             blobs.update(parts)
             blobs.update({digest: pack_blob(piece) for digest, piece in more.items()})
-            return Rewrite(child, anchor, digest, data, (*delta.refs, *spilled(data)))
+            return Rewrite(child, anchor, digest, data, (*delta.refs, *spilled(data)), inherits=inherits)
     data, parts = spill(seal_keyframe(keyframe, uid=uid, tail=row.tail, state=row.state_digest))
     blobs.update(parts)
     blobs.update({digest: pack_blob(piece) for digest, piece in pieces.items()})
-    return Rewrite(child, anchor, keyframe=data, keyframe_refs=(*keyframe.refs, *spilled(data)))
+    return Rewrite(child, anchor, keyframe=data, keyframe_refs=(*keyframe.refs, *spilled(data)), inherits=inherits)
 
 
 def _loaded(backend: Backend, session: str, sequence: int) -> Loaded:
