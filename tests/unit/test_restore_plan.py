@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Mapping
 from hashlib import sha256
 
 import msgspec
@@ -36,7 +37,7 @@ def entry(path: bytes, content: bytes | None, mark: str = "") -> FileEntry:
     return FileEntry(path, stat.S_IFREG | 0o644, len(content), sha256(content).digest(), place=place, mark=mark)
 
 
-def listing(files: dict[bytes, bytes | None], who: dict[bytes, tuple[str, ...]], marks: dict[bytes, str]) -> Listing:
+def listing(files: dict[bytes, bytes | None], who: Mapping[bytes, tuple[str, ...]], marks: dict[bytes, str]) -> Listing:
     folders: dict[bytes, list[FileEntry]] = {b"": [entry(b"", None)]}
     for path, content in files.items():
         found = entry(path, content, marks.get(path, ""))
@@ -57,7 +58,7 @@ def listing(files: dict[bytes, bytes | None], who: dict[bytes, tuple[str, ...]],
 def plan(
     target: dict[bytes, bytes | None],
     disk: dict[bytes, bytes | None],
-    who: dict[bytes, tuple[str, ...]],
+    who: Mapping[bytes, tuple[str, ...]],
     *,
     keep_mine: KeepMine = True,
     paths: tuple[bytes, ...] | None = None,
