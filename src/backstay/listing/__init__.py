@@ -6,7 +6,7 @@ a restore would do, path by path; `backstay.workspace` does it.
 
 from backstay.listing.changes import FileChange, FileChanges, difference
 from backstay.listing.entries import KEPT, OLDER, PERMISSIONS, SECRET, ContentPlace, FileEntry, parent_of, shown
-from backstay.listing.lists import CALL, EMPTY, OUTSIDE, RESTORE, Captured, LeftOut, Listing
+from backstay.listing.lists import CALL, EMPTY, OUTSIDE, RESTORE, Captured, LeftOut, Listing, from_value, to_value
 from backstay.listing.plan import PlaceStep, RestorePlan, in_order
 
 __all__ = [
@@ -28,7 +28,9 @@ __all__ = [
     "PlaceStep",
     "RestorePlan",
     "difference",
+    "from_value",
     "in_order",
     "parent_of",
     "shown",
+    "to_value",
 ]
