@@ -7,6 +7,7 @@ only grows keeps the pieces it had. A patch is a zstd frame that was made with t
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
@@ -35,6 +36,7 @@ _MAX_WINDOW = 31
 _MAX_CONTENT_BYTES = 2 * 1024 * 1024 * 1024
 
 _INLINE, _GROUP = b"\0", b"\1"
+_PLACED = struct.Struct(">QQQQ")
 
 Emit = Callable[[bytes, bytes], None]  # takes a blob's digest and its contents
 
@@ -104,10 +106,9 @@ def make_patch(before: bytes, after: bytes) -> bytes:
 def apply_patch(before: bytes, patch: bytes) -> bytes:
     """The contents that a patch leads to; CorruptionError if it does not fit."""
     try:
-        info = zstd.get_frame_info(patch)
-        size = info.decompressed_size
-        if size is None or size > _MAX_CONTENT_BYTES:
-            raise CorruptionError("a patch of a file does not say how long the file is")
+        size: int | None = zstd.get_frame_info(patch).decompressed_size
+        if (size or 0) > _MAX_CONTENT_BYTES:
+            raise CorruptionError("a patch makes a file longer than any that was captured")
         options: dict[Any, Any] = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW}
         return zstd.decompress(patch, zstd_dict=zstd.ZstdDict(before, is_raw=True).as_prefix, options=options)
     except (zstd.ZstdError, MemoryError) as error:
@@ -134,18 +135,16 @@ def inline(patch: bytes) -> bytes:
 
 def placed(place: ContentPlace, size: int) -> bytes:
     """A patch that is kept as a blob: where, and how long it is."""
-    return b"".join(
-        [_GROUP, *[number.to_bytes(8, "big") for number in (place.group, place.offset, place.pieces, size)]]
-    )
+    return _GROUP + _PLACED.pack(place.group, place.offset, place.pieces, size)
 
 
 def patch_of(kept: bytes) -> bytes | tuple[ContentPlace, int]:
     """A patch as it is, or where it is kept and how long it is."""
     if kept[:1] == _INLINE:
         return kept[1:]
-    if kept[:1] != _GROUP or len(kept) != 1 + 4 * 8:
+    if kept[:1] != _GROUP or len(kept) != 1 + _PLACED.size:
         raise CorruptionError("a list of files has a patch that is none")
-    group, offset, pieces, size = (int.from_bytes(kept[at : at + 8]) for at in range(1, len(kept), 8))
+    group, offset, pieces, size = _PLACED.unpack(kept[1:])
     return ContentPlace(group, offset, pieces), size
 
 

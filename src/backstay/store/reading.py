@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -35,6 +36,7 @@ class Loaded(msgspec.Struct, frozen=True):
     deltas: tuple[int, ...]
     keyframe_bytes: int
     blobs: frozenset[bytes]
+    files: Any = None  # the list of files as it stands in the state, where it was taken out of it (store.files)
 
 
 def load(backend: Backend, session: str, ref: str | int, *, salvage: bool = False) -> Loaded | Records:
