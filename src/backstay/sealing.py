@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from backstay.codec import held_digest, is_held
 from backstay.delta import LOST, Record
 from backstay.errors import CorruptionError, InvalidInputError
 from backstay.model import MAX_STATE_BYTES
@@ -47,6 +48,7 @@ _INLINE, _SPILLED = b"\0", b"\1"
 _RAW, _ZSTD = range(2)
 
 _presses: list[Any] = []
+_fast_presses: list[Any] = []
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, bytes, bytes, int, int, bytes]).decode
 
@@ -181,11 +183,21 @@ def pack_blob(content: bytes) -> bytes:
     return bytes([mode]) + packed
 
 
+def pack_held(content: bytes) -> bytes:
+    """As `pack_blob`, for contents of files: there are many, and most are read once at the most."""
+    if len(content) < _PACK_FROM_BYTES:
+        return bytes([_RAW]) + content
+    press = _fast_presses.pop() if _fast_presses else zstd.ZstdCompressor(_FAST_LEVEL)
+    packed = _padded(press.compress(content, zstd.ZstdCompressor.FLUSH_FRAME), content)
+    _fast_presses.append(press)
+    return bytes([_ZSTD]) + packed if len(packed) < len(content) else bytes([_RAW]) + content
+
+
 def open_blob(data: bytes, digest: bytes) -> bytes:
     """The blob in these bytes, or a CorruptionError."""
     if data:
         content = _unpack(data[0], data[1:], MAX_BLOB_BYTES)
-        if sha256(content).digest() == digest:
+        if (held_digest(content) if is_held(digest) else sha256(content).digest()) == digest:
             return content
     raise CorruptionError(f"blob {digest.hex()[:12]} is damaged")
 
@@ -243,10 +255,15 @@ def _pack(body: bytes) -> tuple[int, bytes]:
         _presses.append(press)
     else:
         packed = zstd.compress(body, _FAST_LEVEL)
+    packed = _padded(packed, body)
+    return (_ZSTD, packed) if len(packed) < len(body) else (_RAW, body)
+
+
+def _padded(packed: bytes, body: bytes) -> bytes:
     if len(packed) * MAX_RATIO < len(body):
         rest = max(-(-len(body) // MAX_RATIO) - len(packed) - _SKIPPED.size, 0)
         packed += _SKIPPED.pack(_SKIP, rest) + bytes(rest)
-    return (_ZSTD, packed) if len(packed) < len(body) else (_RAW, body)
+    return packed
 
 
 def _unpack(mode: int, packed: bytes, limit: int) -> bytes:

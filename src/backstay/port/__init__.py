@@ -50,7 +50,9 @@ class Features(msgspec.Struct, frozen=True, gc=False):
 
 SEGMENTS = 1  # checkpoints are packed: neither read nor written by a process that does not know how
 
-KNOWN = Features(SEGMENTS, SEGMENTS)
+FILES = 2  # states hold blobs: a process that does not know would hand a list of files to a loop, or drop it
+
+KNOWN = Features(SEGMENTS | FILES, SEGMENTS | FILES)
 
 
 def refuse_unknown(features: Features, *, writing: bool) -> None:
@@ -165,7 +167,8 @@ class Records(msgspec.Struct, frozen=True):
     """All that is needed to read one state: rows from a checkpoint with a keyframe to the one asked for.
 
     `session` is None if there is no such session, `rows` is empty if it has nothing by that ref. `rows` are oldest
-    first; only the oldest has its keyframe here. `blobs` are packed; one that is not there is left out.
+    first; only the oldest has its keyframe here. `blobs` are packed; one that is not there is left out, and so is one
+    that states only hold (`codec.is_held`).
     """
 
     session: SessionRow | None
@@ -340,6 +343,7 @@ def numbered(calls: Iterable[CallRow | Unreadable], run: int, journal: int) -> l
 
 __all__ = [
     "EVERY",
+    "FILES",
     "KNOWN",
     "LOOK_S",
     "SEGMENTS",

@@ -17,6 +17,7 @@ import msgspec
 from backstay.codec import Root, decode, encode_stored
 from backstay.digest import checkpoint_digest
 from backstay.errors import CorruptionError, InvalidInputError
+from backstay.file_model import Files
 from backstay.hints import NEWEST_INTACT
 from backstay.messages import summarise
 from backstay.model import Call, Checkpoint, Outcome, SessionId, SessionInfo, StateDict, StateSource, Status, Usage
@@ -53,6 +54,7 @@ class Fields(
         "restored_from": "f",
         "summary": "y",
         "loop": "w",
+        "captured": "g",
     },
 ):
     """Everything about a checkpoint that its digest covers beside its state and its place."""
@@ -72,6 +74,7 @@ class Fields(
     restored_from: str | None = None
     summary: str = ""
     loop: bytes = b""  # where a run's counters stood, for the next run
+    captured: bool = False  # its list of files was made for it, and is not just its parent's
 
 
 encode_fields = msgspec.msgpack.Encoder().encode
@@ -128,6 +131,7 @@ class Given(msgspec.Struct, frozen=True, gc=False):
     restored_from: str | None = None
     summary: str | None = None
     loop: bytes | None = None
+    captured: bool = False
 
 
 def check_given(
@@ -188,6 +192,7 @@ def make_fields(given: Given, parent: Fields | None, state: StateDict, *, branch
         restored_from=given.restored_from,
         summary=summarise(state) if given.summary is None else given.summary,
         loop=loop,
+        captured=given.captured,
     )
 
 
@@ -200,6 +205,9 @@ def check_state(state: object) -> None:
         if type(key) is not str:
             message = f"state[{key!r}]: the keys of a state are text, not {type(key).__name__}"
             raise InvalidInputError(message, hint="nest it: dicts inside a state may have other keys")
+        if key.startswith("\0"):
+            message = f"state[{key!r}]: keys that begin with NUL are reserved"
+            raise InvalidInputError(message, hint="give it another name")
 
 
 def check_usage(usage: object) -> Usage:
@@ -287,18 +295,22 @@ def to_datetime(at_us: int) -> datetime:
 
 
 def to_checkpoint(
-    row: CheckpointRow, session: str, load: Callable[[], StateDict], fields: Fields | None = None
+    row: CheckpointRow,
+    session: str,
+    load: Callable[[], StateDict],
+    fields: Fields | None = None,
+    files: Callable[[], Files | None] | None = None,
 ) -> Checkpoint:
     """A row as people hold it; verified, unless its fields were made here a moment ago."""
     if fields is None:
         fields = read_fields(row)
     try:
-        return _to_checkpoint(row, session, load, fields)
+        return _to_checkpoint(row, session, fields, StateSource(load, files))
     except _MEANINGLESS as error:  # an InvalidInputError too: what does not decode
         raise CorruptionError(f"checkpoint {row.id[:12]} has fields that mean nothing") from error
 
 
-def _to_checkpoint(row: CheckpointRow, session: str, load: Callable[[], StateDict], fields: Fields) -> Checkpoint:
+def _to_checkpoint(row: CheckpointRow, session: str, fields: Fields, source: StateSource) -> Checkpoint:
     metadata: dict[str, Any] = decode(fields.metadata) if fields.metadata else {}
     used, total = fields.usage, fields.total
     return Checkpoint(
@@ -323,7 +335,7 @@ def _to_checkpoint(row: CheckpointRow, session: str, load: Callable[[], StateDic
         parent_digest=None if row.parent_digest is None else row.parent_digest.hex(),
         summary=fields.summary,
         size_bytes=row.size_bytes,
-        source=StateSource(load),
+        source=source,
     )
 
 

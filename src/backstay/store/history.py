@@ -30,6 +30,7 @@ from backstay.store import packing
 from backstay.store.appending import Appended, Extension, KnownKeys
 from backstay.store.events import Events
 from backstay.store.fields import Fields, Given, check_state, read_fields, to_checkpoint
+from backstay.store.files import CheckpointFiles, carry, join, split
 from backstay.store.planning import Plan, Tip, tip_of
 from backstay.store.reading import Loaded, load
 from backstay.store.recent import RecentHeads
@@ -114,7 +115,7 @@ class History:
                 read_fields(found.row)
                 if not again and not salvage and isinstance(ref, str):
                     self.recent.saw(ref, found)
-                return found
+                return split(found)
         except CorruptionError as error:
             message = f"session {self.id!r}: the state at {ref!r} is damaged: {error.args[0]}"
             raise CorruptionError(message, hint=NEWEST_INTACT) from error
@@ -143,15 +144,24 @@ class History:
 
         It must not seem that there never was one: a loop that takes that for a new session would bury the old one.
         """
+        return self.loaded(row).state
+
+    def loaded(self, row: CheckpointRow) -> Loaded:
+        """As `state_of`, with where it was read."""
         found = self._read(row.sequence)
         if found is None or found.row.id != row.id:
             message = f"session {self.id!r}: checkpoint {row.id[:12]} was deleted or pruned since it was looked at"
             raise ConflictError(message, hint=_LOOK_AGAIN)
-        return found.state
+        return found
+
+    def files_of(self, row: CheckpointRow) -> CheckpointFiles | None:
+        """The files of a checkpoint; None if it has none."""
+        found = self.loaded(row)
+        return None if found.files is None else CheckpointFiles(self.backend, found)
 
     def checkpoint(self, row: CheckpointRow, fields: Fields | None = None) -> Checkpoint:
         """A row as people hold it; verified, unless its fields were made here a moment ago."""
-        return to_checkpoint(row, self.id, lambda: self.state_of(row), fields)
+        return to_checkpoint(row, self.id, lambda: self.state_of(row), fields, lambda: self.files_of(row))
 
     def lane(self, branch: str) -> LaneRow:
         """A branch's row; NotFoundError if there is none with a checkpoint."""
@@ -193,7 +203,9 @@ class History:
     def is_at_head(self, branch: str, state: StateDict) -> bool:
         """True if a state is the one that was last written or read on the branch."""
         tip = self._tips.get(branch)
-        return tip is not None and tip.known is not None and advance(tip.known, state)[2].digest == tip.known.digest
+        if tip is None or tip.known is None:
+            return False
+        return advance(tip.known, carry(state, tip.known))[2].digest == tip.known.digest
 
     # writing
 
@@ -214,13 +226,16 @@ class History:
         received: tuple[int, ...] = (),
         ends_run: bool = False,
         look: Callable[[View], None] | None = None,
+        files: Any = None,
     ) -> Checkpoint:
         """Commit on the expected head; with ANY, on whatever head there is. Durable when this returns.
+
+        `files` is the list of files to record with the state; without one, that of the head stays.
 
         `look` is shown the rows that the rule saw, once they are written.
         With Fields instead of what a caller says, all of them are as given: a checkpoint that was made elsewhere.
         """
-        if type(state) not in _STATES or not all_text(map(type, state)):
+        if type(state) not in _STATES or not all_text(map(type, state)) or min(state, default="~") < "\1":
             check_state(state)
         draft = Commit(
             self.id,
@@ -250,7 +265,7 @@ class History:
                 elif tip is None or (expect is not ANY and tip.head.id != expect):
                     tip = self._tip(branch, expect, draft)
                 uid = self._uid if tip is None else tip.uid
-                return self._written(tip, uid, state, given, draft, frozen=frozen, look=look)
+                return self._written(tip, uid, state, given, draft, frozen=frozen, look=look, files=files)
             except Stale:
                 continue
             except ConflictError:
@@ -305,7 +320,7 @@ class History:
             if found is None or found.row.id != head.id:
                 self.forget(branch)
                 raise Stale
-            return found.state
+            return join(found.state, found.files)
 
         return self._written(tip, tip.uid, Extension(new.part, items, load_head), given, draft, seen=seen)
 
@@ -320,7 +335,10 @@ class History:
         frozen: bool = False,
         look: Callable[[View], None] | None = None,
         seen: bool = True,
+        files: Any = None,
     ) -> Checkpoint:
+        if not isinstance(state, Extension):
+            state = join(state, files) if files is not None else carry(state, None if tip is None else tip.known)
         plan = Plan(tip, state, uid=uid, given=given, agent=self.agent, commit=draft, frozen=frozen)
         branch, new = draft.branch, plan.commit
         try:
@@ -343,7 +361,7 @@ class History:
         before = view.session
         if before is not None and row.sequence - before.packed >= packing.PACK_ROWS:
             self._packer.committed(row.sequence, before)
-        made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields)
+        made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields, lambda: self.files_of(row))
         if self.events.listeners["checkpoint"]:
             self.events.emit("checkpoint", made)
         return made

@@ -22,6 +22,7 @@ from backstay.rules.commit import Commit, Totals
 from backstay.sealing import pack_blob, seal_keyframe, spill, spill_delta, spilled
 from backstay.store.appending import Extension
 from backstay.store.fields import Fields, Given, encode_fields, make_fields, read_fields
+from backstay.store.files import join
 from backstay.store.reading import Loaded
 
 _MIN_DELTA_WEIGHT = 1024  # reading a row costs something, however small it is
@@ -53,7 +54,7 @@ def tip_of(loaded: Loaded) -> Tip:
         loaded.session.uid,
         loaded.row.head,
         read_fields(loaded.row),
-        know(loaded.state),
+        know(join(loaded.state, loaded.files)),
         sum([max(_MIN_DELTA_WEIGHT, size) for size in loaded.deltas]),
         loaded.keyframe_bytes,
         loaded.touched,

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
+from backstay.codec import is_held
 from backstay.delta import Rebuilt, Record, rebuild
 from backstay.errors import CorruptionError
 from backstay.model import StateDict
@@ -34,6 +36,7 @@ class Loaded(msgspec.Struct, frozen=True):
     deltas: tuple[int, ...]
     keyframe_bytes: int
     blobs: frozenset[bytes]
+    files: Any = None  # the list of files as it stands in the state, where it was taken out of it (store.files)
 
 
 def load(backend: Backend, session: str, ref: str | int, *, salvage: bool = False) -> Loaded | Records:
@@ -81,7 +84,7 @@ def _opened(records: Records, session: SessionRow, *, salvage: bool) -> Loaded:
     wanted: set[bytes] = set()
     sizes: list[int] = []
     for record in chain:
-        wanted.update(record.refs)
+        wanted.update(record.refs)  # what it holds too: those are known to be kept, and not read
         sizes.append(len(record.ops) + len(record.body))
         if record.refs:  # large values are read with their delta
             sizes[-1] += sum([len(records.blobs.get(ref, b"")) for ref in record.refs])
@@ -145,7 +148,7 @@ def _pieces(wanted: set[bytes], blobs: Mapping[bytes, bytes], *, salvaging: bool
     pieces: dict[bytes, bytes] = {}
     for digest in wanted:
         try:
-            if digest in blobs:
+            if digest in blobs and not is_held(digest):
                 pieces[digest] = open_blob(blobs[digest], digest)
         except CorruptionError:
             if not salvaging:

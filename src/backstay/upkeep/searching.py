@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from backstay.codec import is_held
 from backstay.delta import Record
 from backstay.delta.record import PATCH, PIECE_BYTES, decode_ops
 from backstay.errors import CorruptionError
@@ -117,7 +118,7 @@ class _Hunt:
         return self._is_in(record.body) or self._in_blobs(record.refs) or _patches(record)
 
     def _in_blobs(self, refs: Sequence[bytes]) -> bool:
-        unknown = [ref for ref in refs if ref not in self._blobs]
+        unknown = [ref for ref in refs if ref not in self._blobs and not is_held(ref)]
         found = {ref: self._may_complete(packed, ref) for ref, packed in self._backend.blobs(unknown).items()}
         if len(self._blobs) < _KNOWN_BLOBS:
             self._blobs.update(found)

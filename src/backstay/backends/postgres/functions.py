@@ -22,6 +22,7 @@ a commit that had just referred to it would be missed.
 A revision that is expected is NULL for a row that must not be there, and 0 where any will do.
 """
 
+from backstay.codec import HELD_MARK
 from backstay.port import Kind
 
 FORMAT = 2
@@ -380,7 +381,8 @@ BEGIN
   RETURN QUERY SELECT 4, 0::bigint, 0::bigint, b.digest || b.data FROM {{schema}}.blobs b WHERE b.digest IN (
     SELECT r.digest FROM unnest(v_numbers) WITH ORDINALITY AS d(number, place) JOIN {{schema}}.refs r
     ON r.sid = v_sid AND r.number = d.number
-      AND r.kind = CASE WHEN d.place = cardinality(v_numbers) THEN {Kind.KEYFRAME:d} ELSE {Kind.CHECKPOINT:d} END);
+      AND r.kind = CASE WHEN d.place = cardinality(v_numbers) THEN {Kind.KEYFRAME:d} ELSE {Kind.CHECKPOINT:d} END
+    WHERE substr(r.digest, 1, {len(HELD_MARK)}) <> '\\x{HELD_MARK.hex()}'::bytea);
 END
 """
 

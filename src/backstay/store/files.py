@@ -1,0 +1,210 @@
+"""Files in a state: the one place that knows the key under which a state has its list of files.
+
+`join` puts a list into a state that is about to be written, `split` takes it out of one that was read, `carry` gives a
+state the list of the head it is written on. Everything else sees states without it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from backstay.delta import Known
+from backstay.errors import NotFoundError
+from backstay.grouping import contents_of
+from backstay.listing import OUTSIDE, SECRET, FileEntry, Listing, from_value
+from backstay.model import StateDict
+from backstay.port import Backend
+from backstay.sealing import open_blob
+from backstay.store.fields import read_fields
+from backstay.store.reading import Loaded
+
+KEY = "\0files"
+CARRIED = "carried"
+
+
+def join(state: StateDict, files: Any) -> StateDict:
+    """A state with its list of files."""
+    return state if files is None else {**state, KEY: files}
+
+
+def split(loaded: Loaded) -> Loaded:
+    """A state as it was read, its list of files apart."""
+    if KEY not in loaded.state:
+        return loaded
+    files = loaded.state.pop(KEY)
+    return msgspec.structs.replace(loaded, files=files)
+
+
+def carry(state: StateDict, known: Known | None) -> StateDict:
+    """A state with the list of the head that is known; a list is made of values that are their own shadows."""
+    return state if known is None or KEY not in known.shadow else {**state, KEY: known.shadow[KEY]}
+
+
+def files_in(known: Known | None) -> Any:
+    """The list of files of a head that is known; None if it has none."""
+    return None if known is None else known.shadow.get(KEY)
+
+
+class GroupReader:
+    """Groups of contents from a store, verified; those read last stay at hand."""
+
+    def __init__(self, backend: Backend, budget_bytes: int = 16 * 1024 * 1024) -> None:
+        self._backend = backend
+        self._budget = budget_bytes
+        self._kept: dict[bytes, bytes] = {}
+
+    def __call__(self, digests: Collection[bytes]) -> Mapping[bytes, bytes]:
+        """The groups with these digests; one that is missing is left out."""
+        wanted = [digest for digest in digests if digest not in self._kept]
+        if not wanted:
+            return self._kept
+        found = {digest: self._kept[digest] for digest in digests if digest in self._kept}
+        for digest, data in self._backend.blobs(wanted).items():
+            found[digest] = open_blob(data, digest)
+        if sum(map(len, self._kept.values())) + sum(map(len, found.values())) > self._budget:
+            self._kept = {}
+        if sum(map(len, found.values())) <= self._budget:
+            self._kept |= found
+        return found
+
+
+class CheckpointFile:
+    """One path of a checkpoint's files; see `backstay.file_model.File`."""
+
+    __slots__ = ("_files", "entry")
+
+    def __init__(self, files: CheckpointFiles, entry: FileEntry) -> None:
+        self._files = files
+        self.entry = entry
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.path!r}, {self.size:,} bytes>"
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        return os.fsdecode(self.entry.path)
+
+    @property
+    def kind(self) -> Literal["file", "link", "folder"]:
+        """What it is."""
+        return self.entry.kind
+
+    @property
+    def size(self) -> int:
+        """The length of its contents."""
+        return self.entry.size
+
+    @property
+    def mode(self) -> int:
+        """Its permission bits."""
+        return self.entry.mode & 0o7777
+
+    @property
+    def digest(self) -> str | None:
+        """The sha256 of its contents."""
+        return self.entry.digest.hex() if self.kind == "file" and self.entry.mark != SECRET else None
+
+    @property
+    def target(self) -> str | None:
+        """Where a link leads."""
+        return os.fsdecode(self.entry.target) if self.kind == "link" else None
+
+    @property
+    def author(self) -> str:
+        """The author of its last change."""
+        changes = self._files.listing.changes_of(self.entry.path)
+        return changes[-1][1] if changes else OUTSIDE
+
+    @property
+    def mark(self) -> str:
+        """Why its contents are not those of the file."""
+        return self.entry.mark
+
+    def read(self) -> bytes:
+        """Its contents, verified."""
+        return self._files.contents(self.entry)
+
+
+class CheckpointFiles:
+    """The files of a checkpoint; see `backstay.file_model.Files`."""
+
+    def __init__(self, backend: Backend, loaded: Loaded) -> None:
+        self.listing: Listing = from_value(loaded.files)
+        self.is_captured = read_fields(loaded.row).captured
+        self._fetch = GroupReader(backend)
+
+    def __repr__(self) -> str:
+        return f"<Files of {self.root!r}: {self.count:,}, {self.bytes:,} bytes>"
+
+    @property
+    def root(self) -> str:
+        """The folder that was captured."""
+        return self.listing.about.root
+
+    @property
+    def count(self) -> int:
+        """How many files and links there are."""
+        return self.listing.about.files
+
+    @property
+    def bytes(self) -> int:
+        """How long the contents of all files are together."""
+        return self.listing.about.size_bytes
+
+    @property
+    def left_out(self) -> Mapping[str, tuple[int, int, tuple[str, ...]]]:
+        """The paths that were not captured, by reason."""
+        return {why: (out.count, out.size_bytes, out.first) for why, out in self.listing.about.why.items()}
+
+    @property
+    def exact(self) -> bool:
+        """True if every file is as it was at this checkpoint."""
+        return self.is_captured and self.listing.about.exact
+
+    @property
+    def author(self) -> str:
+        """The author of the last capture's changes."""
+        return self.listing.about.author if self.is_captured else CARRIED
+
+    def __getitem__(self, path: str | builtins.bytes) -> CheckpointFile:
+        entry = self.listing.find(_raw(path))
+        if entry is None or not entry.path:
+            raise KeyError(path)
+        return CheckpointFile(self, entry)
+
+    def __contains__(self, path: object) -> bool:
+        return isinstance(path, str | builtins.bytes) and bool(path) and _raw(path) in self.listing
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([os.fsdecode(entry.path) for entry in self.listing])
+
+    def __len__(self) -> int:
+        return len(self.listing)
+
+    def list(self, folder: str = "") -> builtins.list[CheckpointFile]:
+        """Everything at and below a path."""
+        return [CheckpointFile(self, entry) for entry in self.listing.below(_raw(folder)) if entry.path]
+
+    def contents(self, entry: FileEntry) -> builtins.bytes:
+        """The contents of a file, verified."""
+        if not entry.has_contents or entry.kind != "file":
+            why = "a secret, of which only a digest is kept" if entry.mark == SECRET else f"a {entry.kind}"
+            message = f"{os.fsdecode(entry.path)} is {why}: its contents cannot be read"
+            raise NotFoundError(message)
+        return contents_of(self.listing, entry, self._fetch)
+
+    def export_to(self, folder: str) -> int:
+        """Write all of it into a folder that is new or empty; how many files and links that were."""
+        from backstay.store.file_export import export_files  # noqa: PLC0415 - few who look at files write them
+
+        return export_files(self, folder)
+
+
+def _raw(path: str | builtins.bytes) -> builtins.bytes:
+    return os.fsencode(path).strip(b"/") if isinstance(path, str) else path.strip(b"/")
