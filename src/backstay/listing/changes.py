@@ -55,7 +55,7 @@ def difference(before: Listing, after: Listing) -> FileChanges:
     """The paths that differ: only folders whose packed bytes differ are looked into."""
     old: dict[bytes, FileEntry] = {}
     new: dict[bytes, FileEntry] = {}
-    for folder in before.folders_that_differ(after):  # a path that became a folder is in its parent once, once in itself
+    for folder in before.folders_that_differ(after):  # a path that became a folder is in two of them
         old |= before.folder(folder)
         new |= after.folder(folder)
     changes: list[FileChange] = []
