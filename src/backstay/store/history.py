@@ -227,6 +227,8 @@ class History:
         ends_run: bool = False,
         look: Callable[[View], None] | None = None,
         files: Any = None,
+        keeps_journal: bool = False,
+        settles: CallKey | None = None,
     ) -> Checkpoint:
         """Commit on the expected head; with ANY, on whatever head there is. Durable when this returns.
 
@@ -255,6 +257,8 @@ class History:
             received=received,
             ends_run=ends_run,
             about=self.about,
+            keeps_journal=keeps_journal,
+            settles=settles,
         )
         for _ in range(RACES):
             try:

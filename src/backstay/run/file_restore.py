@@ -1,0 +1,337 @@
+"""A restore of a branch together with the files of its workspace: a journaled call that can be killed anywhere.
+
+    hold      the branch: no run, commit or other restore comes between; and the folder, by a lock in it
+    capture   the folder as it is now, as a checkpoint of its own where it differs: what an undo goes back to
+    plan      from the list of the disk to that of the target, path by path (backstay.listing)
+    stage     every content that is to come, verified and synced beside the folder; nothing is changed yet
+    begin     the call `backstay.place` is in the journal
+    apply     each path, only where it is still what was captured
+    commit    the target's state and the folder's list as it is now; in the same transaction the call goes
+
+A kill before `begin` leaves the folder as it was. One after it leaves the call: the next run, restore or recover on
+this machine does the same again, which changes only what is not done yet. Elsewhere the call stays in doubt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from backstay.codec import Root, decode, encode_stored
+from backstay.errors import FilesConflictError, InDoubtError, NotFoundError
+from backstay.hints import Hint
+from backstay.listing import (
+    EMPTY,
+    OUTSIDE,
+    RESTORE,
+    KeepMine,
+    Listing,
+    PlaceStep,
+    RestorePlan,
+    Wish,
+    from_value,
+    plan_restore,
+    shown,
+    to_value,
+)
+from backstay.model import Checkpoint
+from backstay.port import Ask, CallRow, CheckpointRow
+from backstay.port.lease import here
+from backstay.port.rows import SKIPPED, STARTED
+from backstay.rules import file_restore as rules
+from backstay.rules.refusals import Lease
+from backstay.run.file_versions import Versions
+from backstay.run.holding import HeldBranch
+from backstay.run.workspace_capture import WorkspaceCapture
+from backstay.sealing import open_value, pack_value
+from backstay.store.fields import Given, read_fields
+from backstay.store.files import CheckpointFiles
+from backstay.store.history import History, Place
+from backstay.store.reading import Loaded
+from backstay.workspace.open_root import OpenRoot
+from backstay.workspace.placement import Placed, Placement
+
+BEFORE = "before going back"
+_NAMED = 20
+_ID_BYTES = 8
+_KEEP = Hint(
+    "keep_mine=True keeps yours, keep_mine=False puts all back; paths=[…] names those to put back",
+    "--mine keeps yours, --theirs puts all back; name paths behind -- to put back those alone",
+)
+
+
+class RestoreRequest(msgspec.Struct, frozen=True):
+    """A restore as it was asked for, in its journaled call too. `talk` is False where only files are put back."""
+
+    target: str
+    trigger: str = "restore"
+    talk: bool = True
+    keep_mine: KeepMine = None
+    paths: tuple[bytes, ...] | None = None
+
+
+class PlaceCall(msgspec.Struct, frozen=True):
+    """The arguments of the call: what was asked, the checkpoint with the folder before it, and which folder it was."""
+
+    request: RestoreRequest
+    before: str
+    host: str
+    machine: str
+    path: bytes
+    device: int
+    inode: int
+    options: dict[str, Any]
+
+
+class FileRestore:
+    """Restores of one branch with its files. `outcome` says what became of the paths of the last one."""
+
+    def __init__(self, history: History, branch: str, capture: WorkspaceCapture) -> None:
+        self._history = history
+        self._branch = branch
+        self._capture = capture
+        self.outcome = Placed()
+
+    # looking only
+
+    def plan(self, request: RestoreRequest) -> RestorePlan:
+        """What a restore would do now; nothing is written."""
+        history = self._history
+        target, head = _with_files(history, request.target), history.load(self._branch)
+        base = _listing(head)
+        with OpenRoot(self._capture.path) as root:
+            disk = self._capture.look(base)
+            return self._planned(root, disk, target, head, request, on_disk=True)
+
+    def _planned(
+        self, root: OpenRoot, disk: Listing, target: Loaded, head: Loaded, request: RestoreRequest, *, on_disk: bool
+    ) -> RestorePlan:
+        versions = Versions(self._history, head.row, target, disk, root if on_disk else None)
+        wish = Wish(request.keep_mine, request.paths, versions.since, folds(root))
+        return plan_restore(disk, _listing(target), wish, versions.merged)
+
+    # doing it
+
+    def restore(self, request: RestoreRequest, expect: Place) -> Checkpoint:
+        """Put state and files back. FilesConflictError names what would be lost, and nothing is changed then."""
+        history, branch = self._history, self._branch
+        with HeldBranch(history, branch, rules.RESTORE) as held, OpenRoot(self._capture.path) as root, root.locked():
+            pending = _pending(history, branch)
+            if pending is not None:
+                self._finish(held.lease, root, pending)
+                expect = history.lane(branch).head.id if pending else expect  # type: ignore[union-attr]
+            target, head = _with_files(history, request.target), history.load(branch)
+            disk, new = self._capture.capture(_listing(head), OUTSIDE)
+            plan = self._planned(root, disk, target, head, request, on_disk=True)
+            refuse_conflicts(plan, request.keep_mine)
+            before = head.row.id
+            if new or head.files is None:
+                before = self._commit_before(head, disk, held.lease, expect).id
+            call = self._call(root, request, before)
+            placement = Placement(root, call.id, plan.steps)
+            self._stage(placement, history.load(before), target)
+            row = history.backend.write(rules.place_ask(held.lease), rules.begin(held.lease, call)).answer
+            return self._apply(placement, held.lease, row, request, plan, disk)
+
+    def _commit_before(self, head: Loaded, disk: Listing, lease: Lease, expect: Place) -> Checkpoint:
+        """The folder as it is, with the head's own state: what an undo goes back to."""
+        fields = read_fields(head.row)
+        given = Given(
+            "restore",
+            label=BEFORE,
+            status=fields.status,
+            reason=fields.reason,
+            step=fields.step,
+            resume_hint=fields.resume_hint,
+            summary=fields.summary,
+            loop=fields.loop,
+            captured=True,
+        )
+        return self._history.write(
+            self._branch, head.state, given, expect=expect, lease=lease, keeps_journal=True, files=to_value(disk)
+        )
+
+    def _stage(self, placement: Placement, before: Loaded, target: Loaded) -> None:
+        wanted = CheckpointFiles(self._history.backend, target)
+
+        def contents(step: PlaceStep) -> Iterator[bytes]:
+            assert step.after is not None  # noqa: S101 - only what comes is staged
+            yield wanted.contents(step.after) if step.contents is None else step.contents
+
+        placement.stage(contents)
+
+    def _apply(
+        self,
+        placement: Placement,
+        lease: Lease,
+        call: CallRow,
+        request: RestoreRequest,
+        plan: RestorePlan,
+        before: Listing,
+    ) -> Checkpoint:
+        history = self._history
+        placed = placement.apply()
+        done, merged = set(placed.done), set(plan.merged)
+        now, _ = self._capture.capture(before, lambda path: RESTORE if path in done - merged else OUTSIDE)
+        target, head = history.load(request.target), history.load(self._branch)
+        source = read_fields(target.row if request.talk else head.row)
+        given = Given(
+            request.trigger,
+            status=source.status,
+            reason=source.reason,
+            step=source.step,
+            label=None if request.talk else f"files of {target.row.id[:8]}",
+            resume_hint=source.resume_hint,
+            restored_from=target.row.id if request.talk else None,
+            loop=source.loop,
+            captured=True,
+        )
+        made = history.write(
+            self._branch,
+            target.state if request.talk else head.state,
+            given,
+            expect=head.row.id,
+            undoable=True,
+            takes_up=request.trigger == "undo",
+            lease=lease,
+            settles=call.at,
+            files=to_value(now),
+        )
+        placement.clear()
+        self.outcome = msgspec.structs.replace(placed, kept={**placed.kept, **dict.fromkeys(plan.kept, "yours")})
+        return made
+
+    # after a kill
+
+    def finish(self) -> bool:
+        """Bring a restore of this branch to its end that was killed; False if there is none."""
+        history, branch = self._history, self._branch
+        call = _pending(history, branch)
+        if call is None:
+            return False
+        with HeldBranch(history, branch, rules.RESTORE) as held, OpenRoot(self._capture.path) as root, root.locked():
+            again = _pending(history, branch)
+            if again is not None:
+                self._finish(held.lease, root, again)
+        return True
+
+    def _finish(self, lease: Lease, root: OpenRoot, call: CallRow) -> None:
+        history = self._history
+        if call.status == SKIPPED:
+            history.backend.write(rules.place_ask(lease), rules.give_up(lease, call))
+            return
+        args = place_call(call)
+        refuse_elsewhere(history.id, args, root, call)
+        before, target = history.load(args.before), _with_files(history, args.request.target)
+        disk = _listing(before)
+        plan = self._planned(root, disk, target, before, args.request, on_disk=False)
+        placement = Placement(root, call.id, plan.steps)
+        self._stage(placement, before, target)
+        self._apply(placement, lease, call, args.request, plan, disk)
+
+    def _call(self, root: OpenRoot, request: RestoreRequest, before: str) -> CallRow:
+        args = PlaceCall(
+            request,
+            before,
+            here().host,
+            machine_id(),
+            os.fsencode(root.path),
+            root.device,
+            root.inode,
+            self._capture.options,
+        )
+        packed = pack_value(encode_stored(msgspec.to_builtins(args, builtin_types=(bytes,)), (Root("args"),)))
+        id_ = secrets.token_hex(_ID_BYTES)
+        at_us = time.time_ns() // 1000
+        return CallRow(0, 0, 0, id_, None, rules.PLACE, id_, 0, "tool", packed, bytes(16), STARTED, 0, at_us)
+
+
+def place_call(call: CallRow) -> PlaceCall:
+    """The arguments of a call that puts files back."""
+    return msgspec.convert(decode(open_value(call.args or b"")), PlaceCall, builtin_types=(bytes,))
+
+
+def _pending(history: History, branch: str) -> CallRow | None:
+    view = history.backend.read(Ask(history.id, names=(branch,), pending=(branch,)))
+    return rules.placing(view.pending.get(branch, ()))
+
+
+def pending_folder(history: History, branch: str) -> PlaceCall | None:
+    """The folder that a killed restore of a branch was putting files into; None if there is none."""
+    call = _pending(history, branch)
+    return None if call is None else place_call(call)
+
+
+def _listing(loaded: Loaded) -> Listing:
+    return EMPTY if loaded.files is None else from_value(loaded.files)
+
+
+def _with_files(history: History, ref: str) -> Loaded:
+    found = history.load(ref)
+    if found.files is None:
+        message = f"session {history.id!r}: checkpoint {found.row.id[:12]} has no files"
+        raise NotFoundError(message, hint=_NO_FILES)
+    return found
+
+
+_NO_FILES = Hint(
+    "session(workspace=…) captures a folder from its next commit on; restore(…, files=False) goes back without",
+    "`backstay restore` without --files goes back without files",
+)
+
+
+def refuse_conflicts(plan: RestorePlan, keep_mine: KeepMine) -> None:
+    """FilesConflictError if a restore would lose what is a person's, or cannot be told."""
+    if not plan.conflicts:
+        return
+    paths = [shown(path) for path in plan.conflicts]
+    names = ", ".join(paths[:_NAMED]) + (f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else "")
+    why = "changed by others than this session" if keep_mine is None else "changed by you and by calls"
+    raise FilesConflictError(f"nothing was put back: {names}: {why} since", hint=_KEEP, paths=tuple(paths))
+
+
+def refuse_elsewhere(session: str, args: PlaceCall, root: OpenRoot, call: CallRow) -> None:
+    """InDoubtError where this is not the folder that files were being put into."""
+    ours = (here().host, machine_id(), os.fsencode(root.path), root.device, root.inode)
+    if ours != (args.host, args.machine, args.path, args.device, args.inode):
+        message = (
+            f"session {session!r}: files were being put back in {shown(args.path)} on {args.host}, "
+            f"which is not {root.path} here"
+        )
+        raise InDoubtError(message, hint=_THERE, call_id=call.id, session_id=session)
+
+
+_THERE = Hint(
+    "open the session there, or decide: session.resolve(call_id, 'skip')",
+    "run `backstay recover` there, or decide here: `backstay recover SESSION --call ID --skip`",
+)
+
+
+def machine_id() -> str:
+    """The number of this machine, where it has one."""
+    with contextlib.suppress(OSError):
+        return Path("/etc/machine-id").read_text(encoding="ascii").strip()
+    return ""
+
+
+def folds(root: OpenRoot) -> bool:
+    """True if the folder's file system does not tell names apart that differ only in case."""
+    os.close(root.own_folder())
+    try:
+        found = os.stat(b".BACKSTAY", dir_fd=root.descriptor, follow_symlinks=False)
+    except OSError:
+        return False
+    own = os.stat(b".backstay", dir_fd=root.descriptor, follow_symlinks=False)
+    return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
+
+
+def resolve_target(history: History, ref: Any) -> CheckpointRow:
+    """The checkpoint that a ref names now: a commit of ours moves the branch."""
+    return history.refs.row(ref)
