@@ -115,12 +115,12 @@ def apply_patch(before: bytes, patch: bytes) -> bytes:
         raise CorruptionError("a patch of a file does not fit what it was made on") from error
 
 
-def is_worth(patch: bytes, contents: bytes, chain: Sequence[bytes]) -> bool:
-    """True if a patch behind this chain is better than the whole contents: by weight, not by number alone."""
+def is_worth(patch: bytes, contents: bytes, weights: Sequence[int]) -> bool:
+    """True if a patch behind others of these weights is better than the whole contents: by weight, not number alone."""
     size = len(contents)
-    if len(chain) >= (_MOST_LONG_PATCHES if size > PIECE_BYTES else _MOST_PATCHES):
+    if len(weights) >= (_MOST_LONG_PATCHES if size > PIECE_BYTES else _MOST_PATCHES):
         return False
-    if 2 * (len(patch) + sum(map(len, chain))) > size:
+    if 2 * (len(patch) + sum(weights)) > size:
         return False
     return len(patch) <= _WORTH_BYTES or 8 * len(patch) < size or 2 * len(patch) < len(zstd.compress(contents, _LEVEL))
 

@@ -54,19 +54,23 @@ class IgnoreRules:
 
     def ignores(self, path: str, *, folder: bool) -> bool:
         """True if a path does not belong; the folders above it are known to belong."""
+        return self.says(path, folder=folder) is True
+
+    def says(self, path: str, *, folder: bool) -> bool | None:
+        """True if a path is ignored, False if a rule takes it in again, None if no rule fits it."""
         for start, spec in reversed(self._specs):
             if path.startswith(start):
                 below = path[len(start) :]
                 included = spec.check_file(below + "/" if folder else below).include
                 if included is not None:
                     return bool(included)
-        return False
+        return None
 
 
-def rules_of(lines: Sequence[str]) -> IgnoreRules:
-    """Rules that hold from the root on: those of the caller, and the built-in ones."""
+def rules_of(lines: Sequence[str], salt: bytes = b"") -> IgnoreRules:
+    """Rules that hold from the root on: those of the caller, and the built-in ones. `salt` goes into their digest."""
     text = "\n".join(lines)
-    return IgnoreRules([("", _spec(lines))] if lines else [], sha256(_raw(text)).digest())
+    return IgnoreRules([("", _spec(lines))] if lines else [], sha256(salt + _raw(text)).digest())
 
 
 def _raw(text: str) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import os
+import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal
 
@@ -19,12 +20,14 @@ from backstay.grouping import contents_of
 from backstay.listing import OUTSIDE, SECRET, FileEntry, Listing, from_value
 from backstay.model import StateDict
 from backstay.port import Backend
-from backstay.sealing import open_blob
+from backstay.sealing import open_blob, pack_held
 from backstay.store.fields import read_fields
 from backstay.store.reading import Loaded
 
 KEY = "\0files"
 CARRIED = "carried"
+_PORTION_BYTES = 2 * 1024 * 1024  # about 1 MiB once it is packed
+_MOST_PAUSE_S = 0.05
 
 
 def join(state: StateDict, files: Any) -> StateDict:
@@ -208,3 +211,33 @@ class CheckpointFiles:
 
 def _raw(path: str | builtins.bytes) -> builtins.bytes:
     return os.fsencode(path).strip(b"/") if isinstance(path, str) else path.strip(b"/")
+
+
+class BlobSink:
+    """Takes groups on their way into a store, ahead of the commit that needs them: few at a time, and those it has not.
+
+    Between two portions it pauses for as long as one took, so that other sessions' commits come through.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._waiting: dict[bytes, bytes] = {}
+        self._weight = 0
+
+    def __call__(self, digest: bytes, contents: bytes) -> None:
+        """A group."""
+        if digest in self._waiting:
+            return
+        self._waiting[digest] = contents
+        self._weight += len(contents)
+        if self._weight >= _PORTION_BYTES:
+            began = time.monotonic()
+            self.flush()
+            time.sleep(min(time.monotonic() - began, _MOST_PAUSE_S))
+
+    def flush(self) -> None:
+        """Put what is waiting."""
+        if self._waiting:
+            absent = self._backend.absent(list(self._waiting))
+            self._backend.put_blobs({digest: pack_held(self._waiting[digest]) for digest in absent})
+            self._waiting, self._weight = {}, 0
