@@ -18,6 +18,14 @@ PLACE = "backstay.place"  # the name of the call
 RESTORE = "restoring files"  # the purpose of the lease
 
 
+class FilesPendingError(Exception):
+    """Raised by the rule of a run where files were being put back: that comes to its end first; nothing is written."""
+
+    def __init__(self, call: CallRow) -> None:
+        super().__init__(call.id)
+        self.call = call
+
+
 def place_ask(lease: Lease) -> Ask:
     """The rows that these rules read."""
     return Ask(lease.session, names=(lease.branch,), pending=(lease.branch,))

@@ -41,11 +41,12 @@ from backstay.listing import (
     shown,
     to_value,
 )
-from backstay.model import Checkpoint
-from backstay.port import Ask, CallRow, CheckpointRow
+from backstay.model import ANY, Checkpoint
+from backstay.port import Ask, CallRow
 from backstay.port.lease import here
 from backstay.port.rows import SKIPPED, STARTED
 from backstay.rules import file_restore as rules
+from backstay.rules import refusals
 from backstay.rules.refusals import Lease
 from backstay.run.file_versions import Versions
 from backstay.run.holding import HeldBranch
@@ -57,6 +58,7 @@ from backstay.store.history import History, Place
 from backstay.store.reading import Loaded
 from backstay.workspace.open_root import OpenRoot
 from backstay.workspace.placement import Placed, Placement
+from backstay.workspace.policy import Workspace
 
 BEFORE = "before going back"
 _NAMED = 20
@@ -126,21 +128,22 @@ class FileRestore:
             pending = _pending(history, branch)
             if pending is not None:
                 self._finish(held.lease, root, pending)
-                expect = history.lane(branch).head.id if pending else expect  # type: ignore[union-attr]
             target, head = _with_files(history, request.target), history.load(branch)
+            if pending is None and expect not in (ANY, head.row.id):
+                raise refusals.moved(history.id, branch, head=head.row.id, expect=str(expect))[1]
             disk, new = self._capture.capture(_listing(head), OUTSIDE)
             plan = self._planned(root, disk, target, head, request, on_disk=True)
             refuse_conflicts(plan, request.keep_mine)
             before = head.row.id
             if new or head.files is None:
-                before = self._commit_before(head, disk, held.lease, expect).id
+                before = self._commit_before(head, disk, held.lease).id
             call = self._call(root, request, before)
             placement = Placement(root, call.id, plan.steps)
-            self._stage(placement, history.load(before), target)
+            self._stage(placement, target)
             row = history.backend.write(rules.place_ask(held.lease), rules.begin(held.lease, call)).answer
             return self._apply(placement, held.lease, row, request, plan, disk)
 
-    def _commit_before(self, head: Loaded, disk: Listing, lease: Lease, expect: Place) -> Checkpoint:
+    def _commit_before(self, head: Loaded, disk: Listing, lease: Lease) -> Checkpoint:
         """The folder as it is, with the head's own state: what an undo goes back to."""
         fields = read_fields(head.row)
         given = Given(
@@ -155,10 +158,16 @@ class FileRestore:
             captured=True,
         )
         return self._history.write(
-            self._branch, head.state, given, expect=expect, lease=lease, keeps_journal=True, files=to_value(disk)
+            self._branch,
+            head.state,
+            given,
+            expect=head.row.id,
+            lease=lease,
+            keeps_journal=True,
+            files=to_value(disk),
         )
 
-    def _stage(self, placement: Placement, before: Loaded, target: Loaded) -> None:
+    def _stage(self, placement: Placement, target: Loaded) -> None:
         wanted = CheckpointFiles(self._history.backend, target)
 
         def contents(step: PlaceStep) -> Iterator[bytes]:
@@ -178,8 +187,8 @@ class FileRestore:
     ) -> Checkpoint:
         history = self._history
         placed = placement.apply()
-        done, merged = set(placed.done), set(plan.merged)
-        now, _ = self._capture.capture(before, lambda path: RESTORE if path in done - merged else OUTSIDE)
+        done = set(placed.done)
+        now, _ = self._capture.capture(before, lambda path: RESTORE if path in done else OUTSIDE)
         target, head = history.load(request.target), history.load(self._branch)
         source = read_fields(target.row if request.talk else head.row)
         given = Given(
@@ -210,30 +219,23 @@ class FileRestore:
 
     # after a kill
 
-    def finish(self) -> bool:
-        """Bring a restore of this branch to its end that was killed; False if there is none."""
+    def finish(self) -> None:
+        """Bring a restore of this branch to its end that was killed, if there is one."""
         history, branch = self._history, self._branch
-        call = _pending(history, branch)
-        if call is None:
-            return False
         with HeldBranch(history, branch, rules.RESTORE) as held, OpenRoot(self._capture.path) as root, root.locked():
-            again = _pending(history, branch)
-            if again is not None:
-                self._finish(held.lease, root, again)
-        return True
+            call = _pending(history, branch)
+            if call is not None:
+                self._finish(held.lease, root, call)
 
     def _finish(self, lease: Lease, root: OpenRoot, call: CallRow) -> None:
-        history = self._history
-        if call.status == SKIPPED:
-            history.backend.write(rules.place_ask(lease), rules.give_up(lease, call))
-            return
-        args = place_call(call)
-        refuse_elsewhere(history.id, args, root, call)
+        history, args = self._history, place_call(call)
+        if here_is(args) != root.path:
+            raise elsewhere(history.id, args, call)
         before, target = history.load(args.before), _with_files(history, args.request.target)
         disk = _listing(before)
         plan = self._planned(root, disk, target, before, args.request, on_disk=False)
         placement = Placement(root, call.id, plan.steps)
-        self._stage(placement, before, target)
+        self._stage(placement, target)
         self._apply(placement, lease, call, args.request, plan, disk)
 
     def _call(self, root: OpenRoot, request: RestoreRequest, before: str) -> CallRow:
@@ -263,10 +265,25 @@ def _pending(history: History, branch: str) -> CallRow | None:
     return rules.placing(view.pending.get(branch, ()))
 
 
-def pending_folder(history: History, branch: str) -> PlaceCall | None:
-    """The folder that a killed restore of a branch was putting files into; None if there is none."""
+def finish_files(history: History, branch: str) -> bool:
+    """Bring a restore of a branch to its end that was killed, on the machine and in the folder where that was.
+
+    False if there is none. InDoubtError where it was elsewhere.
+    """
     call = _pending(history, branch)
-    return None if call is None else place_call(call)
+    if call is None:
+        return False
+    if call.status == SKIPPED:
+        with HeldBranch(history, branch, rules.RESTORE) as held:
+            history.backend.write(rules.place_ask(held.lease), rules.give_up(held.lease, call))
+        return True
+    args = place_call(call)
+    path = here_is(args)
+    if path is None:
+        raise elsewhere(history.id, args, call)
+    capture = WorkspaceCapture(history.backend, Workspace(path, **args.options))
+    FileRestore(history, branch, capture).finish()
+    return True
 
 
 def _listing(loaded: Loaded) -> Listing:
@@ -297,15 +314,23 @@ def refuse_conflicts(plan: RestorePlan, keep_mine: KeepMine) -> None:
     raise FilesConflictError(f"nothing was put back: {names}: {why} since", hint=_KEEP, paths=tuple(paths))
 
 
-def refuse_elsewhere(session: str, args: PlaceCall, root: OpenRoot, call: CallRow) -> None:
-    """InDoubtError where this is not the folder that files were being put into."""
-    ours = (here().host, machine_id(), os.fsencode(root.path), root.device, root.inode)
-    if ours != (args.host, args.machine, args.path, args.device, args.inode):
-        message = (
-            f"session {session!r}: files were being put back in {shown(args.path)} on {args.host}, "
-            f"which is not {root.path} here"
-        )
-        raise InDoubtError(message, hint=_THERE, call_id=call.id, session_id=session)
+def here_is(args: PlaceCall) -> str | None:
+    """The folder that files were being put into, if that is here and still the same one."""
+    path = os.fsdecode(args.path)
+    if (here().host, machine_id()) != (args.host, args.machine) or os.path.realpath(path) != path:
+        return None
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return path if (found.st_dev, found.st_ino) == (args.device, args.inode) else None
+
+
+def elsewhere(session: str, args: PlaceCall, call: CallRow) -> InDoubtError:
+    """For a restore that was killed elsewhere, or whose folder is gone."""
+    where = f"{shown(args.path)} on {args.host}"
+    message = f"session {session!r}: files were being put back in {where}, and that folder is not here"
+    return InDoubtError(message, hint=_THERE, call_id=call.id, session_id=session)
 
 
 _THERE = Hint(
@@ -330,8 +355,3 @@ def folds(root: OpenRoot) -> bool:
         return False
     own = os.stat(b".backstay", dir_fd=root.descriptor, follow_symlinks=False)
     return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
-
-
-def resolve_target(history: History, ref: Any) -> CheckpointRow:
-    """The checkpoint that a ref names now: a commit of ours moves the branch."""
-    return history.refs.row(ref)

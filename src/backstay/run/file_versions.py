@@ -1,4 +1,4 @@
-"""The versions of a file between a checkpoint and the disk, and a person's changes of it made again on the older one."""
+"""The versions of a file since a checkpoint, and a person's changes of it made again on the oldest one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 from hashlib import sha256
 
 from backstay.errors import BackstayError, CorruptionError
-from backstay.listing import EMPTY, OUTSIDE, FileEntry, Listing, from_value, merge_lines
+from backstay.listing import OUTSIDE, FileEntry, Listing, merge_lines
 from backstay.listing.changes import FileChange
 from backstay.port import CheckpointRow
 from backstay.store.files import CheckpointFiles
@@ -133,8 +133,3 @@ def _digest(entry: FileEntry | None) -> bytes:
 
 def _contents(files: CheckpointFiles, entry: FileEntry | None) -> bytes | None:
     return files.contents(entry) if entry is not None and entry.kind == "file" else None
-
-
-def listing_of(loaded: Loaded) -> Listing:
-    """The list of files of a checkpoint; an empty one if it has none."""
-    return EMPTY if loaded.files is None else from_value(loaded.files)

@@ -1,0 +1,124 @@
+"""The half of a Session that goes back: restore, undo and fork, with the files of its workspace or without."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal, overload
+
+from backstay.errors import InvalidInputError
+from backstay.face.family import Family
+from backstay.hints import Hint
+from backstay.listing import KeepMine, RestorePlan
+from backstay.model import Checkpoint
+from backstay.names import check_name
+from backstay.run.file_restore import FileRestore, RestoreRequest, finish_files
+from backstay.run.workspace_capture import WorkspaceCapture
+from backstay.store import restoring
+from backstay.store.history import History
+from backstay.store.refs import Ref
+
+Paths = Iterable[str | os.PathLike[str]]
+_WORKSPACE = Hint(
+    "store.session(id, workspace=folder) says which folder its files are in",
+    "run it in the folder that the files are in, or name it by --workspace",
+)
+
+
+class Rewinding(Family):
+    """Going back. `restore` brings an earlier state as a new checkpoint, `undo` takes the last restore back."""
+
+    _history: History
+    _workspace: WorkspaceCapture | None = None
+
+    @overload
+    def restore(
+        self,
+        ref: Ref,
+        *,
+        branch: str = "main",
+        files: bool | Literal["only"] = False,
+        keep_mine: KeepMine = None,
+        paths: Paths | None = None,
+        dry_run: Literal[False] = False,
+    ) -> Checkpoint: ...
+
+    @overload
+    def restore(
+        self,
+        ref: Ref,
+        *,
+        branch: str = "main",
+        files: bool | Literal["only"] = False,
+        keep_mine: KeepMine = None,
+        paths: Paths | None = None,
+        dry_run: Literal[True],
+    ) -> RestorePlan: ...
+
+    def restore(
+        self,
+        ref: Ref,
+        *,
+        branch: str = "main",
+        files: bool | Literal["only"] = False,
+        keep_mine: KeepMine = None,
+        paths: Paths | None = None,
+        dry_run: bool = False,
+    ) -> Checkpoint | RestorePlan:
+        """Bring a branch back to an earlier state, as a new checkpoint; `undo` takes it back.
+
+        With `files` the workspace goes back too ("only": the files alone), but for what others than this session's
+        calls changed since: without `keep_mine` that is a FilesConflictError which names it. True keeps it, and puts
+        changes of both together line by line; "always" also keeps what cannot be put together; False puts all back.
+        What was there is in a checkpoint of its own first. `paths` puts back these alone, whoever changed them.
+        With `dry_run` nothing is written: the plan says what would be.
+        """
+        check_name(branch, "a branch name")
+        if not files:
+            if paths is not None or keep_mine is not None or dry_run:
+                raise InvalidInputError("paths, keep_mine and dry_run are about files", hint="give files=True too")
+            return restoring.restore(self._history, ref, branch)
+        request = RestoreRequest(
+            self._history.refs.row(ref).id,
+            talk=files != "only",
+            keep_mine=keep_mine,
+            paths=None if paths is None else tuple(self._beneath(path) for path in paths),
+        )
+        work = self._file_restore(branch)
+        if dry_run:
+            return work.plan(request)
+        return work.restore(request, self._history.looks.expected(branch))
+
+    def undo(self, *, branch: str = "main", keep_mine: KeepMine = True) -> Checkpoint:
+        """The branch as it was before its last restore or undo; so undo twice is redo.
+
+        Files come back too if that restore moved files; what you changed since is kept, as with `restore`.
+        """
+        check_name(branch, "a branch name")
+        row = restoring.undone(self._history, branch)
+        if self._workspace is None or row is None:
+            return restoring.undo(self._history, branch)
+        request = RestoreRequest(row.id, trigger="undo", keep_mine=keep_mine)
+        return self._file_restore(branch).restore(request, self._history.looks.expected(branch))
+
+    def finish_files(self, *, branch: str = "main") -> bool:
+        """Bring a restore with files to its end whose process died; False if there is none. Runs and restores do so."""
+        return finish_files(self._history, check_name(branch, "a branch name"))
+
+    def _file_restore(self, branch: str) -> FileRestore:
+        if self._workspace is None:
+            raise InvalidInputError("this session has no workspace to put files into", hint=_WORKSPACE)
+        return FileRestore(self._history, branch, self._workspace)
+
+    def _beneath(self, path: str | os.PathLike[str]) -> bytes:
+        """A path beneath the workspace as a list has it."""
+        given = os.fspath(path)
+        if self._workspace is not None and Path(given).is_absolute():
+            given = os.path.relpath(given, self._workspace.path)
+        found = os.path.normpath(given)
+        if found == ".":
+            return b""
+        if found == ".." or found.startswith(("../", "/")):
+            raise InvalidInputError(f"{os.fspath(path)!r} is not beneath the workspace", hint="give paths inside it")
+        return os.fsencode(found)
