@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from backstay.cli.screen import Piece, Screen
     from backstay.face import Session, Store
     from backstay.face.run_status import RunStatus
-    from backstay.model import Checkpoint
+    from backstay.model import Call, Checkpoint
     from backstay.port import CallRow
 
 _FOLLOWED = 10
@@ -97,6 +97,7 @@ def command(
             return
         at_heads = {head.id for head in heads}
         runs = [run for run in run_statuses(store.backend, found) if run.head is None or run.head.id in at_heads]
+        runs += teller.beside.unfinished()
         ends = _ends(store, found, named, runs)
         if not _tell(teller, drawn, runs, ends) and since is not None:
             screen.line("No checkpoint was made since then.")
@@ -199,6 +200,8 @@ class _Teller:
         calls: bool,
         patch: bool,
     ) -> None:
+        from backstay.face.calls_beside import CallsBeside
+
         self._screen = screen
         self._store = store
         self._session = session
@@ -207,6 +210,7 @@ class _Teller:
         self._oneline = oneline
         self._calls = calls
         self._patch = patch
+        self.beside = CallsBeside(store, session)
 
     def flush(self) -> None:
         """Everything written so far is to be seen now."""
@@ -330,7 +334,7 @@ class _Teller:
 
         beside = f"{drawn.beside} ".ljust(len(drawn.mark) + 1) if self._graph else ""
         indent = _INDENT
-        for call in self._session.calls(drawn.point):
+        for call in [*self._session.calls(drawn.point), *self.beside.at(drawn.point.id)]:
             pieces = call_line(call, self._screen.width - len(beside) - len(indent))
             self._screen.line((beside, "blue"), indent, *pieces)
 
@@ -342,15 +346,16 @@ class _Teller:
         ]
         return [(f"({cut(', '.join(names), 40)})", "bold cyan")] if names else []
 
-    def _made(self, point: Checkpoint) -> list[CallRow]:
+    def _made(self, point: Checkpoint) -> list[CallRow | Call]:
         from backstay.store.overview import calls_at
 
+        beside = self.beside.at(point.id)
         if point.trigger in ("manual", "restore", "undo"):
-            return []  # only a run's boundary takes calls in
-        return calls_at(self._store.backend, self._session.id, point.sequence)
+            return [*beside]  # only a run's boundary takes calls in
+        return [*calls_at(self._store.backend, self._session.id, point.sequence), *beside]
 
 
-def _deeds(tools: list[CallRow], room: int) -> list[Piece]:
+def _deeds(tools: list[CallRow | Call], room: int) -> list[Piece]:
     """`tool search done`, for each tool, as far as there is room."""
     from backstay.cli.text import cut, safe, width
 

@@ -69,6 +69,7 @@ def command(
     A CHECKPOINT is found by its id alone, whatever its session. PATH is a place in the state, as `backstay search`
     prints it: only that is shown, whole. Text and bytes go to --out FILE as they are, anything else as JSON.
     """
+    from backstay.cli import shapes
     from backstay.cli.screen import Screen
     from backstay.store.overview import names_by_checkpoint
 
@@ -80,14 +81,18 @@ def command(
     refs = [name for name, _ in names_by_checkpoint(store.backend, found.id).get(point.id, ())]
     with Screen(paged=not (as_json or raw)) as screen:
         if raw or as_json:
-            _as_json(screen, found, point, refs, found.load(point, salvage=salvage), raw=raw)
+            state = found.load(point, salvage=salvage)
+            if raw:
+                screen.line(shapes.dump(shapes.plain(state)))
+            else:
+                _as_json(screen, point, refs, state, _calls_of(store, found, point))
             return
         chosen = messages or as_tree or calls
         if not chosen:
-            _fields(screen, found, point, refs)
+            _fields(screen, point, refs, _calls_of(store, found, point))
             screen.line()
         if calls:
-            _calls(screen, found, point)
+            _calls(screen, _calls_of(store, found, point))
         if messages or as_tree or not chosen:
             state = found.load(point, salvage=salvage)
             _contents(screen, state, messages=messages, as_tree=as_tree, full=full)
@@ -149,24 +154,26 @@ def _is_talk(value: Any) -> bool:
     return all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in messages)
 
 
-def _as_json(
-    screen: Screen, session: Session, point: Checkpoint, refs: list[str], state: dict[str, Any], *, raw: bool
-) -> None:
+def _calls_of(store: Store, session: Session, point: Checkpoint) -> list[Call]:
+    """The calls that led to a checkpoint, and those beside that were asked for at it."""
+    from backstay.face.calls_beside import CallsBeside
+
+    return [*session.calls(point), *CallsBeside(store, session).at(point.id)]
+
+
+def _as_json(screen: Screen, point: Checkpoint, refs: list[str], state: dict[str, Any], calls: list[Call]) -> None:
     from backstay.cli import shapes
 
-    if raw:
-        screen.line(shapes.dump(shapes.plain(state)))
-        return
     shape = {
         **shapes.checkpoint(point),
         "refs": refs,
         "state": shapes.plain(state),
-        "calls": [shapes.call(call) for call in session.calls(point)],
+        "calls": [shapes.call(call) for call in calls],
     }
     screen.line(shapes.dump(shape))
 
 
-def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]) -> None:
+def _fields(screen: Screen, point: Checkpoint, refs: list[str], made: list[Call]) -> None:
     from backstay.cli.sessions import STYLES
     from backstay.cli.text import ago, cut, moment, money, safe, short, size, width
     from backstay.model import counted
@@ -181,7 +188,6 @@ def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]
     else:
         screen.line((title, "yellow"))
         screen.line((cut(called, screen.width), "bold cyan"))
-    made = session.calls(point)
     used, total = point.usage, point.total_usage
 
     def usage(tokens_in: int, tokens_out: int, cost: float) -> str:
@@ -219,10 +225,9 @@ def _short_call(call: Call) -> str:
     return f"{call.name} {call.status.replace('_', ' ')}"
 
 
-def _calls(screen: Screen, session: Session, point: Checkpoint) -> None:
+def _calls(screen: Screen, made: list[Call]) -> None:
     from backstay.cli.conversation import call_line
 
-    made = session.calls(point)
     for call in made:
         screen.line(*call_line(call, screen.width))
     if not made:

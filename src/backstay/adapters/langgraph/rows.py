@@ -63,12 +63,6 @@ def line_of(branch: str) -> tuple[str, int] | None:
     return found["ns"], int(found["line"] or 0)
 
 
-def calls_of(thread_id: str) -> str:
-    """The session with the tool calls of a thread: beside it, because on the thread's own they would be branches."""
-    name = f"{thread_id}/tools"
-    return name if len(name) <= MAX_NAME_CHARS else f"{sha256(name.encode()).hexdigest()}/tools"
-
-
 class Held(NamedTuple):
     """A row, and what it says about the checkpoint whose state it holds.
 
