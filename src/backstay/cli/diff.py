@@ -34,9 +34,11 @@ _LINES_PER_ITEM = 6
 @in_store
 def command(store: Store, session: str, a: str, b: str, *, stat: bool, as_json: bool) -> None:
     """Compare the states at A and B of SESSION: lists item by item side by side, everything else by its path."""
+    from backstay.cli.points import diff_between, point_at
     from backstay.cli.screen import Screen
 
-    found = session_of(store, session).diff(a, b)
+    where = session_of(store, session)
+    found = diff_between(where, point_at(where, a), point_at(where, b), names=(a, b))
     with Screen(paged=not as_json) as screen:
         if as_json:
             from backstay.cli import shapes

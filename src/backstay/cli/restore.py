@@ -35,11 +35,12 @@ def command(store: Store, session: str, ref: str, *, branch: str, yes: bool, as_
 
     You are shown what changes and which checkpoints leave the head, and asked. `backstay undo` takes it back.
     """
+    from backstay.cli.points import point_at
     from backstay.cli.screen import Screen
     from backstay.cli.text import safe, short
 
     found = session_of(store, session)
-    target, head = found.checkpoint(ref), standing_at(found, branch)
+    target, head = point_at(found, ref), standing_at(found, branch)
     screen = Screen(aside=as_json)
     if not (as_json and yes):
         preview(screen, found, branch, head, target)
@@ -84,9 +85,10 @@ def refuse_moved(session: Session, branch: str, head: Checkpoint) -> None:
 def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, target: Checkpoint) -> None:
     """The branch as it is and as it would be: the steps that leave the head, and how much differs."""
     from backstay.cli.diff import tell_stat
+    from backstay.cli.points import diff_between, told_as
     from backstay.cli.text import age, cut, safe, short
 
-    for word, point in (("now ", head), ("then", target)):
+    for word, point in (("now ", told_as(session, head)), ("then", target)):
         step = "" if point.step is None else f"step {point.step}  "
         screen.line(
             f"{cut(safe(branch), 20)} {word}  ",
@@ -97,7 +99,7 @@ def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, tar
         )
     _leaving(screen, session, head, target)
     try:
-        diff = session.diff(head, target)
+        diff = diff_between(session, head, target, names=("now", "then"))
     except backstay.CorruptionError:
         target.state  # noqa: B018 - where this one is damaged too there is nothing to go back to
         screen.line(("The state of the head is damaged, and gives way to one that is whole.", "red"))
@@ -108,10 +110,11 @@ def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, tar
 
 
 def _leaving(screen: Screen, session: Session, head: Checkpoint, target: Checkpoint) -> None:
+    from backstay.bookkeeping import told
     from backstay.cli.text import cut, safe, short
 
     leaving = []
-    for point in islice(session.log(head), _LOOKED_AT):
+    for point in islice(told(session.log(head)), _LOOKED_AT):
         if point.id == target.id:
             break
         leaving.append(point)

@@ -69,16 +69,17 @@ def command(
     A CHECKPOINT is found by its id alone, whatever its session. PATH is a place in the state, as `backstay search`
     prints it: only that is shown, whole. Text and bytes go to --out FILE as they are, anything else as JSON.
     """
+    from backstay.bookkeeping import visible
     from backstay.cli import shapes
+    from backstay.cli.points import names_told
     from backstay.cli.screen import Screen
-    from backstay.store.overview import names_by_checkpoint
 
     found, point, path = _found(store, session, ref, path)
     if path is not None or out is not None:
         state = found.load(point, salvage=salvage)
         _value(state, path, out, as_json=as_json or raw)
         return
-    refs = [name for name, _ in names_by_checkpoint(store.backend, found.id).get(point.id, ())]
+    refs = [name for name, _ in names_told(store, found).get(point.id, ())]
     with Screen(paged=not (as_json or raw)) as screen:
         if raw or as_json:
             state = found.load(point, salvage=salvage)
@@ -95,11 +96,13 @@ def command(
             _calls(screen, _calls_of(store, found, point))
         if messages or as_tree or not chosen:
             state = found.load(point, salvage=salvage)
-            _contents(screen, state, messages=messages, as_tree=as_tree, full=full)
+            _contents(screen, visible(state), messages=messages, as_tree=as_tree, full=full)
 
 
 def _found(store: Store, given: str, ref: str, path: str | None) -> tuple[Session, Checkpoint, str | None]:
     """The session and the checkpoint that are meant, and the place in its state."""
+    from backstay.cli.points import point_at, told_as
+
     try:
         session = session_of(store, given)
     except backstay.NotFoundError as missing:
@@ -110,8 +113,9 @@ def _found(store: Store, given: str, ref: str, path: str | None) -> tuple[Sessio
         if path is not None:
             message = f"{given!r} is a checkpoint: give a PATH behind it, and no REF"
             raise click.UsageError(message, ctx=click.get_current_context(silent=True)) from None
-        return store.session(point.session_id), point, ref or None
-    return session, session.checkpoint(ref or "main"), path
+        session = store.session(point.session_id)
+        return session, told_as(session, point), ref or None
+    return session, point_at(session, ref or "main"), path
 
 
 def _value(state: dict[str, Any], path: str | None, out: str | None, *, as_json: bool) -> None:
@@ -174,6 +178,7 @@ def _as_json(screen: Screen, point: Checkpoint, refs: list[str], state: dict[str
 
 
 def _fields(screen: Screen, point: Checkpoint, refs: list[str], made: list[Call]) -> None:
+    from backstay.bookkeeping import PART
     from backstay.cli.sessions import STYLES
     from backstay.cli.text import ago, cut, moment, money, safe, short, size, width
     from backstay.model import counted
@@ -209,7 +214,7 @@ def _fields(screen: Screen, point: Checkpoint, refs: list[str], made: list[Call]
         ("parent", point.parent_id and short(point.parent_id)),
         ("size", size(point.size_bytes)),
         ("hint", point.resume_hint),
-        ("metadata", ", ".join(f"{key}={each!r}" for key, each in point.metadata.items())),
+        ("metadata", ", ".join(f"{key}={each!r}" for key, each in point.metadata.items() if key != PART)),
         ("calls", made and f"{counted(len(made), 'call')}: {', '.join(map(_short_call, made))}"),
         ("digest", point.digest[:32]),
     ]
