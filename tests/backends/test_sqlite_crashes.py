@@ -259,7 +259,7 @@ def test_ctrl_c_while_leading_loses_nothing_and_wakes_the_others(path: Path) -> 
                     if backend.read(Ask("mine")).session is not None:
                         own.stand_on_head()
                     with suppress(ConflictError):  # what was under way may be recorded a moment later
-                        strike(lambda own=own: mine.append(own.grow(1)[0].id))
+                        strike(lambda own=own: mine.append(own.grow(1)[0].id))  # type: ignore[misc]
         finally:
             stop.set()
         other.join(30)
