@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def command(store: Store, session: str, *, as_json: bool) -> None:
     """List the branches and tags of SESSION, and where each stands. `backstay fork` makes a branch."""
     from backstay.bookkeeping import overtaken
-    from backstay.cli.points import told_as
+    from backstay.shapes.points import told_as
     from backstay.store.overview import branch_statuses
 
     found = session_of(store, session)
@@ -43,7 +43,7 @@ def tell(
     as_json: bool,
 ) -> None:
     """Print names and where they stand."""
-    from backstay.cli import shapes
+    from backstay import shapes
     from backstay.cli.columns import Column, listing
     from backstay.cli.screen import Screen
 

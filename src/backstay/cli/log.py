@@ -82,9 +82,9 @@ def command(
     A checkpoint is shown with its id, step, label, cause, last message, and the tokens and cost of the step. Crashed
     and live runs are marked. With --follow the last 10 (or -n) come first, and the newest at the end.
     """
-    from backstay.cli.points import names_told
     from backstay.cli.screen import Screen
     from backstay.face.run_status import run_statuses
+    from backstay.shapes.points import names_told
     from backstay.store.overview import names_by_checkpoint
 
     found = session_of(store, session)
@@ -192,7 +192,7 @@ class _ShownCheckpoints:
 
     def checkpoint(self, ref: str) -> Checkpoint:
         """The checkpoint at a ref."""
-        from backstay.cli.points import point_at
+        from backstay.shapes.points import point_at
 
         return self.session.checkpoint(ref) if self._writes else point_at(self.session, ref)
 
@@ -254,7 +254,7 @@ class _Teller:
 
     def as_json(self, point: Checkpoint) -> None:
         """A checkpoint as one line of JSON."""
-        from backstay.cli import shapes
+        from backstay import shapes
 
         made = [
             {"id": each.id, "name": each.name, "kind": each.kind, "status": each.status} for each in self._made(point)

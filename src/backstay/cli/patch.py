@@ -20,7 +20,7 @@ def diff_of(session: Session, point: Checkpoint) -> Diff:
     from itertools import islice
 
     from backstay.bookkeeping import told
-    from backstay.cli.points import diff_between
+    from backstay.shapes.points import diff_between
 
     before = next(islice(told(session.log(point)), 1, None), None)
     name = point.id[:8]

@@ -69,10 +69,10 @@ def command(
     A CHECKPOINT is found by its id alone, whatever its session. PATH is a place in the state, as `backstay search`
     prints it: only that is shown, whole. Text and bytes go to --out FILE as they are, anything else as JSON.
     """
+    from backstay import shapes
     from backstay.bookkeeping import visible
-    from backstay.cli import shapes
-    from backstay.cli.points import names_told
     from backstay.cli.screen import Screen
+    from backstay.shapes.points import names_told
 
     found, point, path = _found(store, session, ref, path)
     if path is not None or out is not None:
@@ -101,7 +101,7 @@ def command(
 
 def _found(store: Store, given: str, ref: str, path: str | None) -> tuple[Session, Checkpoint, str | None]:
     """The session and the checkpoint that are meant, and the place in its state."""
-    from backstay.cli.points import point_at, told_as
+    from backstay.shapes.points import point_at, told_as
 
     try:
         session = session_of(store, given)
@@ -132,9 +132,10 @@ def _value(state: dict[str, Any], path: str | None, out: str | None, *, as_json:
         if out != "-":
             Screen().line(f"written: {safe(out)} ({size(written)})")
         return
-    from backstay.cli import shapes
+    from backstay import shapes
     from backstay.cli.conversation import conversation
-    from backstay.cli.tree import brief, tree
+    from backstay.cli.text import brief
+    from backstay.cli.tree import tree
 
     with Screen(paged=not as_json) as screen:
         if as_json:
@@ -166,7 +167,7 @@ def _calls_of(store: Store, session: Session, point: Checkpoint) -> list[Call]:
 
 
 def _as_json(screen: Screen, point: Checkpoint, refs: list[str], state: dict[str, Any], calls: list[Call]) -> None:
-    from backstay.cli import shapes
+    from backstay import shapes
 
     shape = {
         **shapes.checkpoint(point),

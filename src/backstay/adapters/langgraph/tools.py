@@ -22,8 +22,8 @@ from typing import Any
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from backstay.adapters.langgraph.asked import Asked, AskedFunction, AskedTool, called_twice, own_errors
 from backstay.adapters.langgraph.codec import Codec
+from backstay.adapters.langgraph.graph_calls import FunctionCall, GraphCall, ToolNodeCall, called_twice, own_errors
 from backstay.adapters.langgraph.opening import sync_store
 from backstay.aio import AsyncStore
 from backstay.aio.run import AsyncRun
@@ -81,12 +81,12 @@ class Once:
 
     def wrap_tool_call(self, request: Any, execute: Callable[[Any], Any]) -> Any:
         """The outcome of a tool call: recorded, or made now."""
-        asked = AskedTool(request, codec=self._codec, on_doubt=self._on_doubt)
+        asked = ToolNodeCall(request, codec=self._codec, on_doubt=self._on_doubt)
         return self._outcome(asked, functools.partial(execute, request))
 
     async def awrap_tool_call(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
         """The same for a coroutine. Cancelled before the tool was called it never was; in the middle it is in doubt."""
-        asked = AskedTool(request, codec=self._codec, on_doubt=self._on_doubt)
+        asked = ToolNodeCall(request, codec=self._codec, on_doubt=self._on_doubt)
         return await self._awaited(asked, functools.partial(execute, request))
 
     def _function(self, fn: Any) -> Any:
@@ -114,7 +114,7 @@ class Once:
 
         return called
 
-    def _asked(self, name: str) -> Asked:
+    def _asked(self, name: str) -> GraphCall:
         config = var_child_runnable_config.get()
         if config is None:
             message = f"{name!r} is made once by the graph that calls it, and none does"
@@ -122,7 +122,7 @@ class Once:
                 "in a thread of your own run it by contextvars.copy_context().run; without a graph call its __wrapped__"
             )
             raise InvalidInputError(message, hint=hint)
-        asked = AskedFunction(config, name, codec=self._codec, on_doubt=self._on_doubt)
+        asked = FunctionCall(config, name, codec=self._codec, on_doubt=self._on_doubt)
         place = f"{asked.thread}/{asked.branch}"
         if self._attempts.get(place) is config:
             raise called_twice(name)
@@ -131,7 +131,7 @@ class Once:
             self._attempts.popitem(last=False)
         return asked
 
-    def _outcome(self, asked: Asked, execute: Callable[[], Any]) -> Any:
+    def _outcome(self, asked: GraphCall, execute: Callable[[], Any]) -> Any:
         with own_errors():
             run = self._run_of(asked)
         if run is None:
@@ -146,7 +146,7 @@ class Once:
                 run.pause(f"{asked.name} was called")
             return outcome
 
-    async def _awaited(self, asked: Asked, execute: Callable[[], Awaitable[Any]]) -> Any:
+    async def _awaited(self, asked: GraphCall, execute: Callable[[], Awaitable[Any]]) -> Any:
         with own_errors():
             run = self._run_of(asked)
         if run is None:
@@ -161,7 +161,7 @@ class Once:
                 awaited.pause(f"{asked.name} was called")
             return outcome
 
-    def _settle(self, asked: Asked) -> None:
+    def _settle(self, asked: GraphCall) -> None:
         """Wait until the steps that a call was asked for in are on disk."""
         for ns, step in asked.steps.items():
             path = _TASK.sub("", ns)
@@ -176,7 +176,7 @@ class Once:
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, 0.05)
 
-    def _run_of(self, asked: Asked) -> Run | None:
+    def _run_of(self, asked: GraphCall) -> Run | None:
         """The run that keeps a call; None for a graph without a checkpointer, which nobody will resume."""
         if isinstance(self._kept, Run):
             asked.options["key"] = f"{asked.task}/{asked.id}"
@@ -187,7 +187,7 @@ class Once:
         return session.run(branch=asked.branch, on_doubt=self._on_doubt)
 
 
-def _made(run: Run, asked: Asked, execute: Callable[[], Any]) -> Any:
+def _made(run: Run, asked: GraphCall, execute: Callable[[], Any]) -> Any:
     def fn() -> Any:
         with asked.bubbling():
             asked.take(execute())
@@ -199,7 +199,7 @@ def _made(run: Run, asked: Asked, execute: Callable[[], Any]) -> Any:
             return asked.answer(recorded)
 
 
-async def _amade(run: AsyncRun, asked: Asked, execute: Callable[[], Awaitable[Any]]) -> Any:
+async def _amade(run: AsyncRun, asked: GraphCall, execute: Callable[[], Awaitable[Any]]) -> Any:
     async def fn() -> Any:
         with asked.bubbling():
             asked.take(await execute())

@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import backstay
 from backstay.bookkeeping import PART, checkpoint_of, is_writes, owner_of, told, visible
+from backstay.difference import difference
+from backstay.errors import NotFoundError
 from backstay.names import parse_steps
+from backstay.store.overview import names_by_checkpoint
 
 if TYPE_CHECKING:
     from backstay.difference import Diff
@@ -23,11 +25,11 @@ def point_at(session: Session, ref: str) -> Checkpoint:
         return told_as(session, point)
     try:
         start = session.checkpoint(steps.name)
-    except backstay.NotFoundError:
+    except NotFoundError:
         return told_as(session, point)
     found = next(islice(told(session.log(start)), steps.steps, None), None)
     if found is None:
-        raise backstay.NotFoundError(f"{ref!r} goes back further than the history")
+        raise NotFoundError(f"{ref!r} goes back further than the history")
     return found
 
 
@@ -38,16 +40,12 @@ def told_as(session: Session, point: Checkpoint) -> Checkpoint:
 
 def diff_between(session: Session, a: Checkpoint | None, b: Checkpoint, *, names: tuple[str, str]) -> Diff:
     """The difference of two states, or of nothing and one (None), without what an adapter keeps for itself."""
-    from backstay.difference import difference
-
     before = {} if a is None else visible(session.load(a))
     return difference(before, visible(session.load(b)), a=names[0], b=names[1])
 
 
 def names_told(store: Store, session: Session) -> dict[str, list[tuple[str, str]]]:
     """By the ids of checkpoints: the names they have. A branch that ends with writes is at their checkpoint."""
-    from backstay.store.overview import names_by_checkpoint
-
     found = names_by_checkpoint(store.backend, session.id)
     if any([checkpoint_of(id_) != id_ for id_ in found]):
         owners = {str(head.id): owner_of(head) for head in session.branches().values() if is_writes(head)}

@@ -19,7 +19,7 @@ from backstay.run.options import OnDoubt
 _BUBBLED = {"interrupted": True}
 
 
-class Asked:
+class GraphCall:
     """A call that was asked for. `task` is that of LangGraph, whose id is the same when the node runs again."""
 
     def __init__(self, where: Mapping[str, Any], *, name: str, id_: str, codec: Codec, on_doubt: OnDoubt) -> None:
@@ -74,7 +74,7 @@ class Asked:
         return self.given[0] if self.given else self.codec.revive(recorded)
 
 
-class AskedTool(Asked):
+class ToolNodeCall(GraphCall):
     """A call of a ToolNode: told by the id that the model gave it."""
 
     def __init__(self, request: Any, *, codec: Codec, on_doubt: OnDoubt) -> None:
@@ -96,7 +96,7 @@ class AskedTool(Asked):
         return ToolMessage(text, name=self.name, tool_call_id=self._call_id)
 
 
-class AskedFunction(Asked):
+class FunctionCall(GraphCall):
     """A call of a node or a `@task`: told by its task alone, since that calls it once.
 
     Its arguments are not recorded: a node is given the whole state, and a task perhaps the time of day.
