@@ -9,7 +9,7 @@ import pytest
 
 import backstay
 from backstay.errors import FilesConflictError, InDoubtError, NotFoundError
-from tests.workspace.folders import capture_as, session_in
+from tests.workspace.folders import capture_as, leave_pending, session_in
 from tests.workspace.trees import leftovers
 
 CALL = "call:1"
@@ -145,7 +145,7 @@ def test_an_edit_after_the_restore_survives_its_undo(session: backstay.Session, 
 
 def test_a_checkpoint_without_files_says_so(store: backstay.Store, root: Path) -> None:
     session = session_in(store, root, "plain")
-    session.commit({"n": 1})
+    store.session("plain").commit({"n": 1})
     capture_as(session, {"n": 2}, "outside")
     with pytest.raises(NotFoundError, match="has no files"):
         session.restore("main~1", files=True)
@@ -157,22 +157,29 @@ def test_the_safety_checkpoint_keeps_pending_calls_for_the_undo(store: backstay.
     capture_as(session, {"step": 1}, "outside")
     (root / "a").write_text("2")
     capture_as(session, {"step": 2}, CALL)
-    asked: list[int] = []
-    with pytest.raises(RuntimeError), session.run() as run:
-        run.call("tool", lambda: asked.append(1) or "done", key="k", args={})
-        raise RuntimeError
+    asked: list[str] = []
+
+    def tool() -> str:
+        asked.append("once")
+        return "done"
+
+    def crash() -> None:
+        with session.run() as run:
+            run.call("tool", tool, key="k", args={})
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        crash()
     session = session_in(store, root, "run")
     (root / "mine").write_text("mine")
     session.restore("main~1", files=True, keep_mine=True)
     session.undo()
     with session.run() as run:
-        assert run.call("tool", lambda: asked.append(1) or "again", key="k", args={}) == "done"
-    assert asked == [1]
+        assert run.call("tool", tool, key="k", args={}) == "done"
+    assert asked == ["once"]
 
 
 def test_the_journal_of_a_killed_restore_keeps_others_away(session: backstay.Session, root: Path) -> None:
-    from tests.workspace.folders import leave_pending
-
     leave_pending(session, "main~1")
     with pytest.raises(InDoubtError, match=r"backstay\.place"):
         session.commit({"step": 3}, expect=backstay.ANY)
@@ -180,3 +187,17 @@ def test_the_journal_of_a_killed_restore_keeps_others_away(session: backstay.Ses
         assert run.state == {"step": 1}
     assert contents(root) == OLD
     assert not session.calls(pending=True)
+
+
+def test_a_fork_gets_a_folder_of_its_own(session: backstay.Session, store: backstay.Store, root: Path) -> None:
+    other = root.parent / "other"
+    session.fork("main~1", "try", into=other)
+    assert contents(other) == OLD
+    there = store.session("s", workspace=other)
+    (other / "a").write_text("tried\n")
+    there.commit({"step": "tried"}, branch="try")
+    assert contents(root) == NEW
+    assert session.load("try") == {"step": "tried"}
+    files = session.checkpoint("try").files
+    assert files is not None
+    assert files["a"].read() == b"tried\n"

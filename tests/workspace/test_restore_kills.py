@@ -60,7 +60,7 @@ def kill_at(at: Path, kind: str, number: int, how: str) -> None:
     with backstay.open(url(at, kind)) as store:
         session = session_in(store, at / "project")
         if how == "recover":
-            backstay.recover(store, lambda run: None)
+            backstay.recover(store, lambda _: None)
         elif how == "run":
             with session.run():
                 pass

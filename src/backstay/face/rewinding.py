@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
-from backstay.errors import InvalidInputError
-from backstay.face.family import Family
+from backstay.errors import InvalidInputError, NotFoundError
+from backstay.face.inbox import Inbox
 from backstay.hints import Hint
 from backstay.listing import KeepMine, RestorePlan
-from backstay.model import Checkpoint
+from backstay.model import Branch, Checkpoint
 from backstay.names import check_name
-from backstay.run.file_restore import FileRestore, RestoreRequest, finish_files
-from backstay.run.workspace_capture import WorkspaceCapture
+from backstay.port import Ask
+from backstay.rules import branches, refusals
 from backstay.store import restoring
-from backstay.store.history import History
 from backstay.store.refs import Ref
+
+if TYPE_CHECKING:
+    from backstay.run.file_restore import FileRestore
+    from backstay.run.files import SessionFiles
 
 Paths = Iterable[str | os.PathLike[str]]
 _WORKSPACE = Hint(
@@ -26,11 +29,10 @@ _WORKSPACE = Hint(
 )
 
 
-class Rewinding(Family):
+class Rewinding(Inbox):
     """Going back. `restore` brings an earlier state as a new checkpoint, `undo` takes the last restore back."""
 
-    _history: History
-    _workspace: WorkspaceCapture | None = None
+    _files: SessionFiles | None
 
     @overload
     def restore(
@@ -79,6 +81,8 @@ class Rewinding(Family):
             if paths is not None or keep_mine is not None or dry_run:
                 raise InvalidInputError("paths, keep_mine and dry_run are about files", hint="give files=True too")
             return restoring.restore(self._history, ref, branch)
+        from backstay.run.file_restore import RestoreRequest
+
         request = RestoreRequest(
             self._history.refs.row(ref).id,
             talk=files != "only",
@@ -96,26 +100,52 @@ class Rewinding(Family):
         Files come back too if that restore moved files; what you changed since is kept, as with `restore`.
         """
         check_name(branch, "a branch name")
-        row = restoring.undone(self._history, branch)
-        if self._workspace is None or row is None:
+        row = None if self._files is None else restoring.undone(self._history, branch)
+        if row is None:
             return restoring.undo(self._history, branch)
+        from backstay.run.file_restore import RestoreRequest
+
         request = RestoreRequest(row.id, trigger="undo", keep_mine=keep_mine)
         return self._file_restore(branch).restore(request, self._history.looks.expected(branch))
 
+    def fork(self, ref: Ref, branch: str, *, into: str | os.PathLike[str] | None = None) -> Branch:
+        """A new branch at a checkpoint; nothing is copied.
+
+        With `into` its files are written to a folder that is new or empty: the workspace of the new branch.
+        """
+        row = self._history.refs.row(ref)
+        check_name(branch, "a branch name")
+        if into is not None:
+            files = self._history.files_of(row)
+            if files is None:
+                raise NotFoundError(f"session {self.id!r}: checkpoint {row.id[:12]} has no files")
+            if branch in self._backend.read(Ask(self.id, names=(branch,))).lanes:
+                raise refusals.name_taken(branch)[1]
+            files.export_to(os.fspath(into))
+        ask = branches.naming_ask(self.id, branch, row.sequence)
+        self._backend.write(ask, branches.fork(self.id, branch, sequence=row.sequence, id_=row.id))
+        self._history.looks.saw(branch, row.id)
+        self._history.remember_as(branch, row.id)
+        return Branch(branch, self._history.checkpoint(row))
+
     def finish_files(self, *, branch: str = "main") -> bool:
         """Bring a restore with files to its end whose process died; False if there is none. Runs and restores do so."""
+        from backstay.run.file_restore import finish_files
+
         return finish_files(self._history, check_name(branch, "a branch name"))
 
     def _file_restore(self, branch: str) -> FileRestore:
-        if self._workspace is None:
+        if self._files is None:
             raise InvalidInputError("this session has no workspace to put files into", hint=_WORKSPACE)
-        return FileRestore(self._history, branch, self._workspace)
+        from backstay.run.file_restore import FileRestore
+
+        return FileRestore(self._history, branch, self._files)
 
     def _beneath(self, path: str | os.PathLike[str]) -> bytes:
         """A path beneath the workspace as a list has it."""
         given = os.fspath(path)
-        if self._workspace is not None and Path(given).is_absolute():
-            given = os.path.relpath(given, self._workspace.path)
+        if self._files is not None and Path(given).is_absolute():
+            given = os.path.relpath(given, self._files.workspace.path)
         found = os.path.normpath(given)
         if found == ".":
             return b""

@@ -18,7 +18,6 @@ from backstay.face.rewinding import Rewinding
 from backstay.hints import NEWEST_INTACT
 from backstay.model import (
     NOTHING,
-    Branch,
     Call,
     Checkpoint,
     Mark,
@@ -32,14 +31,13 @@ from backstay.model import (
     Status,
     StatusName,
     Usage,
-    Wait,
 )
 from backstay.names import check_name
 from backstay.port import EVERY, Ask, Backend, CheckpointRow
 from backstay.retention import Retention
 from backstay.rules import branches
 from backstay.rules.sessions import About
-from backstay.run import Run, answering, deciding
+from backstay.run import Run, deciding
 from backstay.run.deciding import UNDECIDED
 from backstay.store import describing, overview
 from backstay.store.appending import Appended
@@ -52,9 +50,13 @@ from backstay.store.refs import Ref, readable
 from backstay.strategy import ALWAYS, Strategy
 
 if TYPE_CHECKING:
+    import os
+
     from backstay.difference import Diff
     from backstay.loops import LoopGuard
+    from backstay.run.files import SessionFiles
     from backstay.run.options import OnDoubt, OnFailed
+    from backstay.workspace.policy import Workspace
 
 _PAGE_ROWS = 100
 _NOTHING_SAID = Given("manual")
@@ -76,11 +78,13 @@ class Session(Rewinding):
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         recent: RecentHeads | None = None,
+        workspace: Workspace | str | os.PathLike[str] | None = None,
     ) -> None:
         self.id = SessionId(check_name(id_, "a session id"))
         self.agent = None if agent is None else check_name(agent, "an agent name")
         self._backend = backend
         self._history = History(backend, events, self.id, agent=self.agent, recent=recent)
+        self._files = _files_of(self._history, workspace)
         if owner is not None or title is not None or metadata:
             self._history.about = About(**describing.checked(owner=owner, title=title, metadata=metadata or {}))
 
@@ -116,8 +120,11 @@ class Session(Rewinding):
         id: str | None = None,
         root: bool = False,
         frozen: bool = False,
+        files: bool = True,
     ) -> Checkpoint:
         """Record a state as the new head of a branch. When this returns it is on disk.
+
+        The files of the session's workspace are recorded with it, unless `files` is False.
 
         `expect` is the checkpoint the branch must still be at, NOTHING or ANY; by default where the state was loaded,
         or where you last saw the branch. `id` is for callers with ids of their own: one that is taken is a
@@ -143,7 +150,8 @@ class Session(Rewinding):
             )
         wanted = self._expected(state, branch, expect)
         root = root or expect is NOTHING
-        made = self._history.write(branch, state, given, expect=wanted, id_=id, root=root, frozen=frozen)
+        found = None if self._files is None or not files else self._files.committed(branch)
+        made = self._history.write(branch, state, given, expect=wanted, id_=id, root=root, frozen=frozen, files=found)
         if isinstance(state, State) and state.at is not None and state.at[:2] == (self.id, branch):
             state.at = (self.id, branch, made.id)
         return made
@@ -219,16 +227,6 @@ class Session(Rewinding):
     def begin_edit(self, branch: str, wait_s: float) -> Edit:
         """The parts of an edit, for a face that waits in another way."""
         return Edit(self._history, check_name(branch, "a branch name"), wait_s)
-
-    def fork(self, ref: Ref, branch: str) -> Branch:
-        """A new branch at a checkpoint; nothing is copied."""
-        row = self._history.refs.row(ref)
-        check_name(branch, "a branch name")
-        ask = branches.naming_ask(self.id, branch, row.sequence)
-        self._backend.write(ask, branches.fork(self.id, branch, sequence=row.sequence, id_=row.id))
-        self._history.looks.saw(branch, row.id)
-        self._history.remember_as(branch, row.id)
-        return Branch(branch, self._history.checkpoint(row))
 
     def delete_branch(self, name: str) -> None:
         """Forget a branch; its checkpoints stay and can be read by their ids."""
@@ -405,8 +403,12 @@ class Session(Rewinding):
         on_doubt: OnDoubt = "ask",
         on_failed: OnFailed = "raise",
         loops: LoopGuard | None = None,
+        workspace: Workspace | str | os.PathLike[str] | None = None,
     ) -> Run:
-        """A loop that survives: `with session.run() as run`. The same line starts and resumes it; see docs/runs.md."""
+        """A loop that survives: `with session.run() as run`. The same line starts and resumes it; see docs/runs.md.
+
+        The files of the `workspace`, by default the session's, are recorded with every boundary.
+        """
         check_name(branch, "a branch name")
         return Run(
             self,
@@ -419,6 +421,7 @@ class Session(Rewinding):
             on_doubt=on_doubt,
             on_failed=on_failed,
             loops=loops,
+            files=self._files if workspace is None else _files_of(self._history, workspace),
         )
 
     def runs(self) -> list[RunInfo]:
@@ -444,28 +447,6 @@ class Session(Rewinding):
         """Decide a call in doubt: "retry" it, "skip" it (it gives None), or say its result, or how it failed."""
         deciding.resolve(self._history, call_id, decision, result=result, failed=failed)
 
-    def waiting(self, branch: str = "main") -> list[Wait]:
-        """What a branch waits for: answers, approvals, times and messages."""
-        return answering.waits(self._history, check_name(branch, "a branch name"))
-
-    def answer(
-        self, name: str, value: Any, *, branch: str = "main", by: str | None = None, args: dict[str, Any] | None = None
-    ) -> None:
-        """Answer what the session waits for, by its name or its id; once: a second, other answer is a ConflictError.
-
-        An approval is answered by True; `args` approves the call with these arguments instead.
-        """
-        branch = check_name(branch, "a branch name")
-        answering.answer(self._history, name, value, branch=branch, by=by, args=args)
-
-    def reject(self, name: str, reason: str, *, branch: str = "main", by: str | None = None) -> None:
-        """Say no to what the session waits for: the run gets a CallFailedError of type "rejected" with the reason."""
-        answering.reject(self._history, name, reason, branch=check_name(branch, "a branch name"), by=by)
-
-    def send(self, name: str, value: Any, *, branch: str = "main") -> None:
-        """Send a message for `run.receive(name)`: each is received once, in order. Makes the session if need be."""
-        answering.send(self._history, name, value, branch=check_name(branch, "a branch name"))
-
     def cancel(self, branch: str = "main", *, reason: str) -> bool:
         """Stop the run of a branch: at its next call or boundary if it is alive, else at once. False: there is none."""
         check_text(reason, "reason", required=True)
@@ -475,6 +456,17 @@ class Session(Rewinding):
         """Give up what is pending on a branch; the calls stay in history as abandoned."""
         check_text(reason, "reason", required=True)
         deciding.abandon(self._history, check_name(branch, "a branch name"), reason=reason)
+
+
+def _files_of(history: History, workspace: Workspace | str | os.PathLike[str] | None) -> SessionFiles | None:
+    """The files of a session; what captures them is loaded where there is a workspace."""
+    if workspace is None:
+        return None
+    from backstay.run.files import SessionFiles
+    from backstay.workspace.policy import workspace_of
+
+    found = workspace_of(workspace)
+    return None if found is None else SessionFiles(history, found)
 
 
 def _missing_head(session: str, name: str, sequence: int) -> CorruptionError:

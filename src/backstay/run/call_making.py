@@ -168,7 +168,8 @@ class CallMaking:
         """The first half of `call`, for loops that someone else drives: the recorded outcome, or leave to make it."""
         if kind not in ("tool", "llm"):
             raise InvalidInputError(f"kind must be 'tool' or 'llm', not {kind!r}")
-        return self._entered().begin(
+        calls = self._entered()
+        calling = calls.begin(
             name,
             key=key,
             kind=kind,
@@ -179,6 +180,9 @@ class CallMaking:
             on_mismatch=on_mismatch,
             edited=edited,
         )
+        if calls.files is not None and not calling.done and kind == "tool":
+            calls.files.began(calling.row)
+        return calling
 
     def enclosed(self, calling: Calling) -> contextlib.AbstractContextManager[None]:
         """Calls made meanwhile, here and in tasks started here, belong to this one."""

@@ -49,11 +49,11 @@ from backstay.rules import file_restore as rules
 from backstay.rules import refusals
 from backstay.rules.refusals import Lease
 from backstay.run.file_versions import Versions
+from backstay.run.files import SessionFiles
 from backstay.run.holding import HeldBranch
-from backstay.run.workspace_capture import WorkspaceCapture
 from backstay.sealing import open_value, pack_value
 from backstay.store.fields import Given, read_fields
-from backstay.store.files import CheckpointFiles
+from backstay.store.files import BlobSink, CapturedFiles, CheckpointFiles
 from backstay.store.history import History, Place
 from backstay.store.reading import Loaded
 from backstay.workspace.open_root import OpenRoot
@@ -63,6 +63,7 @@ from backstay.workspace.policy import Workspace
 BEFORE = "before going back"
 _NAMED = 20
 _ID_BYTES = 8
+_OPTIONS = ("include", "exclude", "ignore", "max_file", "max_total", "secrets", "git")
 _KEEP = Hint(
     "keep_mine=True keeps yours, keep_mine=False puts all back; paths=[…] names those to put back",
     "--mine keeps yours, --theirs puts all back; name paths behind -- to put back those alone",
@@ -95,11 +96,14 @@ class PlaceCall(msgspec.Struct, frozen=True):
 class FileRestore:
     """Restores of one branch with its files. `outcome` says what became of the paths of the last one."""
 
-    def __init__(self, history: History, branch: str, capture: WorkspaceCapture) -> None:
+    def __init__(self, history: History, branch: str, files: SessionFiles) -> None:
         self._history = history
         self._branch = branch
-        self._capture = capture
+        self._files = files
         self.outcome = Placed()
+
+    def _open(self) -> OpenRoot:
+        return OpenRoot(self._files.workspace.path)
 
     # looking only
 
@@ -108,8 +112,8 @@ class FileRestore:
         history = self._history
         target, head = _with_files(history, request.target), history.load(self._branch)
         base = _listing(head)
-        with OpenRoot(self._capture.path) as root:
-            disk = self._capture.look(base)
+        with self._open() as root:
+            disk, _ = self._files.capture(base, BlobSink(history.backend, dry=True))
             return self._planned(root, disk, target, head, request, on_disk=True)
 
     def _planned(
@@ -124,26 +128,31 @@ class FileRestore:
     def restore(self, request: RestoreRequest, expect: Place) -> Checkpoint:
         """Put state and files back. FilesConflictError names what would be lost, and nothing is changed then."""
         history, branch = self._history, self._branch
-        with HeldBranch(history, branch, rules.RESTORE) as held, OpenRoot(self._capture.path) as root, root.locked():
+        with (
+            HeldBranch(history, branch, rules.RESTORE) as held,
+            OpenRoot(self._files.workspace.path) as root,
+            root.locked(),
+        ):
             pending = _pending(history, branch)
             if pending is not None:
                 self._finish(held.lease, root, pending)
             target, head = _with_files(history, request.target), history.load(branch)
             if pending is None and expect not in (ANY, head.row.id):
                 raise refusals.moved(history.id, branch, head=head.row.id, expect=str(expect))[1]
-            disk, new = self._capture.capture(_listing(head), OUTSIDE)
+            base, sink = _listing(head), self._files.sink()
+            disk, _ = self._files.capture(base, sink)
             plan = self._planned(root, disk, target, head, request, on_disk=True)
             refuse_conflicts(plan, request.keep_mine)
             before = head.row.id
-            if new or head.files is None:
-                before = self._commit_before(head, disk, held.lease).id
+            if disk is not base or head.files is None:
+                before = self._commit_before(head, CapturedFiles(to_value(disk), sink.taken()), held.lease).id
             call = self._call(root, request, before)
             placement = Placement(root, call.id, plan.steps)
             self._stage(placement, target)
             row = history.backend.write(rules.place_ask(held.lease), rules.begin(held.lease, call)).answer
             return self._apply(placement, held.lease, row, request, plan, disk)
 
-    def _commit_before(self, head: Loaded, disk: Listing, lease: Lease) -> Checkpoint:
+    def _commit_before(self, head: Loaded, files: CapturedFiles, lease: Lease) -> Checkpoint:
         """The folder as it is, with the head's own state: what an undo goes back to."""
         fields = read_fields(head.row)
         given = Given(
@@ -164,7 +173,7 @@ class FileRestore:
             expect=head.row.id,
             lease=lease,
             keeps_journal=True,
-            files=to_value(disk),
+            files=files,
         )
 
     def _stage(self, placement: Placement, target: Loaded) -> None:
@@ -188,7 +197,8 @@ class FileRestore:
         history = self._history
         placed = placement.apply()
         done = set(placed.done)
-        now, _ = self._capture.capture(before, lambda path: RESTORE if path in done else OUTSIDE)
+        sink = self._files.sink()
+        now, _ = self._files.capture(before, sink, author=lambda path: RESTORE if path in done else OUTSIDE)
         target, head = history.load(request.target), history.load(self._branch)
         source = read_fields(target.row if request.talk else head.row)
         given = Given(
@@ -211,7 +221,7 @@ class FileRestore:
             takes_up=request.trigger == "undo",
             lease=lease,
             settles=call.at,
-            files=to_value(now),
+            files=CapturedFiles(to_value(now), sink.taken()),
         )
         placement.clear()
         self.outcome = msgspec.structs.replace(placed, kept={**placed.kept, **dict.fromkeys(plan.kept, "yours")})
@@ -222,7 +232,11 @@ class FileRestore:
     def finish(self) -> None:
         """Bring a restore of this branch to its end that was killed, if there is one."""
         history, branch = self._history, self._branch
-        with HeldBranch(history, branch, rules.RESTORE) as held, OpenRoot(self._capture.path) as root, root.locked():
+        with (
+            HeldBranch(history, branch, rules.RESTORE) as held,
+            OpenRoot(self._files.workspace.path) as root,
+            root.locked(),
+        ):
             call = _pending(history, branch)
             if call is not None:
                 self._finish(held.lease, root, call)
@@ -247,7 +261,7 @@ class FileRestore:
             os.fsencode(root.path),
             root.device,
             root.inode,
-            self._capture.options,
+            _options(self._files.workspace),
         )
         packed = pack_value(encode_stored(msgspec.to_builtins(args, builtin_types=(bytes,)), (Root("args"),)))
         id_ = secrets.token_hex(_ID_BYTES)
@@ -281,8 +295,8 @@ def finish_files(history: History, branch: str) -> bool:
     path = here_is(args)
     if path is None:
         raise elsewhere(history.id, args, call)
-    capture = WorkspaceCapture(history.backend, Workspace(path, **args.options))
-    FileRestore(history, branch, capture).finish()
+    files = SessionFiles(history, Workspace(path, **args.options))
+    FileRestore(history, branch, files).finish()
     return True
 
 
@@ -337,6 +351,12 @@ _THERE = Hint(
     "open the session there, or decide: session.resolve(call_id, 'skip')",
     "run `backstay recover` there, or decide here: `backstay recover SESSION --call ID --skip`",
 )
+
+
+def _options(workspace: Workspace) -> dict[str, Any]:
+    """What decides which files belong, to make the same Workspace again."""
+    found = {name: getattr(workspace, name) for name in _OPTIONS}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def machine_id() -> str:

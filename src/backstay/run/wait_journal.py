@@ -10,7 +10,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -71,8 +71,38 @@ class WaitOutcome(msgspec.Struct, frozen=True):
     value: Any
 
 
+class CallWatch(Protocol):
+    """Sees the files that a call changes."""
+
+    def began(self, call: CallRow) -> None:
+        """A call is about to be made."""
+
+    def ended(self, call: CallRow) -> None:
+        """A call has its outcome."""
+
+
 class WaitJournal(LiveJournal):
     """A live journal with its waits. `open_waits` are those that the run would be left for."""
+
+    files: CallWatch | None = None
+
+    def succeeded(self, slot: Slot, row: CallRow, result: Any, data: bytes | None) -> None:
+        """A call has an outcome; its files are looked at once that is on disk."""
+        super().succeeded(slot, row, result, data)
+        if self.files is not None:
+            self.files.ended(row)
+
+    def failed(self, slot: Slot, row: CallRow | None) -> None:
+        """A call failed; a tool that fails may have changed files all the same."""
+        super().failed(slot, row)
+        if self.files is not None and row is not None:
+            self.files.ended(row)
+
+    def unstorable(self, slot: Slot, row: CallRow) -> None:
+        """A tool was done, and what came out cannot be kept."""
+        super().unstorable(slot, row)
+        if self.files is not None:
+            self.files.ended(row)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

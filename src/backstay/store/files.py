@@ -60,13 +60,15 @@ class GroupReader:
         self._backend = backend
         self._budget = budget_bytes
         self._kept: dict[bytes, bytes] = {}
+        self.beside: Mapping[bytes, bytes] = {}  # groups that are not in the store yet
 
     def __call__(self, digests: Collection[bytes]) -> Mapping[bytes, bytes]:
         """The groups with these digests; one that is missing is left out."""
-        wanted = [digest for digest in digests if digest not in self._kept]
-        if not wanted:
-            return self._kept
         found = {digest: self._kept[digest] for digest in digests if digest in self._kept}
+        found |= {digest: self.beside[digest] for digest in digests if digest in self.beside}
+        wanted = [digest for digest in digests if digest not in found]
+        if not wanted:
+            return found
         for digest, data in self._backend.blobs(wanted).items():
             found[digest] = open_blob(data, digest)
         if sum(map(len, self._kept.values())) + sum(map(len, found.values())) > self._budget:
@@ -213,31 +215,46 @@ def _raw(path: str | builtins.bytes) -> builtins.bytes:
     return os.fsencode(path).strip(b"/") if isinstance(path, str) else path.strip(b"/")
 
 
+class CapturedFiles(msgspec.Struct, frozen=True):
+    """A list of files for a commit, as a state has it, and contents that go into the same transaction, packed."""
+
+    value: Any
+    blobs: Mapping[bytes, bytes]
+
+
 class BlobSink:
     """Takes groups on their way into a store, ahead of the commit that needs them: few at a time, and those it has not.
 
-    Between two portions it pauses for as long as one took, so that other sessions' commits come through.
+    A few small ones wait for the commit itself. Between two portions it pauses for as long as one took, so that other
+    sessions' commits come through. With `dry` nothing is kept.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, *, dry: bool = False) -> None:
         self._backend = backend
-        self._waiting: dict[bytes, bytes] = {}
+        self._dry = dry
+        self.waiting: dict[bytes, bytes] = {}
         self._weight = 0
 
     def __call__(self, digest: bytes, contents: bytes) -> None:
         """A group."""
-        if digest in self._waiting:
+        if digest in self.waiting or self._dry:
             return
-        self._waiting[digest] = contents
+        self.waiting[digest] = contents
         self._weight += len(contents)
         if self._weight >= _PORTION_BYTES:
             began = time.monotonic()
-            self.flush()
+            self._flush()
             time.sleep(min(time.monotonic() - began, _MOST_PAUSE_S))
 
-    def flush(self) -> None:
-        """Put what is waiting."""
-        if self._waiting:
-            absent = self._backend.absent(list(self._waiting))
-            self._backend.put_blobs({digest: pack_held(self._waiting[digest]) for digest in absent})
-            self._waiting, self._weight = {}, 0
+    def taken(self) -> dict[bytes, bytes]:
+        """The groups that go with the commit; they wait until `forget`, because a commit may be tried again."""
+        return {digest: pack_held(contents) for digest, contents in self.waiting.items()}
+
+    def forget(self) -> None:
+        """They were committed."""
+        self.waiting, self._weight = {}, 0
+
+    def _flush(self) -> None:
+        absent = self._backend.absent(list(self.waiting))
+        self._backend.put_blobs({digest: pack_held(self.waiting[digest]) for digest in absent})
+        self.forget()

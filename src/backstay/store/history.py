@@ -30,7 +30,7 @@ from backstay.store import packing
 from backstay.store.appending import Appended, Extension, KnownKeys
 from backstay.store.events import Events
 from backstay.store.fields import Fields, Given, check_state, read_fields, to_checkpoint
-from backstay.store.files import CheckpointFiles, carry, join, split
+from backstay.store.files import CapturedFiles, CheckpointFiles, carry, files_in, join, split
 from backstay.store.planning import Plan, Tip, tip_of
 from backstay.store.reading import Loaded, load
 from backstay.store.recent import RecentHeads
@@ -159,6 +159,14 @@ class History:
         found = self.loaded(row)
         return None if found.files is None else CheckpointFiles(self.backend, found)
 
+    def files_at(self, branch: str) -> Any:
+        """The list of files of a branch's head, as a state has it; None if there is none."""
+        tip = self._tips.get(branch)
+        if tip is not None:
+            return files_in(tip.known)
+        found = self._read(branch)
+        return None if found is None else found.files
+
     def checkpoint(self, row: CheckpointRow, fields: Fields | None = None) -> Checkpoint:
         """A row as people hold it; verified, unless its fields were made here a moment ago."""
         return to_checkpoint(row, self.id, lambda: self.state_of(row), fields, lambda: self.files_of(row))
@@ -226,7 +234,7 @@ class History:
         received: tuple[int, ...] = (),
         ends_run: bool = False,
         look: Callable[[View], None] | None = None,
-        files: Any = None,
+        files: CapturedFiles | None = None,
         keeps_journal: bool = False,
         settles: CallKey | None = None,
     ) -> Checkpoint:
@@ -339,16 +347,19 @@ class History:
         frozen: bool = False,
         look: Callable[[View], None] | None = None,
         seen: bool = True,
-        files: Any = None,
+        files: CapturedFiles | None = None,
     ) -> Checkpoint:
-        if not isinstance(state, Extension):
-            state = join(state, files) if files is not None else carry(state, None if tip is None else tip.known)
+        if files is not None:
+            state = join(state, files.value)  # type: ignore[arg-type] # items that are appended bring no files
+            given = msgspec.structs.replace(given, captured=True)
+        elif not isinstance(state, Extension):
+            state = carry(state, None if tip is None else tip.known)
         plan = Plan(tip, state, uid=uid, given=given, agent=self.agent, commit=draft, frozen=frozen)
-        branch, new = draft.branch, plan.commit
+        branch, new = draft.branch, plan.commit if files is None else plan.with_blobs(files.blobs)
         try:
             view = self.backend.write(new.ask, commit(new))
         except BlobsAbsentError:  # a deletion took some that were thought to be kept
-            new = plan.with_all_blobs()
+            new = plan.with_all_blobs({} if files is None else files.blobs)
             view = self.backend.write(new.ask, commit(new))
         except Stale:
             self.forget()

@@ -7,6 +7,7 @@ far.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from os import urandom
 from typing import Any
 
@@ -142,9 +143,13 @@ class Plan:
         kept = frozenset[bytes]() if self._tip is None else self._tip.blobs
         return [(digest, piece) for digest, piece in self.pieces.items() if digest not in kept]
 
-    def with_all_blobs(self) -> Commit:
+    def with_all_blobs(self, held: Mapping[bytes, bytes]) -> Commit:
         """The commit with every piece it refers to: some that were thought to be kept are not."""
         blobs = {digest: pack_blob(piece) for digest, piece in self.pieces.items()}
+        return self.with_blobs({**blobs, **held})
+
+    def with_blobs(self, blobs: Mapping[bytes, bytes]) -> Commit:
+        """The commit with some more blobs."""
         return msgspec.structs.replace(self.commit, blobs={**self.commit.blobs, **blobs})
 
     def moved(self, loaded: Loaded, tip: Tip, row: CheckpointRow) -> Loaded | None:

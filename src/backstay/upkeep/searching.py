@@ -12,12 +12,14 @@ from typing import Any
 
 import msgspec
 
+from backstay.bookkeeping import visible
 from backstay.codec import is_held
 from backstay.delta import Record
 from backstay.delta.record import PATCH, PIECE_BYTES, decode_ops
 from backstay.errors import CorruptionError
 from backstay.port import Backend, CheckpointRow, Kind
 from backstay.sealing import open_blob, peek, spilled
+from backstay.store.files import split
 from backstay.store.reading import Loaded, load
 from backstay.upkeep.pages import Keyframes, pages
 from backstay.upkeep.progress import Progress
@@ -109,7 +111,7 @@ class _Hunt:
             found = load(self._backend, self._session, row.sequence)
         except CorruptionError:
             found = load(self._backend, self._session, row.sequence, salvage=True)
-        return found.state if isinstance(found, Loaded) else {}  # deleted since
+        return split(found).state if isinstance(found, Loaded) else {}  # deleted since
 
     def _may_hold(self, data: bytes) -> bool:
         record = None if spilled(data) else peek(data[1:])
@@ -149,7 +151,7 @@ def _patches(record: Record) -> bool:
 
 def _strings(state: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, ...], Any, str]]:
     """Every string of a state with its path, and the message it is in, if it is in one."""
-    for part, value in state.items():
+    for part, value in visible(state).items():
         if isinstance(value, list):
             for index, item in enumerate(value):
                 message = (
