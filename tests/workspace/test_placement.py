@@ -76,7 +76,13 @@ def test_what_does_not_differ_is_not_touched(root: Path) -> None:
 
 def test_a_later_edit_is_kept_and_named(root: Path, way: str) -> None:
     before: Tree = {b"edited": file(b"1"), b"gone": file(b"1"), b"free": file(b"1"), b"f": file(b"1"), b"x": file(b"1")}
-    after: Tree = {b"edited": file(b"2"), b"gone": file(b"2"), b"new": file(b"2"), b"x": file(b"2"), b"free": file(b"2")}
+    after: Tree = {
+        b"edited": file(b"2"),
+        b"gone": file(b"2"),
+        b"new": file(b"2"),
+        b"x": file(b"2"),
+        b"free": file(b"2"),
+    }
     write_tree(root, before)
     (root / "edited").write_bytes(b"mine")
     (root / "gone").unlink()
@@ -127,7 +133,8 @@ def test_done_again_it_does_nothing(root: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [b"../out", b"/etc/x", b"a/../../x", b".git/hooks/post-commit", b"sub/.GIT/config", b".backstay/x", b"", b"a\0b"]
+    "path",
+    [b"../out", b"/etc/x", b"a/../../x", b".git/hooks/post-commit", b"sub/.GIT/config", b".backstay/x", b"", b"a\0b"],
 )
 def test_no_list_reaches_beyond_the_folder_or_into_git(root: Path, path: bytes) -> None:
     step = PlaceStep(path, None, entry_of(path, file(b"bad")))

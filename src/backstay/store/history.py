@@ -276,6 +276,10 @@ class History:
                 return self._written(tip, uid, state, given, draft, frozen=frozen, look=look, files=files)
             except Stale:
                 continue
+            except BlobsAbsentError:
+                if files is None or files.again is None:
+                    raise
+                files = files.again()
             except ConflictError:
                 self.forget(branch)
                 if expect is not ANY or id_ is not None or root:
