@@ -158,7 +158,8 @@ def test_search_and_diff_do_not_see_the_list(store: backstay.Store, work: Path) 
 def test_contents_swept_before_their_commit_are_put_again(store: backstay.Store, work: Path) -> None:
     (work / "noise").write_bytes(os.urandom(5_000_000))  # more than waits for the commit itself
     session = store.session("s", workspace=work)
-    put, swept = store.backend.put_blobs, []
+    put = store.backend.put_blobs
+    swept: list[object] = []
 
     def put_and_lose(blobs: dict[bytes, bytes]) -> None:
         put(blobs)
@@ -252,7 +253,7 @@ def test_files_are_written_out_as_they_were(store: backstay.Store, work: Path, t
     assert point.files is not None
     assert point.files.export_to(str(tmp_path / "out")) == 3
     assert (tmp_path / "out" / "src" / "main.py").stat().st_mode & 0o777 == 0o755
-    assert os.readlink(tmp_path / "out" / "link") == "README"
+    assert (tmp_path / "out" / "link").readlink() == Path("README")
     assert (tmp_path / "out" / "empty").is_dir()
     with pytest.raises(backstay.AlreadyExistsError):
         point.files.export_to(str(tmp_path / "out"))

@@ -6,19 +6,20 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import backstay
 
-SOURCES = os.path.dirname(str(backstay.__file__))
+SOURCES = Path(str(backstay.__file__)).parent
 
 
 class Lines:
     """Counts the lines that are run in some modules, and ends the process at one of them."""
 
     def __init__(self, modules: tuple[str, ...], die_at: int | None) -> None:
-        self._starts = tuple(os.path.join(SOURCES, *name.split(".")) for name in modules)
+        self._starts = tuple(str(SOURCES.joinpath(*name.split("."))) for name in modules)
         self._die_at = die_at
         self.count = 0
 

@@ -13,7 +13,7 @@ from backstay.errors import CorruptionError, InvalidInputError, LeaseHeldError, 
 from backstay.listing import PlaceStep
 from backstay.workspace import placement as placement_module
 from backstay.workspace import system_calls
-from backstay.workspace.open_root import OpenRoot
+from backstay.workspace.open_root import OpenRoot, look_in
 from backstay.workspace.placement import CHANGED, CREATED, GONE, NOT_EMPTY, Placement
 from tests.workspace.trees import (
     FOLDER,
@@ -127,9 +127,9 @@ def test_done_again_it_does_nothing(root: Path, way: str) -> None:
     before, after = random_tree(random.Random(5)), random_tree(random.Random(7))
     write_tree(root, before)
     place(root, before, after)
-    stamps = {path: os.lstat(os.path.join(os.fsencode(root), path)).st_ctime_ns for path in after}
+    stamps = {path: (root / os.fsdecode(path)).lstat().st_ctime_ns for path in after}
     assert not place(root, before, after).kept
-    assert stamps == {path: os.lstat(os.path.join(os.fsencode(root), path)).st_ctime_ns for path in after}
+    assert stamps == {path: (root / os.fsdecode(path)).lstat().st_ctime_ns for path in after}
 
 
 @pytest.mark.parametrize(
@@ -203,16 +203,15 @@ def test_a_save_at_the_very_moment_wins(root: Path, monkeypatch: pytest.MonkeyPa
     """The save lands between the look at the old file and the exchange."""
     before: Tree = {b"put": file(b"1"), b"removed": file(b"1")}
     write_tree(root, before)
-    real_exchange, real_move = placement_module.exchange, placement_module.move
 
     def save_then_exchange(tmp: int, aside: bytes, folder: int, name: bytes) -> bool:
         (root / os.fsdecode(name)).write_bytes(b"saved just now")
-        return real_exchange(tmp, aside, folder, name)
+        return system_calls.exchange(tmp, aside, folder, name)
 
     def save_then_move(from_folder: int, from_name: bytes, to_folder: int, to_name: bytes) -> None:
         if from_name == b"removed":
             (root / "removed").write_bytes(b"saved just now")
-        real_move(from_folder, from_name, to_folder, to_name)
+        system_calls.move(from_folder, from_name, to_folder, to_name)
 
     monkeypatch.setattr(placement_module, "exchange", save_then_exchange)
     monkeypatch.setattr(placement_module, "move", save_then_move)
@@ -229,13 +228,12 @@ def test_a_program_that_has_the_old_file_open_still_writes_to_its_own(root: Path
         after: Tree = {b"log": file(b"2"), b"z": file(b"2")}
         placement = Placement(opened, "p", steps_between(before, after))
         placement.stage(lambda step: (after[step.path][2],))
-        sync = placement_module.look_in
-        seen = []
+        seen: list[int | None] = []
 
         def write_late(folder: int, name: bytes, device: int) -> object:
             if name == b"z" and not seen:  # the log has been exchanged by now
                 seen.append(log.write(b" and more"))
-            return sync(folder, name, device)
+            return look_in(folder, name, device)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(placement_module, "look_in", write_late)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
@@ -20,11 +19,11 @@ def swap(root: Path, victim: Path, swaps: Synchronized[int], stop: Synchronized[
     folder, away = root / "d", root / "away"
     link = root / "link"
     while not stop.value:
-        os.rename(folder, away)
-        os.symlink(victim, link)
-        os.rename(link, folder)
-        os.unlink(folder)
-        os.rename(away, folder)
+        folder.rename(away)
+        link.symlink_to(victim)
+        link.rename(folder)
+        folder.unlink()
+        away.rename(folder)
         swaps.value += 1
 
 
@@ -73,7 +72,7 @@ def save(root: Path, saves: int, done: Synchronized[int]) -> None:
     for number in range(saves):
         aside = root.parent / "f.swp"
         aside.write_bytes(b"save %d" % number)
-        os.rename(aside, root / "f")
+        aside.rename(root / "f")
         done.value = number
 
 

@@ -56,43 +56,40 @@ def write_tree(root: Path, tree: Tree) -> None:
     for path in sorted(tree, reverse=True):
         kind, mode, _ = tree[path]
         if kind == "folder":
-            os.chmod(os.path.join(os.fsencode(root), path), mode)
+            (root / os.fsdecode(path)).chmod(mode)
 
 
 def write(root: Path, path: bytes, thing: Thing) -> None:
-    at = os.path.join(os.fsencode(root), path)
+    at = root / os.fsdecode(path)
     kind, mode, content = thing
     if kind == "folder":
-        os.mkdir(at)
+        at.mkdir()
     elif kind == "link":
-        os.symlink(content, at)
+        at.symlink_to(os.fsdecode(content))
     else:
-        with open(at, "wb") as out:
-            out.write(content)
-        os.chmod(at, mode)
+        at.write_bytes(content)
+        at.chmod(mode)
 
 
 def read_tree(root: Path) -> Tree:
     """Everything beneath a folder but Backstay's own."""
     tree: Tree = {}
-    base = os.fsencode(root)
 
-    def walk(above: bytes) -> None:
-        for entry in os.scandir(os.path.join(base, above)):
-            path = above + entry.name
-            mode = entry.stat(follow_symlinks=False).st_mode
-            if path == b".backstay":
+    def walk(folder: Path) -> None:
+        for path in folder.iterdir():
+            mode = path.lstat().st_mode
+            name = os.fsencode(path.relative_to(root))
+            if name == b".backstay":
                 continue
             if stat.S_ISLNK(mode):
-                tree[path] = link(os.readlink(entry.path))
+                tree[name] = link(os.fsencode(path.readlink()))
             elif stat.S_ISDIR(mode):
-                tree[path] = ("folder", stat.S_IMODE(mode), b"")
-                walk(path + b"/")
+                tree[name] = ("folder", stat.S_IMODE(mode), b"")
+                walk(path)
             else:
-                with open(entry.path, "rb") as source:
-                    tree[path] = file(source.read(), stat.S_IMODE(mode))
+                tree[name] = file(path.read_bytes(), stat.S_IMODE(mode))
 
-    walk(b"")
+    walk(root)
     return tree
 
 

@@ -125,13 +125,25 @@ class RunWatch:
         return None if live else (session, lane)
 
     def undecided(self) -> dict[SessionId, str]:
-        """Sessions that no run crashed in, where calls are in doubt: nothing can go on before they are decided."""
-        found = self._store.backend.lanes(LaneQuery(DOUBTFUL))
-        return {
-            SessionId(one.session.id): f"{counted(one.lane.doubts, 'call')} in doubt on branch {one.lane.name!r}"
-            for one in found
-            if not one.live and self._agent in (None, one.session.agent)
-        }
+        """Sessions that no run crashed in, where calls are in doubt: nothing can go on before they are decided.
+
+        Files that were being put back when their process died come to their place here.
+        """
+        found: dict[SessionId, str] = {}
+        for one in self._store.backend.lanes(LaneQuery(DOUBTFUL)):
+            if one.live or self._agent not in (None, one.session.agent):
+                continue
+            id_ = SessionId(one.session.id)
+            try:
+                if self._store.session(id_).finish_files(branch=one.lane.name):
+                    continue
+            except LeaseHeldError:
+                continue  # another process does it
+            except BackstayError as error:
+                found[id_] = f"{type(error).__name__}: {error}"
+            else:
+                found[id_] = f"{counted(one.lane.doubts, 'call')} in doubt on branch {one.lane.name!r}"
+        return found
 
     def took(self, session_id: SessionId, run: Run) -> None:
         """It was entered: should it be left as it was found, it is not for us again."""

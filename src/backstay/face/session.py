@@ -14,11 +14,10 @@ from msgspec import UNSET, UnsetType
 from backstay.codec import settle
 from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.face.editing import Edit
-from backstay.face.inbox import Inbox
+from backstay.face.rewinding import Rewinding
 from backstay.hints import NEWEST_INTACT
 from backstay.model import (
     NOTHING,
-    Branch,
     Call,
     Checkpoint,
     Mark,
@@ -40,7 +39,7 @@ from backstay.rules import branches
 from backstay.rules.sessions import About
 from backstay.run import Run, deciding
 from backstay.run.deciding import UNDECIDED
-from backstay.store import describing, overview, restoring
+from backstay.store import describing, overview
 from backstay.store.appending import Appended
 from backstay.store.events import Events
 from backstay.store.fields import Given, check_given, check_text
@@ -65,7 +64,7 @@ _NOTHING_SAID = Given("manual")
 Expect = str | Checkpoint | Mark | None
 
 
-class Session(Inbox):
+class Session(Rewinding):
     """One agent's history: branches over checkpoints."""
 
     def __init__(
@@ -228,24 +227,6 @@ class Session(Inbox):
     def begin_edit(self, branch: str, wait_s: float) -> Edit:
         """The parts of an edit, for a face that waits in another way."""
         return Edit(self._history, check_name(branch, "a branch name"), wait_s)
-
-    def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:
-        """Bring a branch back to an earlier state, as a new checkpoint; `undo` takes it back."""
-        return restoring.restore(self._history, ref, check_name(branch, "a branch name"))
-
-    def undo(self, *, branch: str = "main") -> Checkpoint:
-        """The branch as it was before its last restore or undo; so undo twice is redo."""
-        return restoring.undo(self._history, check_name(branch, "a branch name"))
-
-    def fork(self, ref: Ref, branch: str) -> Branch:
-        """A new branch at a checkpoint; nothing is copied."""
-        row = self._history.refs.row(ref)
-        check_name(branch, "a branch name")
-        ask = branches.naming_ask(self.id, branch, row.sequence)
-        self._backend.write(ask, branches.fork(self.id, branch, sequence=row.sequence, id_=row.id))
-        self._history.looks.saw(branch, row.id)
-        self._history.remember_as(branch, row.id)
-        return Branch(branch, self._history.checkpoint(row))
 
     def delete_branch(self, name: str) -> None:
         """Forget a branch; its checkpoints stay and can be read by their ids."""

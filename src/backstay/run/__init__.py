@@ -27,10 +27,10 @@ from backstay.port.lease import here
 from backstay.port.rows import FOR_MESSAGE
 from backstay.rules import runs, waiting
 from backstay.rules.refusals import Lease, StopAsked
-from backstay.rules.runs import Entered
 from backstay.run.children import ChildMaking, ReplayedJournal, before_end
 from backstay.run.counters import Counters, encode_counters, read_counters
 from backstay.run.ends import RunCancelled, RunEnded, Waiting, ends, handled_cancellation, interrupts, reason_of
+from backstay.run.entering import Entered, enter
 from backstay.run.guard import GuardedLoop
 from backstay.run.heartbeat import heartbeat
 from backstay.run.options import OnDoubt, OnFailed, check_options
@@ -160,7 +160,7 @@ class Run(ChildMaking, StateKeeping):
             parent=parent,
             caller=caller,
         )
-        entered: Entered = backend.write(intent.ask, runs.enter(intent)).answer
+        entered = enter(history, intent)
         calls = self._journal(WaitJournal, entered)
         try:
             self._go_to(entered)

@@ -8,6 +8,7 @@ Nothing is written before the boundary: the list goes into its transaction, and 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,12 @@ class SessionFiles:
         return EMPTY if value is None else from_value(value)
 
     def capture(
-        self, base: Listing, sink: BlobSink, *, author: str = OUTSIDE, budget_s: float | None = None
+        self,
+        base: Listing,
+        sink: BlobSink,
+        *,
+        author: Callable[[bytes], str] | str = OUTSIDE,
+        budget_s: float | None = None,
     ) -> tuple[Listing, tuple[bytes, ...]]:
         """The list as the folder is now, and the paths that differ from another list."""
         with self._lock:

@@ -162,10 +162,8 @@ class History:
     def files_at(self, branch: str) -> Any:
         """The list of files of a branch's head, as a state has it; None if there is none."""
         tip = self._tips.get(branch)
-        if tip is not None:
-            return files_in(tip.known)
-        found = self._read(branch)
-        return None if found is None else found.files
+        found = self._read(branch) if tip is None else None
+        return files_in(tip.known) if tip is not None else None if found is None else found.files
 
     def checkpoint(self, row: CheckpointRow, fields: Fields | None = None) -> Checkpoint:
         """A row as people hold it; verified, unless its fields were made here a moment ago."""
@@ -235,6 +233,8 @@ class History:
         ends_run: bool = False,
         look: Callable[[View], None] | None = None,
         files: CapturedFiles | None = None,
+        keeps_journal: bool = False,
+        settles: CallKey | None = None,
     ) -> Checkpoint:
         """Commit on the expected head; with ANY, on whatever head there is. Durable when this returns.
 
@@ -263,6 +263,8 @@ class History:
             received=received,
             ends_run=ends_run,
             about=self.about,
+            keeps_journal=keeps_journal,
+            settles=settles,
         )
         for _ in range(RACES):
             try:

@@ -34,17 +34,15 @@ class GroupCheck:
 
     def problems(self) -> Iterator[Problem]:
         """Read all of them: one problem for those that are damaged or missing."""
-        damaged = [digest for digest in self._held if digest in set(self._damaged())]
+        damaged = set(self._damaged())
         if not damaged:
             return
-        paths = sorted({path for listing in self._lists() for path in _concerned(listing, set(damaged))})
+        paths = sorted({path for listing in self._lists() for path in _concerned(listing, damaged)})
         named = ", ".join(map(shown, paths[:_NAMED])) + (" …" if len(paths) > _NAMED else "")
         what = f"{counted(len(damaged), 'group')} of contents of files cannot be read"
-        cost = (
-            f"{counted(len(paths), 'file')} at the heads of its branches: {named}"
-            if paths
-            else "files of older checkpoints"
-        )
+        cost = "files of older checkpoints"
+        if paths:
+            cost = f"{counted(len(paths), 'file')} at the heads of its branches: {named}"
         remedy = "restore them from an export; all other files and all states are intact"
         yield Problem(what=what, session_id=SessionId(self._session), cost=cost, remedy=remedy)
 

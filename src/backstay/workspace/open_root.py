@@ -19,6 +19,7 @@ from hashlib import sha256
 from typing import Self
 
 from backstay.errors import InvalidInputError, LeaseHeldError, UnsupportedError
+from backstay.hints import Hint
 from backstay.listing import FileEntry
 from backstay.workspace.system_calls import open_beneath
 
@@ -30,6 +31,10 @@ if sys.platform != "win32":
 else:  # pragma: no cover - refused when it is opened
     _FOLDER = _FILE = 0
 
+_INTO = Hint(
+    "put them into a folder of their own: session.fork(ref, name, into=folder)",
+    "put them into a folder of their own: `backstay fork SESSION REF NAME --into DIR`",
+)
 OWN = b".backstay"
 _LOCK = b"place.lock"
 _CHUNK = 1 << 20
@@ -56,7 +61,7 @@ class OpenRoot:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if sys.platform == "win32":
             message = "files cannot be put back in place on Windows"
-            raise UnsupportedError(message, hint="put them into a folder of their own: fork(…, into=…)")
+            raise UnsupportedError(message, hint=_INTO)
         self.path = os.path.realpath(path)
         try:
             self.descriptor = os.open(self.path, _FOLDER)
