@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from backstay.retention import Retention
     from backstay.run import Run, RunCancelled, RunEnded, Waiting
     from backstay.strategy import AfterLlmResponse, AfterToolCall, Always, Event, EveryN, EverySeconds, Never, Strategy
+    from backstay.workspace.policy import Workspace
 
 __version__ = "0.1.0"
 
@@ -122,6 +123,7 @@ _ROOMS = {
     "run": ("Run", "RunCancelled", "RunEnded", "Waiting"),
     "face.recovery": ("recover",),
     "face": ("Session", "Store"),
+    "workspace.policy": ("Workspace",),
     "strategy": (
         "AfterLlmResponse",
         "AfterToolCall",
@@ -209,6 +211,7 @@ __all__ = [
     "VerifyReport",
     "Wait",
     "Waiting",
+    "Workspace",
     "formats",
     "open",
     "recover",

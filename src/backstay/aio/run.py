@@ -26,7 +26,11 @@ from backstay.run.wait_journal import ABSENT, OpenWait, WaitOutcome
 from backstay.strategy import ALWAYS, Event, Strategy
 
 if TYPE_CHECKING:
+    import os
+
     from backstay.aio import AsyncStore
+    from backstay.run.files import RunFiles
+    from backstay.workspace.policy import Workspace
 
 T = TypeVar("T")
 
@@ -97,6 +101,10 @@ class AsyncRun:
     @property
     def warning(self) -> str | None:
         return self._run.warning
+
+    @property
+    def files(self) -> RunFiles | None:
+        return self._run.files
 
     @property
     def resume_hint(self) -> str | None:
@@ -453,9 +461,10 @@ async def recover(
     on_doubt: OnDoubt = "ask",
     on_failed: OnFailed = "raise",
     loops: LoopGuard | None = None,
+    workspace: Workspace | str | os.PathLike[str] | None = None,
 ) -> RecoverReport:
     """Await `handler(run)` for every session that crashed or is ready; one that fails does not stop the rest."""
-    options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
+    options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops, workspace)
     tally, threads = Tally(), store.threads
     watch = RunWatch(store.sync, agent, wait_s)
     tally.in_doubt |= await threads.run(watch.undecided)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from msgspec import UNSET, UnsetType
 
@@ -39,6 +39,11 @@ from backstay.run.deciding import UNDECIDED
 from backstay.run.options import OnDoubt, OnFailed
 from backstay.store.refs import Ref
 from backstay.strategy import ALWAYS, Strategy
+
+if TYPE_CHECKING:
+    import os
+
+    from backstay.workspace.policy import Workspace
 
 
 class AsyncSession:
@@ -92,6 +97,7 @@ class AsyncSession:
         id: str | None = None,
         root: bool = False,
         frozen: bool = False,
+        files: bool = True,
     ) -> Checkpoint:
         """Record a state. It is read in a thread: leave it alone until this returns, or is known to have finished."""
         return await self._turns.run(
@@ -110,6 +116,7 @@ class AsyncSession:
             id=id,
             root=root,
             frozen=frozen,
+            files=files,
         )
 
     async def append(
@@ -266,6 +273,7 @@ class AsyncSession:
         on_doubt: OnDoubt = "ask",
         on_failed: OnFailed = "raise",
         loops: LoopGuard | None = None,
+        workspace: Workspace | str | os.PathLike[str] | None = None,
     ) -> AsyncRun:
         """A loop that survives. Does no I/O before `async with`."""
         run = self._session.run(
@@ -277,6 +285,7 @@ class AsyncSession:
             on_doubt=on_doubt,
             on_failed=on_failed,
             loops=loops,
+            workspace=workspace,
         )
         return AsyncRun(run, self._threads)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backstay.errors import BackstayError, ConflictError, InDoubtError, LeaseHeldError, NotFoundError
 from backstay.face.store import Store
@@ -19,6 +19,11 @@ from backstay.port.rows import DOUBTFUL, ENTERED, MARK_READY
 from backstay.run import Run
 from backstay.run.options import OnDoubt, OnFailed
 from backstay.strategy import ALWAYS, Strategy
+
+if TYPE_CHECKING:
+    import os
+
+    from backstay.workspace.policy import Workspace
 
 MAX_CRASHES = 5
 
@@ -34,6 +39,7 @@ def recover(
     on_doubt: OnDoubt = "ask",
     on_failed: OnFailed = "raise",
     loops: LoopGuard | None = None,
+    workspace: Workspace | str | os.PathLike[str] | None = None,
 ) -> RecoverReport:
     """Call `handler(run)` for every session that crashed or is ready to go on; one that fails does not stop the rest.
 
@@ -43,7 +49,7 @@ def recover(
     and what crashes within a second of the end of its lease.
     The other options are those of `session.run`.
     """
-    options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
+    options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops, workspace)
     tally = Tally()
     watch = RunWatch(store, agent, wait_s)
     tally.in_doubt |= watch.undecided()
@@ -71,6 +77,7 @@ class RunOptions(NamedTuple):
     on_doubt: OnDoubt
     on_failed: OnFailed
     loops: LoopGuard | None
+    workspace: Workspace | str | os.PathLike[str] | None = None
 
 
 class RunWatch:
@@ -156,6 +163,7 @@ def take_up(store: Store, session_id: SessionId, row: LaneRow, tally: Tally, opt
         on_doubt=options.on_doubt,
         on_failed=options.on_failed,
         loops=options.loops,
+        workspace=options.workspace,
     )
     try:
         run.enter(expect_token=row.token)

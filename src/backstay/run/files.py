@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from backstay.errors import BackstayError, InvalidInputError
@@ -61,11 +62,12 @@ class SessionFiles:
         """What differs between a list and the folder now; nothing is kept of it."""
         return difference(base, self.capture(base, BlobSink(self._history.backend, dry=True))[0])
 
-    def committed(self, branch: str) -> CapturedFiles:
+    def committed(self, branch: str, *, last: bool = False) -> CapturedFiles:
         """The files as they are now, for a commit on a branch."""
         sink = BlobSink(self._history.backend)
         listing, _ = self.capture(self.listing(branch), sink)
-        return CapturedFiles(to_value(listing), sink.taken())
+        again = None if last else partial(self.committed, branch, last=True)
+        return CapturedFiles(to_value(listing), sink.taken(), again)
 
     def of_run(self, branch: str) -> RunFiles:
         """The files of a run that begins on a branch."""
@@ -87,12 +89,13 @@ class RunFiles:
         self._files = files
         self._sink = files.sink()
         self._lock = threading.Lock()
-        self._start = self._last = files.listing(branch)
+        self._start = self._recorded = self._last = files.listing(branch)
         self._flying: dict[str, str | None] = {}  # calls in flight, each with the one that encloses it
         self._since: dict[str, str | None] = {}  # those in flight at any time since the last capture
         self._fresh = False  # the last capture was made after the last call
         self.problem: str | None = None
         self._look(OUTSIDE, first=True)
+        self._start = self._last
 
     def changed(self) -> FileChanges:
         """What differs now from the files that this run began with."""
@@ -122,12 +125,12 @@ class RunFiles:
         with self._lock:
             if not self._fresh and not self._look(OUTSIDE):
                 return None
-            return CapturedFiles(to_value(self._last), self._sink.taken())
+            return CapturedFiles(to_value(self._last), self._sink.taken(), self._recaptured)
 
-    def recaptured(self) -> CapturedFiles | None:
+    def _recaptured(self) -> CapturedFiles | None:
         """The files once more, all contents that are new with them: some were swept before their boundary came."""
         with self._lock:
-            self._last, self._sink = self._start, self._files.sink()
+            self._last, self._sink = self._recorded, self._files.sink()
             self._look(OUTSIDE)
             return CapturedFiles(to_value(self._last), self._sink.taken())
 
@@ -135,6 +138,7 @@ class RunFiles:
         """A boundary was written with the last list."""
         with self._lock:
             self._fresh = False
+            self._recorded = self._last
             self._sink.forget()
 
     def _author(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -216,10 +216,14 @@ def _raw(path: str | builtins.bytes) -> builtins.bytes:
 
 
 class CapturedFiles(msgspec.Struct, frozen=True):
-    """A list of files for a commit, as a state has it, and contents that go into the same transaction, packed."""
+    """A list of files for a commit, as a state has it, and contents that go into the same transaction, packed.
+
+    Other contents are in the store already; `again` captures once more where a deletion swept them before the commit.
+    """
 
     value: Any
     blobs: Mapping[bytes, bytes]
+    again: Callable[[], CapturedFiles | None] | None = None
 
 
 class BlobSink:

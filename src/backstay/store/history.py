@@ -162,10 +162,8 @@ class History:
     def files_at(self, branch: str) -> Any:
         """The list of files of a branch's head, as a state has it; None if there is none."""
         tip = self._tips.get(branch)
-        if tip is not None:
-            return files_in(tip.known)
-        found = self._read(branch)
-        return None if found is None else found.files
+        found = self._read(branch) if tip is None else None
+        return files_in(tip.known) if tip is not None else None if found is None else found.files
 
     def checkpoint(self, row: CheckpointRow, fields: Fields | None = None) -> Checkpoint:
         """A row as people hold it; verified, unless its fields were made here a moment ago."""
@@ -280,6 +278,10 @@ class History:
                 return self._written(tip, uid, state, given, draft, frozen=frozen, look=look, files=files)
             except Stale:
                 continue
+            except BlobsAbsentError:
+                if files is None or files.again is None:
+                    raise
+                files = files.again()
             except ConflictError:
                 self.forget(branch)
                 if expect is not ANY or id_ is not None or root:

@@ -96,7 +96,7 @@ class Scan:
 
     def left_out(self) -> dict[str, LeftOut]:
         """The paths that do not belong, by reason."""
-        return {why: LeftOut(n, size, tuple(first)) for why, (n, size, first) in sorted(self._left_out.items())}
+        return {why: LeftOut(n, size, tuple(sorted(first))) for why, (n, size, first) in sorted(self._left_out.items())}
 
     def leave_out(self, why: str, path: str, size: int = 0) -> None:
         """Note a path that is not captured."""
