@@ -29,6 +29,14 @@ from tests.house.tree import ROOT, markdown_files
 PAGE = ROOT / "docs" / "cli.md"
 # What these print is about the machine; they are run by tests of their own.
 NOT_SHOWN = {"backstay doctor", "backstay demo", "backstay completion fish"}
+# The story has no workspace; docs/workspace.md has one that does, and runs it.
+NOT_SHOWN |= {
+    "backstay fork fix-bug main~2 try-b --into ../try-b",
+    "backstay rewind fix-bug main~3",
+    "backstay rewind fix-bug main~3 --files-only -y -- src/main.py",
+    "backstay bisect fix-bug --good main~9 --bad main -- pytest -q",
+    "backstay blame fix-bug src/main.py",
+}
 SEE = {
     "verify": "[upkeep.md](upkeep.md)",
     "prune": "[upkeep.md](upkeep.md)",
