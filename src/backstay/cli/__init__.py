@@ -35,6 +35,8 @@ GROUPS = {
         "diff": "Compare two checkpoints.",
         "search": "Find the checkpoint that first said something.",
         "branches": "The branches and tags of a session.",
+        "bisect": "Find the step that broke the tests.",
+        "blame": "Which step wrote each line of a file.",
     },
     "Go back, try something else": {
         "fork": "A new branch at any checkpoint; copies nothing.",

@@ -60,9 +60,9 @@ def command(
 ) -> None:
     """Bring a branch of SESSION and the files of its workspace back to REF, as a new checkpoint.
 
-    What calls changed since is put back, what you changed is kept, and where both changed a file the two are put
-    together line by line. You are shown every group of paths and asked. With paths behind -- only those are put back.
-    The folder as it is now is kept first: `backstay undo` takes all of it back.
+    Files that calls changed since are put back, files that you changed are kept, and where both changed a file the two
+    are put together line by line. You are shown every group of paths and asked. With paths behind -- only those are
+    put back. The folder as it is now is kept first: `backstay undo` takes all of it back.
     """
     if (mine and theirs) or (files_only and talk_only) or (talk_only and paths):
         raise click.UsageError("these options contradict one another")
