@@ -91,9 +91,9 @@ def test_a_test_that_is_killed_ends_the_search(session: backstay.Session) -> Non
 
 
 def test_ends_that_are_not_good_and_bad_are_said(session: backstay.Session) -> None:
-    with pytest.raises(InvalidInputError, match="does not find .* bad"):
+    with pytest.raises(InvalidInputError, match=r"does not find .* bad"):
         first_bad(session, "exit 0")
-    with pytest.raises(InvalidInputError, match="does not find .* good"):
+    with pytest.raises(InvalidInputError, match=r"does not find .* good"):
         first_bad(session, "exit 1")
     with pytest.raises(InvalidInputError, match="is not among"):
         session.bisect(good="main", bad="main~3", test=["true"])
