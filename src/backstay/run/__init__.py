@@ -71,7 +71,7 @@ class SessionHandle(Protocol):
         """The session of a child."""
 
 
-class Run(ChildMaking, StateKeeping):
+class Run(StateKeeping, ChildMaking):
     """One live execution of a session. Made by `session.run()` or `store.run()`, entered by `with`."""
 
     def __init__(
