@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ConflictError,
         CorruptionError,
         FencedError,
+        FilesConflictError,
         FormatError,
         InDoubtError,
         InvalidInputError,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     )
     from backstay.face import Session, Store
     from backstay.face.recovery import recover
+    from backstay.listing import RestorePlan
     from backstay.loops import LoopGuard
     from backstay.messages import repair_messages
     from backstay.model import (
@@ -80,6 +82,7 @@ _ROOMS = {
         "ConflictError",
         "CorruptionError",
         "FencedError",
+        "FilesConflictError",
         "FormatError",
         "BackstayError",
         "InDoubtError",
@@ -90,6 +93,7 @@ _ROOMS = {
         "UnavailableError",
         "UnsupportedError",
     ),
+    "listing": ("RestorePlan",),
     "loops": ("LoopGuard",),
     "messages": ("repair_messages",),
     "model": (
@@ -173,6 +177,7 @@ __all__ = [
     "EveryN",
     "EverySeconds",
     "FencedError",
+    "FilesConflictError",
     "FormatError",
     "Hit",
     "ImportReport",
@@ -187,6 +192,7 @@ __all__ = [
     "Problem",
     "PruneReport",
     "RecoverReport",
+    "RestorePlan",
     "Retention",
     "Run",
     "RunCancelled",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from msgspec import UNSET, UnsetType
 
@@ -13,7 +14,9 @@ from backstay.aio.run import AsyncRun
 from backstay.aio.threads import InOrder, Threads
 from backstay.difference import Diff
 from backstay.face import Session
+from backstay.face.rewinding import Paths
 from backstay.face.session import Expect
+from backstay.listing import KeepMine, RestorePlan
 from backstay.loops import LoopGuard
 from backstay.model import (
     Branch,
@@ -162,14 +165,55 @@ class AsyncSession:
             raise
         await self._turns.finish(edit.finish)
 
-    async def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:
-        return await self._turns.run(self._session.restore, ref, branch=branch)
+    @overload
+    async def restore(
+        self,
+        ref: Ref,
+        *,
+        branch: str = "main",
+        files: bool | Literal["only"] = False,
+        keep_mine: KeepMine = None,
+        paths: Paths | None = None,
+        dry_run: Literal[False] = False,
+    ) -> Checkpoint: ...
 
-    async def undo(self, *, branch: str = "main") -> Checkpoint:
-        return await self._turns.run(self._session.undo, branch=branch)
+    @overload
+    async def restore(
+        self,
+        ref: Ref,
+        *,
+        branch: str = "main",
+        files: bool | Literal["only"] = False,
+        keep_mine: KeepMine = None,
+        paths: Paths | None = None,
+        dry_run: Literal[True],
+    ) -> RestorePlan: ...
 
-    async def fork(self, ref: Ref, branch: str) -> Branch:
-        return await self._turns.run(self._session.fork, ref, branch)
+    async def restore(
+        self,
+        ref: Ref,
+        *,
+        branch: str = "main",
+        files: bool | Literal["only"] = False,
+        keep_mine: KeepMine = None,
+        paths: Paths | None = None,
+        dry_run: bool = False,
+    ) -> Checkpoint | RestorePlan:
+        restore: Callable[..., Checkpoint | RestorePlan] = self._session.restore
+        options: dict[str, Any] = {"files": files, "keep_mine": keep_mine, "paths": paths, "dry_run": dry_run}
+        return await self._turns.run(restore, ref, branch=branch, **options)
+
+    async def undo(self, *, branch: str = "main", files: bool = True, keep_mine: KeepMine = True) -> Checkpoint:
+        return await self._turns.run(self._session.undo, branch=branch, files=files, keep_mine=keep_mine)
+
+    async def undo_moves_files(self, *, branch: str = "main") -> bool:
+        return await self._turns.run(self._session.undo_moves_files, branch=branch)
+
+    async def finish_files(self, *, branch: str = "main") -> bool:
+        return await self._turns.run(self._session.finish_files, branch=branch)
+
+    async def fork(self, ref: Ref, branch: str, *, into: str | os.PathLike[str] | None = None) -> Branch:
+        return await self._turns.run(self._session.fork, ref, branch, into=into)
 
     async def delete_branch(self, name: str) -> None:
         await self._turns.run(self._session.delete_branch, name)

@@ -40,7 +40,8 @@ GROUPS = {
         "fork": "A new branch at any checkpoint; copies nothing.",
         "tag": "Give a checkpoint a name that does not move.",
         "restore": "Bring a branch back to an earlier state.",
-        "undo": "Take back the last restore or undo.",
+        "rewind": "Bring conversation and files back, with a preview of every path.",
+        "undo": "Take back the last restore, rewind or undo.",
         "delete": "Delete a session, a branch or one checkpoint.",
     },
     "After a crash, and while it waits": {
@@ -79,7 +80,6 @@ OTHER_WORDS = {
     "reset": "restore",
     "resume": "recover",
     "revert": "undo",
-    "rewind": "restore",
     "rm": "delete",
     "rollback": "restore",
     "save": "export",

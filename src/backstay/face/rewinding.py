@@ -94,19 +94,24 @@ class Rewinding(Inbox):
             return work.plan(request)
         return work.restore(request, self._history.looks.expected(branch))
 
-    def undo(self, *, branch: str = "main", keep_mine: KeepMine = True) -> Checkpoint:
+    def undo(self, *, branch: str = "main", files: bool = True, keep_mine: KeepMine = True) -> Checkpoint:
         """The branch as it was before its last restore or undo; so undo twice is redo.
 
-        Files come back too if that restore moved files; what you changed since is kept, as with `restore`.
+        Files come back too if that restore moved files, unless `files` is False; what you changed since is kept, as
+        with `restore`.
         """
         check_name(branch, "a branch name")
-        row = None if self._files is None else restoring.undone(self._history, branch)
+        row = restoring.undone(self._history, branch) if files else None
         if row is None:
             return restoring.undo(self._history, branch)
         from backstay.run.file_restore import RestoreRequest
 
         request = RestoreRequest(row.id, trigger="undo", keep_mine=keep_mine)
         return self._file_restore(branch).restore(request, self._history.looks.expected(branch))
+
+    def undo_moves_files(self, *, branch: str = "main") -> bool:
+        """True if `undo` puts files back, because the restore that it takes back did."""
+        return restoring.undone(self._history, check_name(branch, "a branch name")) is not None
 
     def fork(self, ref: Ref, branch: str, *, into: str | os.PathLike[str] | None = None) -> Branch:
         """A new branch at a checkpoint; nothing is copied.

@@ -163,6 +163,7 @@ class FileRestore:
             step=fields.step,
             resume_hint=fields.resume_hint,
             summary=fields.summary,
+            restored_from=head.row.id,  # the story (`ref^N`) does not count it as a step of its own
             loop=fields.loop,
             captured=True,
         )

@@ -182,6 +182,13 @@ SHAPES: dict[str, dict[str, str]] = {
     "sent": {"session": "text", "branch": "text", "name": "text"},
     "cancelled": {"session": "text", "branch": "text", "reason": "text", "cancelled": "true or false"},
     "restored": {"session": "text", "branch": "text", "before": "text", "head": "checkpoint"},
+    "rewound": {
+        "session": "text",
+        "branch": "text",
+        "before": "text",
+        "head": "checkpoint or null",
+        "files": "object",
+    },
     "deleted": {
         "dry_run": "true or false",
         "session": "text",
