@@ -56,7 +56,7 @@ class Root(str):
     __slots__ = ()
 
 
-class Held(msgspec.Struct, frozen=True, gc=False):
+class HeldBlobs(msgspec.Struct, frozen=True, gc=False):
     """Blobs that a state needs and that are no part of it: their digests, joined. Zeros stand for one that is gone."""
 
     digests: bytes
@@ -78,7 +78,7 @@ def is_held(digest: bytes) -> bool:
 
 def held_in(value: object) -> list[bytes]:
     """The digests of all blobs that a value holds."""
-    if type(value) is Held:
+    if type(value) is HeldBlobs:
         return [digest for digest in value.each() if is_held(digest)]
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     return [digest for item in inside if type(item) not in _SCALARS for digest in held_in(item)]
@@ -367,7 +367,7 @@ _WRITERS: dict[type, Callable[[Any], Ext]] = {
     timedelta: lambda v: Ext(TIMEDELTA, _encode_plain(_duration(v))),
     Decimal: _write_decimal,
     UUID: lambda v: Ext(UUID_, _encode_plain(v.bytes)),
-    Held: lambda v: Ext(HELD, _encode_plain(v.digests)),
+    HeldBlobs: lambda v: Ext(HELD, _encode_plain(v.digests)),
 }
 
 
@@ -388,11 +388,11 @@ def _build_time(v: list[Any]) -> time:
     return time(hour, minute, second, micros, tzinfo=_zone(offset), fold=fold)
 
 
-def _build_held(digests: Any) -> Held:
+def _build_held(digests: Any) -> HeldBlobs:
     if type(digests) is not bytes or len(digests) % _HELD_BYTES:
         message = "a list of held blobs is no list of digests"
         raise CorruptionError(message)
-    return Held(digests)
+    return HeldBlobs(digests)
 
 
 _BUILDERS: dict[int, Callable[[Any], Any]] = {

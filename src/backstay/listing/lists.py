@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from backstay.codec import Held, is_held
+from backstay.codec import HeldBlobs, is_held
 from backstay.errors import CorruptionError
 from backstay.listing.entries import FileEntry, parent_of
 from backstay.listing.folders import by_folder, folder_of, key_of, unpack_folder
@@ -64,14 +64,14 @@ class Listing:
         self,
         tree: Mapping[str, bytes],
         *,
-        groups: Mapping[str, Held] | None = None,
+        groups: Mapping[str, HeldBlobs] | None = None,
         patches: Mapping[str, list[bytes]] | None = None,
         who: Mapping[str, bytes] = _NO_BYTES,
         authors: tuple[str, ...] = (),
         about: Captured | None = None,
     ) -> None:
         self.tree = tree
-        self.groups: Mapping[str, Held] = {} if groups is None else groups
+        self.groups: Mapping[str, HeldBlobs] = {} if groups is None else groups
         self.patches: Mapping[str, list[bytes]] = {} if patches is None else patches
         self.who = who
         self.authors = authors
@@ -193,7 +193,7 @@ def from_value(value: object) -> Listing:
         about = _about_decoder.decode(value["about"])
         tree, who, patched = (_dict_of(value[key]) for key in ("tree", "who", "patched"))
         authors = tuple([str(author) for author in value["authors"]])
-        groups = {str(int(key)): held for key, held in _dict_of(value["groups"]).items() if isinstance(held, Held)}
+        groups = {str(int(key)): held for key, held in _dict_of(value["groups"]).items() if isinstance(held, HeldBlobs)}
     except (msgspec.DecodeError, LookupError, TypeError, ValueError) as error:
         raise CorruptionError("the list of files of a checkpoint does not decode") from error
     return Listing(tree, groups=groups, patches=patched, who=who, authors=authors, about=about)

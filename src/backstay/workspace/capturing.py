@@ -7,10 +7,8 @@ Contents that changed become patches on what they were, others go into groups (`
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import os
-import secrets
 import stat
 import time
 from collections import OrderedDict
@@ -19,8 +17,8 @@ from hashlib import sha256
 
 import msgspec
 
-from backstay.codec import Held
-from backstay.errors import BackstayError, CorruptionError
+from backstay.codec import HeldBlobs
+from backstay.errors import CorruptionError
 from backstay.grouping import (
     INLINE_BYTES,
     Emit,
@@ -40,6 +38,7 @@ from backstay.listing.folders import key_of, pack_folder
 from backstay.workspace import index
 from backstay.workspace.index import KnownFile, KnownFolder
 from backstay.workspace.open_root import BlockedError, OpenRoot
+from backstay.workspace.own_files import clock_of, git_head, secret_key
 from backstay.workspace.policy import Workspace, has_private_key, is_secret_name, refuse_size
 from backstay.workspace.reading import read_file
 from backstay.workspace.scanning import UNREADABLE, Scan, ScannedFile, ScannedFolder
@@ -52,7 +51,6 @@ _SAVE_S = 2.0
 _RECENT_BYTES = 32 * 1024 * 1024
 _MIN_PATCHED_BYTES = 64
 _SWEEP_EVERY = 32  # captures; groups that no file needs any more are let go then
-_KEY_BYTES = 32
 
 
 class Capture(msgspec.Struct, frozen=True):
@@ -93,12 +91,12 @@ class Capturer:
         with OpenRoot(self.workspace.path) as root:
             if self._known is None:
                 self._known = index.load(root)
-            clock_ns = _clock(root)
+            clock_ns = clock_of(root)
             known = {} if every else self._known
             scan = Scan(root, self.workspace, known)
             scan.run()
             refuse_size(root.path, scan.sizes, self.workspace.max_total)
-            work = _Work(self, root, scan, base, fetch, emit, clock_ns, author)
+            work = _CaptureWork(self, root, scan, base, fetch, emit, clock_ns, author)
             work.deadline = None if budget_s is None else time.monotonic() + budget_s
             found = work.run()
             self._remember(root, work)
@@ -128,10 +126,10 @@ class Capturer:
     def keyed_digest(self, root: OpenRoot, contents: bytes) -> bytes:
         """A digest that says nothing to those who do not have the key of this folder."""
         if self._key is None:
-            self._key = _secret_key(root)
+            self._key = secret_key(root)
         return hmac.new(self._key, contents, sha256).digest()
 
-    def _remember(self, root: OpenRoot, work: _Work) -> None:
+    def _remember(self, root: OpenRoot, work: _CaptureWork) -> None:
         known = {path: folder for path, folder in self.known.items() if path in work.scan.seen}
         known |= work.folders
         self._known = known
@@ -164,7 +162,7 @@ class _RecentContents:
             self._bytes -= len(self._kept.popitem(last=False)[1])
 
 
-class _Work:
+class _CaptureWork:
     """One capture on its way from a scan to a list."""
 
     def __init__(
@@ -403,7 +401,7 @@ class _Work:
             size_bytes=scan.size_bytes,
             author=self._author if isinstance(self._author, str) else OUTSIDE,
             exact=self._exact,
-            git=_git_head(self._root),
+            git=git_head(self._root),
             root=self._root.path,
             rules=scan.rules,
             why=scan.left_out(),
@@ -417,7 +415,7 @@ class _Work:
         tree |= self._tree
         groups = dict(base.groups)
         if self._grouper.digests:
-            groups[str(base.about.groups)] = Held(b"".join(self._grouper.digests))
+            groups[str(base.about.groups)] = HeldBlobs(b"".join(self._grouper.digests))
         patches = dict(base.patches)
         for key, chain in self._patched.items():
             if chain is None:
@@ -465,12 +463,12 @@ def _as_scanned(path: bytes, folder: KnownFolder) -> ScannedFolder:
 def _swept(listing: Listing) -> Listing:
     """The list without the groups that none of its files needs."""
     used = {number for entry in listing for number in places_of(listing, entry)}
-    groups: dict[str, Held] = {}
+    groups: dict[str, HeldBlobs] = {}
     for key, held in listing.groups.items():
         first = int(key)
         digests = [digest if first + at in used else bytes(len(digest)) for at, digest in enumerate(held.each())]
         if any([any(digest) for digest in digests]):
-            groups[key] = Held(b"".join(digests))
+            groups[key] = HeldBlobs(b"".join(digests))
     return Listing(
         listing.tree,
         groups=groups,
@@ -479,64 +477,3 @@ def _swept(listing: Listing) -> Listing:
         authors=listing.authors,
         about=listing.about,
     )
-
-
-def _clock(root: OpenRoot) -> int:
-    """The time by the file system's own clock: that of a file that is touched now."""
-    with contextlib.suppress(OSError, BackstayError):
-        own = root.own_folder()
-        try:
-            handle = os.open(
-                b"clock", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=own
-            )
-            try:
-                os.utime(handle)
-                return os.fstat(handle).st_mtime_ns
-            finally:
-                os.close(handle)
-        finally:
-            os.close(own)
-    return time.time_ns() // 1_000_000_000 * 1_000_000_000  # a folder that cannot be written: a coarse clock of ours
-
-
-def _secret_key(root: OpenRoot) -> bytes:
-    """The key of a folder's secrets: it never leaves the folder."""
-    own = root.own_folder()
-    try:
-        with contextlib.suppress(FileExistsError):
-            handle = os.open(b"secret-key", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=own)
-            try:
-                os.write(handle, secrets.token_bytes(_KEY_BYTES))
-            finally:
-                os.close(handle)
-        handle = os.open(b"secret-key", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=own)
-        try:
-            return os.read(handle, _KEY_BYTES)
-        finally:
-            os.close(handle)
-    finally:
-        os.close(own)
-
-
-def _git_head(root: OpenRoot) -> tuple[str, str] | None:
-    """Where git stands: the commit and the branch, as far as two small files say; None where there is no git."""
-    head = _small(root, b".git/HEAD")
-    if head is None:
-        return None
-    if not head.startswith("ref: "):
-        return head, ""
-    name = head.removeprefix("ref: ")
-    commit = _small(root, b".git/" + os.fsencode(name)) if ".." not in name else None
-    return commit or "", name.removeprefix("refs/heads/")
-
-
-def _small(root: OpenRoot, path: bytes) -> str | None:
-    try:
-        with root.parent_of(path) as (folder, name):
-            handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-            try:
-                return os.read(handle, 4096).decode("utf-8", "replace").strip()
-            finally:
-                os.close(handle)
-    except (OSError, BlockedError):
-        return None
