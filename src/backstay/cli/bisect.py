@@ -15,6 +15,7 @@ from backstay.cli.workspace_option import workspace_option
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.face import Session, Store
+    from backstay.file_model import Files
     from backstay.model import Checkpoint
 
 _LINES = 60
@@ -91,24 +92,27 @@ def _point(point: Checkpoint) -> list[Any]:
 
 def _about(session: Session, first: Checkpoint) -> dict[str, Any]:
     """The calls of a step, the prompt before it, and the paths that it changed."""
-    from backstay.listing import shown
     from backstay.run.blaming import prompt_of
 
-    changes = changes_of(session, first)
     return {
         "calls": [call.name for call in session.calls(first)],
         "prompt": prompt_of(first.state),
-        "paths": [shown(change.path) for change in changes],
+        "paths": _paths(session, first),
     }
 
 
-def changes_of(session: Session, point: Checkpoint) -> list[Any]:
-    """The files that a step changed."""
-    from backstay.listing import EMPTY, difference
+def _paths(session: Session, point: Checkpoint) -> list[str]:
+    """The files that a step added, changed or removed, as the two lists say."""
+    old, new = _before(session, point), point.files
+    paths = {*(() if old is None else old), *(() if new is None else new)}
+    return sorted(path for path in paths if _known(old, path) != _known(new, path))
 
-    before = None if point.parent_id is None else session.checkpoint(point.parent_id).files
-    lists = [EMPTY if files is None else files.listing for files in (before, point.files)]
-    return list(difference(*lists).changes)
+
+def _known(files: Files | None, path: str) -> tuple[Any, ...] | None:
+    if files is None or path not in files:
+        return None
+    file = files[path]
+    return file.kind, file.mode, file.size, file.digest, file.target
 
 
 def _tell(screen: Screen, session: Session, first: Checkpoint) -> None:
@@ -118,24 +122,24 @@ def _tell(screen: Screen, session: Session, first: Checkpoint) -> None:
     screen.line()
     screen.line("The first bad step is ", *_point(first))
     if about["prompt"]:
-        screen.line(f"  prompt: {cut(safe(about['prompt']), screen.width - 12)}")
+        screen.line(f"  prompt  {cut(safe(about['prompt']), screen.width - 12)}")
     if about["calls"]:
-        screen.line(f"  calls:  {cut(safe(', '.join(about['calls'])), screen.width - 12)}")
+        screen.line(f"  calls   {cut(safe(', '.join(about['calls'])), screen.width - 12)}")
     for path in about["paths"][:_LINES]:
-        tell_change(screen, session, first, path)
+        _tell_change(screen, session, first, path)
 
 
-def tell_change(screen: Screen, session: Session, point: Checkpoint, path: str) -> None:
+def _tell_change(screen: Screen, session: Session, point: Checkpoint, path: str) -> None:
     """What a step did to a file, as a unified diff."""
     import difflib
 
     from backstay.cli.text import safe
 
     old, new = (_lines(files, path) for files in (_before(session, point), point.files))
-    if old is None or new is None:
-        screen.line((f"  {safe(path)}", "bold"), "  no text, or too long to show")
-        return
     screen.line((f"  {safe(path)}", "bold"))
+    if old is None or new is None:
+        screen.line("    no text, or too long to show")
+        return
     styles = {"+": "green", "-": "red", "@": "cyan"}
     diff = list(difflib.unified_diff(old, new, lineterm="", n=2))[2:]
     for line in diff[:_LINES]:
@@ -144,17 +148,17 @@ def tell_change(screen: Screen, session: Session, point: Checkpoint, path: str) 
         screen.line(f"    … and {len(diff) - _LINES:,} more lines")
 
 
-def _before(session: Session, point: Checkpoint) -> Any:
+def _before(session: Session, point: Checkpoint) -> Files | None:
     return None if point.parent_id is None else session.checkpoint(point.parent_id).files
 
 
-def _lines(files: Any, path: str) -> list[str] | None:
+def _lines(files: Files | None, path: str) -> list[str] | None:
     """The lines of a file; none where it is not there, None where it is no text."""
     if files is None or path not in files or files[path].kind != "file":
         return []
     if files[path].size > _BYTES:
         return None
     try:
-        return [*files[path].read().decode().splitlines()]
+        return files[path].read().decode().splitlines()
     except (UnicodeDecodeError, backstay.NotFoundError):
         return None

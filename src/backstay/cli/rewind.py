@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -180,7 +182,8 @@ def tell_plan(screen: Screen, plan: RestorePlan, root: str) -> None:
     """What becomes of the paths of a folder, group by group."""
     from backstay.cli.text import safe
 
-    screen.line(f"Files in {safe(root)}:")
+    is_here = os.path.realpath(root) == os.path.realpath(Path.cwd())
+    screen.line("Files here:" if is_here else f"Files in {safe(root)}:")
     groups = groups_of(plan)
     if not any(groups.values()):
         screen.line("  no file differs")

@@ -162,7 +162,8 @@ class _Tree:
         self._history = history
         self._links = links
         exclude = [f"/{name}" for name in links]
-        workspace = Workspace(path, ignore=(), exclude=exclude, max_file="1GiB", secrets="capture")
+        # Also what is usually left out: a stale cache of an earlier try would tell of other files than these.
+        workspace = Workspace(path, include=("*",), exclude=exclude, ignore=(), max_file="1GiB", secrets="capture")
         self._capturer = Capturer(workspace)
         self._made: Listing | None = None
 
