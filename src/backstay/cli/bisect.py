@@ -130,7 +130,7 @@ def _tell(screen: Screen, session: Session, first: Checkpoint) -> None:
 
 
 def _tell_change(screen: Screen, session: Session, point: Checkpoint, path: str) -> None:
-    """What a step did to a file, as a unified diff."""
+    """The change of a file by a step, as a unified diff."""
     import difflib
 
     from backstay.cli.text import safe

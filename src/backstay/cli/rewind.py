@@ -74,7 +74,7 @@ def command(
 
 
 class Wishes(NamedTuple):
-    """What of a branch goes back."""
+    """The parts of a branch that go back."""
 
     branch: str
     talk: bool = True
@@ -179,7 +179,7 @@ _WORDS = {
 
 
 def tell_plan(screen: Screen, plan: RestorePlan, root: str) -> None:
-    """What becomes of the paths of a folder, group by group."""
+    """The paths of a folder, by what becomes of them."""
     from backstay.cli.text import safe
 
     is_here = os.path.realpath(root) == os.path.realpath(Path.cwd())

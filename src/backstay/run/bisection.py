@@ -59,7 +59,7 @@ def bisect(
         raise InvalidInputError("a bisection needs a test: a command and its arguments")
     steps = _steps(history, good, bad)
     with _folder(into) as folder:
-        tree = _Tree(history, folder, dict(links))
+        tree = _TriedFolder(history, folder, dict(links))
         search = _Search(history, tree, list(test), told)
         return search.run(steps)
 
@@ -106,7 +106,7 @@ def _steps(history: History, good: CheckpointRow, bad: CheckpointRow) -> list[_S
 class _Search:
     """The search itself."""
 
-    def __init__(self, history: History, tree: _Tree, test: list[str], told: Told | None) -> None:
+    def __init__(self, history: History, tree: _TriedFolder, test: list[str], told: Told | None) -> None:
         self._history = history
         self._tree = tree
         self._test = test
@@ -154,7 +154,7 @@ class _Search:
         return verdict
 
 
-class _Tree:
+class _TriedFolder:
     """One folder that becomes one checkpoint's files after another's."""
 
     def __init__(self, history: History, path: str, links: dict[str, str]) -> None:
