@@ -254,7 +254,7 @@ class AsyncSession:
     async def tags(self) -> dict[str, Checkpoint]:
         return await self._turns.run(self._session.tags)
 
-    async def diff(self, a: Ref, b: Ref) -> Diff:
+    async def diff(self, a: Ref, b: Ref | Workspace) -> Diff:
         return await self._turns.run(self._session.diff, a, b)
 
     async def newest_intact(self, branch: str = "main") -> Checkpoint | None:

@@ -32,7 +32,8 @@ GROUPS = {
         "sessions": "List the sessions, the one touched last first.",
         "log": "The history of a session, as a list or a graph.",
         "show": "One checkpoint: its fields, messages, state, calls.",
-        "diff": "Compare two checkpoints.",
+        "diff": "Compare two checkpoints, their files too.",
+        "files": "The files of a checkpoint.",
         "search": "Find the checkpoint that first said something.",
         "branches": "The branches and tags of a session.",
     },
@@ -53,6 +54,7 @@ GROUPS = {
     },
     "Upkeep": {
         "stats": "Count sessions, checkpoints and bytes.",
+        "du": "What the files of a session take.",
         "verify": "Read everything again; say what is damaged and what to do.",
         "prune": "Forget old checkpoints and give the space back.",
         "export": "Write sessions into one file, or as another system's files.",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal, overload
 from backstay.errors import InvalidInputError, NotFoundError
 from backstay.face.inbox import Inbox
 from backstay.hints import Hint
-from backstay.listing import KeepMine, RestorePlan
 from backstay.model import Branch, Checkpoint
 from backstay.names import check_name
 from backstay.port import Ask
@@ -19,6 +18,7 @@ from backstay.store import restoring
 from backstay.store.refs import Ref
 
 if TYPE_CHECKING:
+    from backstay.listing import KeepMine, RestorePlan
     from backstay.run.file_restore import FileRestore
     from backstay.run.files import SessionFiles
 
