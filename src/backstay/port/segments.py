@@ -59,7 +59,7 @@ FRAMES = HEADERS, FIELDS, SHAPES, VALUES = range(4)
 encode = msgspec.msgpack.Encoder().encode
 
 
-class Run(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class LinkRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Checkpoints whose sequences follow one another, each resting on the one before, the first on `parent`."""
 
     start: int
@@ -100,7 +100,7 @@ class Shapes(msgspec.Struct, frozen=True, gc=False, array_like=True):
     unchecked: list[int]
 
 
-decode_runs = msgspec.msgpack.Decoder(list[Run]).decode
+decode_runs = msgspec.msgpack.Decoder(list[LinkRun]).decode
 decode_headers = msgspec.msgpack.Decoder(Headers).decode
 decode_fields = msgspec.msgpack.Decoder(list[bytes]).decode
 decode_shapes = msgspec.msgpack.Decoder(Shapes).decode
