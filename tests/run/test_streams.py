@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -142,7 +142,8 @@ def test_what_had_come_is_kept_while_it_comes_and_never_taken_for_the_whole(
 ) -> None:
     monkeypatch.setattr("backstay.run.streaming.KEEP_S", 0.0)
     with store.run("t") as run:
-        for kind, meanwhile in (("llm", "cut_off"), ("tool", "started")):
+        kinds: list[tuple[Literal["llm", "tool"], str]] = [("llm", "cut_off"), ("tool", "started")]
+        for kind, meanwhile in kinds:
             stream = run.stream(kind, words(world, "a", "b", "c"), kind=kind, args={})
             assert [next(stream), next(stream)] == ["a", "b"]
             call = store.session("t").calls(pending=True)[-1]  # this, and no more, is what a kill would leave
