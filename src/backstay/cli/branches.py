@@ -38,7 +38,7 @@ def tell(
     as_json: bool,
 ) -> None:
     """Print names and where they stand."""
-    from backstay.cli import shapes
+    from backstay import shapes
     from backstay.cli.columns import Column, listing
     from backstay.cli.screen import Screen
 

@@ -214,7 +214,7 @@ class _Teller:
 
     def as_json(self, point: Checkpoint) -> None:
         """A checkpoint as one line of JSON."""
-        from backstay.cli import shapes
+        from backstay import shapes
 
         made = [
             {"id": each.id, "name": each.name, "kind": each.kind, "status": each.status} for each in self._made(point)

@@ -123,9 +123,10 @@ def _value(state: dict[str, Any], path: str | None, out: str | None, *, as_json:
         if out != "-":
             Screen().line(f"written: {safe(out)} ({size(written)})")
         return
-    from backstay.cli import shapes
+    from backstay import shapes
     from backstay.cli.conversation import conversation
-    from backstay.cli.tree import brief, tree
+    from backstay.cli.text import brief
+    from backstay.cli.tree import tree
 
     with Screen(paged=not as_json) as screen:
         if as_json:
@@ -152,7 +153,7 @@ def _is_talk(value: Any) -> bool:
 def _as_json(
     screen: Screen, session: Session, point: Checkpoint, refs: list[str], state: dict[str, Any], *, raw: bool
 ) -> None:
-    from backstay.cli import shapes
+    from backstay import shapes
 
     if raw:
         screen.line(shapes.dump(shapes.plain(state)))
