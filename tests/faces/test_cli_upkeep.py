@@ -17,7 +17,7 @@ from tests.faces.cli import shell
 
 
 def run(folder: Path, *args: str, **env: str) -> shell.Done:
-    return shell.run(*args, folder=folder, **env)
+    return shell.run(*args, folder=folder, columns=80, **env)
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ def _sorted(found: Iterator[SessionInfo], order: str, *, reverse: bool) -> Itera
 
 
 def _waits(store: Store, info: SessionInfo) -> list[Wait]:
-    """What the branches of a session wait for. Only one that waits is looked at."""
+    """The waits of all branches of a session. Only a session that waits is looked at."""
     if not info.waiting:
         return []
     session = store.session(info.id)
