@@ -284,12 +284,14 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that a session waits for: an answer, an approval, a time or a message (`what`), or another system's.
 
     `args` is what was asked, for an approval the arguments of the call; `since` and `until` when it began and when it
-    ends by itself. `id` is for `session.answer`; a wait of another system has none.
+    ends by itself. `id` is for `session.answer`; a wait of another system has none. `agent` and `owner` are those of
+    the session: which agent waits, and on whose behalf.
     """
 
     session_id: SessionId
     branch: str
     agent: str | None
+    owner: str | None = None
     id: str | None
     name: str
     key: str | None = None
