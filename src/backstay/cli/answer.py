@@ -80,7 +80,7 @@ def command(
         found.answer(meant, True if result is None else _value(result), branch=branch, by=by, args=args)
     said = "rejected" if no else "answered"
     if as_json:
-        from backstay.cli import shapes
+        from backstay import shapes
 
         click.echo(shapes.dump({"session": found.id, "branch": branch, "name": shown, "answer": said}))
     else:

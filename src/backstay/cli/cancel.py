@@ -31,7 +31,7 @@ def command(store: Store, session: str, *, branch: str, reason: str, as_json: bo
     found = session_of(store, session)
     cancelled = found.cancel(branch, reason=reason)
     if as_json:
-        from backstay.cli import shapes
+        from backstay import shapes
 
         about = {"session": found.id, "branch": branch, "reason": reason, "cancelled": bool(cancelled)}
         click.echo(shapes.dump(about))

@@ -95,7 +95,7 @@ def command(shell: str, *, as_json: bool) -> None:
         raise click.UsageError(f"{shell} is not known")
     script = found(commands, {}, "backstay", COMPLETES).source()
     if as_json:
-        from backstay.cli import shapes
+        from backstay import shapes
 
         script = shapes.dump({"shell": shell, "script": script})
     click.echo(script)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from backstay.cli.text import cut, lines_of, safe, width, wrapped
+from backstay.cli.text import brief, cut, lines_of, safe, width, wrapped
+from backstay.shapes.conversation import QUIET, answered_by, asked_in, role_of, said_in
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Piece, Screen
@@ -29,9 +30,9 @@ def conversation(screen: Screen, messages: list[Any], *, full: bool, start: int 
         if not isinstance(message, Mapping):
             screen.line((f"[{index}] ", "dim"), cut(value(message), screen.width - 8))
             continue
-        role = _role(message)
+        role = role_of(message)
         title = role
-        answered = [names[id_] for id_ in _answers(message) if id_ in names]
+        answered = [names[id_] for id_ in answered_by(message) if id_ in names]
         if answered:
             title = f"{role} {', '.join(answered)}"
         screen.line((f"[{index}] ", "dim"), (cut(safe(title), screen.width - 8), f"bold {ROLES.get(role, 'blue')}"))
@@ -64,78 +65,20 @@ def _folded(screen: Screen, text: str, style: str, limit: int | None) -> None:
         screen.line("    ", (f"… {more:,} more characters (--full)", "dim"))
 
 
-def _answers(message: Mapping[str, Any]) -> list[str]:
-    """The ids of the calls whose results a message has."""
-    content = message.get("content")
-    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
-    found = [message.get("tool_call_id"), message.get("call_id")]
-    found += [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
-    return [id_ for id_ in found if isinstance(id_, str)]
-
-
-def _role(message: Mapping[str, Any]) -> str:
-    """The speaker of a message; one of a user's with results alone (Anthropic) is the tools'."""
-    content = message.get("content")
-    if isinstance(content, list) and content:
-        kinds = [block.get("type") if isinstance(block, Mapping) else None for block in content]
-        if all(kind == "tool_result" for kind in kinds):
-            return "tool"
-    for key in ("role", "type"):
-        if isinstance(message.get(key), str):
-            return str(message[key])
-    return "message"
-
-
 def _body(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The text of a message, piece by piece, each with its style."""
-    content = message.get("content", message.get("text", message.get("output")))
-    if isinstance(content, str):
-        if content:
-            yield content, ""
-    elif isinstance(content, list):
-        for block in content:
-            yield from _block(block)
-    elif content is not None:
-        yield value(content), ""
-
-
-def _block(block: Any) -> Iterator[tuple[str, str]]:
-    if not isinstance(block, Mapping):
-        yield (block if isinstance(block, str) else value(block)), ""
-        return
-    kind = block.get("type")
-    text = block.get("text", block.get("thinking", block.get("content")))
-    if kind == "tool_use":
-        return
-    if isinstance(text, str):
-        yield text, "dim" if kind in ("thinking", "reasoning", "tool_result") else ""
-    elif isinstance(text, list):
-        for each in text:
-            yield from _block(each)
-    else:
-        yield f"[{kind or 'block'}: {cut(value(dict(block)), 60)}]", "dim"
+    for kind, text, block in said_in(message):
+        if text is not None:
+            yield text, "dim" if kind in QUIET else ""
+        elif kind == "value":
+            yield value(block), ""
+        else:
+            yield f"[{kind}: {cut(value(dict(block)), 60)}]", "dim"
 
 
 def calls_of(message: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The calls that a message asks for: id, name, arguments as text."""
-    found: list[tuple[str, str, str]] = []
-    calls, content = message.get("tool_calls"), message.get("content")
-    for call in calls if isinstance(calls, list) else ():
-        if isinstance(call, Mapping):
-            inner = call["function"] if isinstance(call.get("function"), Mapping) else call
-            given = inner.get("arguments", inner.get("args", inner.get("input")))
-            found.append((str(call.get("id")), str(inner.get("name")), arguments(given)))
-    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
-    found += [
-        (str(block.get("id")), str(block.get("name")), arguments(block.get("input")))
-        for block in blocks
-        if block.get("type") == "tool_use"
-    ]
-    kind = message.get("type")
-    if isinstance(kind, str) and kind.endswith("_call") and "role" not in message:  # an item of OpenAI's Responses
-        given = message.get("arguments", message.get("input", message.get("action")))
-        found.append((str(message.get("call_id")), str(message.get("name", kind)), arguments(given)))
-    return found
+    return [(id_, name, arguments(args)) for id_, name, args in asked_in(message)]
 
 
 def arguments(given: Any) -> str:
@@ -154,8 +97,6 @@ def arguments(given: Any) -> str:
 
 def value(given: Any) -> str:
     """Any value on one line; not longer than anyone would read."""
-    from backstay.cli.tree import brief
-
     return brief(given)
 
 
@@ -165,7 +106,7 @@ def one_line(message: Any) -> str:
         return value(message)
     said = " ".join(text for text, _ in _body(message))[:_MAX_TEXT]
     calls = " ".join(f"-> {name}({args})" for _, name, args in calls_of(message))
-    return safe(" ".join(filter(None, [f"{_role(message)}:", *said.split(), calls])))
+    return safe(" ".join(filter(None, [f"{role_of(message)}:", *said.split(), calls])))
 
 
 def call_line(call: Call, room: int) -> list[Piece]:

@@ -77,7 +77,7 @@ def command(
         agree(f"Delete {plan.what} {plan.called}?", yes=yes)
         plan.done()
     if as_json:
-        from backstay.cli import shapes
+        from backstay import shapes
 
         Screen().line(shapes.dump(_shape(found, plan, dry_run=dry_run)))
     elif dry_run:
@@ -152,8 +152,8 @@ def _names(names: list[str], columns: int) -> str:
 
 
 def _branch(session: Session, branch: str, columns: int) -> _Deletion:
-    from backstay.cli.restore import standing_at
     from backstay.cli.text import cut, safe, short
+    from backstay.shapes.going_back import standing_at
 
     head = standing_at(session, branch)
     shown: list[tuple[Piece, ...]] = [(f"The name {safe(branch)} goes; its checkpoints stay, by their ids. Head:",)]

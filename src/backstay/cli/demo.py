@@ -122,7 +122,7 @@ class JsonStory(Story):
 
     def swear(self, text: str) -> None:
         """It holds."""
-        from backstay.cli import shapes
+        from backstay import shapes
 
         self.screen.line(shapes.dump({"chapter": self._chapters, "title": self._title, "holds": text}))
 

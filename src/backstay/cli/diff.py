@@ -35,11 +35,13 @@ _LINES_PER_ITEM = 6
 def command(store: Store, session: str, a: str, b: str, *, stat: bool, as_json: bool) -> None:
     """Compare the states at A and B of SESSION: lists item by item side by side, everything else by its path."""
     from backstay.cli.screen import Screen
+    from backstay.shapes.points import diff_between, point_at
 
-    found = session_of(store, session).diff(a, b)
+    where = session_of(store, session)
+    found = diff_between(where, point_at(where, a), point_at(where, b), names=(a, b))
     with Screen(paged=not as_json) as screen:
         if as_json:
-            from backstay.cli import shapes
+            from backstay import shapes
 
             screen.line(shapes.dump(shapes.diff(found)))
         elif not found:
@@ -142,7 +144,7 @@ def _where_they_differ(
         (n for n, (x, y) in enumerate(zip(before, after, strict=False)) if x != y), min(len(before), len(after))
     )
     if before == after:
-        from backstay.cli.tree import brief
+        from backstay.shapes.text import brief
 
         texts = [f"[{n}] {brief(each)}" for n, each in zip(indexes, (item.before, item.after), strict=True)]
         return [_cell(text, room, full=True) for text in texts]

@@ -67,7 +67,7 @@ def command(*, url: str | None, as_json: bool) -> None:
         if found.verdict == _BAD:
             worst = max(worst, DAMAGED if found.check == "damage" else FAILED)
         if as_json:
-            from backstay.cli import shapes
+            from backstay import shapes
 
             screen.line(shapes.dump(found._asdict()))
         else:

@@ -62,7 +62,7 @@ def command(
     if not as_json:
         Screen().text(said)
         return
-    from backstay.cli import shapes
+    from backstay import shapes
 
     shape = {"path": what[-1], "system": what[0] if foreign else None, "sessions": names, "files": files}
     Screen().line(shapes.dump({**shape, "notes": notes}))

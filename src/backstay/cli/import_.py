@@ -78,7 +78,7 @@ def command(
             shape = _import(store, system, place, wish)
             taken = taken and not shape["not_taken"]
             if as_json:
-                from backstay.cli import shapes
+                from backstay import shapes
 
                 screen.line(shapes.dump(shape))
             else:

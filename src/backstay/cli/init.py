@@ -32,7 +32,7 @@ def command(url: str | None, *, as_json: bool) -> None:
     with backstay.open(url) as store:
         backend = store.backend.name
     if as_json:
-        from backstay.cli import shapes
+        from backstay import shapes
 
         click.echo(shapes.dump({"store": name_of(url), "backend": backend, "made": not known}))
         return

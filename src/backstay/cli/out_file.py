@@ -40,6 +40,6 @@ def _bytes(value: Any) -> bytes:
         return value
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
-    from backstay.cli import shapes
+    from backstay import shapes
 
     return (shapes.dump(shapes.plain(value)) + "\n").encode()

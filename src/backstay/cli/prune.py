@@ -69,7 +69,7 @@ def command(
             Screen().line(_gone(report))
             return
     if as_json:
-        from backstay.cli import shapes
+        from backstay import shapes
 
         Screen().line(shapes.dump(_shape(report)))
     else:

@@ -88,7 +88,7 @@ def command(
 
 
 def _list(screen: Screen, store: Store, session: str | None, branch: str | None, *, as_json: bool) -> None:
-    from backstay.cli import shapes
+    from backstay import shapes
 
     crashed = [(found, each) for found, each in _crashed(store, session) if branch is None or each.branch == branch]
     doubts = Counter(found.id for found, each in crashed for _ in each.in_doubt)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +11,7 @@ from backstay.cli.command import Command, json_option
 from backstay.cli.confirm import agree, yes_option
 from backstay.cli.lookup import branch_option, ref_argument, session_argument, session_of
 from backstay.cli.store_option import in_store
+from backstay.shapes.going_back import leaving, refuse_moved, standing_at
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from backstay.model import Checkpoint
 
 _LISTED = 8
-_LOOKED_AT = 1000
 
 
 @click.command("restore", cls=Command, shape="restored", examples=["backstay restore ticket-42 asked -y"])
@@ -37,14 +35,15 @@ def command(store: Store, session: str, ref: str, *, branch: str, yes: bool, as_
     """
     from backstay.cli.screen import Screen
     from backstay.cli.text import safe, short
+    from backstay.shapes.points import point_at
 
     found = session_of(store, session)
-    target, head = found.checkpoint(ref), standing_at(found, branch)
+    target, head = point_at(found, ref), standing_at(found, branch)
     screen = Screen(aside=as_json)
     if not (as_json and yes):
         preview(screen, found, branch, head, target)
     agree(f"Restore {safe(branch)} to {short(target.id)}?", yes=yes)
-    refuse_moved(found, branch, head)
+    refuse_moved(found, branch, head.id)
     made = found.restore(target, branch=branch)
     if as_json:
         tell_json(branch, head, made)
@@ -55,38 +54,20 @@ def command(store: Store, session: str, ref: str, *, branch: str, yes: bool, as_
 
 def tell_json(branch: str, before: Checkpoint, made: Checkpoint) -> None:
     """Print where a branch was and where it is."""
-    from backstay.cli import shapes
+    from backstay import shapes
     from backstay.cli.screen import Screen
 
     shape = {"session": made.session_id, "branch": branch, "before": before.id, "head": shapes.checkpoint(made)}
     Screen().line(shapes.dump(shape))
 
 
-def standing_at(session: Session, branch: str) -> Checkpoint:
-    """The head of a branch that must be there; what is written to it from here on must find it there still."""
-    with contextlib.suppress(backstay.CorruptionError):
-        session.load(branch)  # the session has now seen the branch, and refuses to write over what it has not
-    head = session.head(branch)
-    if head is None:
-        message = f"session {session.id!r} has no branch {branch!r}"
-        raise backstay.NotFoundError(message, hint="`backstay branches` lists those there are")
-    return head
-
-
-def refuse_moved(session: Session, branch: str, head: Checkpoint) -> None:
-    """ConflictError if the branch is not where it was when its preview was shown."""
-    now = session.head(branch)
-    if now is None or now.id != head.id:
-        message = f"branch {branch!r} has moved since this was shown"
-        raise backstay.ConflictError(message, hint="look again, then decide")
-
-
 def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, target: Checkpoint) -> None:
     """The branch as it is and as it would be: the steps that leave the head, and how much differs."""
     from backstay.cli.diff import tell_stat
     from backstay.cli.text import age, cut, safe, short
+    from backstay.shapes.points import diff_between, told_as
 
-    for word, point in (("now ", head), ("then", target)):
+    for word, point in (("now ", told_as(session, head)), ("then", target)):
         step = "" if point.step is None else f"step {point.step}  "
         screen.line(
             f"{cut(safe(branch), 20)} {word}  ",
@@ -97,7 +78,7 @@ def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, tar
         )
     _leaving(screen, session, head, target)
     try:
-        diff = session.diff(head, target)
+        diff = diff_between(session, head, target, names=("now", "then"))
     except backstay.CorruptionError:
         target.state  # noqa: B018 - where this one is damaged too there is nothing to go back to
         screen.line(("The state of the head is damaged, and gives way to one that is whole.", "red"))
@@ -110,29 +91,25 @@ def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, tar
 def _leaving(screen: Screen, session: Session, head: Checkpoint, target: Checkpoint) -> None:
     from backstay.cli.text import cut, safe, short
 
-    leaving = []
-    for point in islice(session.log(head), _LOOKED_AT):
-        if point.id == target.id:
-            break
-        leaving.append(point)
-    else:
+    found = leaving(session, head, target)
+    if found is None:
         screen.line("It is not among the checkpoints that led to the head.")
         return
-    if not leaving:
+    if not found:
         return
-    one = len(leaving) == 1
+    one = len(found) == 1
     these = (
         "This checkpoint leaves the head and stays"
         if one
-        else f"These {len(leaving):,} checkpoints leave the head and stay"
+        else f"These {len(found):,} checkpoints leave the head and stay"
     )
     screen.line(f"{these} in the history:")
-    for point in leaving[:_LISTED]:
+    for point in found[:_LISTED]:
         step = "" if point.step is None else f"step {point.step}  "
         room = screen.width - 4 - len(step) - len(short(point.id))
         screen.line("  ", (short(point.id), "yellow"), f"  {step}{cut(safe(point.summary), room)}")
-    if len(leaving) > _LISTED:
-        screen.line(f"  … and {len(leaving) - _LISTED:,} more")
+    if len(found) > _LISTED:
+        screen.line(f"  … and {len(found) - _LISTED:,} more")
 
 
 def quoted(name: str) -> str:

@@ -57,7 +57,7 @@ def command(
             count += 1
             bar.stop()
             if as_json:
-                from backstay.cli import shapes
+                from backstay import shapes
 
                 screen.line(shapes.dump(_shape(found)))
             else:
@@ -78,7 +78,7 @@ def _everywhere(
 
 
 def _shape(found: Match) -> dict[str, Any]:
-    from backstay.cli import shapes
+    from backstay import shapes
     from backstay.store.fields import read_fields, to_datetime
 
     fields = read_fields(found.row)

@@ -33,7 +33,7 @@ def command(store: Store, session: str, name: str, value: str, *, branch: str, a
         raise click.UsageError(f"{safe(value)} is not JSON: {error}") from None
     store.session(session).send(name, message, branch=branch)
     if as_json:
-        from backstay.cli import shapes
+        from backstay import shapes
 
         click.echo(shapes.dump({"session": session, "branch": branch, "name": name}))
     else:

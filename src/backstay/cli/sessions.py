@@ -125,7 +125,7 @@ def command(
     found = islice(_sorted(listed, sort, reverse=reverse), limit)
     with Screen(paged=not as_json) as screen:
         if as_json:
-            from backstay.cli import shapes
+            from backstay import shapes
 
             for info in found:
                 screen.line(shapes.dump(shapes.session(info)))

@@ -37,7 +37,7 @@ def command(store: Store, *, top: int, as_json: bool) -> None:
     if not as_json:
         _tell(screen, stats, largest)
         return
-    from backstay.cli import shapes
+    from backstay import shapes
 
     weights = [
         {"session": info.id, "checkpoints": info.checkpoints, "logical_bytes": logical, "written_bytes": written}

@@ -30,7 +30,7 @@ def command(*, url: str | None, as_json: bool) -> None:
         doubts = sum(len(each.in_doubt) for _, each in crashed)
         screen = Screen()
         if as_json:
-            from backstay.cli import shapes
+            from backstay import shapes
 
             about = {
                 "store": name_of(url),

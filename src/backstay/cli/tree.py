@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from backstay.cli.text import cut, pad, safe, width
-from backstay.model import counted
+from backstay.cli.text import brief, cut, pad, safe, width
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -16,7 +14,6 @@ _DEPTH = 4
 _ITEMS = 20
 _COLUMN = 16  # up to which names are lined up
 _TEXT_CHARS = 2000
-_INT_BITS = 300
 
 
 def tree(screen: Screen, state: Mapping[Any, Any], *, full: bool) -> None:
@@ -64,24 +61,3 @@ def _entries(value: Any) -> list[tuple[Any, Any]]:
 def _kind(value: Any) -> str:
     noun = "keys" if isinstance(value, Mapping) else "items"
     return f"{type(value).__name__} of {len(value):,} {noun if len(value) != 1 else noun[:-1]}"
-
-
-def brief(value: Any, *, chars: int = _TEXT_CHARS) -> str:
-    """A value on one harmless line, in Python's notation; what is long is cut before it is written out."""
-    if isinstance(value, str):
-        return safe(repr(value[:chars])) + ("…" if len(value) > chars else "")
-    if isinstance(value, bytes):
-        return f"<{counted(len(value), 'byte')}>"
-    if isinstance(value, int) and value.bit_length() > _INT_BITS:
-        return f"<int of {value.bit_length():,} bits>"
-    if isinstance(value, dt.datetime | dt.date | dt.time):
-        return value.isoformat()
-    if isinstance(value, Mapping):
-        inner = [f"{brief(k, chars=chars)}: {brief(v, chars=chars)}" for k, v in list(value.items())[:_ITEMS]]
-        return "{" + ", ".join(inner) + (", …" if len(value) > _ITEMS else "") + "}"
-    if isinstance(value, list | tuple | set | frozenset):
-        items = list(value)[:_ITEMS] if isinstance(value, list | tuple) else sorted(value, key=repr)[:_ITEMS]
-        inner = [brief(each, chars=chars) for each in items]
-        brackets = {list: "[]", tuple: "()"}.get(type(value), "{}")
-        return (", ".join(inner) + (", …" if len(value) > _ITEMS else "")).join([brackets[0], brackets[1]])
-    return safe(repr(value))

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 @in_store
 def command(store: Store, session: str, *, branch: str, yes: bool, as_json: bool) -> None:
     """Take back the last restore or undo on a branch of SESSION, as a new checkpoint. A second undo is a redo."""
-    from backstay.cli.restore import preview, refuse_moved, standing_at, tell_json
+    from backstay.cli.restore import preview, tell_json
     from backstay.cli.screen import Screen
     from backstay.cli.text import safe, short
+    from backstay.shapes.going_back import refuse_moved, standing_at
     from backstay.store.overview import undo_target
 
     found = session_of(store, session)
@@ -38,7 +39,7 @@ def command(store: Store, session: str, *, branch: str, yes: bool, as_json: bool
     if not (as_json and yes):
         preview(screen, found, branch, head, found.checkpoint(target))
     agree(f"Bring {safe(branch)} back to {short(target)}?", yes=yes)
-    refuse_moved(found, branch, head)
+    refuse_moved(found, branch, head.id)
     made = found.undo(branch=branch)
     if as_json:
         tell_json(branch, head, made)

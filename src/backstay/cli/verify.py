@@ -34,7 +34,7 @@ def command(store: Store, session: str | None, *, repair: bool, as_json: bool) -
         report = store.verify(given, repair=repair, progress=bar)
     screen = Screen()
     if as_json:
-        from backstay.cli import shapes
+        from backstay import shapes
 
         screen.line(shapes.dump(_shape(report)))
     else:

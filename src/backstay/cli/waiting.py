@@ -29,7 +29,7 @@ def command(store: Store, *, agent: str | None, as_json: bool) -> None:
     `backstay answer` answers one. A session whose time has come, or whose message is there, goes on with `recover` of
     your own code.
     """
-    from backstay.cli import shapes
+    from backstay import shapes
     from backstay.cli.screen import Screen
 
     waits = store.waiting(agent)

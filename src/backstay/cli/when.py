@@ -22,7 +22,7 @@ def _moment(_ctx: click.Context, _param: click.Parameter, given: str | None) -> 
     """The moment that was typed: so long ago, or a date with or without a time."""
     if given is None:
         return None
-    from backstay.cli import text
+    from backstay.shapes import text
 
     found = _AGO.fullmatch(given.strip().lower())
     try:

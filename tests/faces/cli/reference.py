@@ -20,7 +20,7 @@ import click
 from backstay import cli
 from backstay.cli.command import Command
 from backstay.cli.exit_codes import MEANINGS
-from backstay.cli.shapes import SHAPES
+from backstay.shapes import SHAPES
 from tests.faces.cli import shell, story
 from tests.faces.formats import made as foreign
 from tests.house.test_docs import blocks

@@ -41,7 +41,7 @@ def run(*args: str, folder: Path, columns: int | None = 80, **env: str) -> Done:
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch.dict(os.environ, given, clear=True),
-        mock.patch("backstay.cli.text.now", return_value=story.NOW),
+        mock.patch("backstay.shapes.text.now", return_value=story.NOW),
         mock.patch("sys.stdin", io.StringIO()),
         contextlib.chdir(folder),
         contextlib.redirect_stdout(out),

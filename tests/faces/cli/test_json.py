@@ -13,8 +13,8 @@ from hypothesis import given
 
 import backstay
 from backstay import cli
-from backstay.cli.shapes import SHAPES, dump, plain
-from backstay.cli.tree import brief
+from backstay.shapes import SHAPES, dump, plain
+from backstay.shapes.text import brief
 from tests.faces.cli import hostile, shell, story
 from tests.faces.cli.reference import command_of
 from tests.faces.formats import made as foreign

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backstay import cli
-from backstay.cli.shapes import SHAPES
+from backstay.shapes import SHAPES
 from tests.faces.cli import reference, shell
 from tests.house.tree import markdown_files, name_of
 
