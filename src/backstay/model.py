@@ -24,6 +24,20 @@ class State(StateDict):
     """A state as `load` gives it: a dict that remembers the checkpoint and the branch it was read at.
 
     `commit` expects the branch still to be there, and moves it on. A copy (`dict(state)`) remembers nothing.
+
+    ```python
+    import backstay
+
+    with backstay.open() as store:
+        session = store.session("chat")
+        session.commit({"n": 1})
+        state = session.load()
+        session.commit({"n": 2})                        # another turn is faster
+        try:
+            session.commit(state)
+        except backstay.ConflictError:
+            state = session.load()
+    ```
     """
 
     __slots__ = ("at",)
@@ -43,7 +57,10 @@ class Mark(enum.Enum):
         return f"backstay.{self.name}"
 
 
-NOTHING, ANY = Mark.NOTHING, Mark.ANY
+NOTHING = Mark.NOTHING
+"""For `expect`: there must be no such branch yet."""
+ANY = Mark.ANY
+"""For `expect`: commit on top of whatever is there."""
 
 MAX_NAME_CHARS = 256
 MAX_DEPTH = 200

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import json
 import math
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -218,11 +217,14 @@ SHAPES: dict[str, dict[str, str]] = {
     "script": {"shell": "text", "script": "text"},
     "told": {"chapter": "number", "title": "text", "holds": "text"},
     "finding": {"check": "text", "verdict": "text", "detail": "text"},
+    "topic": {"topic": "text", "text": "text"},
 }
 
 
 def dump(value: Any) -> str:
     """One line of JSON."""
+    import json  # noqa: PLC0415 - only what prints JSON waits for it
+
     return json.dumps(value, ensure_ascii=True, allow_nan=False)
 
 
