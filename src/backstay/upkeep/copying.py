@@ -323,9 +323,9 @@ class Copy:
         if keyframe is not None and opened is not None:
             data = keyframe[0].data
             self._send(KeyframeRow(row.sequence, data, (*opened.refs, *spilled(data))))
-        if row.took is not None:
-            self._last_run = max(self._last_run, row.took.run)
-            self._journal((row.took.run, row.took.journal), row.took.count)
+        for took in () if row.took is None else row.took.each:
+            self._last_run = max(self._last_run, took.run)
+            self._journal((took.run, took.journal), took.count)
         self._remember(row)
         self._checkpoints += 1
         self._logical_bytes += row.size_bytes
