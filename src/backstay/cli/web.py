@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
 import backstay
-from backstay.cli.command import Command
+from backstay import shapes
+from backstay.cli.command import Command, json_option
 from backstay.cli.store_option import name_of, open_store, store_option
 from backstay.cli.street import neighbour
 
@@ -20,17 +24,37 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 @click.command(
     "web",
     cls=Command,
+    shape="served",
     examples=["backstay web", "backstay web --demo", "backstay web --read-only --port 8080 --no-browser"],
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port; a free one by default.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where it listens; others than this computer's own need --token-file.")
-@click.option("--token-file", metavar="FILE", type=click.Path(dir_okay=False), help="A file with the token to come in with; only you may read it.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where it listens; others than this computer's own need --token-file.",
+)
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="A file with the token to come in with; only you may read it.",
+)
 @click.option("--read-only", is_flag=True, help="Show, and change nothing: for a shared screen.")
 @click.option("--no-browser", is_flag=True, help="Print the address, and do not open a browser.")
 @click.option("--demo", is_flag=True, help="Show a made-up store instead of yours; it is gone when you stop.")
+@json_option
 @store_option
 def command(
-    *, url: str | None, port: int, host: str, token_file: str | None, read_only: bool, no_browser: bool, demo: bool
+    *,
+    url: str | None,
+    port: int,
+    host: str,
+    token_file: str | None,
+    read_only: bool,
+    no_browser: bool,
+    demo: bool,
+    as_json: bool,
 ) -> None:
     """Open the store in a browser: sessions, branches, conversations, costs, and what needs you, with the buttons.
 
@@ -39,29 +63,27 @@ def command(
     """
     web = neighbour("web")
     token = None if token_file is None else _token(token_file)
-
-    def ready(address: str) -> None:
-        click.echo(f"Backstay is at {address}")
-        click.echo("Press Ctrl-C to stop.", err=True)
-        if not no_browser:
-            _open_browser(address)
-
-    if demo:
-        from tempfile import TemporaryDirectory
-
-        with TemporaryDirectory(prefix="backstay-demo-") as folder:
-            place = Path(folder) / "demo.db"
+    with contextlib.ExitStack() as opened:
+        if demo:
+            folder = opened.enter_context(TemporaryDirectory(prefix="backstay-demo-"))
+            url = str(Path(folder) / "demo.db")
             click.echo("Making up a store …", err=True)
-            neighbour("web").demo.make(place)
-            with backstay.open(place) as store:
-                web.serve(
-                    store, "demo.db", host=host, port=port, token=token, read_only=read_only, is_demo=True, on_ready=ready
-                )
-        return
-    with open_store(url) as store:
+            web.make_demo(Path(url))
+        store = opened.enter_context(open_store(url))
         name = name_of(url)
-        name = Path(name).name if "://" not in name else name
-        web.serve(store, name, host=host, port=port, token=token, read_only=read_only, on_ready=ready)
+
+        def ready(address: str) -> None:
+            if as_json:
+                click.echo(shapes.dump({"url": address, "store": name, "read_only": read_only}))
+            else:
+                click.echo(f"Backstay is at {address}")
+                click.echo("Press Ctrl-C to stop.", err=True)
+            sys.stdout.flush()  # a program that started this reads it from a pipe
+            if not no_browser and not as_json:
+                _open_browser(address)
+
+        shown = name if "://" in name else Path(name).name
+        web.serve(store, shown, host=host, port=port, token=token, read_only=read_only, is_demo=demo, on_ready=ready)
 
 
 def _token(file: str) -> str:
@@ -81,7 +103,6 @@ def _token(file: str) -> str:
 
 def _open_browser(address: str) -> None:
     """Open a browser, if there is a desktop to open it on; never wait for it, never fail because of it."""
-    import sys
     import threading
 
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):

@@ -102,15 +102,11 @@ def calls_taken(backend: Backend, session: str, row: CheckpointRow) -> list[Call
     return calls
 
 
-def calls_by_checkpoint(
-    backend: Backend, session: str, rows: Iterable[CheckpointRow]
-) -> dict[int, list[CallRow]]:
+def calls_by_checkpoint(backend: Backend, session: str, rows: Iterable[CheckpointRow]) -> dict[int, list[CallRow]]:
     """The calls that some checkpoints took in, by sequence, in one read; calls that cannot be read are left out."""
     at = {row.sequence: (row.took.run, row.took.journal) for row in rows if row.took and row.took.left is None}
     kept = backend.read(Ask(session, journals=tuple(set(at.values())))).journals if at else {}
-    return {
-        sequence: [call for call in kept.get(key, ()) if isinstance(call, CallRow)] for sequence, key in at.items()
-    }
+    return {sequence: [call for call in kept.get(key, ()) if isinstance(call, CallRow)] for sequence, key in at.items()}
 
 
 def calls_at(backend: Backend, session: str, sequence: int) -> list[CallRow]:

@@ -18,6 +18,7 @@ import uvicorn
 
 from backstay.errors import InvalidInputError
 from backstay.hints import Hint
+from backstay.web.demo import make as make_demo
 from backstay.web.door import TOKEN_BYTES, Door
 from backstay.web.html_file import html_file
 from backstay.web.site import Site
@@ -26,7 +27,7 @@ from backstay.web.view import About
 if TYPE_CHECKING:
     from backstay.face import Store
 
-__all__ = ["html_file", "serve"]
+__all__ = ["html_file", "make_demo", "serve"]
 
 LOOPBACK = "127.0.0.1"
 _OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")

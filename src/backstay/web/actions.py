@@ -1,4 +1,4 @@
-"""What can be done from a page: each a plain form, posted with what was shown; moved meanwhile means nothing is done."""
+"""What can be done from a page: each a plain form, posted with what was shown. What has moved since is left alone."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def answer(visit: Visit, form: Form) -> Done:
     if decision == "edit":
         args = _json(form.get("args", ""))
         if not isinstance(args, dict):
-            raise InvalidInputError("the arguments of a call are an object, like {\"order\": 8}")
+            raise InvalidInputError('the arguments of a call are an object, like {"order": 8}')
     value = True if decision in ("approve", "edit") else _value(form)
     session.answer(wait, value, branch=branch, by=by, args=args)
     said = {"approve": "Approved.", "edit": "Approved with these arguments."}.get(decision, "Answered.")

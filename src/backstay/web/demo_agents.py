@@ -57,7 +57,7 @@ class Agent:
     def step(self, run: Run, text: str, *tools: Tool, think_s: float = 3.0, tokens: int = 2000) -> None:
         """One step, up to its boundary."""
         self._clock.passes(seconds=0.4)
-        calls = []
+        calls: list[dict[str, Any]] = []
         for tool in tools:
             self._count += 1
             calls.append({"id": f"call_{self._count}", "name": tool.name, "args": tool.args})
@@ -112,19 +112,37 @@ def others(store: backstay.Store, clock: Clock) -> None:
     with store.session("ticket-8790", agent="support", title="Lost parcel, order A-20188").run() as run:
         say(run, "My parcel has not come in two weeks. Order A-20188.")
         support.step(run, "I look it up.", look, tokens=1900)
-        support.step(run, "I send a replacement.", Tool("send_again", {"order": "A-20188"}, "sent, DHL 4471", 1.2), tokens=2300)
+        support.step(
+            run, "I send a replacement.", Tool("send_again", {"order": "A-20188"}, "sent, DHL 4471", 1.2), tokens=2300
+        )
         support.step(run, "A replacement is on its way.", think_s=2.0, tokens=2500)
     clock.passes(hours=22)
     with store.session("flaky-scheduler", agent="coder", title="Flaky test in the scheduler").run() as run:
         say(run, "tests/scheduler/test_order.py fails once in fifty runs. Find out why.")
-        for n, found in enumerate(("1 failed in 50 runs", "the queue is read before it is sorted", "0 failed in 200 runs")):
-            coder.step(run, f"Attempt {n + 1}.", shell(f"pytest tests/scheduler --count {50 * 4**n}", found, 31.0 + 9 * n), tokens=6100 + 900 * n)
-        coder.step(run, "Fixed: the queue is sorted before it is read.", shell("pytest --count 500", "500 runs, 0 failures", 88.0))
+        for n, found in enumerate(
+            ("1 failed in 50 runs", "the queue is read before it is sorted", "0 failed in 200 runs")
+        ):
+            coder.step(
+                run,
+                f"Attempt {n + 1}.",
+                shell(f"pytest tests/scheduler --count {50 * 4**n}", found, 31.0 + 9 * n),
+                tokens=6100 + 900 * n,
+            )
+        coder.step(
+            run,
+            "Fixed: the queue is sorted before it is read.",
+            shell("pytest --count 500", "500 runs, 0 failures", 88.0),
+        )
     clock.passes(hours=14)
     with store.session("search-spike", agent="coder", title="Try the new search index").run() as run:
         say(run, "See whether the new index makes the search faster.")
         for n in range(5):
-            coder.step(run, "I measure again.", shell(f"bench search --size {10 ** (n + 2)}", f"{12 * (n + 1)} ms", 14.0 + n), tokens=5200 + 500 * n)
+            coder.step(
+                run,
+                "I measure again.",
+                shell(f"bench search --size {10 ** (n + 2)}", f"{12 * (n + 1)} ms", 14.0 + n),
+                tokens=5200 + 500 * n,
+            )
         run.cancel("superseded by importer-stream")
     clock.passes(hours=9)
     with store.session("notes-3.2", agent="writer", title="Draft the 3.2 release notes").run() as run:
@@ -136,13 +154,28 @@ def others(store: backstay.Store, clock: Clock) -> None:
     with store.session("deps-1114", agent="coder", title="Nightly dependency update").run() as run:
         say(run, "Update the dependencies and run the tests.")
         for n in range(3):
-            coder.step(run, "I try again.", shell("npm ci", "npm error code ERESOLVE\nexit status 1", 41.0), tokens=4100 + 700 * n)
+            coder.step(
+                run,
+                "I try again.",
+                shell("npm ci", "npm error code ERESOLVE\nexit status 1", 41.0),
+                tokens=4100 + 700 * n,
+            )
         run.fail("npm ci gave exit status 1, three times")
     clock.passes(hours=6, minutes=40)
     with store.session("ticket-8809", agent="support", title="Double charge on invoice 2026-1107").run() as run:
         say(run, "I was charged twice for invoice 2026-1107.")
-        support.step(run, "I look.", Tool("invoices", {"number": "2026-1107"}, "2 payments of 49.00 EUR, 3 min apart", 0.9), tokens=1700)
-        support.step(run, "One is paid back.", Tool("refund", {"invoice": "2026-1107", "euro": 49}, "refund of 49.00 EUR issued", 1.4), tokens=2000)
+        support.step(
+            run,
+            "I look.",
+            Tool("invoices", {"number": "2026-1107"}, "2 payments of 49.00 EUR, 3 min apart", 0.9),
+            tokens=1700,
+        )
+        support.step(
+            run,
+            "One is paid back.",
+            Tool("refund", {"invoice": "2026-1107", "euro": 49}, "refund of 49.00 EUR issued", 1.4),
+            tokens=2000,
+        )
         support.step(run, "You were charged twice; 49.00 EUR are on their way back.", tokens=2100)
     clock.passes(minutes=50)
     churn = store.session("churn-2026-46", agent="analyst", title="Weekly churn report")
@@ -161,7 +194,12 @@ def waiting(store: backstay.Store, clock: Clock) -> None:
     support = Agent(clock, price=1.1e-6)
     with store.session("ticket-8812", agent="support", title="Refund for order A-20417").run() as run:
         say(run, "The lamp of order A-20417 arrived broken. I attach a photo.")
-        support.step(run, "I look at the order.", Tool("look_up_order", {"order": "A-20417"}, "lamp, 129.00 EUR, delivered yesterday", 0.8), tokens=1800)
+        support.step(
+            run,
+            "I look at the order.",
+            Tool("look_up_order", {"order": "A-20417"}, "lamp, 129.00 EUR, delivered yesterday", 0.8),
+            tokens=1800,
+        )
         args = {"order": "A-20417", "amount": 129.0, "currency": "EUR", "reason": "arrived broken, photo attached"}
         run.call("refund", lambda args: f"refund of {args['amount']:.2f} EUR issued", args=args, approve=True)
     clock.passes(minutes=2)
@@ -176,13 +214,41 @@ def coder(store: backstay.Store, clock: Clock) -> None:
     session = store.session("fix-login-bug", agent="coder", title="Fix sign-out after 30 days")
     agent = Agent(clock)
     with session.run() as run:
-        say(run, "People are signed out after 30 days although they ticked “remember me”. Find it and fix it, and do not touch the public API.")
+        say(
+            run,
+            "People are signed out after 30 days although they ticked “remember me”. Find it and fix it, and do not "
+            "touch the public API.",
+        )
         run.state["plan"] = {"done": 0, "steps": ["find the clamp", "fix it", "test it"]}
         run.checkpoint("asked")
-        agent.step(run, "I search for the setting.", Tool("search", {"text": "remember_me"}, "14 hits in 6 files", 0.6), think_s=2.3, tokens=700)
-        agent.step(run, "The session first.", Tool("read_file", {"path": "app/auth/session.py"}, "204 lines", 0.1), think_s=1.6, tokens=1500)
-        agent.step(run, "Then the cookies.", Tool("read_file", {"path": "app/auth/cookies.py"}, "118 lines", 0.1), think_s=1.4, tokens=2500)
-        agent.step(run, "What do the tests say?", shell("pytest tests/auth -q", "2 failed, 41 passed", 12.6), think_s=1.7, tokens=3300)
+        agent.step(
+            run,
+            "I search for the setting.",
+            Tool("search", {"text": "remember_me"}, "14 hits in 6 files", 0.6),
+            think_s=2.3,
+            tokens=700,
+        )
+        agent.step(
+            run,
+            "The session first.",
+            Tool("read_file", {"path": "app/auth/session.py"}, "204 lines", 0.1),
+            think_s=1.6,
+            tokens=1500,
+        )
+        agent.step(
+            run,
+            "Then the cookies.",
+            Tool("read_file", {"path": "app/auth/cookies.py"}, "118 lines", 0.1),
+            think_s=1.4,
+            tokens=2500,
+        )
+        agent.step(
+            run,
+            "What do the tests say?",
+            shell("pytest tests/auth -q", "2 failed, 41 passed", 12.6),
+            think_s=1.7,
+            tokens=3300,
+        )
         run.pause("for lunch")
     session.tag("main~4", "asked")
     session.fork("main~2", "docs-only")
@@ -197,22 +263,36 @@ def coder(store: backstay.Store, clock: Clock) -> None:
     session.fork("main", "try-cookie")
     with session.run(branch="try-cookie") as run:
         agent.step(run, "The cookie alone.", edit("app/auth/cookies.py", "+4 −1"), think_s=6.0, tokens=4000)
-        agent.step(run, "Does it hold?", shell("pytest tests/auth -q", "1 failed, 42 passed", 9.9), think_s=1.9, tokens=4400)
+        agent.step(
+            run, "Does it hold?", shell("pytest tests/auth -q", "1 failed, 42 passed", 9.9), think_s=1.9, tokens=4400
+        )
         run.pause("to look at main")
     with session.run() as run:
         run.state["plan"]["done"] = 1
-        agent.step(run, "I start with the session policy, then the token.", edit("app/auth/session.py", "+11 −3"), think_s=7.2, tokens=4500)
+        agent.step(
+            run,
+            "I start with the session policy, then the token.",
+            edit("app/auth/session.py", "+11 −3"),
+            think_s=7.2,
+            tokens=4500,
+        )
         clock.passes(minutes=3)
         agent.step(run, "Now the token.", edit("app/auth/tokens.py", "+22 −9"), think_s=11.4, tokens=5000)
-        agent.step(run, "Now the tests of this module.", shell("pytest tests/auth -q", FAILED, 10.2), think_s=2.1, tokens=5400)
+        agent.step(
+            run, "Now the tests of this module.", shell("pytest tests/auth -q", FAILED, 10.2), think_s=2.1, tokens=5400
+        )
         run.pause("that went wrong")
     clock.passes(seconds=50)
     session.restore("before-edit")
     session.fork("main~2", "try-token")
     clock.passes(minutes=2)
     with session.run(branch="try-token") as run:
-        agent.step(run, "Keep the family, change the lifetime.", edit("app/auth/tokens.py", "+9 −2"), think_s=8.8, tokens=5500)
-        agent.step(run, "Does it hold?", shell("pytest tests/auth -q", "3 failed, 40 passed", 9.4), think_s=2.0, tokens=5900)
+        agent.step(
+            run, "Keep the family, change the lifetime.", edit("app/auth/tokens.py", "+9 −2"), think_s=8.8, tokens=5500
+        )
+        agent.step(
+            run, "Does it hold?", shell("pytest tests/auth -q", "3 failed, 40 passed", 9.4), think_s=2.0, tokens=5900
+        )
         run.pause("to think")
     with session.run(branch="try-cookie") as run:
         agent.step(run, "The cookie alone is not enough, the token still ends on day 30.", think_s=5.1, tokens=5000)
@@ -222,24 +302,43 @@ def coder(store: backstay.Store, clock: Clock) -> None:
     clock.passes(minutes=5)
     with session.run() as run:
         run.state["plan"]["done"] = 2
-        text = "The restore showed it: with the cookie alone the token still ends on day 30. There is a second clamp in issue_token. I will let the policy decide and drop both min() calls."
-        agent.step(run, text, edit("app/auth/tokens.py", "+6 −14"), edit("app/auth/session.py", "+1"), think_s=7.7, tokens=7400)
+        text = (
+            "The restore showed it: with the cookie alone the token still ends on day 30. There is a second clamp in "
+            "issue_token. I will let the policy decide and drop both min() calls."
+        )
+        agent.step(
+            run, text, edit("app/auth/tokens.py", "+6 −14"), edit("app/auth/session.py", "+1"), think_s=7.7, tokens=7400
+        )
         clock.passes(minutes=2)
         with run.child("review", input={"of": "app/auth"}) as review:
             say(review, "Review the change in app/auth.")
-            agent.step(review, "I read it.", Tool("read_file", {"path": "app/auth/tokens.py"}, "96 lines", 0.2), think_s=6.0, tokens=2100)
+            agent.step(
+                review,
+                "I read it.",
+                Tool("read_file", {"path": "app/auth/tokens.py"}, "96 lines", 0.2),
+                think_s=6.0,
+                tokens=2100,
+            )
             agent.step(review, "Two remarks, no blocker.", think_s=11.0, tokens=2600)
         run.append({"role": "user", "content": "Review: two remarks, no blocker."})
         run.use(tokens_in=300, cost=0.002)
         run.step()
         run.pause("for the review")
     with session.run(branch="try-token") as run:
-        agent.step(run, "With the second clamp gone.", shell("pytest tests/auth -q", "43 passed", 9.1), think_s=2.2, tokens=6600)
+        agent.step(
+            run,
+            "With the second clamp gone.",
+            shell("pytest tests/auth -q", "43 passed", 9.1),
+            think_s=2.2,
+            tokens=6600,
+        )
     session.tag("try-token", "green")
     clock.passes(minutes=8)
     with session.run() as run:
         run.state["plan"]["done"] = 3
-        agent.step(run, "Both remarks are in.", shell("pytest tests/auth -q", "43 passed", 9.8), think_s=2.4, tokens=8400)
+        agent.step(
+            run, "Both remarks are in.", shell("pytest tests/auth -q", "43 passed", 9.8), think_s=2.4, tokens=8400
+        )
         agent.step(run, "Both clamps are gone; 43 tests pass. Pushing the branch now.", think_s=6.2, tokens=8700)
         clock.passes(seconds=2)
         run.call("git_push", _dies, key="push-1", args={"remote": "origin", "ref": "fix/remember-me"})

@@ -14,19 +14,10 @@ from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
 from typing import NamedTuple
 
-POLICY = "; ".join(
-    [
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data:",
-        "connect-src 'self'",
-        "form-action 'self'",
-        "base-uri 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types backstay",
-    ]
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types backstay"
 )
 HEADERS = {
     "content-security-policy": POLICY,
@@ -87,10 +78,12 @@ class Door:
         return None
 
     def _knows(self, cookies: list[bytes]) -> bool:
-        jar = SimpleCookie[str]()
+        jar = SimpleCookie()
         try:
             jar.load("; ".join([cookie.decode("latin-1") for cookie in cookies]))
         except CookieError:
             return False
         morsel = jar.get(self.cookie_name)
-        return morsel is not None and hmac.compare_digest(morsel.value.encode("utf-8", "replace"), self._secret.encode())
+        return morsel is not None and hmac.compare_digest(
+            morsel.value.encode("utf-8", "replace"), self._secret.encode()
+        )

@@ -22,9 +22,9 @@ _COLUMNS = 14
 _PLOT_W, _PLOT_H, _PLOT_TOP, _PLOT_BASE = 254, 132, 100, 112
 
 
-def colour(lane: int) -> str:
-    """The class that colours a lane; the sixth is like the first beside the trunk."""
-    return f"l{lane if lane == 0 else (lane - 1) % 5 + 1}"
+def colour(tint: int) -> str:
+    """The class that colours a branch; 0 is the trunk's, and the seventh is like the second."""
+    return f"l{tint if tint == 0 else (tint - 1) % 5 + 1}"
 
 
 class GraphRow(NamedTuple):
@@ -35,6 +35,7 @@ class GraphRow(NamedTuple):
 
     kind: str
     lane: int
+    tint: int
     back_to: int | None = None
     tone: str = "bad"
 
@@ -43,6 +44,7 @@ class Line(NamedTuple):
     """A straight run in a lane: its first and last row, where it was forked from, whether it goes on below."""
 
     lane: int
+    tint: int
     top: int
     bottom: int
     fork: int | None
@@ -70,13 +72,11 @@ def graph_width(lanes: int) -> int:
 
 def graph(rows: Sequence[GraphRow], lines: Sequence[Line], lanes: int) -> str:
     """The branch graph behind the rows."""
-    out: list[str] = []
-    for line in lines:
-        out.append(_line(line, len(rows)))
+    out = [_line(line, len(rows)) for line in lines]
     for at, row in enumerate(rows):
         if row.kind in ("idle", "crash"):
-            through = [line.lane for line in lines if line.top < at < _reach(line, len(rows))]
-            out += [_break(row.kind, _x(lane), _y(at), colour(lane)) for lane in through]
+            through = [line for line in lines if line.top < at < _reach(line, len(rows))]
+            out += [_break(row.kind, _x(line.lane), _y(at), colour(line.tint)) for line in through]
             if row.kind == "crash":
                 out.append(f'<path class="died" d="M0 {_y(at)}H{graph_width(lanes)}"/>')
     moves = [(at, row) for at, row in enumerate(rows) if row.back_to is not None]
@@ -94,7 +94,7 @@ def _reach(line: Line, end: int) -> int:
 
 
 def _line(line: Line, end: int) -> str:
-    x, of = _x(line.lane), colour(line.lane)
+    x, of = _x(line.lane), colour(line.tint)
     bottom = ROW * end if line.goes_on else _y(line.bottom)
     path = f'<path class="run {of}" d="M{x} {_y(line.top)}V{bottom}"/>' if bottom > _y(line.top) else ""
     if line.fork is not None:
@@ -122,7 +122,7 @@ def _arrow(x: int, gutter: int, y: int, to: int) -> str:
 
 
 def _dot(row: GraphRow, y: int) -> str:
-    at, of = f'd="M{_x(row.lane)} {y}h.01"', colour(row.lane)
+    at, of = f'd="M{_x(row.lane)} {y}h.01"', colour(row.tint)
     if row.kind == "pending":
         line = f'<path class="pend pend-{row.tone}" d="M{_x(row.lane)} {y}V{y + ROW}"/>'
         return f'{line}<path class="node pend-node pend-{row.tone}" {at}/><path class="hole" {at}/>'
@@ -158,11 +158,14 @@ def spark(costs: Sequence[float]) -> str:
     if not top:
         return '<svg class="spark" viewBox="0 0 60 18" aria-hidden="true"></svg>'
     first = _COLUMNS - len(costs)
-    cols = "".join([
-        f'<rect{" class=end" if n == len(costs) - 1 else ""} x="{(first + n) * 4.3:.1f}" y="{16.5 - 15 * cost / top:.1f}"'
-        f' width="3" height="{15 * cost / top + 0.5:.1f}"/>'
-        for n, cost in enumerate(costs)
-    ])
+    cols = "".join(
+        [
+            f'<rect{" class=end" if n == len(costs) - 1 else ""} x="{(first + n) * 4.3:.1f}"'
+            f' y="{16.5 - 15 * cost / top:.1f}"'
+            f' width="3" height="{15 * cost / top + 0.5:.1f}"/>'
+            for n, cost in enumerate(costs)
+        ]
+    )
     return f'<svg class="spark" viewBox="0 0 60 18" aria-hidden="true">{cols}</svg>'
 
 
@@ -170,7 +173,7 @@ class PlotLine(NamedTuple):
     """What a branch had used by each step, (step, so far) each; the first is where it was forked from."""
 
     name: str
-    lane: int
+    tint: int
     points: list[tuple[int, float]]
     forked: bool
 
@@ -188,15 +191,19 @@ def plot(lines: Sequence[PlotLine], label: str, *, unit: str = "$", first: str =
     def y(used: float) -> str:
         return f"{_PLOT_BASE - used / max(top, ticks[-1]) * _PLOT_TOP:.1f}"
 
-    out = "".join([
-        f'<path class="axis" d="M0 {y(tick)}H256"/><text x="262" y="{float(y(tick)) + 3.5:.1f}">{_figure(tick, unit)}</text>'
-        for tick in ticks
-    ])
-    for line in sorted(lines, key=lambda line: -line.lane):
+    out = "".join(
+        [
+            f'<path class="axis" d="M0 {y(tick)}H256"/>'
+            f'<text x="262" y="{float(y(tick)) + 3.5:.1f}">{_figure(tick, unit)}</text>'
+            for tick in ticks
+        ]
+    )
+    for line in sorted(lines, key=lambda line: -line.tint):
         points = " ".join([f"{x(step)},{y(used)}" for step, used in line.points])
         (begin, began), (end, ended) = line.points[0], line.points[-1]
-        of = colour(line.lane)
-        out += f'<polyline class="ln {of}" points="{points}"/><circle class="pt {of}" cx="{x(end)}" cy="{y(ended)}" r="3"/>'
+        of = colour(line.tint)
+        out += f'<polyline class="ln {of}" points="{points}"/>'
+        out += f'<circle class="pt {of}" cx="{x(end)}" cy="{y(ended)}" r="3"/>'
         if line.forked:
             out += f'<circle class="fk {of}" cx="{x(begin)}" cy="{y(began)}" r="2.5"/>'
     out += f'<text x="0" y="128">{escape(first)}</text><text x="254" y="128" text-anchor="end">{escape(last)}</text>'

@@ -150,7 +150,9 @@ def args_of(row: CallRow) -> Any:
 def arg_words(args: Any) -> str:
     """Arguments in a few words: the first values, bare."""
     values = list(args.values()) if isinstance(args, dict) else [] if args is None else [args]
-    words = [safe(value[:_ARG_CHARS]) if isinstance(value, str) else brief(value)[:_ARG_CHARS] for value in values[:_ARGS]]
+    words = [
+        safe(value[:_ARG_CHARS]) if isinstance(value, str) else brief(value)[:_ARG_CHARS] for value in values[:_ARGS]
+    ]
     return " ".join(words)[: 2 * _ARG_CHARS]
 
 
@@ -163,10 +165,7 @@ def described(point: Checkpoint, calls: Sequence[CallRow]) -> tuple[str, str]:
     if not tools:
         return "", summary
     last = tools[-1]
-    if kind_of_call(last) == "child":
-        words = "child session"
-    else:
-        words = arg_words(args_of(last))
+    words = "child session" if kind_of_call(last) == "child" else arg_words(args_of(last))
     said = next((summary[len(lead) :] for lead in _TOOL_SAID if summary.startswith(lead)), "")
     if last.error is not None:
         said = last.error[1].partition("\n")[0]

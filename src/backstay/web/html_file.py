@@ -56,7 +56,12 @@ def _talks(store: Store, session: Session, branches: list[dict[str, Any]]) -> li
         if point.id in found:
             found[point.id]["names"].append(branch["name"])
             continue
-        found[point.id] = {"point": point, "names": [branch["name"]], "lane": branch["lane"], **_turns(store, session, point)}
+        found[point.id] = {
+            "point": point,
+            "names": [branch["name"]],
+            "tint": branch["tint"],
+            **_turns(store, session, point),
+        }
     return list(found.values())
 
 

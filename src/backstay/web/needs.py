@@ -1,4 +1,4 @@
-"""What needs a person: waits for an answer or an approval, calls in doubt, crashed runs, damage. On top of the pages."""
+"""What needs a person: waits for an answer or an approval, calls in doubt, crashed runs, damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _QUESTIONS = ("question", "prompt", "message", "text")
 
 
 class Need(NamedTuple):
-    """One thing to settle. `kind` is approval, answer, framework, doubt, crash or damage; `ref` the call or the wait."""
+    """One thing to settle. `kind` is approval, answer, framework, doubt, crash or damage; `ref` its call or wait."""
 
     id: str
     kind: str
@@ -152,7 +152,9 @@ def _of_problem(problem: Problem) -> Need:
     lines += [(word, said) for word, said in (("costs", problem.cost), ("remedy", problem.remedy)) if said]
     session = problem.session_id or ""
     name = f"{counted(len(problem.checkpoints), 'checkpoint')} cannot be read" if problem.checkpoints else problem.what
-    return Need(_id("v", session, "", problem.what), "damage", session, "", None, name, None, lines, question=problem.what)
+    return Need(
+        _id("v", session, "", problem.what), "damage", session, "", None, name, None, lines, question=problem.what
+    )
 
 
 def _unreadable(session: str, agent: str | None, error: BackstayError) -> Need:
@@ -164,8 +166,15 @@ def arg_lines(args: Any) -> list[tuple[str, str]]:
     if args is None:
         return []
     items = list(args.items()) if isinstance(args, Mapping) else [("value", args)]
-    lines = [(safe(str(key)), brief(value, chars=_ARG_CHARS)) for key, value in items[:_ARGS]]
+    lines = [(safe(str(key)), _written(value)) for key, value in items[:_ARGS]]
     return lines + ([("…", f"{len(items) - _ARGS} more")] if len(items) > _ARGS else [])
+
+
+def _written(value: Any) -> str:
+    """A value as it stands in JSON, where it is a text; as in Python, where it is anything else."""
+    if isinstance(value, str):
+        return f'"{safe(value[:_ARG_CHARS])}"' + ("…" if len(value) > _ARG_CHARS else "")
+    return brief(value, chars=_ARG_CHARS)
 
 
 def _as_json(args: Any) -> str:

@@ -18,7 +18,7 @@ def segments_of(raw_path: bytes) -> list[str]:
     found = [unquote(each, errors="strict") for each in raw_path.decode("ascii").split("/")[1:]]
     if found and not found[-1]:
         found.pop()
-    return [each[1:] if each.startswith("~") else each for each in found]
+    return [each.removeprefix("~") for each in found]
 
 
 class Links:

@@ -67,7 +67,7 @@ class Box(NamedTuple):
 class Turn(NamedTuple):
     """A message with what answers it. `editable` has its text where it can be changed in a fork."""
 
-    index: int
+    number: int
     speaker: str
     who: str
     small: str
@@ -78,7 +78,13 @@ class Turn(NamedTuple):
 
 
 def turns_of(
-    messages: Sequence[Any], window: range, *, new_from: int, calls: Sequence[CallRow] = (), full: int = -1, image: int = -1
+    messages: Sequence[Any],
+    window: range,
+    *,
+    new_from: int,
+    calls: Sequence[CallRow] = (),
+    full: int = -1,
+    image: int = -1,
 ) -> list[Turn]:
     """The turns of the messages in a window. `full`: the message that is not folded; `image`: the one to be shown."""
     results = _results(messages)
@@ -146,7 +152,11 @@ def _results(messages: Sequence[Any]) -> dict[str, tuple[str, bool]]:
         content = message.get("content")
         blocks = content if isinstance(content, list) else []
         for block in blocks:
-            if isinstance(block, Mapping) and block.get("type") == "tool_result" and isinstance(block.get("tool_use_id"), str):
+            if (
+                isinstance(block, Mapping)
+                and block.get("type") == "tool_result"
+                and isinstance(block.get("tool_use_id"), str)
+            ):
                 found.setdefault(block["tool_use_id"], (_text(block), bool(block.get("is_error"))))
         for id_ in answered_by(message):
             found.setdefault(id_, (_text(message), message.get("status") == "error"))

@@ -97,7 +97,11 @@ class Site:
     def _static(self, parts: list[str]) -> Response:
         data = static_file(parts[-1]) if len(parts) == 2 else None  # noqa: PLR2004 - a name below static/
         kind = _TYPES.get(parts[-1].rpartition(".")[2])
-        return PlainTextResponse("There is no such file.\n", 404) if data is None or kind is None else Response(data, media_type=kind)
+        return (
+            PlainTextResponse("There is no such file.\n", 404)
+            if data is None or kind is None
+            else Response(data, media_type=kind)
+        )
 
     def _page(self, parts: list[str], query: QueryParams, address: str) -> Response:
         visit = self._visit(parts, query)
@@ -151,7 +155,9 @@ class Site:
 def _refused(error: BackstayError) -> Notice:
     if isinstance(error, ConflictError | LeaseHeldError):
         return Notice("wait", "Nothing was done.", f"{error.message[:1].upper()}{error.message[1:]}.")
-    return Notice("bad", "Nothing was done.", f"{error.message} ({in_shell(error.hint)})" if error.hint else error.message)
+    return Notice(
+        "bad", "Nothing was done.", f"{error.message} ({in_shell(error.hint)})" if error.hint else error.message
+    )
 
 
 def _failure(error: BackstayError) -> Shown:

@@ -21,7 +21,7 @@ _MAX_NOTICES = 100
 
 
 class Notice(NamedTuple):
-    """What was done, or why not: tone is good, wait or bad. `undo` is (session, branch, head) where it can be undone."""
+    """What was done, or why not: tone is good, wait or bad. `undo` is (session, branch, head), for its button."""
 
     tone: str
     title: str

@@ -107,12 +107,10 @@ def tokens(number: int) -> str:
 
 
 def money(cost: float) -> str:
-    """A cost in a list: cents, or more digits where it is less than ten."""
+    """A cost in a list, to the cent."""
     if not cost:
         return ""
-    if abs(cost) < _CENT:
-        return f"${cost:.4f}"
-    return f"${cost:,.3f}" if abs(cost) < 10 * _CENT else f"${cost:,.2f}"
+    return "<$0.01" if 0 < cost < _CENT / 2 else f"${cost:,.2f}"
 
 
 def money_fine(cost: float) -> str:

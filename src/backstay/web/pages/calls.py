@@ -37,7 +37,13 @@ def show(visit: Visit) -> Shown:
         "before": before or "",
     }
     crumbs = crumbs_of(visit, session, ("calls", None))
-    return Shown("calls.html", f"Calls of {session.id}", crumbs, data, lambda: [shapes.call(to_call(call)) for call, _, _ in made])
+    return Shown(
+        "calls.html",
+        f"Calls of {session.id}",
+        crumbs,
+        data,
+        lambda: [shapes.call(to_call(call)) for call, _, _ in made],
+    )
 
 
 def _line(call: CallRow, point: Checkpoint | None, branch: str) -> dict[str, Any]:

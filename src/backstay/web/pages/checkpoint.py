@@ -97,7 +97,11 @@ def _tab_data(
         return {"tree": tree_of(state)}
     if tab == "raw":
         whole = pretty(state)
-        return {"raw": whole[:_RAW_CHARS], "raw_size": len(whole.encode("utf-8", "replace")), "raw_cut": len(whole) > _RAW_CHARS}
+        return {
+            "raw": whole[:_RAW_CHARS],
+            "raw_size": len(whole.encode("utf-8", "replace")),
+            "raw_cut": len(whole) > _RAW_CHARS,
+        }
     if tab == "conversation":
         return conversation_data(session, point, messages, calls, visit.query)
     return {}
@@ -135,7 +139,7 @@ def conversation_data(
 def _unfolds(turns: list[Any], full: int, image: int) -> bool:
     """True if what was asked to be shown whole is among the folded turns."""
     numbers = {piece.image.number for turn in turns for piece in turn.pieces if piece.image is not None}
-    return any(turn.index == full for turn in turns) or image in numbers
+    return any(turn.number == full for turn in turns) or image in numbers
 
 
 def _new_from(session: Session, point: Checkpoint, messages: list[Any]) -> int:
@@ -157,9 +161,11 @@ def _number(given: str | None, otherwise: int = 0) -> int:
     return int(given) if given and given.isdecimal() and len(given) < 10 else otherwise  # noqa: PLR2004
 
 
-def _neighbours(store: Store, session: Session, point: Checkpoint) -> tuple[list[tuple[Checkpoint, list[CallRow]]], int]:
+def _neighbours(
+    store: Store, session: Session, point: Checkpoint
+) -> tuple[list[tuple[Checkpoint, list[CallRow]]], int]:
     """The checkpoints before and behind this one on its branch, oldest first, with their calls; and where it is."""
-    earlier = [row for row in store.backend.ancestors(session.id, point.sequence, limit=_EARLIER + 1)]
+    earlier = list(store.backend.ancestors(session.id, point.sequence, limit=_EARLIER + 1))
     later: list[CheckpointRow] = []
     sequence = point.sequence
     while len(later) < _LATER:
@@ -190,7 +196,9 @@ def _ref(point: Checkpoint, later: list[Checkpoint], heads: dict[str, str]) -> s
 def _title(point: Checkpoint, calls: list[CallRow]) -> str:
     if point.label:
         return point.label
-    _, text = described(point, calls)
+    code, text = described(point, calls)
+    if not code and text == point.summary and ": " in text[:12]:
+        text = text.partition(": ")[2]  # who says it stands below
     return text or point.trigger
 
 

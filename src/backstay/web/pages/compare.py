@@ -43,7 +43,13 @@ def show(visit: Visit) -> Shown:
         "most": MAX_COMPARED,
     }
     crumbs = crumbs_of(visit, session, ("compare", None))
-    return Shown("compare.html", f"Branches of {session.id}", crumbs, data, lambda: [_shape(name, heads, statuses) for name in chosen])
+    return Shown(
+        "compare.html",
+        f"Branches of {session.id}",
+        crumbs,
+        data,
+        lambda: [_shape(name, heads, statuses) for name in chosen],
+    )
 
 
 def _row(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from difflib import SequenceMatcher
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.responses import RedirectResponse
@@ -17,7 +18,6 @@ from backstay.store.overview import names_by_checkpoint
 from backstay.web.about_session import crumbs_of, info_of
 from backstay.web.history import arg_words
 from backstay.web.paths import Links
-from backstay.web.reader import fold
 from backstay.web.view import Shown
 from backstay.web.words import length
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from backstay.difference import Change, Diff, ItemChange, PartDiff
-    from backstay.face import Session
     from backstay.model import Checkpoint
     from backstay.web.view import Visit
 
@@ -34,6 +33,8 @@ _LARGEST = 64 << 10  # characters that are compared word by word
 _SHOWN_ITEMS = 40
 _VALUE_CHARS = 600
 _MAX_CHANGES = 300
+_GLANCE_LINES, _GLANCE_CHARS = 12, 2000
+_ROW = 7
 
 Marked = list[tuple[bool, str]]  # pieces of a text, and whether the other side lacks it
 
@@ -44,6 +45,7 @@ class Side(NamedTuple):
     who: str
     number: int
     text: Marked
+    more: int = 0  # lines that are not shown
 
 
 class Pair(NamedTuple):
@@ -81,12 +83,13 @@ def show(visit: Visit) -> Shown:
         "a_names": named.get(a.id, []),
         "b_names": named.get(b.id, []),
         "pairs": pairs,
+        "runs": runs_of(pairs),
         "pairs_more": 0 if talk is None else max(0, len(talk.items) - _SHOWN_ITEMS),
-        "same": _same(a, b, talk),
+        "same": _same(b, talk),
         "changes": rest[:_MAX_CHANGES],
         "changes_more": max(0, len(rest) - _MAX_CHANGES),
         "sums": _sums(a, b, talk, rest),
-        "between": _between(session, a, b),
+        "between": _between(a, b),
     }
     title = f"{_called(a, data['a_names'])} to {_called(b, data['b_names'])}"
     crumbs = crumbs_of(visit, session, ("difference", None))
@@ -97,14 +100,14 @@ def _called(point: Checkpoint, names: list[tuple[str, str]]) -> str:
     return names[0][0] if names else short(point.id)
 
 
-def _between(session: Session, a: Checkpoint, b: Checkpoint) -> list[str]:
+def _between(a: Checkpoint, b: Checkpoint) -> list[str]:
     apart = abs((b.created_at - a.created_at).total_seconds())
     steps = [] if a.step is None or b.step is None or a.step == b.step else [counted(abs(b.step - a.step), "step")]
     where = "same branch" if a.branch == b.branch else f"{a.branch} and {b.branch}"
     return [*steps, f"{length(apart)} apart", where]
 
 
-def _same(a: Checkpoint, b: Checkpoint, talk: PartDiff | None) -> int:
+def _same(b: Checkpoint, talk: PartDiff | None) -> int:
     """How many messages both have unchanged."""
     messages = b.state.get("messages")
     if not isinstance(messages, list):
@@ -113,17 +116,34 @@ def _same(a: Checkpoint, b: Checkpoint, talk: PartDiff | None) -> int:
     return max(0, len(messages) - touched)
 
 
-def _sums(a: Checkpoint, b: Checkpoint, talk: PartDiff | None, rest: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+def _sums(
+    a: Checkpoint, b: Checkpoint, talk: PartDiff | None, rest: list[dict[str, Any]]
+) -> list[tuple[str, str, str]]:
     found = []
     if talk is not None:
         stat = talk.stat()
         words = [f"{number} {word}" for number, word in ((stat.changed, "changed"), (stat.removed, "gone")) if number]
-        found.append(("Messages", f"+{stat.added}" if stat.added else str(stat.changed + stat.removed), ", ".join(words) or "added"))
+        found.append(
+            (
+                "Messages",
+                f"+{stat.added}" if stat.added else str(stat.changed + stat.removed),
+                ", ".join(words) or "added",
+            )
+        )
     else:
         found.append(("Messages", "0", "all the same"))
     kinds = [change["kind"] for change in rest]
-    words = [f"{kinds.count(kind)} {word}" for kind, word in (("changed", "changed"), ("added", "added"), ("removed", "gone"))]
-    found.append(("State values", str(len(rest)), ", ".join([word for word in words if not word.startswith("0")]) or "all the same"))
+    words = [
+        f"{kinds.count(kind)} {word}"
+        for kind, word in (("changed", "changed"), ("added", "added"), ("removed", "gone"))
+    ]
+    found.append(
+        (
+            "State values",
+            str(len(rest)),
+            ", ".join([word for word in words if not word.startswith("0")]) or "all the same",
+        )
+    )
     before, after = (point.total_usage.tokens_in + point.total_usage.tokens_out for point in (a, b))
     if before or after:
         found.append(("Tokens", f"{after - before:+,}", f"{before:,} to {after:,}"))
@@ -141,11 +161,34 @@ def _pair(item: ItemChange) -> Pair:
     if before is not None and after is not None and sizes <= _LARGEST:
         left, right = marked(before[1], after[1])
     else:
-        left = [(False, fold(before[1]).shown)] if before else []
-        right = [(False, fold(after[1]).shown)] if after else []
-    a = None if before is None else Side(before[0], (item.index_before or 0) + 1, left)
-    b = None if after is None else Side(after[0], (item.index_after or 0) + 1, right)
-    return Pair(item.kind, a, b, f"Changed, {sizes:,} characters" if item.kind == "changed" and sizes > _LARGEST else "")
+        left, right = _alone(before), _alone(after)
+    a = None if before is None else Side(before[0], (item.index_before or 0) + 1, left, _hidden(before, left))
+    b = None if after is None else Side(after[0], (item.index_after or 0) + 1, right, _hidden(after, right))
+    return Pair(
+        item.kind, a, b, f"Changed, {sizes:,} characters" if item.kind == "changed" and sizes > _LARGEST else ""
+    )
+
+
+def _alone(said: tuple[str, str] | None) -> Marked:
+    """A message that only one side has, cut to what is read at a glance."""
+    return [] if said is None else [(False, "\n".join(said[1][:_GLANCE_CHARS].split("\n")[:_GLANCE_LINES]))]
+
+
+def _hidden(said: tuple[str, str], shown: Marked) -> int:
+    """How many lines of a message are not shown."""
+    return max(0, said[1].count("\n") - sum(text.count("\n") for _, text in shown))
+
+
+def runs_of(pairs: list[Pair]) -> list[tuple[bool, list[Pair]]]:
+    """The pairs in order; the middle of a long row of added or removed ones apart, to be folded."""
+    found: list[tuple[bool, list[Pair]]] = []
+    for _, group in groupby(pairs, key=lambda pair: pair.kind):
+        row = list(group)
+        if row[0].kind != "changed" and len(row) > _ROW:
+            found += [(False, row[:3]), (True, row[3:-2]), (False, row[-2:])]
+        else:
+            found.append((False, row))
+    return found
 
 
 def _said(message: Any) -> tuple[str, str]:
@@ -196,5 +239,7 @@ def stat_words(diff: Diff) -> str:
     if not stats:
         return "the same"
     added, removed, changed = (sum(getattr(stat, word) for stat in stats) for word in ("added", "removed", "changed"))
-    words = [f"{number:,} {word}" for number, word in ((added, "added"), (removed, "gone"), (changed, "changed")) if number]
+    words = [
+        f"{number:,} {word}" for number, word in ((added, "added"), (removed, "gone"), (changed, "changed")) if number
+    ]
     return ", ".join(words)

@@ -11,7 +11,17 @@ from backstay.store.overview import branch_statuses, names_by_checkpoint
 from backstay.web import drawing
 from backstay.web.about_session import crumbs_of, head_of
 from backstay.web.drawing import GraphRow, Line, PlotLine
-from backstay.web.history import Page, Step, arg_words, args_of, bars_of, described, history_page, kind_of_call, pending_calls
+from backstay.web.history import (
+    Page,
+    Step,
+    arg_words,
+    args_of,
+    bars_of,
+    described,
+    history_page,
+    kind_of_call,
+    pending_calls,
+)
 from backstay.web.needs import needs_of_session
 from backstay.web.view import Shown
 from backstay.web.words import length
@@ -35,6 +45,7 @@ class Row(NamedTuple):
 
     kind: str
     lane: int = 0
+    tint: int = 0
     point: Checkpoint | None = None
     chips: tuple[tuple[str, str], ...] = ()
     code: str = ""
@@ -73,21 +84,24 @@ def history_data(store: Store, session: Session, page: Page, needs: list[Need], 
     points = page.points
     layout = lay_out([Node(point.id, point.parent_id, point.branch) for point in points])
     named = names_by_checkpoint(store.backend, session.id)
-    rows = _rows(store, session, page, layout, named, needs if newest else [])
+    tints: dict[str, int] = {}
+    for strand in layout.strands:
+        tints.setdefault(strand.branch, len(tints))
+    rows = _rows(store, session, page, layout, tints, named, needs, newest=newest)
     statuses = branch_statuses(store.backend, session.id)
-    lane_of = {strand.branch: strand.lane for strand in reversed(layout.strands)}
+    statuses |= {need.branch: ("in_doubt", None) for need in needs if need.kind == "doubt"}
     older = points[-1].id if page.more and points else ""
     return {
         "rows": rows,
-        "graph": _graph(rows, layout, points),
+        "graph": _graph(rows, layout, points, tints),
         "lanes_class": drawing.lanes_class(layout.width),
         "folded": layout.folded,
         "named": named,
         "colour": drawing.colour,
         "older": older,
-        "branches": _branches(points, statuses, named, lane_of),
+        "branches": _branches(points, statuses, named, tints),
         "branches_more": max(0, len(statuses) - _BRANCHES_LISTED),
-        **_plot(points, layout),
+        **_plot(points, layout, tints),
     }
 
 
@@ -96,11 +110,14 @@ def _rows(
     session: Session,
     page: Page,
     layout: Layout,
+    tints: dict[str, int],
     named: dict[str, list[tuple[str, str]]],
     needs: list[Need],
+    *,
+    newest: bool,
 ) -> list[Row]:
     lanes = {point.id: lane for point, lane in zip(page.points, layout.lanes, strict=True)}
-    pending = pending_calls(store, session.id) if needs is not None else {}
+    pending = pending_calls(store, session.id) if newest else {}
     told = {need.ref: need.id for need in needs}
     rows: list[Row] = []
     later: datetime | None = None
@@ -109,15 +126,15 @@ def _rows(
         if point is None:
             rows.append(Row("damaged", what=step.damage))
             continue
-        lane = lanes[point.id]
+        lane, tint = lanes[point.id], tints[point.branch]
         rows += [_decided(call, lane) for call in step.calls if call.nonce and call.kind != "wait"][:1]
         idle = 0.0 if later is None else (later - point.created_at).total_seconds() - _worked(rows)
         if idle > _IDLE_S:
-            rows.append(Row("idle", lane, what=f"Idle for {length(idle)}"))
+            rows.append(Row("idle", lane, tint, what=f"Idle for {length(idle)}"))
         for name, kind in named.get(point.id, ()):
             if kind == "branch" and name in pending:
-                rows += _pending(pending[name], lane, told)
-        rows.append(_row(step, point, lane, named.get(point.id, [])))
+                rows += _pending(pending[name], lane, tint, told)
+        rows.append(_row(step, point, lane, tint, named.get(point.id, [])))
         later = point.created_at
     return rows
 
@@ -128,56 +145,80 @@ def _worked(rows: list[Row]) -> float:
 
 
 def _decided(call: CallRow, lane: int) -> Row:
-    said = {"done": "it had happened", "failed": "it had failed", "skipped": "it was skipped"}.get(call.status, "made again")
+    said = {"done": "it had happened", "failed": "it had failed", "skipped": "it was skipped"}.get(
+        call.status, "made again"
+    )
     return Row("crash", lane, what=f"A process died inside {call.name}; a person decided: {said}")
 
 
-def _pending(calls: list[CallRow], lane: int, told: dict[str, str]) -> list[Row]:
+def _pending(calls: list[CallRow], lane: int, tint: int, told: dict[str, str]) -> list[Row]:
     found = []
     for call in calls:
         kind = kind_of_call(call)
         if kind is None or call.status not in ("started", "in_doubt", "waiting"):
             continue
         need = told.get(call.id, "")
-        tone, chip = ("wait", "waiting") if call.status == "waiting" else ("bad", "in doubt") if need else ("run", "running")
+        tone, chip = (
+            ("wait", "waiting") if call.status == "waiting" else ("bad", "in doubt") if need else ("run", "running")
+        )
         bars = drawing.bars([("wait" if tone == "wait" else "doubt" if tone == "bad" else kind, 1.6)])
         words = "child session" if kind == "child" else arg_words(args_of(call))
-        found.append(Row("pending", lane, None, (("chip-" + tone, chip),), call.name, words, bars, 0.0, tone, need))
+        found.append(
+            Row("pending", lane, tint, None, (("chip-" + tone, chip),), call.name, words, bars, 0.0, tone, need)
+        )
     return found[-_PENDING_SHOWN:]
 
 
-def _row(step: Step, point: Checkpoint, lane: int, names: list[tuple[str, str]]) -> Row:
-    chips = [(f"chip-branch {drawing.colour(lane)}", name) for name, kind in names if kind == "branch"]
+def _row(step: Step, point: Checkpoint, lane: int, tint: int, names: list[tuple[str, str]]) -> Row:
+    chips = [(f"chip-branch {drawing.colour(tint)}", name) for name, kind in names if kind == "branch"]
     chips += [("chip-tag", name) for name, kind in names if kind == "tag"]
     if point.restored_from is not None or point.trigger == "edited":
         chips.append(("chip-move", point.trigger))
-    if point.status.value in ("failed", "halted", "cancelled"):
+    elif point.status.value in ("failed", "halted", "cancelled", "completed"):
         chips.append(("chip-bad" if point.status.value == "failed" else "chip-move", point.status.value))
     code, what = described(point, step.calls)
     if point.label:
         what = f"{point.label}: {what}" if what else point.label
     bars = bars_of(step.calls)
-    kind = "moved" if point.restored_from is not None else "tip" if any(kind == "branch" for _, kind in names) else "point"
+    kind = (
+        "moved" if point.restored_from is not None else "tip" if any(kind == "branch" for _, kind in names) else "point"
+    )
     seconds = sum(each for _, each in bars)
-    return Row(kind, lane, point, tuple(chips), code, what, drawing.bars(bars) if bars else "", seconds, at=point.created_at)
+    return Row(
+        kind,
+        lane,
+        tint,
+        point,
+        tuple(chips),
+        code,
+        what,
+        drawing.bars(bars) if bars else "",
+        seconds,
+        at=point.created_at,
+    )
 
 
-def _graph(rows: list[Row], layout: Layout, points: list[Checkpoint]) -> str:
-    at = {row.point.id: n for n, row in enumerate(rows) if row.point is not None}
+def _graph(rows: list[Row], layout: Layout, points: list[Checkpoint], tints: dict[str, int]) -> str:
+    at: dict[str, int] = {row.point.id: n for n, row in enumerate(rows) if row.point is not None}
     place = [at[point.id] for point in points]
     drawn = [
         GraphRow(
             "point" if row.kind == "damaged" else row.kind,
             row.lane,
+            row.tint,
             at.get(row.point.restored_from or "") if row.point is not None else None,
             row.tone,
         )
         for row in rows
     ]
-    drawn = [row._replace(back_to=None) if row.back_to is not None and row.back_to <= n else row for n, row in enumerate(drawn)]
+    drawn = [
+        row._replace(back_to=None) if row.back_to is not None and row.back_to <= n else row
+        for n, row in enumerate(drawn)
+    ]
     lines = [
         Line(
             strand.lane,
+            tints[strand.branch],
             place[strand.rows[0]],
             place[strand.rows[-1]],
             None if strand.fork is None else place[strand.fork],
@@ -194,12 +235,12 @@ def _branches(
     points: list[Checkpoint],
     statuses: dict[str, tuple[str, str | None]],
     named: dict[str, list[tuple[str, str]]],
-    lane_of: dict[str, int],
+    tints: dict[str, int],
 ) -> list[dict[str, Any]]:
     """Branches, those with a checkpoint on the page first, by what they have used."""
-    known = {point.id: point for point in points}
+    known: dict[str, Checkpoint] = {point.id: point for point in points}
     heads = {name: id_ for id_, names in named.items() for name, kind in names if kind == "branch"}
-    found = []
+    found: list[dict[str, Any]] = []
     for name, (status, _) in statuses.items():
         head = known.get(heads.get(name, ""))
         used = head.total_usage if head is not None else None
@@ -208,22 +249,19 @@ def _branches(
                 "name": name,
                 "status": status,
                 "head": heads.get(name, ""),
-                "lane": lane_of.get(name, drawing_lane(head, lane_of)),
+                "tint": tints.get(name, 4 if head is None else tints.get(head.branch, 4)),
                 "cost": used.cost if used else 0.0,
                 "tokens": used.tokens_in + used.tokens_out if used else 0,
                 "here": head is not None,
             }
         )
-    found.sort(key=lambda each: (not each["here"], each["name"] != "main", -each["cost"], -each["tokens"], each["name"]))
+    found.sort(
+        key=lambda each: (not each["here"], each["name"] != "main", -each["cost"], -each["tokens"], each["name"])
+    )
     return found[:_BRANCHES_LISTED]
 
 
-def drawing_lane(head: Checkpoint | None, lane_of: dict[str, int]) -> int:
-    """The lane of a branch that has no checkpoint of its own: that of its head."""
-    return lane_of.get(head.branch, 4) if head is not None else 4
-
-
-def _plot(points: list[Checkpoint], layout: Layout) -> dict[str, Any]:
+def _plot(points: list[Checkpoint], layout: Layout, tints: dict[str, int]) -> dict[str, Any]:
     """The use of each branch, step by step; nothing where nothing was used."""
     by_cost = any(point.total_usage.cost for point in points)
     depth: dict[str, int] = {}
@@ -241,19 +279,26 @@ def _plot(points: list[Checkpoint], layout: Layout) -> dict[str, Any]:
         ids = [points[row] for row in reversed(strand.rows)]
         ids = [points[strand.fork], *ids] if strand.fork is not None else ids
         lines.append(
-            PlotLine(strand.branch, strand.lane, [(depth[each.id], used(each)) for each in ids], strand.fork is not None)
+            PlotLine(
+                strand.branch,
+                tints[strand.branch],
+                [(depth[each.id], used(each)) for each in ids],
+                strand.fork is not None,
+            )
         )
     if not any(used for line in lines for _, used in line.points) or len(points) < 2:  # noqa: PLR2004 - a dot says nothing
         return {"plot": "", "plot_title": ""}
     first, last = points[-1], max(points, key=lambda point: depth[point.id])
-    label = f"{'Cost' if by_cost else 'Tokens'} so far by step, for {counted(len({line.name for line in lines}), 'branch')}"
+    label = (
+        f"{'Cost' if by_cost else 'Tokens'} so far by step, for {counted(len({line.name for line in lines}), 'branch')}"
+    )
     words = [f"step {depth[each.id] if each.step is None else each.step}" for each in (first, last)]
     svg = drawing.plot(lines, label, unit="$" if by_cost else "", first=words[0], last=words[1])
     return {"plot": svg, "plot_title": "Cost by branch" if by_cost else "Tokens by branch"}
 
 
 def _picked(page: Page, a: str, b: str) -> dict[str, Checkpoint | None]:
-    known = {point.id: point for point in page.points}
+    known: dict[str, Checkpoint] = {point.id: point for point in page.points}
     return {"a": known.get(a), "b": known.get(b)}
 
 

@@ -102,7 +102,9 @@ def _runs(store: Store) -> list[Any]:
     return list(store.backend.lanes(LaneQuery(ENTERED)))
 
 
-def _filters(store: Store, status: str | None, total: int, needs: list[Need]) -> list[tuple[str, str, int | None, bool]]:
+def _filters(
+    store: Store, status: str | None, total: int, needs: list[Need]
+) -> list[tuple[str, str, int | None, bool]]:
     """The filters: value, word, how many where that is known at once, and which is chosen."""
     counts: Counter[str] | None = None
     if total <= _COUNTED:
@@ -152,5 +154,3 @@ def _hit_shape(hit: Hit) -> dict[str, Any]:
         "tool": None,
         "text": shapes.plain(hit.excerpt),
     }
-
-

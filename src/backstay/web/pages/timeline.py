@@ -58,7 +58,11 @@ def show(visit: Visit) -> Shown:
     }
     crumbs = crumbs_of(visit, session, ("timeline", None))
     return Shown(
-        "timeline.html", f"Timeline of {session.id}", crumbs, data, lambda: [shapes.call(to_call(call)) for call, _ in made]
+        "timeline.html",
+        f"Timeline of {session.id}",
+        crumbs,
+        data,
+        lambda: [shapes.call(to_call(call)) for call, _ in made],
     )
 
 
@@ -66,8 +70,9 @@ def _drawn(lanes: list[TimeLane], died: list[tuple[float, str]]) -> dict[str, An
     spans = [(bar.start, max(bar.end, bar.start + 0.001)) for lane in lanes for bar in lane.bars]
     if not spans:
         return {"timeline": "", "range": "", "said": ""}
-    marks = [(at, at) for lane in lanes for at, _ in lane.marks] + [(at, at) for at, _ in died]
-    scale = Scale(spans + marks)
+    word_s = sum(end - start for start, end in spans) / 20  # as long as a word beside a mark takes
+    marks = [(at, at + word_s) for lane in lanes for at, _ in lane.marks] + [(at, at) for at, _ in died]
+    scale = Scale(spans, marks)
     first, last = min(start for start, _ in spans), max(end for _, end in spans)
     words = "%H:%M:%S" if scale.per_s > 2 else "%H:%M"  # noqa: PLR2004 - pixels for a second
     if last - first > _DAY_S:
@@ -117,7 +122,13 @@ def _bars(session: str, made: list[Made], doubted: set[str], chosen: str) -> lis
         start = call.started_us / 1e6
         end = start + seconds_of(call) if not open_ else start + 2 if kind == "doubt" else now().timestamp()
         words = "" if kind in ("model", "child") else arg_words(args_of(call))
-        name = f"{call.name} {words}".strip() if kind != "wait" else f"waited for {call.name}" if not open_ else f"waits for {call.name}"
+        name = (
+            f"{call.name} {words}".strip()
+            if kind != "wait"
+            else f"waited for {call.name}"
+            if not open_
+            else f"waits for {call.name}"
+        )
         href = Links().session(session, "timeline", call=call.id) + "#call"
         depth = int(call.parent is not None)
         bars.append(TimeBar(start, end, kind, name, href, f"{name}, {length(end - start)}", depth, call.id == chosen))
