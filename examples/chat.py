@@ -1,101 +1,112 @@
-"""A chat behind a web server, without a framework: every acknowledged turn is in its chat.
+"""A chat behind FastAPI: every acknowledged turn is kept; the last answer can be made again, or a turn taken back.
 
+    pip install fastapi uvicorn
     uvicorn examples.chat:app --workers 2
-    curl -d 'refund order 7' localhost:8000/chats/ticket-42
+    curl -d '{"text": "refund order 7"}' -H 'content-type: application/json' localhost:8000/chats/ticket-42
+    curl -X POST localhost:8000/chats/ticket-42/regenerate
+    curl -X POST localhost:8000/chats/ticket-42/undo
     curl localhost:8000/chats/ticket-42
-    curl localhost:8000/chats
 
-All workers share one store (BACKSTAY_URL, else the `.backstay/` here). A request is one edit: load, add, commit. Edits
-of one chat take turns, whichever worker they reach; other chats do not wait for them. A turn is acknowledged when it is
-on disk.
+All workers share one store (BACKSTAY_URL, else the `.backstay/` here). A turn is one edit: load, add, commit. Edits of
+one chat take turns, whichever worker they reach; other chats do not wait for them. A turn is acknowledged when it is on
+disk.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, MutableMapping
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
-from urllib.parse import unquote
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 
 import backstay
-import backstay.aio
+from backstay import aio
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-
-class Chat:
-    """An ASGI application. The store is opened when the worker starts, and closed with it."""
-
-    def __init__(self) -> None:
-        self._store: backstay.aio.AsyncStore | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or live as long as the worker does."""
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-        elif scope["type"] == "http":
-            status, body = await self._answer(scope["method"], unquote(scope["path"]), receive)
-            data = json.dumps(body).encode() + b"\n"
-            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(data)).encode())]
-            await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": data})
-
-    async def _live(self, receive: Receive, send: Send) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                self._store = await backstay.aio.open()
-                await send({"type": "lifespan.startup.complete"})
-            else:
-                if self._store is not None:
-                    await self._store.close()
-                await send({"type": "lifespan.shutdown.complete"})
-                return
-
-    async def _answer(self, method: str, path: str, receive: Receive) -> tuple[int, Any]:
-        if self._store is None:
-            return 503, {"error": "no store yet"}
-        store, (_, first, *rest) = self._store, [*path.split("/", 2), ""][:3]
-        if first != "chats":
-            return 404, {"error": "there is /chats, and /chats/ID"}
-        chat = rest[0] if rest else ""
-        try:
-            if method == "POST" and chat:
-                return 200, await post(store, chat, await _body(receive))
-            if method == "GET" and chat:
-                return 200, (await store.session(chat).load())["messages"]
-            if method == "GET":
-                return 200, [{"id": info.id, "title": info.title} async for info in store.sessions(limit=100)]
-        except backstay.NotFoundError as error:
-            return 404, {"error": str(error)}
-        except backstay.InvalidInputError as error:
-            return 400, {"error": str(error)}
-        return 405, {"error": f"{method} is not for {path}"}
+Message = dict[str, str]
+STATUS = {backstay.NotFoundError: 404, backstay.InvalidInputError: 400, backstay.ConflictError: 409}
 
 
-async def post(store: backstay.aio.AsyncStore, chat: str, text: str) -> dict[str, Any]:
+@contextlib.asynccontextmanager
+async def life(application: FastAPI) -> AsyncIterator[None]:
+    """The store is opened when the worker starts, and closed with it."""
+    async with aio.open() as store:
+        application.state.store = store
+        yield
+
+
+app = FastAPI(lifespan=life)
+
+
+class Turn(BaseModel):
+    """What the user types."""
+
+    text: str
+
+
+@app.post("/chats/{chat:path}/regenerate")
+async def regenerate(chat: str, request: Request) -> dict[str, Any]:
+    """Another answer to the last question. The old one stays in the history, and `undo` brings it back."""
+    session = store_of(request).session(chat)
+    reply = await ask((await session.load())["messages"][-2]["content"], again=True)
+    async with session.edit() as state:
+        state["messages"][-1] = {"role": "assistant", "content": reply}
+    return {"reply": reply}
+
+
+@app.post("/chats/{chat:path}/undo")
+async def undo(chat: str, request: Request) -> list[Message]:
+    """The chat as it was before its last change."""
+    session = store_of(request).session(chat)
+    await session.restore("main^")
+    return messages_of(await session.load())
+
+
+@app.post("/chats/{chat:path}")
+async def post(chat: str, turn: Turn, request: Request) -> dict[str, Any]:
     """One turn. The model is asked before the edit, so that the chat is held for a moment only."""
-    reply = await ask(text)
-    async with store.session(chat, agent="chat", title=text[:80] or "empty").edit() as state:
-        messages: list[dict[str, str]] = state.setdefault("messages", [])
-        messages += [{"role": "user", "content": text}, {"role": "assistant", "content": reply}]
+    reply = await ask(turn.text)
+    session = store_of(request).session(chat, agent="chat", title=turn.text[:80] or "empty")
+    async with session.edit() as state:
+        messages: list[Message] = state.setdefault("messages", [])
+        messages += [{"role": "user", "content": turn.text}, {"role": "assistant", "content": reply}]
     return {"turn": len(messages) // 2, "reply": reply}
 
 
-async def ask(text: str) -> str:
+@app.get("/chats/{chat:path}")
+async def read(chat: str, request: Request) -> list[Message]:
+    """The chat so far."""
+    return messages_of(await store_of(request).session(chat).load())
+
+
+@app.get("/chats")
+async def chats(request: Request) -> list[dict[str, str | None]]:
+    """The newest hundred."""
+    return [{"id": info.id, "title": info.title} async for info in store_of(request).sessions(limit=100)]
+
+
+@app.exception_handler(backstay.BackstayError)
+async def refused(_request: Request, error: Exception) -> JSONResponse:
+    """Backstay's errors say what to do; the status says whose turn it is."""
+    status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), 503)
+    return JSONResponse({"error": str(error)}, status)
+
+
+def store_of(request: Request) -> aio.AsyncStore:
+    """The worker's store."""
+    store = getattr(request.app.state, "store", None)
+    if not isinstance(store, aio.AsyncStore):
+        raise HTTPException(503, "no store yet")
+    return store
+
+
+def messages_of(state: dict[str, Any]) -> list[Message]:
+    """The conversation in a state."""
+    return list(state["messages"])
+
+
+async def ask(text: str, *, again: bool = False) -> str:
     """Your model."""
-    return f"You said: {text}"
-
-
-async def _body(receive: Receive) -> str:
-    data = bytearray()
-    while True:
-        message = await receive()
-        data += message.get("body", b"")
-        if not message.get("more_body"):
-            return data.decode("utf-8", "replace")
-
-
-app = Chat()
+    return f"Once more: {text}" if again else f"You said: {text}"

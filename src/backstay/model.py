@@ -43,7 +43,10 @@ class Mark(enum.Enum):
         return f"backstay.{self.name}"
 
 
-NOTHING, ANY = Mark.NOTHING, Mark.ANY
+NOTHING = Mark.NOTHING
+"""For `expect`: there must be no such branch yet."""
+ANY = Mark.ANY
+"""For `expect`: commit on top of whatever is there."""
 
 MAX_NAME_CHARS = 256
 MAX_DEPTH = 200

@@ -21,6 +21,7 @@ from backstay.backends.sqlite import SqliteBackend
 from backstay.errors import BackstayError, ClosedError, ConflictError, UnavailableError
 from backstay.port import Ask, Kind, SessionQuery
 from backstay.testing.author import Author, Runner, check_states, read_back
+from tests.faults.interrupts import interrupts
 
 PLACE = str(Path(backstay.__file__).parents[1])
 OPEN = """
@@ -249,24 +250,17 @@ def test_ctrl_c_while_leading_loses_nothing_and_wakes_the_others(path: Path) -> 
                 others.append(author.grow(1)[0].id)
 
         other = threading.Thread(target=work, daemon=True)
-        previous = signal.signal(signal.SIGALRM, raise_interrupt)
         mine: list[str] = []
         try:
             other.start()
-            for strike in range(60):
-                try:
+            with interrupts(60) as strike:
+                for _ in range(60):
                     own = Author(backend, "mine")
                     if backend.read(Ask("mine")).session is not None:
                         own.stand_on_head()
-                    # And again later: Python drops what is raised while it collects something.
-                    signal.setitimer(signal.ITIMER_REAL, 0.001 + strike * 0.0002, 0.1)
-                    while True:
-                        mine.append(own.grow(1)[0].id)
-                except (KeyboardInterrupt, ConflictError):  # what was under way may be recorded a moment later
-                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    with suppress(ConflictError):  # what was under way may be recorded a moment later
+                        strike(lambda own=own: mine.append(own.grow(1)[0].id))  # type: ignore[misc]
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, previous)
             stop.set()
         other.join(30)
         assert not other.is_alive(), "the other thread hangs"
@@ -274,10 +268,6 @@ def test_ctrl_c_while_leading_loses_nothing_and_wakes_the_others(path: Path) -> 
             rows: Any = backend.scan(session, Kind.CHECKPOINT, limit=100_000)
             assert set(ids) <= {row.id for row in rows}
         check_states(backend, "other", author.states)
-
-
-def raise_interrupt(_number: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 # forks

@@ -60,6 +60,15 @@ def program(text: str) -> str:
     return "\n".join(lines)
 
 
+def outputs(text: str) -> list[tuple[int, str]]:
+    """What a page says is printed: the blocks of text right after Python that is run."""
+    return [
+        (start, body)
+        for (before, _, _), (info, start, body) in pairwise(blocks(text))
+        if info == "text" and before.split()[:1] == ["python"] and "no-run" not in before.split()
+    ]
+
+
 def needs(text: str) -> set[str]:
     """What has to be installed for the program of a page."""
     words = {word for info, _, _ in blocks(text) for word in info.split()}
@@ -155,6 +164,10 @@ def test_what_a_page_shows_works_by_paste(page: Path, tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.returncode == 0, f"{name_of(page)}\n{done.stdout}\n{done.stderr}"
+    printed = alike(done.stdout)
+    for start, shown in outputs(page.read_text("utf-8")):
+        before, found, printed = printed.partition(alike(shown))
+        assert found, f"{name_of(page)}:{start} shows what is not printed there, but:\n{before}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -185,6 +198,7 @@ def alike(text: str) -> str:
     text = re.sub(r"\b[0-9a-f]{8,32}\b", "ID", text)
     text = re.sub(r"\b(just now|now|\d+s( ago)?)(?!\w)", "now", text)
     text = re.sub(r"[\d.]+ kB|[\d.]+x", "SIZE", text)
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "TIME", text)
     return "\n".join([" ".join(line.split()) for line in text.splitlines() if not line.endswith("Killed")]).strip()
 
 

@@ -2,17 +2,16 @@
 
 import ctypes
 import random
-import signal
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import backstay
 from backstay import ConflictError, Session, Store
+from tests.faults.interrupts import interrupts
 
 
 class Stopped(BaseException):
@@ -195,24 +194,14 @@ def test_ctrl_c_while_leading_wakes_the_others_and_loses_nothing(path: Path) -> 
                 done.append(session.commit({"n": len(done)}).id)
 
         other = threading.Thread(target=work, daemon=True)
-        previous = signal.signal(signal.SIGALRM, _raise_interrupt)
         mine: list[str] = []
         try:
             other.start()
-            strikes = 0
-            while strikes < 60:
-                try:
-                    session = store.session("mine")
-                    # And again later: Python drops what is raised while it collects something.
-                    signal.setitimer(signal.ITIMER_REAL, 0.001 + strikes * 0.0002, 0.1)
-                    while True:
-                        mine.append(session.commit({"n": len(mine)}).id)
-                except KeyboardInterrupt:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-                    strikes += 1
+            with interrupts(60) as strike:
+                for _ in range(60):
+                    commit = store.session("mine").commit
+                    strike(lambda commit=commit: mine.append(commit({"n": len(mine)}).id))  # type: ignore[misc]
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, previous)
             stop.set()
         before = len(done)
         other.join(30)
@@ -221,10 +210,6 @@ def test_ctrl_c_while_leading_wakes_the_others_and_loses_nothing(path: Path) -> 
         assert set(mine) <= {point.id for point in store.session("mine").log()}
         assert {point.id for point in store.session("other").log()} == set(done)
         assert store.verify().ok
-
-
-def _raise_interrupt(_number: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def test_a_store_closed_while_threads_write_ends_them_with_an_error_of_ours(path: Path) -> None:

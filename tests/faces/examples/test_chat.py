@@ -17,7 +17,8 @@ import pytest
 import backstay
 from tests.house.tree import ROOT
 
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: the chat of examples/ cannot be served")
+for needed in ("uvicorn", "fastapi"):
+    pytest.importorskip(needed, reason=f"{needed} is not installed: the chat of examples/ cannot be served")
 
 
 @contextlib.contextmanager
@@ -44,8 +45,9 @@ def serving(folder: Path, workers: int) -> Iterator[list[Path]]:
 
 async def request(socket: Path, method: str, path: str, body: str = "") -> tuple[int, Any]:
     reader, writer = await asyncio.open_unix_connection(socket)
-    data = body.encode()
-    head = f"{method} {path} HTTP/1.1\r\nhost: chat\r\nconnection: close\r\ncontent-length: {len(data)}\r\n\r\n"
+    data = json.dumps({"text": body}).encode() if body else b""
+    lines = [f"{method} {path} HTTP/1.1", "host: chat", "connection: close", "content-type: application/json"]
+    head = "\r\n".join([*lines, f"content-length: {len(data)}", "", ""])
     writer.write(head.encode() + data)
     await writer.drain()
     said = await reader.read()
@@ -87,3 +89,19 @@ def test_every_acknowledged_turn_is_in_its_chat_and_none_was_refused(turns: int,
             messages = store.session(chat).load()["messages"]
             assert sorted(message["content"] for message in messages[::2]) == sorted(texts)
         assert store.verify().ok
+
+
+def test_an_answer_is_made_again_and_a_change_is_taken_back(tmp_path: Path) -> None:
+    with serving(tmp_path, 1) as (socket,):
+
+        def ask(method: str, path: str, body: str = "") -> Any:
+            status, answer = asyncio.run(request(socket, method, path, body))
+            assert status == 200, answer
+            return answer
+
+        ask("POST", "/chats/a", "hello")
+        assert ask("POST", "/chats/a/regenerate")["reply"] == "Once more: hello"
+        assert [message["content"] for message in ask("GET", "/chats/a")] == ["hello", "Once more: hello"]
+        assert [message["content"] for message in ask("POST", "/chats/a/undo")] == ["hello", "You said: hello"]
+        ask("POST", "/chats/a", "bye")
+        assert len(ask("GET", "/chats/a")) == 4

@@ -1,0 +1,154 @@
+"""A list of files: what a checkpoint says of the folder that its agent worked in.
+
+It is made of packed folders, which are opened when they are asked for: most looks at a list are at a few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from backstay.errors import CorruptionError
+from backstay.listing.entries import FileEntry, parent_of
+from backstay.listing.folders import by_folder, folder_of, key_of, unpack_folder
+
+OUTSIDE = "outside"  # the author of what no call has done
+RESTORE = "restore"
+CALL = "call:"  # and the call's id; `calls:` and several, where they were in flight at once
+_CHANGE_BYTES = 8
+
+_NO_BYTES: Mapping[str, bytes] = {}
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """Paths that were not captured for one reason: how many, their bytes as far as known, and the first of them."""
+
+    count: int
+    size_bytes: int
+    first: tuple[str, ...] = ()
+
+
+class Captured(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a list says of its capture.
+
+    `capture` counts the captures of a line of checkpoints. `exact` is False where a file was being written, or time
+    ran out. `rules` is a digest of what decided which files belong. `git`: HEAD and branch, where there is git.
+    """
+
+    root: str = ""
+    capture: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    author: str = OUTSIDE
+    exact: bool = True
+    rules: bytes = b""
+    why: Mapping[str, LeftOut] = {}
+    git: tuple[str, str] | None = None
+    children: tuple[str, ...] = ()
+
+
+class Listing:
+    """The files of a checkpoint. Paths are bytes; `listing[path]` is its FileEntry, `path in listing` looks cheaply.
+
+    `tree`, `patches` and `who` are as they are kept; see docs/format.md. Never changed once made.
+    """
+
+    __slots__ = ("_folders", "_keys", "about", "authors", "groups", "patches", "tree", "who")
+
+    def __init__(
+        self,
+        tree: Mapping[str, bytes],
+        *,
+        groups: Mapping[int, bytes] | None = None,
+        patches: Mapping[str, Any] | None = None,
+        who: Mapping[str, bytes] = _NO_BYTES,
+        authors: tuple[str, ...] = (),
+        about: Captured | None = None,
+    ) -> None:
+        self.tree = tree
+        self.groups: Mapping[int, bytes] = {} if groups is None else groups
+        self.patches: Mapping[str, Any] = {} if patches is None else patches
+        self.who = who
+        self.authors = authors
+        self.about = Captured() if about is None else about
+        self._keys: dict[bytes, list[str]] | None = None
+        self._folders: dict[bytes, dict[bytes, FileEntry]] = {}
+
+    @property
+    def keys_by_folder(self) -> dict[bytes, list[str]]:
+        """The keys of `tree` by the folder that they are of."""
+        if self._keys is None:
+            self._keys = by_folder(self.tree)
+        return self._keys
+
+    def folder(self, folder: bytes) -> Mapping[bytes, FileEntry]:
+        """The entries of one folder by their paths, its own among them; empty if there is no such folder."""
+        found = self._folders.get(folder)
+        if found is None:
+            keys = self.keys_by_folder.get(folder, [])
+            found = self._folders[folder] = unpack_folder(folder, [self.tree[key] for key in keys])
+        return found
+
+    def find(self, path: bytes) -> FileEntry | None:
+        """The entry of a path; None if it was not captured."""
+        own = self.folder(path).get(path) if path in self.keys_by_folder else None
+        return own if own is not None else self.folder(parent_of(path)).get(path)
+
+    def __getitem__(self, path: bytes) -> FileEntry:
+        found = self.find(path)
+        if found is None:
+            raise KeyError(path)
+        return found
+
+    def __contains__(self, path: object) -> bool:
+        return isinstance(path, bytes) and self.find(path) is not None
+
+    def __iter__(self) -> Iterator[FileEntry]:
+        """All entries, sorted by path, without the root's own."""
+        found = [entry for folder in self.keys_by_folder for entry in self.folder(folder).values()]
+        return iter(sorted([entry for entry in found if entry.path], key=lambda entry: entry.path))
+
+    def __len__(self) -> int:
+        return sum([len(self.folder(folder)) for folder in self.keys_by_folder]) - (b"" in self)
+
+    def below(self, start: bytes) -> Iterator[FileEntry]:
+        """The entry of a path, and of all below it."""
+        own = self.find(start)
+        if own is not None and own.kind != "folder":
+            yield own
+            return
+        inside = start + b"/" if start else b""
+        folders = [at for at in self.keys_by_folder if at == start or at.startswith(inside)]
+        for folder in sorted(folders):
+            yield from sorted(self.folder(folder).values(), key=lambda entry: entry.path)
+
+    def folders_that_differ(self, other: Listing) -> list[bytes]:
+        """The folders whose packed bytes are not the same in both."""
+        mine, theirs = self.tree, other.tree
+        keys = [key for key, value in mine.items() if theirs.get(key) != value]
+        keys += [key for key in theirs if key not in mine]
+        return sorted({folder_of(key) for key in keys})
+
+    def authors_since(self, path: bytes, capture: int) -> tuple[str, ...]:
+        """The authors of the changes of a path after a capture, oldest first; see OUTSIDE, RESTORE and CALL.
+
+        `target.about.capture` is the capture of a list to go back to.
+        """
+        return tuple([author for at, author in self.changes_of(path) if at > capture])
+
+    def changes_of(self, path: bytes) -> list[tuple[int, str]]:
+        """Every change of a path since the first capture, oldest first: the number of the capture, and the author."""
+        data = self.who.get(key_of(path), b"")
+        if len(data) % _CHANGE_BYTES:
+            raise CorruptionError("the authors of a file do not decode")
+        found: list[tuple[int, str]] = []
+        for at in range(0, len(data), _CHANGE_BYTES):
+            number = int.from_bytes(data[at + 4 : at + 8])
+            author = self.authors[number] if number < len(self.authors) else OUTSIDE
+            found.append((int.from_bytes(data[at : at + 4]), author))
+        return found
+
+
+EMPTY = Listing({})
