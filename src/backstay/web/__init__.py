@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import secrets
 import socket
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -45,8 +46,12 @@ def serve(
     read_only: bool = False,
     is_demo: bool = False,
     on_ready: Callable[[str], object] = print,
+    stop: threading.Event | None = None,
 ) -> None:
-    """Serve a store until the process is interrupted. `on_ready` is given the address that lets a browser in."""
+    """Serve a store until the process is interrupted, or `stop` is set.
+
+    `on_ready` is given the address that lets a browser in.
+    """
     if token is not None and len(token) < _MIN_TOKEN_CHARS:
         message = f"a token has at least {_MIN_TOKEN_CHARS} characters, and this one has {len(token)}"
         raise InvalidInputError(message, hint="`openssl rand -hex 24` makes one")
@@ -62,7 +67,7 @@ def serve(
     site = Site(store, about, door)
     config = uvicorn.Config(
         site,
-        log_level="warning",
+        log_level="error",
         access_log=False,
         server_header=False,
         lifespan="off",
@@ -70,7 +75,7 @@ def serve(
         ws="none",
         timeout_graceful_shutdown=_STOP_S,
     )
-    server = _Server(config, site, lambda: on_ready(f"http://{shown}:{port}/enter?token={token}"))
+    server = _Server(config, site, lambda: on_ready(f"http://{shown}:{port}/enter?token={token}"), stop)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(server.serve(sockets=sockets))
 
@@ -97,14 +102,20 @@ def _listen(host: str, port: int) -> list[socket.socket]:
 class _Server(uvicorn.Server):
     """Says when it can be asked, and ends open streams when it stops."""
 
-    def __init__(self, config: uvicorn.Config, site: Site, on_ready: Callable[[], object]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, site: Site, on_ready: Callable[[], object], stop: threading.Event | None
+    ) -> None:
         super().__init__(config)
-        self._site, self._on_ready = site, on_ready
+        self._site, self._on_ready, self._stop = site, on_ready, stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
         await super().startup(sockets=sockets)
         self._on_ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: whether to stop."""
+        return await super().on_tick(counter) or (self._stop is not None and self._stop.is_set())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let the pages go, then stop."""

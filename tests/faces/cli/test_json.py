@@ -66,6 +66,7 @@ MORE = [
     "delete ticket-42 --dry-run",
     "prune --keep-last 1 -y",
     "export ares ticket-42 out",
+    "export --html ticket.html ticket-42",
     "import checkpoints --dry-run",
     "log ticket-42 --graph --all",
 ]
