@@ -43,7 +43,7 @@ class Layout(NamedTuple):
     folded: tuple[str, ...]
 
 
-class _Line:
+class _OpenStrand:
     """A strand while it is followed."""
 
     def __init__(self, branch: str, row: int, parent: str | None) -> None:
@@ -83,13 +83,13 @@ def lay_out(nodes: Sequence[Node], *, trunk: str = "main", max_lanes: int = 12) 
     return Layout(tuple(placed), tuple(lanes), max(lanes, default=0) + 1, folded_names)
 
 
-def _lines(nodes: Sequence[Node]) -> list[_Line]:
-    lines: list[_Line] = []
-    wanted: dict[tuple[str, str], _Line] = {}  # by the checkpoint and branch that the line goes on with
+def _lines(nodes: Sequence[Node]) -> list[_OpenStrand]:
+    lines: list[_OpenStrand] = []
+    wanted: dict[tuple[str, str], _OpenStrand] = {}  # by the checkpoint and branch that the line goes on with
     for row, node in enumerate(nodes):
         line = wanted.pop((node.id, node.branch), None)
         if line is None:
-            line = _Line(node.branch, row, node.parent)
+            line = _OpenStrand(node.branch, row, node.parent)
             lines.append(line)
         else:
             line.rows.append(row)

@@ -23,7 +23,7 @@ from backstay.web.demo import make as make_demo
 from backstay.web.door import TOKEN_BYTES, Door
 from backstay.web.html_file import html_file
 from backstay.web.site import Site
-from backstay.web.view import About
+from backstay.web.view import AboutStore
 
 if TYPE_CHECKING:
     from backstay.face import Store
@@ -63,7 +63,7 @@ def serve(
     port = sockets[0].getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
     door = Door(token, port, _OWN_NAMES if is_loopback(host) else {*_OWN_NAMES, shown.lower()})
-    about = About(name, store.backend.name, read_only, store.backend.name == "postgres", is_demo)
+    about = AboutStore(name, store.backend.name, read_only, store.backend.name == "postgres", is_demo)
     site = Site(store, about, door)
     config = uvicorn.Config(
         site,

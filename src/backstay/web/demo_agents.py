@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import backstay
 
 if TYPE_CHECKING:
+    from backstay.face import Session
     from backstay.run import Run
 
 _ANSWER_TOKENS = 400
@@ -105,9 +106,9 @@ tests/auth/test_remember.py:90: AssertionError
 """ + "\n".join(f"tests/auth/test_session.py::test_{n:03d} PASSED" for n in range(60))
 
 
-def others(store: backstay.Store, clock: Clock) -> None:
+def days_ago(store: backstay.Store, clock: Clock) -> None:
     """Sessions of the last days, the oldest first."""
-    support, coder, writer = Agent(clock, price=1.1e-6), Agent(clock), Agent(clock, price=2.2e-6)
+    support, coder = Agent(clock, price=1.1e-6), Agent(clock)
     look = Tool("look_up_order", {"order": "A-20188"}, "1 parcel, sent 12 days ago, no scan since", 0.7)
     with store.session("ticket-8790", agent="support", title="Lost parcel, order A-20188").run() as run:
         say(run, "My parcel has not come in two weeks. Order A-20188.")
@@ -145,6 +146,11 @@ def others(store: backstay.Store, clock: Clock) -> None:
             )
         run.cancel("superseded by importer-stream")
     clock.passes(hours=9)
+
+
+def hours_ago(store: backstay.Store, clock: Clock) -> None:
+    """Sessions since yesterday."""
+    support, coder, writer = Agent(clock, price=1.1e-6), Agent(clock), Agent(clock, price=2.2e-6)
     with store.session("notes-3.2", agent="writer", title="Draft the 3.2 release notes").run() as run:
         say(run, "Draft the notes for 3.2. Publish on Monday.")
         writer.step(run, "A first draft.", Tool("read_file", {"path": "CHANGELOG.md"}, "41 entries", 0.2), tokens=7200)
@@ -213,6 +219,14 @@ def coder(store: backstay.Store, clock: Clock) -> None:
     """The long one: branches, a restore and its undo, a child session, and a crash at the end."""
     session = store.session("fix-login-bug", agent="coder", title="Fix sign-out after 30 days")
     agent = Agent(clock)
+    search(session, agent, clock)
+    try_ways(session, agent, clock)
+    go_back(session, agent, clock)
+    finish(session, agent, clock)
+
+
+def search(session: Session, agent: Agent, clock: Clock) -> None:
+    """The bug is looked for; a branch writes the docs meanwhile."""
     with session.run() as run:
         say(
             run,
@@ -260,6 +274,10 @@ def coder(store: backstay.Store, clock: Clock) -> None:
         run.pause("to try two ways")
     session.tag("main", "before-edit")
     clock.passes(minutes=2)
+
+
+def try_ways(session: Session, agent: Agent, clock: Clock) -> None:
+    """One way on a branch, another on main, which goes wrong."""
     session.fork("main", "try-cookie")
     with session.run(branch="try-cookie") as run:
         agent.step(run, "The cookie alone.", edit("app/auth/cookies.py", "+4 −1"), think_s=6.0, tokens=4000)
@@ -283,6 +301,10 @@ def coder(store: backstay.Store, clock: Clock) -> None:
         )
         run.pause("that went wrong")
     clock.passes(seconds=50)
+
+
+def go_back(session: Session, agent: Agent, clock: Clock) -> None:
+    """A restore, a third way, and the restore undone."""
     session.restore("before-edit")
     session.fork("main~2", "try-token")
     clock.passes(minutes=2)
@@ -300,6 +322,10 @@ def coder(store: backstay.Store, clock: Clock) -> None:
     clock.passes(minutes=2)
     session.undo()
     clock.passes(minutes=5)
+
+
+def finish(session: Session, agent: Agent, clock: Clock) -> None:
+    """Both clamps go, a child reviews, and the process dies while it pushes."""
     with session.run() as run:
         run.state["plan"]["done"] = 2
         text = (
@@ -354,7 +380,8 @@ def main(place: str) -> None:
     clock = Clock(begun - timedelta(days=2, hours=15))
     time.time_ns = clock.ns  # this process has no other clock
     with backstay.open(place, durability="relaxed") as store:
-        others(store, clock)
+        days_ago(store, clock)
+        hours_ago(store, clock)
         clock.at = begun - timedelta(minutes=17)
         waiting(store, clock)
         clock.at = begun - timedelta(hours=2, minutes=48)

@@ -40,7 +40,7 @@ class GraphRow(NamedTuple):
     tone: str = "bad"
 
 
-class Line(NamedTuple):
+class GraphLine(NamedTuple):
     """A straight run in a lane: its first and last row, where it was forked from, whether it goes on below."""
 
     lane: int
@@ -70,7 +70,7 @@ def graph_width(lanes: int) -> int:
     return next((_x(width - 1) + 11 for width in (4, 6, 9) if lanes <= width), _x(11) + 11)
 
 
-def graph(rows: Sequence[GraphRow], lines: Sequence[Line], lanes: int) -> str:
+def graph(rows: Sequence[GraphRow], lines: Sequence[GraphLine], lanes: int) -> str:
     """The branch graph behind the rows."""
     out = [_line(line, len(rows)) for line in lines]
     for at, row in enumerate(rows):
@@ -87,13 +87,13 @@ def graph(rows: Sequence[GraphRow], lines: Sequence[Line], lanes: int) -> str:
     return f'<svg class="graph" {box} preserveAspectRatio="none" aria-hidden="true">{"".join(out)}</svg>'
 
 
-def _reach(line: Line, end: int) -> int:
+def _reach(line: GraphLine, end: int) -> int:
     if line.fork is not None:
         return line.fork
     return end if line.goes_on else line.bottom
 
 
-def _line(line: Line, end: int) -> str:
+def _line(line: GraphLine, end: int) -> str:
     x, of = _x(line.lane), colour(line.tint)
     bottom = ROW * end if line.goes_on else _y(line.bottom)
     path = f'<path class="run {of}" d="M{x} {_y(line.top)}V{bottom}"/>' if bottom > _y(line.top) else ""

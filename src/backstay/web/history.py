@@ -30,7 +30,7 @@ _SHOWN_KINDS = {"llm": "model", "tool": "tool"}
 _TOOL_SAID = ("tool: ", "tool_result: ", "function_call_output: ")
 
 
-class Step(NamedTuple):
+class HistoryStep(NamedTuple):
     """A checkpoint and the calls that led to it; `damage` says why it cannot be read, and then there is no point."""
 
     sequence: int
@@ -42,7 +42,7 @@ class Step(NamedTuple):
 class Page(NamedTuple):
     """Steps, newest first, and whether there are older ones."""
 
-    steps: list[Step]
+    steps: list[HistoryStep]
     more: bool
 
     @property
@@ -81,19 +81,19 @@ def _sequence(row: CheckpointRow | Unreadable) -> int:
 
 def steps_of(
     store: Store, session: str, rows: Sequence[CheckpointRow | Unreadable], history: History | None = None
-) -> list[Step]:
+) -> list[HistoryStep]:
     """Rows as checkpoints with their calls."""
     history = history or History(store.backend, store.events, store.session(session).id, agent=None)
     calls = calls_by_checkpoint(store.backend, session, [row for row in rows if isinstance(row, CheckpointRow)])
     found = []
     for row in rows:
         if isinstance(row, Unreadable):
-            found.append(Step(_sequence(row), None, [], row.why))
+            found.append(HistoryStep(_sequence(row), None, [], row.why))
             continue
         try:
-            found.append(Step(row.sequence, history.checkpoint(row), calls.get(row.sequence, [])))
+            found.append(HistoryStep(row.sequence, history.checkpoint(row), calls.get(row.sequence, [])))
         except CorruptionError as error:
-            found.append(Step(row.sequence, None, [], error.message))
+            found.append(HistoryStep(row.sequence, None, [], error.message))
     return found
 
 

@@ -64,7 +64,7 @@ class Box(NamedTuple):
     seconds: float | None
 
 
-class Turn(NamedTuple):
+class ReaderTurn(NamedTuple):
     """A message with what answers it. `editable` has its text where it can be changed in a fork."""
 
     number: int
@@ -85,7 +85,7 @@ def turns_of(
     calls: Sequence[CallRow] = (),
     full: int = -1,
     image: int = -1,
-) -> list[Turn]:
+) -> list[ReaderTurn]:
     """The turns of the messages in a window. `full`: the message that is not folded; `image`: the one to be shown."""
     results = _results(messages)
     asked_ids = {call.id for message in messages if isinstance(message, Mapping) for call in asked_in(message)}
@@ -102,7 +102,9 @@ def turns_of(
         is_new = index >= new_from
         if not isinstance(message, Mapping):
             text = message if isinstance(message, str) else brief(message)
-            found.append(Turn(index, "message", "Message", "", [Piece("text", fold(text, folding))], [], is_new, False))
+            found.append(
+                ReaderTurn(index, "message", "Message", "", [Piece("text", fold(text, folding))], [], is_new, False)
+            )
             continue
         speaker = speaker_of(message)
         seconds = next(made, None) if is_new and speaker == "assistant" else None
@@ -111,13 +113,13 @@ def turns_of(
         editable = speaker in ("user", "system", "developer") and any(piece.kind == "text" for piece in pieces)
         who = _WHO.get(speaker, speaker)
         small = "" if seconds is None else f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
-        found.append(Turn(index, speaker, who, small, pieces, boxes, is_new, editable))
+        found.append(ReaderTurn(index, speaker, who, small, pieces, boxes, is_new, editable))
     return _joined(found)
 
 
-def _joined(turns: list[Turn]) -> list[Turn]:
+def _joined(turns: list[ReaderTurn]) -> list[ReaderTurn]:
     """Neighbouring turns of the assistant that only call tools are one: items of OpenAI's Responses come one by one."""
-    found: list[Turn] = []
+    found: list[ReaderTurn] = []
     for turn in turns:
         last = found[-1] if found else None
         if (

@@ -27,7 +27,7 @@ from backstay.web.door import HEADERS, Door
 from backstay.web.news import News
 from backstay.web.paths import segments_of
 from backstay.web.verification import Verification
-from backstay.web.view import About, Notice, Notices, Shown, Visit, environment, html_of, json_of, static_file
+from backstay.web.view import AboutStore, Notice, Notices, Shown, Visit, environment, html_of, json_of, static_file
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -48,7 +48,7 @@ _STATUSES: list[tuple[type[BackstayError], int]] = [
 class Site:
     """An ASGI application over one store."""
 
-    def __init__(self, store: Store, about: About, door: Door) -> None:
+    def __init__(self, store: Store, about: AboutStore, door: Door) -> None:
         self.store, self.about, self.door = store, about, door
         self.verification = Verification(store)
         self.news = News(store, self.verification)

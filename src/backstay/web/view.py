@@ -50,7 +50,7 @@ class Notices:
         return self._kept.get(key or "")
 
 
-class About(NamedTuple):
+class AboutStore(NamedTuple):
     """What every page says of the store, and whether it can be written to from here."""
 
     name: str
@@ -64,7 +64,7 @@ class Visit(NamedTuple):
     """A request as a page needs it."""
 
     store: Store
-    about: About
+    about: AboutStore
     parts: list[str]
     query: Mapping[str, str]
     several: Callable[[str], list[str]]

@@ -10,10 +10,10 @@ from backstay.model import counted
 from backstay.store.overview import branch_statuses, names_by_checkpoint
 from backstay.web import drawing
 from backstay.web.about_session import crumbs_of, head_of
-from backstay.web.drawing import GraphRow, Line, PlotLine
+from backstay.web.drawing import GraphRow, GraphLine, PlotLine
 from backstay.web.history import (
     Page,
-    Step,
+    HistoryStep,
     arg_words,
     args_of,
     bars_of,
@@ -169,7 +169,7 @@ def _pending(calls: list[CallRow], lane: int, tint: int, told: dict[str, str]) -
     return found[-_PENDING_SHOWN:]
 
 
-def _row(step: Step, point: Checkpoint, lane: int, tint: int, names: list[tuple[str, str]]) -> Row:
+def _row(step: HistoryStep, point: Checkpoint, lane: int, tint: int, names: list[tuple[str, str]]) -> Row:
     chips = [(f"chip-branch {drawing.colour(tint)}", name) for name, kind in names if kind == "branch"]
     chips += [("chip-tag", name) for name, kind in names if kind == "tag"]
     if point.restored_from is not None or point.trigger == "edited":
@@ -216,7 +216,7 @@ def _graph(rows: list[Row], layout: Layout, points: list[Checkpoint], tints: dic
         for n, row in enumerate(drawn)
     ]
     lines = [
-        Line(
+        GraphLine(
             strand.lane,
             tints[strand.branch],
             place[strand.rows[0]],
@@ -302,7 +302,7 @@ def _picked(page: Page, a: str, b: str) -> dict[str, Checkpoint | None]:
     return {"a": known.get(a), "b": known.get(b)}
 
 
-def _logged(step: Step, named: dict[str, list[tuple[str, str]]]) -> dict[str, Any]:
+def _logged(step: HistoryStep, named: dict[str, list[tuple[str, str]]]) -> dict[str, Any]:
     """A checkpoint in the shape that `backstay log --json` has."""
     assert step.point is not None  # noqa: S101 - the others are left out
     calls = [{"id": call.id, "name": call.name, "kind": call.kind, "status": call.status} for call in step.calls]

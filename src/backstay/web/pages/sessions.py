@@ -27,7 +27,7 @@ _SPARKS = 14
 _FILTERS = ("in_progress", "waiting", "in_doubt", "failed", "completed")
 
 
-class Line(NamedTuple):
+class SessionLine(NamedTuple):
     """A session's line."""
 
     info: SessionInfo
@@ -122,7 +122,7 @@ def _filters(
     return found
 
 
-def _line(store: Store, info: SessionInfo, need: Need | None) -> Line:
+def _line(store: Store, info: SessionInfo, need: Need | None) -> SessionLine:
     points = last_steps(store, info.id, _SPARKS)
     status = info.status.value
     code, last = "", points[0].summary if points else ""
@@ -139,7 +139,7 @@ def _line(store: Store, info: SessionInfo, need: Need | None) -> Line:
     if status == "waiting" and last.startswith("until"):
         last = f"Sleeps {last}"
     costs = [point.usage.cost or (point.usage.tokens_in + point.usage.tokens_out) / 1e6 for point in reversed(points)]
-    return Line(info, status, last, code, drawing.spark(costs))
+    return SessionLine(info, status, last, code, drawing.spark(costs))
 
 
 def _hit_shape(hit: Hit) -> dict[str, Any]:
