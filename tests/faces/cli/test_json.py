@@ -50,6 +50,7 @@ WRITING = {
     "export": "export all.backstay",
     "import": "import checkpoints",
     "completion": "completion fish",
+    "help": "help",
 }
 EVERY = READING | WRITING
 SERVING = {"web"}  # goes on until it is stopped: tests/faces/web asks it

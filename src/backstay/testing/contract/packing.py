@@ -229,9 +229,9 @@ def pack(backend: Backend, *, rows: int, merged: int = 0) -> bool:
     return pack_older(backend, SESSION, uid=line.uid, packed=line.packed, rows=rows, merged=merged)
 
 
-def line_of(backend: Backend) -> SessionRow:
+def line_of(backend: Backend, session: str = SESSION) -> SessionRow:
     """The session's line."""
-    line = backend.read(Ask(SESSION)).session
+    line = backend.read(Ask(session)).session
     assert line is not None
     return line
 

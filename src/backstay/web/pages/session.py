@@ -10,10 +10,10 @@ from backstay.model import counted
 from backstay.store.overview import branch_statuses, names_by_checkpoint
 from backstay.web import drawing
 from backstay.web.about_session import crumbs_of, head_of
-from backstay.web.drawing import GraphRow, GraphLine, PlotLine
+from backstay.web.drawing import GraphLine, GraphRow, PlotLine
 from backstay.web.history import (
-    Page,
     HistoryStep,
+    Page,
     arg_words,
     args_of,
     bars_of,
