@@ -18,6 +18,7 @@ ENDS_WITHIN_S = 5.0
 LINES: dict[str, list[tuple[str, ...]]] = {
     "demo": [("demo", "--keep", ".")],
     "web": [("web", "--host", "0.0.0.0")],  # opens the store, and refuses to serve it to others
+    "help": [("help",), ("help", "runs")],
     "init": [("init",)],
     "status": [("status",), ("status", "--json")],
     "doctor": [("doctor", "--json")],
