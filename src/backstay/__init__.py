@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from backstay.opening import open
     from backstay.retention import Retention
     from backstay.run import Run, RunCancelled, RunEnded, Waiting
+    from backstay.run.blaming import BlamedLine
     from backstay.strategy import AfterLlmResponse, AfterToolCall, Always, Event, EveryN, EverySeconds, Never, Strategy
     from backstay.workspace.policy import Workspace
 
@@ -121,6 +122,7 @@ _ROOMS = {
     "opening": ("open",),
     "retention": ("Retention",),
     "run": ("Run", "RunCancelled", "RunEnded", "Waiting"),
+    "run.blaming": ("BlamedLine",),
     "face.recovery": ("recover",),
     "face": ("Session", "Store"),
     "workspace.policy": ("Workspace",),
@@ -163,6 +165,7 @@ __all__ = [
     "AlreadyExistsError",
     "Always",
     "BackstayError",
+    "BlamedLine",
     "Branch",
     "Call",
     "CallFailedError",

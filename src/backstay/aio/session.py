@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from msgspec import UNSET, UnsetType
@@ -16,7 +16,6 @@ from backstay.difference import Diff
 from backstay.face import Session
 from backstay.face.rewinding import Paths
 from backstay.face.session import Expect
-from backstay.listing import KeepMine, RestorePlan
 from backstay.loops import LoopGuard
 from backstay.model import (
     Branch,
@@ -35,6 +34,7 @@ from backstay.model import (
     Wait,
 )
 from backstay.retention import Retention
+from backstay.run.blaming import BlamedLine
 from backstay.run.deciding import UNDECIDED
 from backstay.run.options import OnDoubt, OnFailed
 from backstay.store.refs import Ref
@@ -43,6 +43,7 @@ from backstay.strategy import ALWAYS, Strategy
 if TYPE_CHECKING:
     import os
 
+    from backstay.listing import KeepMine, RestorePlan
     from backstay.workspace.policy import Workspace
 
 
@@ -208,6 +209,22 @@ class AsyncSession:
 
     async def undo_moves_files(self, *, branch: str = "main") -> bool:
         return await self._turns.run(self._session.undo_moves_files, branch=branch)
+
+    async def bisect(
+        self,
+        *,
+        good: Ref,
+        bad: Ref = "main",
+        test: Sequence[str],
+        into: str | os.PathLike[str] | None = None,
+        link: Iterable[str] = (),
+        on_try: Callable[[Checkpoint, str], None] | None = None,
+    ) -> Checkpoint:
+        bisect = self._session.bisect
+        return await self._turns.run(bisect, good=good, bad=bad, test=test, into=into, link=link, on_try=on_try)
+
+    async def blame(self, path: str | os.PathLike[str], ref: Ref = "main") -> list[BlamedLine]:
+        return await self._turns.run(self._session.blame, path, ref)
 
     async def finish_files(self, *, branch: str = "main") -> bool:
         return await self._turns.run(self._session.finish_files, branch=branch)

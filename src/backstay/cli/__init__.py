@@ -37,6 +37,8 @@ GROUPS = {
         "files": "The files of a checkpoint.",
         "search": "Find the checkpoint that first said something.",
         "branches": "The branches and tags of a session.",
+        "bisect": "Find the step that broke the tests.",
+        "blame": "Which step wrote each line of a file.",
     },
     "Go back, try something else": {
         "fork": "A new branch at any checkpoint; copies nothing.",

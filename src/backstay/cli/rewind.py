@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -60,9 +62,9 @@ def command(
 ) -> None:
     """Bring a branch of SESSION and the files of its workspace back to REF, as a new checkpoint.
 
-    What calls changed since is put back, what you changed is kept, and where both changed a file the two are put
-    together line by line. You are shown every group of paths and asked. With paths behind -- only those are put back.
-    The folder as it is now is kept first: `backstay undo` takes all of it back.
+    Files that calls changed since are put back, files that you changed are kept, and where both changed a file the two
+    are put together line by line. You are shown every group of paths and asked. With paths behind -- only those are
+    put back. The folder as it is now is kept first: `backstay undo` takes all of it back.
     """
     if (mine and theirs) or (files_only and talk_only) or (talk_only and paths):
         raise click.UsageError("these options contradict one another")
@@ -180,7 +182,8 @@ def tell_plan(screen: Screen, plan: RestorePlan, root: str) -> None:
     """What becomes of the paths of a folder, group by group."""
     from backstay.cli.text import safe
 
-    screen.line(f"Files in {safe(root)}:")
+    is_here = os.path.realpath(root) == os.path.realpath(Path.cwd())
+    screen.line("Files here:" if is_here else f"Files in {safe(root)}:")
     groups = groups_of(plan)
     if not any(groups.values()):
         screen.line("  no file differs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
@@ -19,6 +19,7 @@ from backstay.store.refs import Ref
 
 if TYPE_CHECKING:
     from backstay.listing import KeepMine, RestorePlan
+    from backstay.run.blaming import BlamedLine
     from backstay.run.file_restore import FileRestore
     from backstay.run.files import SessionFiles
 
@@ -79,7 +80,7 @@ class Rewinding(Inbox):
         check_name(branch, "a branch name")
         if not files:
             if paths is not None or keep_mine is not None or dry_run:
-                raise InvalidInputError("paths, keep_mine and dry_run are about files", hint="give files=True too")
+                raise InvalidInputError("paths, keep_mine and dry_run are about files, and files are not asked for")
             return restoring.restore(self._history, ref, branch)
         from backstay.run.file_restore import RestoreRequest
 
@@ -132,6 +133,39 @@ class Rewinding(Inbox):
         self._history.looks.saw(branch, row.id)
         self._history.remember_as(branch, row.id)
         return Branch(branch, self._history.checkpoint(row))
+
+    def bisect(
+        self,
+        *,
+        good: Ref,
+        bad: Ref = "main",
+        test: Sequence[str],
+        into: str | os.PathLike[str] | None = None,
+        link: Iterable[str] = (),
+        on_try: Callable[[Checkpoint, str], None] | None = None,
+    ) -> Checkpoint:
+        """The first checkpoint between a good and a bad one whose files fail a test.
+
+        `test` is a command; it is run in a folder with the files of one checkpoint after another, and says good by 0,
+        skip by 125, bad by another code up to 127. `into` is a folder to use and to keep. `link` names paths of the
+        workspace that are not captured and that the test needs (`.venv`): the folder gets links to them.
+        `on_try` is told of each try: the checkpoint, and "good", "bad" or "skip".
+        """
+        from backstay.run.bisection import bisect
+
+        names = [os.fsdecode(self._beneath(name)) for name in link]
+        if names and self._files is None:
+            raise InvalidInputError("link names paths of a workspace, and this session has none", hint=_WORKSPACE)
+        links = [(name, str(Path(self._files.workspace.path, name))) for name in names if self._files is not None]
+        rows = self._history.refs.row(good), self._history.refs.row(bad)
+        folder = None if into is None else os.fspath(into)
+        return bisect(self._history, *rows, test, into=folder, links=links, told=on_try)
+
+    def blame(self, path: str | os.PathLike[str], ref: Ref = "main") -> list[BlamedLine]:
+        """The lines of a file at a checkpoint: which step wrote each, by which call, after which prompt; or you."""
+        from backstay.run.blaming import blame
+
+        return blame(self._history, self._history.refs.row(ref), self._beneath(path))
 
     def finish_files(self, *, branch: str = "main") -> bool:
         """Bring a restore with files to its end whose process died; False if there is none. Runs and restores do so."""

@@ -3,8 +3,8 @@
     hold      the branch: no run, commit or other restore comes between; and the folder, by a lock in it
     capture   the folder as it is now, as a checkpoint of its own where it differs: what an undo goes back to
     plan      from the list of the disk to that of the target, path by path (backstay.listing)
-    stage     every content that is to come, verified and synced beside the folder; nothing is changed yet
     begin     the call `backstay.place` is in the journal
+    stage     every content that is to come, verified and synced beside the folder; nothing is changed yet
     apply     each path, only where it is still what was captured
     commit    the target's state and the folder's list as it is now; in the same transaction the call goes
 
@@ -149,9 +149,14 @@ class FileRestore:
             if disk is not base or head.files is None:
                 before = self._commit_before(head, CapturedFiles(to_value(disk), sink.taken()), held.lease).id
             call = self._call(root, request, before)
-            placement = Placement(root, call.id, plan.steps)
-            self._stage(placement, target)
             row = history.backend.write(rules.place_ask(held.lease), rules.begin(held.lease, call)).answer
+            placement = Placement(root, call.id, plan.steps)
+            try:
+                self._stage(placement, target)
+            except Exception:  # a full disk, damaged contents: nothing was changed
+                placement.clear()
+                history.backend.write(rules.place_ask(held.lease), rules.give_up(held.lease, row))
+                raise
             return self._apply(placement, held.lease, row, request, plan, disk)
 
     def _commit_before(self, head: Loaded, files: CapturedFiles, lease: Lease) -> Checkpoint:

@@ -205,6 +205,22 @@ SHAPES: dict[str, dict[str, str]] = {
     "sent": {"session": "text", "branch": "text", "name": "text"},
     "cancelled": {"session": "text", "branch": "text", "reason": "text", "cancelled": "true or false"},
     "restored": {"session": "text", "branch": "text", "before": "text", "head": "checkpoint"},
+    "bisected": {
+        "session": "text",
+        "first_bad": "checkpoint",
+        "calls": "list of text",
+        "prompt": "text or null",
+        "paths": "list of text",
+    },
+    "blamed": {
+        "line": "number",
+        "text": "text",
+        "checkpoint": "text",
+        "step": "number or null",
+        "author": "text",
+        "call": "text or null",
+        "prompt": "text or null",
+    },
     "rewound": {
         "session": "text",
         "branch": "text",
