@@ -16,7 +16,6 @@ from backstay.difference import Diff
 from backstay.face import Session
 from backstay.face.rewinding import Paths
 from backstay.face.session import Expect
-from backstay.listing import KeepMine, RestorePlan
 from backstay.loops import LoopGuard
 from backstay.model import (
     Branch,
@@ -44,6 +43,7 @@ from backstay.strategy import ALWAYS, Strategy
 if TYPE_CHECKING:
     import os
 
+    from backstay.listing import KeepMine, RestorePlan
     from backstay.workspace.policy import Workspace
 
 
@@ -271,7 +271,7 @@ class AsyncSession:
     async def tags(self) -> dict[str, Checkpoint]:
         return await self._turns.run(self._session.tags)
 
-    async def diff(self, a: Ref, b: Ref) -> Diff:
+    async def diff(self, a: Ref, b: Ref | Workspace) -> Diff:
         return await self._turns.run(self._session.diff, a, b)
 
     async def newest_intact(self, branch: str = "main") -> Checkpoint | None:

@@ -23,6 +23,7 @@ from backstay.cli.exit_codes import DONE, FAILED, INTERRUPTED, PIPE_CLOSED, code
 GROUPS = {
     "Start": {
         "demo": "Watch an agent get killed and carry on; a real run.",
+        "web": "Open the store in a browser, on this computer.",
         "init": "Make a store.",
         "status": "The store at a glance, and the runs that need a decision.",
         "doctor": "Check this machine and the store; say what is not covered.",
@@ -32,7 +33,8 @@ GROUPS = {
         "sessions": "List the sessions, the one touched last first.",
         "log": "The history of a session, as a list or a graph.",
         "show": "One checkpoint: its fields, messages, state, calls.",
-        "diff": "Compare two checkpoints.",
+        "diff": "Compare two checkpoints, their files too.",
+        "files": "The files of a checkpoint.",
         "search": "Find the checkpoint that first said something.",
         "branches": "The branches and tags of a session.",
         "bisect": "Find the step that broke the tests.",
@@ -55,6 +57,7 @@ GROUPS = {
     },
     "Upkeep": {
         "stats": "Count sessions, checkpoints and bytes.",
+        "du": "What the files of a session take.",
         "verify": "Read everything again; say what is damaged and what to do.",
         "prune": "Forget old checkpoints and give the space back.",
         "export": "Write sessions into one file, or as another system's files.",
@@ -87,6 +90,7 @@ OTHER_WORDS = {
     "save": "export",
     "tags": "tag",
     "threads": "sessions",
+    "ui": "web",
 }
 
 STORE = "BACKSTAY_URL"

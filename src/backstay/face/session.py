@@ -43,8 +43,9 @@ from backstay.store import describing, overview
 from backstay.store.appending import Appended
 from backstay.store.events import Events
 from backstay.store.fields import Given, check_given, check_text
-from backstay.store.history import History, Place
+from backstay.store.history import History
 from backstay.store.intact import newest_intact
+from backstay.store.looks import Place
 from backstay.store.recent import RecentHeads
 from backstay.store.refs import Ref, readable
 from backstay.strategy import ALWAYS, Strategy
@@ -374,13 +375,11 @@ class Session(Rewinding):
             found[name] = made[sequence]
         return found
 
-    def diff(self, a: Ref, b: Ref) -> Diff:
-        """The difference between two states, part by part."""
-        from backstay.difference import difference
+    def diff(self, a: Ref, b: Ref | Workspace) -> Diff:
+        """The difference between two states, part by part, and of their files; with a Workspace, to the folder now."""
+        from backstay.run.comparing_files import compared
 
-        before, after = self._history.load(a), self._history.load(b)
-        names = [ref if isinstance(ref, str) else ref.id[:8] for ref in (a, b)]
-        return difference(before.state, after.state, a=names[0], b=names[1])
+        return compared(self._history, a, b, files=self._files)
 
     def newest_intact(self, branch: str = "main") -> Checkpoint | None:
         """The newest checkpoint on a branch whose state can be read and verified in full; None if there is no branch.

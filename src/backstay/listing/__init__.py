@@ -6,6 +6,7 @@ a restore would do, path by path; `backstay.workspace` does it.
 
 from backstay.listing.changes import FileChange, FileChanges, difference
 from backstay.listing.entries import KEPT, OLDER, PERMISSIONS, SECRET, ContentPlace, FileEntry, parent_of, shown
+from backstay.listing.file_diff import FileDiff
 from backstay.listing.lists import CALL, EMPTY, OUTSIDE, RESTORE, Captured, LeftOut, Listing, from_value, to_value
 from backstay.listing.plan import PlaceStep, RestorePlan, in_order
 from backstay.listing.restoring import KeepMine, Wish, plan_restore
@@ -24,6 +25,7 @@ __all__ = [
     "ContentPlace",
     "FileChange",
     "FileChanges",
+    "FileDiff",
     "FileEntry",
     "KeepMine",
     "LeftOut",

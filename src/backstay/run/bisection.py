@@ -20,7 +20,7 @@ from backstay.errors import InvalidInputError, UnavailableError
 from backstay.listing import EMPTY, Listing, PlaceStep, difference
 from backstay.model import Checkpoint
 from backstay.port import CheckpointRow
-from backstay.store.files import CheckpointFiles, GroupReader
+from backstay.store.file_contents import CheckpointFiles, GroupReader
 from backstay.store.history import History
 from backstay.store.refs import readable
 from backstay.workspace.capturing import Capturer

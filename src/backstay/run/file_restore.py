@@ -53,8 +53,10 @@ from backstay.run.files import SessionFiles
 from backstay.run.holding import HeldBranch
 from backstay.sealing import open_value, pack_value
 from backstay.store.fields import Given, read_fields
-from backstay.store.files import BlobSink, CapturedFiles, CheckpointFiles
-from backstay.store.history import History, Place
+from backstay.store.file_contents import BlobSink, CheckpointFiles
+from backstay.store.files import CapturedFiles
+from backstay.store.history import History
+from backstay.store.looks import Place
 from backstay.store.reading import Loaded
 from backstay.workspace.open_root import OpenRoot
 from backstay.workspace.placement import Placed, Placement

@@ -9,7 +9,7 @@ from backstay.errors import BackstayError, CorruptionError
 from backstay.listing import OUTSIDE, FileEntry, Listing, merge_lines
 from backstay.listing.changes import FileChange
 from backstay.port import CheckpointRow
-from backstay.store.files import CheckpointFiles
+from backstay.store.file_contents import CheckpointFiles
 from backstay.store.history import History
 from backstay.store.reading import Loaded
 from backstay.store.refs import readable

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from backstay.errors import BackstayError, InvalidInputError
 from backstay.listing import CALL, EMPTY, OUTSIDE, FileChanges, Listing, difference, from_value, to_value
 from backstay.port import BlobsAbsentError, CallRow
-from backstay.store.files import BlobSink, CapturedFiles, GroupReader
+from backstay.store.file_contents import BlobSink, GroupReader
+from backstay.store.files import CapturedFiles
 from backstay.store.history import History
 from backstay.workspace.capturing import Capturer
 from backstay.workspace.policy import Workspace

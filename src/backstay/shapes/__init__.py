@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import json
 import math
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,11 @@ from uuid import UUID
 from backstay.model import Damaged, Usage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from backstay.difference import Change, Diff, ItemChange
     from backstay.face.run_status import RunStatus
+    from backstay.listing import FileDiff
     from backstay.model import Call, Checkpoint, SessionInfo, Wait
 
 _USAGE = {
@@ -78,6 +80,7 @@ SHAPES: dict[str, dict[str, str]] = {
         "reason": "text or null",
         "crashed": "true or false",
         "waiting": "true or false",
+        "waits": "list of wait",
         "branches": "number",
         "checkpoints": "number",
         "last_step": "number or null",
@@ -119,7 +122,26 @@ SHAPES: dict[str, dict[str, str]] = {
         "items": "list of item",
         "changes": "list of change",
     },
-    "diff": {"a": "text", "b": "text", "parts": "list of part"},
+    "diff": {"a": "text", "b": "text", "parts": "list of part", "files": "list of changed_file or null"},
+    "changed_file": {"path": "text", "change": "text"},
+    "file": {
+        "path": "text",
+        "kind": "text",
+        "size": "number",
+        "mode": "text",
+        "digest": "text or null",
+        "target": "text or null",
+        "author": "text",
+        "mark": "text",
+    },
+    "du": {
+        "session": "text",
+        "checkpoints": "number",
+        "versions": "number",
+        "logical_bytes": "number",
+        "stored_bytes": "number",
+        "largest": "list of object",
+    },
     "found": {
         "session": "text",
         "checkpoint": "text",
@@ -169,6 +191,7 @@ SHAPES: dict[str, dict[str, str]] = {
         "session": "text",
         "branch": "text",
         "agent": "text or null",
+        "owner": "text or null",
         "id": "text or null",
         "name": "text",
         "key": "text or null",
@@ -234,14 +257,18 @@ SHAPES: dict[str, dict[str, str]] = {
     },
     "trouble": {"where": "text", "why": "text"},
     "place": {"store": "text", "backend": "text", "made": "true or false"},
+    "served": {"url": "text", "store": "text", "read_only": "true or false"},
     "script": {"shell": "text", "script": "text"},
     "told": {"chapter": "number", "title": "text", "holds": "text"},
     "finding": {"check": "text", "verdict": "text", "detail": "text"},
+    "topic": {"topic": "text", "text": "text"},
 }
 
 
 def dump(value: Any) -> str:
     """One line of JSON."""
+    import json  # noqa: PLC0415 - only what prints JSON waits for it
+
     return json.dumps(value, ensure_ascii=True, allow_nan=False)
 
 
@@ -256,7 +283,7 @@ def usage(value: Usage) -> dict[str, Any]:
     }
 
 
-def session(info: SessionInfo) -> dict[str, Any]:
+def session(info: SessionInfo, waits: Sequence[Wait] = ()) -> dict[str, Any]:
     """A session's line."""
     return {
         "id": info.id,
@@ -267,6 +294,7 @@ def session(info: SessionInfo) -> dict[str, Any]:
         "reason": info.reason,
         "crashed": info.crashed,
         "waiting": info.waiting,
+        "waits": [wait(each) for each in waits],
         "branches": info.branches,
         "checkpoints": info.checkpoints,
         "last_step": info.last_step,
@@ -339,6 +367,7 @@ def wait(found: Wait) -> dict[str, Any]:
         "session": found.session_id,
         "branch": found.branch,
         "agent": found.agent,
+        "owner": found.owner,
         "id": found.id,
         "name": found.name,
         "key": found.key,
@@ -367,7 +396,18 @@ def diff(found: Diff) -> dict[str, Any]:
             }
             for part in found.parts
         ],
+        "files": None if found.files is None else _changed_files(found.files),
     }
+
+
+def _changed_files(found: FileDiff) -> list[dict[str, Any]]:
+    kinds = [("added", found.added), ("removed", found.removed), ("changed", found.changed), ("mode", found.mode)]
+    rows = sorted([(path, kind) for kind, paths in kinds for path in paths])
+    return [{"path": _spelled(path), "change": kind} for path, kind in rows]
+
+
+def _spelled(path: str) -> str:
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _item(item: ItemChange) -> dict[str, Any]:

@@ -54,7 +54,6 @@ class Fields(
         "restored_from": "f",
         "summary": "y",
         "loop": "w",
-        "captured": "g",
     },
 ):
     """Everything about a checkpoint that its digest covers beside its state and its place."""
@@ -74,11 +73,24 @@ class Fields(
     restored_from: str | None = None
     summary: str = ""
     loop: bytes = b""  # where a run's counters stood, for the next run
-    captured: bool = False  # its list of files was made for it, and is not just its parent's
+
+
+class CapturedFields(Fields, frozen=True, gc=False, omit_defaults=True, rename={"captured": "g"}):
+    """Fields of a checkpoint whose list of files was made for it, and is not just its parent's.
+
+    A type of its own: a sixteenth field would make the bytes of every checkpoint longer.
+    """
+
+    captured: bool = False
+
+
+class _Capture(msgspec.Struct, frozen=True, gc=False, rename={"captured": "g"}):
+    captured: bool = False
 
 
 encode_fields = msgspec.msgpack.Encoder().encode
 _decode_fields = msgspec.msgpack.Decoder(Fields).decode
+_decode_capture = msgspec.msgpack.Decoder(_Capture).decode
 
 
 def read_fields(row: CheckpointRow) -> Fields:
@@ -94,6 +106,14 @@ def read_fields(row: CheckpointRow) -> Fields:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         message = f"checkpoint {row.id[:12]} has fields that do not decode"
         raise CorruptionError(message) from error
+
+
+def is_captured(row: CheckpointRow) -> bool:
+    """True if the list of files of a checkpoint was made for it. Its fields were verified before."""
+    try:
+        return _decode_capture(row.fields).captured
+    except msgspec.DecodeError:
+        return False
 
 
 def encode_usage(usage: Usage) -> bytes:
@@ -176,7 +196,7 @@ def make_fields(given: Given, parent: Fields | None, state: StateDict, *, branch
     used, total = given.used, b"" if parent is None else parent.total
     if used is not _NO_USAGE:
         total = total_of(parent, used)
-    return Fields(
+    made = Fields(
         at_us=time.time_ns() // 1000,
         branch=branch,
         trigger=given.trigger,
@@ -192,8 +212,8 @@ def make_fields(given: Given, parent: Fields | None, state: StateDict, *, branch
         restored_from=given.restored_from,
         summary=summarise(state) if given.summary is None else given.summary,
         loop=loop,
-        captured=given.captured,
     )
+    return CapturedFields(**msgspec.structs.asdict(made), captured=True) if given.captured else made
 
 
 def check_state(state: object) -> None:

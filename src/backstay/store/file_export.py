@@ -15,7 +15,7 @@ from backstay.errors import AlreadyExistsError, InvalidInputError
 from backstay.listing import PERMISSIONS, FileEntry, Listing, shown
 
 if TYPE_CHECKING:
-    from backstay.store.files import CheckpointFiles
+    from backstay.store.file_contents import CheckpointFiles
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -10,7 +10,8 @@ from backstay.model import ANY, NOTHING, Checkpoint, StateDict
 from backstay.port import CheckpointRow
 from backstay.rules import refusals
 from backstay.store.fields import Given, read_fields
-from backstay.store.history import RACES, History, Place
+from backstay.store.history import RACES, History
+from backstay.store.looks import Place
 from backstay.store.refs import Ref
 
 _PAGE_ROWS = 100

@@ -42,7 +42,15 @@ THEN = {"a.py": "one\ntwo\nthree\n", "b.py": "b\n", "mine.txt": "mine\n"}
 def test_a_rewind_shows_each_group_and_can_be_undone_by_the_line_it_prints(project: Path) -> None:
     shown = shell.run("rewind", "fix-bug", "main~2", "--dry-run", folder=project)
     assert shown.code == 0, shown.err
-    for text in ("put back (2)", "    a.py", "    b.py", "remove (1)", "    new.py", "kept (yours) (1)", "    mine.txt"):
+    for text in (
+        "put back (2)",
+        "    a.py",
+        "    b.py",
+        "remove (1)",
+        "    new.py",
+        "kept (yours) (1)",
+        "    mine.txt",
+    ):
         assert text in shown.out
     assert files(project) == NOW
     done = shell.run("rewind", "fix-bug", "main~2", "-y", folder=project)
