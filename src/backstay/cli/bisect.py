@@ -71,7 +71,12 @@ def command(
         screen.line((f"{verdict:<4}", style), "  ", *_point(point))
 
     first = found.bisect(
-        good=point_at(found, good), bad=point_at(found, bad), test=test, into=into, link=link, on_try=told
+        good=point_at(found, good),
+        bad=point_at(found, bad),
+        test=test,
+        into=into,
+        link=link,
+        on_try=None if as_json else told,
     )
     if as_json:
         from backstay import shapes
