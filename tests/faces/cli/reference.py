@@ -31,6 +31,7 @@ PAGE = ROOT / "docs" / "cli.md"
 NOT_SHOWN = {
     "backstay doctor",
     "backstay demo",
+    "backstay demo --files",
     "backstay completion fish",
     "backstay web",
     "backstay web --demo",
