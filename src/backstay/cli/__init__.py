@@ -57,7 +57,7 @@ GROUPS = {
     },
     "Upkeep": {
         "stats": "Count sessions, checkpoints and bytes.",
-        "du": "What the files of a session take.",
+        "du": "Weigh the files of a session.",
         "verify": "Read everything again; say what is damaged and what to do.",
         "prune": "Forget old checkpoints and give the space back.",
         "export": "Write sessions into one file, or as another system's files.",

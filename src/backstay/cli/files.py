@@ -139,7 +139,7 @@ def _tell(screen: Screen, files: Files, found: Any) -> None:
 
 
 def tell_left_out(screen: Screen, files: Files) -> None:
-    """What was not captured, by reason."""
+    """Paths that were not captured, by reason."""
     from backstay.cli.text import safe, size
     from backstay.model import counted
 

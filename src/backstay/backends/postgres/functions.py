@@ -36,7 +36,6 @@ FAR = 1_000_000  # a sequence is moved only so far that it cannot go back behind
 _PLANS = "SET enable_seqscan = off SET plan_cache_mode = force_generic_plan"
 
 _LAST = "coalesce(pg_sequence_last_value('{schema_text}.touches'), 0)"
-# Blobs that states only hold are not read with them.
 _PIECE = f"substr(r.digest, 1, {len(HELD_MARK)}) <> '\\x{HELD_MARK.hex()}'::bytea"
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _LOOK = """
@@ -456,8 +455,7 @@ BEGIN
   END IF;
   RETURN QUERY SELECT 4, 0::bigint, 0::bigint, b.digest || b.data FROM {{schema}}.blobs b WHERE b.digest IN (
     SELECT r.digest FROM unnest(v_lows, v_highs) AS d(low, high) JOIN {{schema}}.refs r
-    ON r.sid = v_sid AND r.kind = {Kind.CHECKPOINT:d} AND r.number BETWEEN d.low AND d.high
-      AND {_PIECE}
+    ON r.sid = v_sid AND r.kind = {Kind.CHECKPOINT:d} AND r.number BETWEEN d.low AND d.high AND {_PIECE}
     UNION ALL SELECT r.digest FROM {{schema}}.refs r
     WHERE r.sid = v_sid AND r.kind = {Kind.KEYFRAME:d} AND r.number = v_next AND {_PIECE});
 END
