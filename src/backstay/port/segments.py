@@ -29,7 +29,7 @@ import msgspec
 from backstay.errors import CorruptionError
 from backstay.ids import MAX_SEQUENCE, TAIL_BYTES, id_starts, make_id, match_ours
 from backstay.port.rows import CheckpointRow, SegmentRow, Took, Unreadable
-from backstay.sealing import DIGEST_BYTES, MAX_ROW_BYTES, SEAL_BYTES, body_bytes
+from backstay.sealing import DIGEST_BYTES, MAX_ROW_BYTES, SEAL_BYTES, body_bytes, compress
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -125,14 +125,19 @@ def pack_segment(rows: Sequence[CheckpointRow], *, uid: bytes) -> SegmentRow:
     """Rows by rising sequence as a segment; CorruptionError if they are no rows of ours. `refs` of each is known."""
     first, last = rows[0].sequence, rows[-1].sequence
     refs = dict.fromkeys([ref for row in rows for ref in row.refs or ()])
-    frames = (_pack_headers(rows, uid), _encode([row.fields for row in rows]), *_pack_deltas(rows))
+    headers, fields, (shapes, values) = _pack_headers(rows, uid), [row.fields for row in rows], _pack_deltas(rows)
+    frames = _encode(headers), _encode(fields), _encode(shapes), values
     level = _LEVEL if len(rows) > MAX_ENTRIES // 2 else _FAST_LEVEL
     packed = [
-        _frame(zstd.compress(data, level), len(data), uid, (first, last, number)) for number, data in enumerate(frames)
+        _frame(compress(data, level), len(data), uid, (first, last, number)) for number, data in enumerate(frames)
     ]
     table = b"".join([len(frame).to_bytes(_LENGTH_BYTES, "big") for frame in packed])
     links, needs = _pack_links(rows, uid)
-    return SegmentRow(first, last, needs, links, b"".join([table, *packed]), tuple(refs))
+    made = SegmentRow(first, last, needs, links, b"".join([table, *packed]), tuple(refs))
+    segment = Segment(made, uid)
+    segment.know(headers, fields, shapes, values)
+    _remember(segment)  # the write that puts it looks into it, and so do the next reads
+    return made
 
 
 def _pack_links(rows: Sequence[CheckpointRow], uid: bytes) -> tuple[bytes, int | None]:
@@ -152,7 +157,7 @@ def _pack_links(rows: Sequence[CheckpointRow], uid: bytes) -> tuple[bytes, int |
     return _seal(data, uid, rows[0].sequence, before, "links") + data, min(needs, default=None)
 
 
-def _pack_headers(rows: Sequence[CheckpointRow], uid: bytes) -> bytes:
+def _pack_headers(rows: Sequence[CheckpointRow], uid: bytes) -> _Headers:
     places = {row.sequence: row for row in rows}
     parents: dict[int, tuple[bytes | None, bytes | None]] = {}
     ids: dict[int, str] = {}
@@ -164,21 +169,19 @@ def _pack_headers(rows: Sequence[CheckpointRow], uid: bytes) -> bytes:
         parent = None if row.parent is None else places.get(row.parent)
         if parent is None or (parent.id, parent.digest) != (row.parent_id, row.parent_digest):
             parents[at] = _short(row.parent_id), row.parent_digest
-    return _encode(
-        _Headers(
-            b"".join([row.tail for row in rows]),
-            b"".join([row.state_digest for row in rows]),
-            b"".join([row.digest for row in rows]),
-            [row.size_bytes for row in rows],
-            [at for at, row in enumerate(rows) if row.keyframe],
-            ids,
-            parents,
-            {at: row.took for at, row in enumerate(rows) if row.took is not None},
-        )
+    return _Headers(
+        b"".join([row.tail for row in rows]),
+        b"".join([row.state_digest for row in rows]),
+        b"".join([row.digest for row in rows]),
+        [row.size_bytes for row in rows],
+        [at for at, row in enumerate(rows) if row.keyframe],
+        ids,
+        parents,
+        {at: row.took for at, row in enumerate(rows) if row.took is not None},
     )
 
 
-def _pack_deltas(rows: Sequence[CheckpointRow]) -> tuple[bytes, bytes]:
+def _pack_deltas(rows: Sequence[CheckpointRow]) -> tuple[_Shapes, bytes]:
     seals, heads, sizes, values = [], [], [], []
     odd: list[int] = []
     for at, row in enumerate(rows):
@@ -196,7 +199,7 @@ def _pack_deltas(rows: Sequence[CheckpointRow]) -> tuple[bytes, bytes]:
         sizes.append(size)
         values.append(delta[cut:])
     refs = {at: b"".join(row.refs) for at, row in enumerate(rows) if row.refs}
-    return _encode(_Shapes(b"".join(seals), heads, sizes, refs, odd)), b"".join(values)
+    return _Shapes(b"".join(seals), heads, sizes, refs, odd), b"".join(values)
 
 
 def _frame(packed: bytes, size: int, uid: bytes, place: tuple[int, int, int]) -> bytes:
@@ -266,6 +269,10 @@ class Segment:
         needs = min([at for at in self.parents if at is not None and at not in inside], default=None)
         if not runs or (self.sequences[0], before, needs) != (kept.first, kept.last, kept.needs):
             raise self._damaged("does not agree with its index")
+
+    def know(self, *frames: object) -> None:
+        """It was packed here a moment ago, of these frames."""
+        self._opened = dict(enumerate(frames))
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -482,14 +489,18 @@ _MOST_RECENT = 8
 
 def open_segment(kept: SegmentRow, *, uid: bytes) -> Segment:
     """A segment as it was kept. Nothing is raised: what is damaged shows in the rows."""
-    key = uid, kept.first
-    known = _recent.get(key)
+    known = _recent.get((uid, kept.first))
     if known is not None and msgspec.structs.replace(known.kept, refs=kept.refs) == kept:
         return known
     opened = Segment(kept, uid)
+    _remember(opened)
+    return opened
+
+
+def _remember(opened: Segment) -> None:
+    key = opened.uid, opened.kept.first
     with _recent_lock:
         _recent.pop(key, None)
         while len(_recent) >= _MOST_RECENT:
             _recent.pop(next(iter(_recent)))
         _recent[key] = opened
-    return opened

@@ -107,7 +107,7 @@ class SqliteBackend:
         return self._read(lambda connection: views.look(connection, ask, fresh=batches.last_touched(connection) + 1)[1])
 
     def write(self, ask: Ask, decide: Decide) -> View:
-        return self._write(partial(self._writer.write, ask, decide))
+        return self._write(partial(self._writer.write, ask, decide), lazy=ask.lazy)
 
     def state(self, session: str, ref: str | int, *, salvage: bool = False, without: Collection[int] = ()) -> Records:
         return self._read(partial(states.state, session, ref, salvage=salvage, without=without))
@@ -207,12 +207,12 @@ class SqliteBackend:
             self._group.disconnect()
         unregister(self)
 
-    def _write(self, job: Callable[[Connection], T], *, alone: bool = False) -> T:
+    def _write(self, job: Callable[[Connection], T], *, alone: bool = False, lazy: bool = False) -> T:
         if self._pid != os.getpid():
             self._refuse_child()
         if self._group is None:
             raise UnsupportedError(f"{self.path} is an export: it is only read", hint="backstay import takes it in")
-        return self._group.run(job, alone=alone)
+        return self._group.run(job, alone=alone, lazy=lazy)
 
     def _read(self, job: Callable[[Connection], T]) -> T:
         if self._pid != os.getpid():

@@ -100,6 +100,7 @@ class Writer:
             line, view = self._look(connection, batch.ask)
             batch = decide(view)
             assert isinstance(batch, Batch)  # noqa: S101 - a rule looks again once
+        assert batch.lazy or not ask.lazy or not (batch.puts or batch.drops), "it would not be synced"  # noqa: S101
         if batch.puts or batch.drops:
             work = _Work(connection, line)
             try:

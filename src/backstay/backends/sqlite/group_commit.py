@@ -2,7 +2,8 @@
 
 The thread that leads (see port.leader_queue) runs every job that is waiting in one transaction with one sync. A job
 that fails fails alone: most have written nothing by then; where one has, the transaction is done again with savepoints.
-A failed COMMIT fails all jobs in it. The WAL is tended here too: kept at one size and reused, because a growing
+A failed COMMIT fails all jobs in it. Lazy jobs by themselves are committed without a sync: the log is written in order,
+so the next sync takes them along, and a power cut before it takes them back whole. The WAL is tended here too: kept at one size and reused, because a growing
 file doubles a sync.
 """
 
@@ -26,6 +27,7 @@ from backstay.port.leader_queue import Job, LeaderQueue
 _CHECKPOINT_PAGES = 230
 _RESTART_PAGES = 4 * _CHECKPOINT_PAGES
 _GATHER_S = 0.002
+_SYNCED, _LAZY = "PRAGMA synchronous = FULL", "PRAGMA synchronous = NORMAL"
 _KEEP_READING = "SELECT key FROM meta"  # has two rows at least, so it stays unfinished after the first
 
 T = TypeVar("T")
@@ -34,8 +36,8 @@ T = TypeVar("T")
 class _Write(Job):
     """A job for the writing connection."""
 
-    def __init__(self, act: Callable[[Connection], Any], *, alone: bool) -> None:
-        self.act, self.alone = act, alone
+    def __init__(self, act: Callable[[Connection], Any], *, alone: bool, lazy: bool) -> None:
+        self.act, self.alone, self.lazy = act, alone, lazy
 
 
 class _HalfDoneError(Exception):
@@ -65,12 +67,16 @@ class GroupCommit:
         self._queue = LeaderQueue(self._lead, gather_s=_GATHER_S)
         self.hold, self.release = self._queue.hold, self._queue.release  # while the process forks
         self._upkeep_error: BackstayError | None = None
+        self._lazy = False  # this connection's commits may not be synced
         self._closed = False
         connection.set_wal_hook(self._note_wal)
 
-    def run(self, act: Callable[[Connection], T], *, alone: bool = False) -> T:
-        """Do something inside a transaction that is on disk when this returns; `alone`: outside of any transaction."""
-        value: T = self._queue.run(_Write(act, alone=alone))
+    def run(self, act: Callable[[Connection], T], *, alone: bool = False, lazy: bool = False) -> T:
+        """Do something inside a transaction that is on disk when this returns; `alone`: outside of any transaction.
+
+        `lazy`: it need not be on disk before the next transaction is.
+        """
+        value: T = self._queue.run(_Write(act, alone=alone, lazy=lazy))
         return value
 
     def close(self) -> None:
@@ -114,6 +120,12 @@ class GroupCommit:
             if self._upkeep_error is not None:
                 error, self._upkeep_error = self._upkeep_error, None
                 raise error
+            lazy = self._tail is not None and all([job.lazy for job in jobs])
+            if lazy is not self._lazy:
+                # Noted first: an interrupt in between must not leave anything unsynced that is thought to be synced.
+                self._lazy = True
+                connection.execute(_LAZY if lazy else _SYNCED)
+                self._lazy = lazy
             connection.execute("BEGIN IMMEDIATE")
             # Left open beyond the COMMIT: as long as somebody reads, nobody begins the log anew, and the note is true.
             reading = connection.execute(_KEEP_READING)
@@ -127,7 +139,7 @@ class GroupCommit:
             # From here on until it is over nobody can tell what a failure leaves on the disk.
             committing, self._frames = True, 0
             connection.execute("COMMIT")
-            if self._tail is not None and self._frames:
+            if self._tail is not None and self._frames and not lazy:
                 self._tail.keep(self._frames)
             self._resolve(done)
         except Exception as error:  # noqa: BLE001 - handed to those whose jobs it ended, not to whoever leads
@@ -157,7 +169,7 @@ class GroupCommit:
         finally:
             if reading is not None:
                 reading.close()
-        self.syncs += bool(self._frames)
+        self.syncs += bool(self._frames) and not lazy
         self.jobs += len(done)
         return True
 
