@@ -248,10 +248,7 @@ def _split(refs: bytes) -> tuple[bytes, ...]:
 def _pack(body: bytes) -> tuple[int, bytes]:
     if len(body) < _PACK_FROM_BYTES:
         return _RAW, body
-    if len(body) < _FAST_FROM_BYTES:
-        packed = compress(body, _LEVEL)
-    else:
-        packed = zstd.compress(body, _FAST_LEVEL)
+    packed = compress(body, _LEVEL) if len(body) < _FAST_FROM_BYTES else zstd.compress(body, _FAST_LEVEL)
     if len(packed) * MAX_RATIO < len(body):
         rest = max(-(-len(body) // MAX_RATIO) - len(packed) - _SKIPPED.size, 0)
         packed += _SKIPPED.pack(_SKIP, rest) + bytes(rest)

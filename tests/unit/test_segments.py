@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstay.delta import Record
-from backstay.digest import checkpoint_digest
 from backstay.errors import CorruptionError
-from backstay.ids import make_id
+from backstay.ids import checkpoint_digest, make_id
 from backstay.port import CheckpointRow, SegmentRow, Unreadable
 from backstay.port import segments as codec
 from backstay.port.rows import Took

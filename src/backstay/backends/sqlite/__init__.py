@@ -18,7 +18,7 @@ import apsw
 from backstay.backends.sqlite import batches, history, listing, schema, states, store_file, upkeep, views
 from backstay.backends.sqlite.connections import NONSENSE, Connection, connect, connect_export, translated
 from backstay.backends.sqlite.forking import FORK_PATIENCE_S, let_go, register, unregister
-from backstay.backends.sqlite.group_commit import GroupCommit
+from backstay.backends.sqlite.group_commit import GroupCommit, Write
 from backstay.backends.sqlite.readers import Readers
 from backstay.backends.sqlite.views import find_line
 from backstay.errors import ClosedError, UnsupportedError
@@ -212,7 +212,8 @@ class SqliteBackend:
             self._refuse_child()
         if self._group is None:
             raise UnsupportedError(f"{self.path} is an export: it is only read", hint="backstay import takes it in")
-        return self._group.run(job, alone=alone, lazy=lazy)
+        done: T = self._group.run(Write(job, alone=alone, lazy=lazy))
+        return done
 
     def _read(self, job: Callable[[Connection], T]) -> T:
         if self._pid != os.getpid():
