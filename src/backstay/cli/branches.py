@@ -22,11 +22,16 @@ if TYPE_CHECKING:
 @in_store
 def command(store: Store, session: str, *, as_json: bool) -> None:
     """List the branches and tags of SESSION, and where each stands. `backstay fork` makes a branch."""
+    from backstay.bookkeeping import overtaken
+    from backstay.shapes.points import told_as
     from backstay.store.overview import branch_statuses
 
     found = session_of(store, session)
+    heads = found.branches()
     statuses = branch_statuses(store.backend, found.id)
-    tell(found.branches(), found.tags(), _runs(store, found), statuses, as_json=as_json)
+    statuses |= dict.fromkeys(overtaken(heads), ("overtaken", "by another invocation at once"))
+    branches = {name: told_as(found, head) for name, head in heads.items()}
+    tell(branches, found.tags(), _runs(store, found), statuses, as_json=as_json)
 
 
 def tell(

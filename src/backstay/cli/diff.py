@@ -35,8 +35,10 @@ _LINES_PER_ITEM = 6
 def command(store: Store, session: str, a: str, b: str, *, stat: bool, as_json: bool) -> None:
     """Compare the states at A and B of SESSION: lists item by item side by side, everything else by its path."""
     from backstay.cli.screen import Screen
+    from backstay.shapes.points import diff_between, point_at
 
-    found = session_of(store, session).diff(a, b)
+    where = session_of(store, session)
+    found = diff_between(where, point_at(where, a), point_at(where, b), names=(a, b))
     with Screen(paged=not as_json) as screen:
         if as_json:
             from backstay import shapes

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 @in_store
 def command(store: Store, session: str, ref: str, name: str, *, as_json: bool) -> None:
     """Make a branch NAME of SESSION at REF. In Python, `session.run(branch=NAME)` goes on there."""
+    from backstay.shapes.points import point_at
+
     found = session_of(store, session)
-    branch = found.fork(ref, name)
+    branch = found.fork(ref if ref in found.branches() else point_at(found, ref), name)
     tell_one(found.id, name, branch.head, as_json=as_json)

@@ -8,11 +8,20 @@ drawn, a page at a time; nothing is read before its turn.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from backstay.face import Session
     from backstay.model import Checkpoint
+
+
+class _Drawable(Protocol):
+    """A session, as far as it is drawn."""
+
+    def log(self, head: Checkpoint, /) -> Iterator[Checkpoint]:
+        """A checkpoint and those before it."""
+
+    def checkpoint(self, ref: str, /) -> Checkpoint:
+        """The checkpoint at a ref."""
 
 
 class Drawn(NamedTuple):
@@ -55,7 +64,7 @@ class _Edge(NamedTuple):
 _Lane = _Walk | _Edge | None  # None: the lane has ended and others stand to its right
 
 
-def draw(session: Session, heads: list[Checkpoint], *, restores: bool = True) -> Iterator[Drawn]:
+def draw(session: _Drawable, heads: list[Checkpoint], *, restores: bool = True) -> Iterator[Drawn]:
     """Every checkpoint that can be reached from the heads, the latest first."""
     lanes: list[_Lane] = []
     waiting = sorted({head.id: head for head in heads}.values(), key=lambda head: head.sequence)
@@ -70,7 +79,7 @@ def draw(session: Session, heads: list[Checkpoint], *, restores: bool = True) ->
         yield _place(session, lanes, point, restores=restores)
 
 
-def _place(session: Session, lanes: list[_Lane], point: Checkpoint, *, restores: bool) -> Drawn:
+def _place(session: _Drawable, lanes: list[_Lane], point: Checkpoint, *, restores: bool) -> Drawn:
     before: list[str] = []
     for n, lane in enumerate(lanes):
         if isinstance(lane, _Edge) and lane.sequence > point.sequence:
@@ -110,7 +119,7 @@ def _leads_to(lane: _Lane, id_: str) -> bool:
     return lane is not None and (lane.point.id if isinstance(lane, _Walk) else lane.id) == id_
 
 
-def _brought_back(session: Session, point: Checkpoint) -> Checkpoint | None:
+def _brought_back(session: _Drawable, point: Checkpoint) -> Checkpoint | None:
     from backstay.errors import BackstayError
 
     if point.restored_from is None:

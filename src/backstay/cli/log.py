@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from backstay.bookkeeping import is_writes, told
 from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import limit_option, ref_argument, session_argument, session_of
 from backstay.cli.store_option import in_store
@@ -19,12 +20,18 @@ if TYPE_CHECKING:
     from backstay.cli.screen import Piece, Screen
     from backstay.face import Session, Store
     from backstay.face.run_status import RunStatus
-    from backstay.model import Checkpoint
+    from backstay.model import Call, Checkpoint
     from backstay.port import CallRow
 
 _FOLLOWED = 10
 _INDENT = " " * 10
-_WORTH_TELLING = {"completed": "green", "failed": "red", "halted": "yellow", "cancelled": "yellow"}
+_WORTH_TELLING = {
+    "completed": "green",
+    "failed": "red",
+    "halted": "yellow",
+    "cancelled": "yellow",
+    "waiting": "magenta",
+}
 
 
 @click.command(
@@ -48,6 +55,7 @@ _WORTH_TELLING = {"completed": "green", "failed": "red", "halted": "yellow", "ca
 @click.option("--oneline", is_flag=True, help="One line each.")
 @limit_option
 @since_option("Only checkpoints since then: 30m, 2h, 3d, 2025-06-02 or 2025-06-02T10:00 (UTC).")
+@click.option("--writes", is_flag=True, help="Also what only records the writes of a framework's tasks.")
 @click.option("--calls", is_flag=True, help="Show the calls of each step, with arguments and results.")
 @click.option("-p", "--patch", is_flag=True, help="Show what each changed: messages and values.")
 @click.option("-f", "--follow", "following", is_flag=True, help="Wait for new ones, oldest first; Ctrl-C ends it.")
@@ -63,6 +71,7 @@ def command(
     oneline: bool,
     limit: int | None,
     since: datetime | None,
+    writes: bool,
     calls: bool,
     patch: bool,
     following: bool,
@@ -75,19 +84,21 @@ def command(
     """
     from backstay.cli.screen import Screen
     from backstay.face.run_status import run_statuses
+    from backstay.shapes.points import names_told
     from backstay.store.overview import names_by_checkpoint
 
     found = session_of(store, session)
-    named = names_by_checkpoint(store.backend, found.id)
-    heads = _heads(found, ref, named, everything=everything)
+    steps = _ShownCheckpoints(found, writes=writes)
+    named = names_by_checkpoint(store.backend, found.id) if writes else names_told(store, found)
+    heads = _heads(steps, ref, named, everything=everything)
     if following:
         limit = _FOLLOWED if limit is None else limit
-    drawn = islice(_since(_drawn(found, heads, graph=graph, everything=everything), since, graph=graph), limit)
+    drawn = islice(_since(_drawn(steps, heads, graph=graph, everything=everything), since, graph=graph), limit)
     if following:
         if graph or (ref and ref not in found.branches()):
             raise click.UsageError("--follow takes the name of a branch, or --all, and draws no graph")
         teller = _Teller(Screen(), store, found, {}, graph=False, oneline=oneline, calls=calls, patch=patch)
-        _follow(store, found, None if everything else ref or "main", teller, list(drawn), as_json=as_json)
+        _follow(store, steps, None if everything else ref or "main", teller, list(drawn), as_json=as_json)
         return
     with Screen(paged=not as_json) as screen:
         teller = _Teller(screen, store, found, named, graph=graph, oneline=oneline, calls=calls, patch=patch)
@@ -97,6 +108,7 @@ def command(
             return
         at_heads = {head.id for head in heads}
         runs = [run for run in run_statuses(store.backend, found) if run.head is None or run.head.id in at_heads]
+        runs += teller.beside.unfinished()
         ends = _ends(store, found, named, runs)
         if not _tell(teller, drawn, runs, ends) and since is not None:
             screen.line("No checkpoint was made since then.")
@@ -149,14 +161,16 @@ def _since(drawn: Iterator[Drawn], since: datetime | None, *, graph: bool) -> It
 
 
 def _follow(
-    store: Store, session: Session, branch: str | None, teller: _Teller, drawn: list[Drawn], *, as_json: bool
+    store: Store, steps: _ShownCheckpoints, branch: str | None, teller: _Teller, drawn: list[Drawn], *, as_json: bool
 ) -> None:
     """The last ones, the oldest first; then each as it is made."""
     from backstay.cli.follow import follow
     from backstay.cli.graph import Drawn
 
-    last = max([head.sequence for name, head in session.branches().items() if branch in (None, name)], default=0)
-    made = (Drawn(point, [], "", "", [], begins=True) for point in follow(store, session, branch, last))
+    heads = steps.session.branches()
+    last = max([head.sequence for name, head in heads.items() if branch in (None, name)], default=0)
+    coming = filter(steps.shows, follow(store, steps.session, branch, last))
+    made = (Drawn(point, [], "", "", [], begins=True) for point in coming)
     for each in chain(reversed(drawn), made):
         if as_json:
             teller.as_json(each.point)
@@ -165,8 +179,31 @@ def _follow(
         teller.flush()
 
 
+class _ShownCheckpoints:
+    """The checkpoints of a session that are shown."""
+
+    def __init__(self, session: Session, *, writes: bool) -> None:
+        self.session = session
+        self._writes = writes
+
+    def shows(self, point: Checkpoint) -> bool:
+        """False for rows that only record writes, unless those were asked for."""
+        return self._writes or not is_writes(point)
+
+    def checkpoint(self, ref: str) -> Checkpoint:
+        """The checkpoint at a ref."""
+        from backstay.shapes.points import point_at
+
+        return self.session.checkpoint(ref) if self._writes else point_at(self.session, ref)
+
+    def log(self, head: Checkpoint) -> Iterator[Checkpoint]:
+        """A checkpoint and those before it; the first as it is given: it may stand otherwise than its row says."""
+        line = self.session.log(head)
+        return line if self._writes else chain([head], islice(told(line), 1, None))
+
+
 def _heads(
-    session: Session, ref: str, named: dict[str, list[tuple[str, str]]], *, everything: bool
+    session: _ShownCheckpoints, ref: str, named: dict[str, list[tuple[str, str]]], *, everything: bool
 ) -> list[Checkpoint]:
     if everything:
         heads = [session.checkpoint(id_) for id_ in named]
@@ -176,7 +213,7 @@ def _heads(
     return [session.checkpoint(ref or "main")]
 
 
-def _drawn(session: Session, heads: list[Checkpoint], *, graph: bool, everything: bool) -> Iterator[Drawn]:
+def _drawn(session: _ShownCheckpoints, heads: list[Checkpoint], *, graph: bool, everything: bool) -> Iterator[Drawn]:
     from backstay.cli.graph import Drawn, draw
 
     if graph or everything:
@@ -199,6 +236,8 @@ class _Teller:
         calls: bool,
         patch: bool,
     ) -> None:
+        from backstay.face.calls_beside import CallsBeside
+
         self._screen = screen
         self._store = store
         self._session = session
@@ -207,6 +246,7 @@ class _Teller:
         self._oneline = oneline
         self._calls = calls
         self._patch = patch
+        self.beside = CallsBeside(store, session)
 
     def flush(self) -> None:
         """Everything written so far is to be seen now."""
@@ -330,7 +370,7 @@ class _Teller:
 
         beside = f"{drawn.beside} ".ljust(len(drawn.mark) + 1) if self._graph else ""
         indent = _INDENT
-        for call in self._session.calls(drawn.point):
+        for call in [*self._session.calls(drawn.point), *self.beside.at(drawn.point.id)]:
             pieces = call_line(call, self._screen.width - len(beside) - len(indent))
             self._screen.line((beside, "blue"), indent, *pieces)
 
@@ -342,15 +382,16 @@ class _Teller:
         ]
         return [(f"({cut(', '.join(names), 40)})", "bold cyan")] if names else []
 
-    def _made(self, point: Checkpoint) -> list[CallRow]:
+    def _made(self, point: Checkpoint) -> list[CallRow | Call]:
         from backstay.store.overview import calls_at
 
+        beside = self.beside.at(point.id)
         if point.trigger in ("manual", "restore", "undo"):
-            return []  # only a run's boundary takes calls in
-        return calls_at(self._store.backend, self._session.id, point.sequence)
+            return [*beside]  # only a run's boundary takes calls in
+        return [*calls_at(self._store.backend, self._session.id, point.sequence), *beside]
 
 
-def _deeds(tools: list[CallRow], room: int) -> list[Piece]:
+def _deeds(tools: list[CallRow | Call], room: int) -> list[Piece]:
     """`tool search done`, for each tool, as far as there is room."""
     from backstay.cli.text import cut, safe, width
 

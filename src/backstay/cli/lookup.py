@@ -108,11 +108,13 @@ def _offer_refs(ctx: click.Context, _param: click.Parameter, incomplete: str) ->
     given = ctx.params.get("session")
     with _quiet_store(ctx) as store, contextlib.suppress(backstay.BackstayError):
         if store is not None and isinstance(given, str):
+            from backstay.bookkeeping import told
+
             session = session_of(store, given)
             names = {**session.branches(), **session.tags()}
             offered = [(name, point.summary) for name, point in names.items()]
             with contextlib.suppress(backstay.NotFoundError):
-                offered += [(short(point.id), point.summary) for point in session.log(limit=20)]
+                offered += [(short(point.id), point.summary) for point in islice(told(session.log()), 20)]
             return _items((name, text) for name, text in offered if name.startswith(incomplete))
     return []
 

@@ -17,14 +17,14 @@ _LINES = 3  # of an item
 
 def diff_of(session: Session, point: Checkpoint) -> Diff:
     """The difference between a checkpoint and the one before it; all of it for the first one."""
-    from backstay.difference import difference
-    from backstay.errors import NotFoundError
+    from itertools import islice
 
-    try:
-        before = session.load(f"{point.id}~1")
-    except NotFoundError:
-        return difference({}, session.load(point), a="nothing", b=point.id[:8])
-    return difference(before, session.load(point), a=f"{point.id[:8]}~1", b=point.id[:8])
+    from backstay.bookkeeping import told
+    from backstay.shapes.points import diff_between
+
+    before = next(islice(told(session.log(point)), 1, None), None)
+    name = point.id[:8]
+    return diff_between(session, before, point, names=("nothing" if before is None else f"{name}~1", name))
 
 
 def tell_patch(screen: Screen, diff: Diff, indent: str) -> None:

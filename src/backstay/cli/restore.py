@@ -35,9 +35,10 @@ def command(store: Store, session: str, ref: str, *, branch: str, yes: bool, as_
     """
     from backstay.cli.screen import Screen
     from backstay.cli.text import safe, short
+    from backstay.shapes.points import point_at
 
     found = session_of(store, session)
-    target, head = found.checkpoint(ref), standing_at(found, branch)
+    target, head = point_at(found, ref), standing_at(found, branch)
     screen = Screen(aside=as_json)
     if not (as_json and yes):
         preview(screen, found, branch, head, target)
@@ -64,8 +65,9 @@ def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, tar
     """The branch as it is and as it would be: the steps that leave the head, and how much differs."""
     from backstay.cli.diff import tell_stat
     from backstay.cli.text import age, cut, safe, short
+    from backstay.shapes.points import diff_between, told_as
 
-    for word, point in (("now ", head), ("then", target)):
+    for word, point in (("now ", told_as(session, head)), ("then", target)):
         step = "" if point.step is None else f"step {point.step}  "
         screen.line(
             f"{cut(safe(branch), 20)} {word}  ",
@@ -76,7 +78,7 @@ def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, tar
         )
     _leaving(screen, session, head, target)
     try:
-        diff = session.diff(head, target)
+        diff = diff_between(session, head, target, names=("now", "then"))
     except backstay.CorruptionError:
         target.state  # noqa: B018 - where this one is damaged too there is nothing to go back to
         screen.line(("The state of the head is damaged, and gives way to one that is whole.", "red"))

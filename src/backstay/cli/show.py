@@ -69,32 +69,40 @@ def command(
     A CHECKPOINT is found by its id alone, whatever its session. PATH is a place in the state, as `backstay search`
     prints it: only that is shown, whole. Text and bytes go to --out FILE as they are, anything else as JSON.
     """
+    from backstay import shapes
+    from backstay.bookkeeping import visible
     from backstay.cli.screen import Screen
-    from backstay.store.overview import names_by_checkpoint
+    from backstay.shapes.points import names_told
 
     found, point, path = _found(store, session, ref, path)
     if path is not None or out is not None:
         state = found.load(point, salvage=salvage)
         _value(state, path, out, as_json=as_json or raw)
         return
-    refs = [name for name, _ in names_by_checkpoint(store.backend, found.id).get(point.id, ())]
+    refs = [name for name, _ in names_told(store, found).get(point.id, ())]
     with Screen(paged=not (as_json or raw)) as screen:
         if raw or as_json:
-            _as_json(screen, found, point, refs, found.load(point, salvage=salvage), raw=raw)
+            state = found.load(point, salvage=salvage)
+            if raw:
+                screen.line(shapes.dump(shapes.plain(state)))
+            else:
+                _as_json(screen, point, refs, state, _calls_of(store, found, point))
             return
         chosen = messages or as_tree or calls
         if not chosen:
-            _fields(screen, found, point, refs)
+            _fields(screen, point, refs, _calls_of(store, found, point))
             screen.line()
         if calls:
-            _calls(screen, found, point)
+            _calls(screen, _calls_of(store, found, point))
         if messages or as_tree or not chosen:
             state = found.load(point, salvage=salvage)
-            _contents(screen, state, messages=messages, as_tree=as_tree, full=full)
+            _contents(screen, visible(state), messages=messages, as_tree=as_tree, full=full)
 
 
 def _found(store: Store, given: str, ref: str, path: str | None) -> tuple[Session, Checkpoint, str | None]:
     """The session and the checkpoint that are meant, and the place in its state."""
+    from backstay.shapes.points import point_at, told_as
+
     try:
         session = session_of(store, given)
     except backstay.NotFoundError as missing:
@@ -105,8 +113,9 @@ def _found(store: Store, given: str, ref: str, path: str | None) -> tuple[Sessio
         if path is not None:
             message = f"{given!r} is a checkpoint: give a PATH behind it, and no REF"
             raise click.UsageError(message, ctx=click.get_current_context(silent=True)) from None
-        return store.session(point.session_id), point, ref or None
-    return session, session.checkpoint(ref or "main"), path
+        session = store.session(point.session_id)
+        return session, told_as(session, point), ref or None
+    return session, point_at(session, ref or "main"), path
 
 
 def _value(state: dict[str, Any], path: str | None, out: str | None, *, as_json: bool) -> None:
@@ -150,24 +159,27 @@ def _is_talk(value: Any) -> bool:
     return all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in messages)
 
 
-def _as_json(
-    screen: Screen, session: Session, point: Checkpoint, refs: list[str], state: dict[str, Any], *, raw: bool
-) -> None:
+def _calls_of(store: Store, session: Session, point: Checkpoint) -> list[Call]:
+    """The calls that led to a checkpoint, and those beside that were asked for at it."""
+    from backstay.face.calls_beside import CallsBeside
+
+    return [*session.calls(point), *CallsBeside(store, session).at(point.id)]
+
+
+def _as_json(screen: Screen, point: Checkpoint, refs: list[str], state: dict[str, Any], calls: list[Call]) -> None:
     from backstay import shapes
 
-    if raw:
-        screen.line(shapes.dump(shapes.plain(state)))
-        return
     shape = {
         **shapes.checkpoint(point),
         "refs": refs,
         "state": shapes.plain(state),
-        "calls": [shapes.call(call) for call in session.calls(point)],
+        "calls": [shapes.call(call) for call in calls],
     }
     screen.line(shapes.dump(shape))
 
 
-def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]) -> None:
+def _fields(screen: Screen, point: Checkpoint, refs: list[str], made: list[Call]) -> None:
+    from backstay.bookkeeping import PART
     from backstay.cli.sessions import STYLES
     from backstay.cli.text import ago, cut, moment, money, safe, short, size, width
     from backstay.model import counted
@@ -182,7 +194,6 @@ def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]
     else:
         screen.line((title, "yellow"))
         screen.line((cut(called, screen.width), "bold cyan"))
-    made = session.calls(point)
     used, total = point.usage, point.total_usage
 
     def usage(tokens_in: int, tokens_out: int, cost: float) -> str:
@@ -204,7 +215,7 @@ def _fields(screen: Screen, session: Session, point: Checkpoint, refs: list[str]
         ("parent", point.parent_id and short(point.parent_id)),
         ("size", size(point.size_bytes)),
         ("hint", point.resume_hint),
-        ("metadata", ", ".join(f"{key}={each!r}" for key, each in point.metadata.items())),
+        ("metadata", ", ".join(f"{key}={each!r}" for key, each in point.metadata.items() if key != PART)),
         ("calls", made and f"{counted(len(made), 'call')}: {', '.join(map(_short_call, made))}"),
         ("digest", point.digest[:32]),
     ]
@@ -220,10 +231,9 @@ def _short_call(call: Call) -> str:
     return f"{call.name} {call.status.replace('_', ' ')}"
 
 
-def _calls(screen: Screen, session: Session, point: Checkpoint) -> None:
+def _calls(screen: Screen, made: list[Call]) -> None:
     from backstay.cli.conversation import call_line
 
-    made = session.calls(point)
     for call in made:
         screen.line(*call_line(call, screen.width))
     if not made:

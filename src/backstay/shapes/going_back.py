@@ -6,6 +6,7 @@ import contextlib
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from backstay.bookkeeping import told
 from backstay.errors import ConflictError, CorruptionError, NotFoundError
 from backstay.hints import Hint
 
@@ -39,7 +40,7 @@ def refuse_moved(session: Session, branch: str, head_id: str) -> None:
 def leaving(session: Session, head: Checkpoint, target: Checkpoint) -> list[Checkpoint] | None:
     """The checkpoints that leave the head, newest first; None if the target is not among those that led to it."""
     found: list[Checkpoint] = []
-    for point in islice(session.log(head), _LOOKED_AT):
+    for point in islice(told(session.log(head)), _LOOKED_AT):
         if point.id == target.id:
             return found
         found.append(point)

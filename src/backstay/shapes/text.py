@@ -17,7 +17,7 @@ _JOINER = "\u200d"
 _MAX_MARKS = 4  # on one letter; a heap of them would climb over the lines above
 _UNITS = ((60, 1, "s"), (3600, 60, "m"), (86_400, 3600, "h"), (7 * 86_400, 86_400, "d"), (60 * 86_400, 604_800, "w"))
 _YEAR_S = 365 * 86_400
-_SHORT, _SHORT_UUID = 8, 13
+_SHORT, _SHORT_UUID, _UUID = 8, 18, 36
 _THOUSAND, _MILLION = 1000, 1_000_000
 _ITEMS = 20  # of a container that are written out
 _TEXT_CHARS = 2000
@@ -56,8 +56,14 @@ def _safe_letters(text: str) -> str:
 
 
 def short(id_: str) -> str:
-    """The beginning of a checkpoint's id, to be typed again. A UUID begins with the time, so it takes a little more."""
-    return safe(id_[: _SHORT_UUID if len(id_) > _SHORT_UUID and id_[_SHORT] == id_[_SHORT_UUID] == "-" else _SHORT])
+    """The beginning of a checkpoint's id, to be typed again.
+
+    A UUID begins with the time, in ticks of 100 ns, so all of that is told. An id that is a UUID and more is one of
+    several that begin alike, and is told as a whole.
+    """
+    if len(id_) < _UUID or not id_[_SHORT] == id_[_SHORT_UUID] == "-":
+        return safe(id_[:_SHORT])
+    return safe(id_ if len(id_) > _UUID else id_[:_SHORT_UUID])
 
 
 def lines_of(text: str) -> list[str]:

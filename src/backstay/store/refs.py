@@ -162,6 +162,10 @@ class Refs:
         rows = self._backend.read(Ask(self._session, sequences=tuple(wanted))).checkpoints.values()
         found = [row for row in rows if isinstance(row, CheckpointRow) and row.id.startswith(prefix)]
         if len(found) > 1:
+            # An adapter's rows are named after a checkpoint, with more behind its id: that one is meant.
+            first = min(found, key=lambda row: len(row.id))
+            if all([row.id.startswith(first.id) for row in found]):
+                return first, None
             message = f"{prefix!r} could be {', '.join([row.id for row in found[:_CANDIDATES]])}"
             raise InvalidInputError(message, hint="give more characters")
         return (found[0], None) if found else None

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from backstay.bookkeeping import visible
 from backstay.delta import Record
 from backstay.delta.record import PATCH, PIECE_BYTES, decode_ops
 from backstay.errors import CorruptionError
@@ -148,7 +149,7 @@ def _patches(record: Record) -> bool:
 
 def _strings(state: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, ...], Any, str]]:
     """Every string of a state with its path, and the message it is in, if it is in one."""
-    for part, value in state.items():
+    for part, value in visible(state).items():
         if isinstance(value, list):
             for index, item in enumerate(value):
                 message = (

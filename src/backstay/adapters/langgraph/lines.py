@@ -9,18 +9,9 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 from typing import Any, NamedTuple
 
-from backstay.adapters.langgraph.rows import (
-    LONG_NS,
-    MINE,
-    Entries,
-    Held,
-    branch_of,
-    checkpoint_of,
-    held,
-    line_of,
-    number_of,
-    status_of,
-)
+from backstay.adapters.langgraph.rows import LONG_NS, MINE, Entries, Held, branch_of, held, line_of, number_of
+from backstay.adapters.langgraph.thread_status import status_of
+from backstay.bookkeeping import checkpoint_of
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
 from backstay.face import Session, Store
 from backstay.model import Branch, StateDict
@@ -51,6 +42,7 @@ class Place(NamedTuple):
 
     branch: str
     head: Held | None
+    beside: bool = False  # where the line of another invocation goes on
 
 
 class Thread:
@@ -251,6 +243,7 @@ class Thread:
             self._fork(base, branch)
             if base.of not in self.asked:
                 self._tell_overtaken(ns, branch, lines)
+                return Place(branch, base, beside=True)
         return Place(branch, base)
 
     def _tell_overtaken(self, ns: str, branch: str, lines: Iterable[str]) -> None:
@@ -327,6 +320,9 @@ class Thread:
         """One row, on disk when this returns; ConflictError if its place has been taken."""
         if len(ns) > LONG_NS:
             mine["ns"] = ns
+        is_beside = place.beside or (place.head is not None and place.head.beside and place.head.branch == place.branch)
+        if is_beside:
+            mine["beside"] = branch_of(ns)
         done = self.session.commit(
             state,
             branch=place.branch,
@@ -354,5 +350,6 @@ class Thread:
             parent=None,
             ts="",
             long_ns=mine.get("ns"),
+            beside=is_beside,
         )
         self.tails[ns] = LineEnd(place.branch, head, state)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from backstay.adapters.langgraph.lines import Thread
-from backstay.adapters.langgraph.rows import MINE, Entries, Held, checkpoint_of, held
+from backstay.adapters.langgraph.rows import MINE, Entries, Held, held
+from backstay.bookkeeping import checkpoint_of
 from backstay.port import CheckpointRow
 
 

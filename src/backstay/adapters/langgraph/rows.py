@@ -19,29 +19,19 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from backstay.bookkeeping import PART, checkpoint_of
 from backstay.codec import decode
-from backstay.model import MAX_NAME_CHARS, Outcome, StateDict, Status
+from backstay.model import MAX_NAME_CHARS
 from backstay.port import CheckpointRow
 from backstay.store.fields import read_fields
 
-MINE = "lg"  # the key of LangGraph's own part in a state and in a checkpoint's metadata
+MINE = PART  # the key of LangGraph's own part in a state and in a checkpoint's metadata
 LONG_NS = 200
 _ROOT = "main"
-_INTERRUPT, _RESUME = "__interrupt__", "__resume__"  # channels of LangGraph's own
-_INTERRUPTED = "for the answer to an interrupt"
 _NAMES = re.compile(r"(?P<root>main)(?:/(?P<fork>\d+))?|(?P<line>\d*)/(?P<ns>.+)", re.DOTALL)
-_SUFFIX = re.compile(r"(?:\+\d+|![0-9a-f]{16})\Z")
 _WRITES = re.compile(r".*\+(\d+)", re.DOTALL)
 Entries = list[list[Any]]  # writes: path, task, index, channel, value
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def status_of(state: StateDict) -> Outcome | Status:
-    """Waiting while a task of the checkpoint has an interrupt that was not resumed: `store.waiting` lists it."""
-    entries: Entries = state.get(MINE, {}).get("writes", [])
-    asked = {entry[1] for entry in entries if entry[3] == _INTERRUPT}
-    asked -= {entry[1] for entry in entries if entry[3] == _RESUME}
-    return Status.WAITING(_INTERRUPTED) if asked else Status.IN_PROGRESS
 
 
 def branch_of(ns: str, line: int = 0) -> str:
@@ -63,18 +53,13 @@ def line_of(branch: str) -> tuple[str, int] | None:
     return found["ns"], int(found["line"] or 0)
 
 
-def calls_of(thread_id: str) -> str:
-    """The session with the tool calls of a thread: beside it, because on the thread's own they would be branches."""
-    name = f"{thread_id}/tools"
-    return name if len(name) <= MAX_NAME_CHARS else f"{sha256(name.encode()).hexdigest()}/tools"
-
-
 class Held(NamedTuple):
     """A row, and what it says about the checkpoint whose state it holds.
 
     `of` is that checkpoint's id ("" if there was none yet), `born` the sequence it was put at. Where the row's writes
     belong to another, `of` is not what its id names. Metadata, parent and time are with the checkpoint's own row, which
-    also says if it `took` in the writes that came before it.
+    also says if it `took` in the writes that came before it. `beside`: its line is that of an invocation that another
+    one, of the same moment, had overtaken when it began.
     """
 
     id: str
@@ -88,6 +73,7 @@ class Held(NamedTuple):
     ts: str
     long_ns: str | None
     took: bool = False
+    beside: bool = False
 
     @property
     def ns(self) -> str | None:
@@ -128,12 +114,8 @@ def held(row: CheckpointRow) -> Held | None:
         ts=_long_ts(mine.get("ts", fields.at_us)),
         long_ns=mine.get("ns"),
         took=mine.get("took", False),
+        beside="beside" in mine,
     )
-
-
-def checkpoint_of(row_id: str) -> str:
-    """The checkpoint that a row's id names."""
-    return _SUFFIX.sub("", row_id)
 
 
 def number_of(row_id: str) -> int:

@@ -37,11 +37,12 @@ from backstay.adapters.langgraph.lines import LineEnd, Place, Thread
 from backstay.adapters.langgraph.listing import checkpoints, made_by, outdated, stranded
 from backstay.adapters.langgraph.opening import Done, SaverOpening, sync_store
 from backstay.adapters.langgraph.placement import NEVER, elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
-from backstay.adapters.langgraph.rows import MINE, Entries, Held, calls_of, in_order, short_ts
+from backstay.adapters.langgraph.rows import MINE, Entries, Held, in_order, short_ts
 from backstay.adapters.langgraph.sharing import hoisted, unhoisted, writes_of
 from backstay.aio import AsyncStore
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
 from backstay.face import Store
+from backstay.face.calls_beside import calls_session
 from backstay.model import Durability, StateDict
 from backstay.store.overview import session_row
 from backstay.upkeep.copying import copy_session
@@ -318,7 +319,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread; nothing of it is left behind."""
-        calls = calls_of(str(thread_id))
+        calls = calls_session(str(thread_id))
         # Somebody may have a thread of that name; it is not this one's to delete.
         is_thread = bool(Thread(self.store, calls, None).lines(None))
         for session in [str(thread_id)] if is_thread else [calls, str(thread_id)]:
@@ -347,7 +348,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         """Copy a thread with all it has: namespaces, forks, parents, writes, and the journal of its tools."""
         source, target = str(source_thread_id), str(target_thread_id)
         # The journal first: a crash in between leaves a journal without a thread, never a thread that pays twice.
-        for here, there in [(calls_of(source), calls_of(target)), (source, target)]:
+        for here, there in [(calls_session(source), calls_session(target)), (source, target)]:
             if session_row(self.store.backend, here) is not None:
                 try:
                     copy_session(self.store.backend, here, there)
