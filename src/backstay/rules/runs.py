@@ -288,7 +288,7 @@ def doubts_in(calls: Iterable[CallRow | Unreadable]) -> int:
 
 def lease_ask(lease: Lease) -> Ask:
     """The rows that `renew` reads."""
-    return Ask(lease.session, names=(lease.branch,), lazy=True)
+    return Ask(lease.session, names=(lease.branch,))
 
 
 def leave_ask(lease: Lease) -> Ask:
