@@ -1,8 +1,7 @@
 """LangGraph's own tests with BackstaySaver in place of its savers: `python -m tests.faces.adapters.theirs [KIND ...]`.
 
 They come with its source distribution, which pip fetches for the version that is installed; they run in an environment
-made for them. Kinds of stores: memory, sqlite, files. Their tests keep values of classes of their own, which the user
-of a saver has to allow; `allow=True` is what their savers do by default.
+made for them. Kinds of stores: memory, sqlite, files. The saver is opened as the docs show it, without a setting.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ _URLS = {"memory": "memory://", "sqlite": "sqlite:///{}/store.db", "files": "fil
 @pytest.fixture(params=os.environ["BACKSTAY_KINDS"].split())
 def sync_checkpointer(request):
     with _tempfile.TemporaryDirectory() as folder:
-        with _Saver.open(_URLS[request.param].format(folder), allow=True) as saver:
+        with _Saver.open(_URLS[request.param].format(folder)) as saver:
             yield saver
 
 
 @pytest.fixture(params=os.environ["BACKSTAY_KINDS"].split())
 async def async_checkpointer(request):
     with _tempfile.TemporaryDirectory() as folder:
-        async with _Saver.open(_URLS[request.param].format(folder), allow=True) as saver:
+        async with _Saver.open(_URLS[request.param].format(folder)) as saver:
             yield saver
 """
 
