@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -106,11 +106,12 @@ def test_a_subgraph_that_remembers_is_not_folded() -> None:
         return {"messages": [AIMessage(str(len(state["messages"])))]}
 
     ends = []
-    for options in ({"subgraphs": "keep"}, {"subgraphs": "fold"}):
+    modes: tuple[Literal["keep", "fold"], ...] = ("keep", "fold")
+    for mode in modes:
         with backstay.open("memory:") as store:
             inner: Any = StateGraph(MessagesState).add_node("count", count).add_edge(START, "count")
             outer: Any = StateGraph(MessagesState).add_node("inner", inner.compile(checkpointer=True))
-            graph = outer.add_edge(START, "inner").compile(checkpointer=BackstaySaver(store, **options))
+            graph = outer.add_edge(START, "inner").compile(checkpointer=BackstaySaver(store, subgraphs=mode))
             for number in range(3):
                 graph.invoke(ask(number), thread())
             ends.append([message.content for message in graph.get_state(thread()).values["messages"]])
