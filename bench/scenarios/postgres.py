@@ -240,8 +240,8 @@ _NAMES = (
     "WHERE n.sid = 1 AND s.sid > 1"
 )
 _CHECKPOINTS = (
-    "INSERT INTO bench_large.checkpoints(sid, sequence, parent, body) SELECT s.sid, c.sequence, c.parent, c.body "
-    "FROM bench_large.sessions s, bench_large.checkpoints c WHERE c.sid = 1 AND s.sid > 1"
+    "INSERT INTO bench_large.checkpoints(sid, slot, sequence, parent, body) SELECT s.sid, c.slot, c.sequence, "
+    "c.parent, c.body FROM bench_large.sessions s, bench_large.checkpoints c WHERE c.sid = 1 AND s.sid > 1"
 )
 _ANALYZE = "VACUUM ANALYZE bench_large.sessions, bench_large.names, bench_large.checkpoints"
 

@@ -16,6 +16,7 @@ TABLES = {
     Kind.NAME: ("names", ("name",)),
     Kind.CHECKPOINT: ("checkpoints", ("sequence",)),
     Kind.KEYFRAME: ("keyframes", ("sequence",)),
+    Kind.SEGMENT: ("segments", ("first",)),
     Kind.CALL: ("calls", ("run", "journal", "n")),
 }
 
@@ -90,7 +91,17 @@ class TestPostgres(BackendContract):
         assert isinstance(backend, PostgresBackend)
         with closing(psycopg.connect(self.url)) as connection:
             connection.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(backend.schema)))
-            tables = ("sessions", "names", "checkpoints", "keyframes", "calls", "refs", "foreign_ids", "blobs")
+            tables = (
+                "sessions",
+                "names",
+                "checkpoints",
+                "keyframes",
+                "segments",
+                "calls",
+                "refs",
+                "foreign_ids",
+                "blobs",
+            )
             rows = [
                 connection.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(table))).fetchall()
                 for table in tables

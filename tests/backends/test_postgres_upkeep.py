@@ -9,9 +9,10 @@ from psycopg import sql
 
 from backstay.backends.postgres import PostgresBackend
 from backstay.errors import CorruptionError
-from backstay.port import Ask, SessionQuery
+from backstay.port import Ask, Backend, SessionQuery
 from backstay.port.lease import here
 from backstay.testing.author import SESSION, Author, Runner, check_states, tag
+from backstay.testing.contract.packing import pack
 from backstay.upkeep.verifying import verify
 from tests.backends.conftest import Fresh
 
@@ -25,6 +26,14 @@ HARM = {
     "session 'a session' does not agree with its index": "UPDATE sessions SET era = 99",
     "the row of 'main' does not agree": "UPDATE names SET sequence = 1, marks = 1 WHERE name = 'main'",
     "checkpoint #4 is not found by its id": "DELETE FROM foreign_ids",
+}
+HARM_PACKED = {
+    "rows of no session (segments)": "INSERT INTO segments SELECT 999, first, last, needs, entries, starts, parents, "
+    "links, body FROM segments LIMIT 1",
+    "the segment of checkpoint #1 does not agree with its index": "UPDATE segments SET entries = 7, starts = '{2}'",
+    "checkpoint #4 is not found by its id": "DELETE FROM foreign_ids",
+    "foreign ids of no checkpoint": "INSERT INTO foreign_ids SELECT sid, 999, 'x' FROM sessions LIMIT 1",
+    "references of no row": "INSERT INTO refs SELECT sid, 2, 999, 'x' FROM sessions LIMIT 1",
 }
 
 
@@ -47,17 +56,31 @@ def change(author: Author, statement: str, url: str) -> None:
         connection.execute(statement.encode())
 
 
+def newcomer(backend: Backend, url: str) -> None:
+    """A process that knows nothing yet begins a run."""
+    assert isinstance(backend, PostgresBackend)
+    with contextlib.closing(PostgresBackend(url, schema=backend.schema)) as fresh:
+        Runner(fresh, holder=here())
+
+
 @pytest.mark.parametrize("what", HARM)
 def test_what_is_out_of_order_is_found_and_mended(author: Author, postgres_url: str, what: str) -> None:
     backend = author.backend
     assert not list(backend.check())
-    change(author, HARM[what], postgres_url)
+    change(author, (HARM | HARM_PACKED)[what], postgres_url)
     problems = [problem.what for problem in backend.check()]
     assert any([what in problem for problem in problems]), problems
     assert any([what in done for done in backend.tend(repair=True)])
     assert not list(backend.check())
     check_states(backend, SESSION, author.states)
     assert len(backend.sessions(SessionQuery(foreign="a foreign id"))) == 1
+
+
+@pytest.mark.parametrize("what", HARM_PACKED)
+def test_the_same_of_packed_checkpoints(author: Author, postgres_url: str, what: str) -> None:
+    pack(author.backend, rows=4)
+    check_states(author.backend, SESSION, author.states)
+    test_what_is_out_of_order_is_found_and_mended(author, postgres_url, what)
 
 
 def test_an_index_that_says_otherwise_than_its_row_is_damage_until_it_is_mended(
@@ -71,7 +94,7 @@ def test_an_index_that_says_otherwise_than_its_row_is_damage_until_it_is_mended(
     for act in (
         lambda: backend.read(Ask(SESSION, names=("main",))),
         lambda: backend.read(Ask(SESSION, names=None)),
-        lambda: Runner(backend, holder=here()),
+        lambda: newcomer(backend, postgres_url),
     ):
         with pytest.raises(CorruptionError):
             act()

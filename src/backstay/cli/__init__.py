@@ -23,9 +23,11 @@ from backstay.cli.exit_codes import DONE, FAILED, INTERRUPTED, PIPE_CLOSED, code
 GROUPS = {
     "Start": {
         "demo": "Watch an agent get killed and carry on; a real run.",
+        "web": "Open the store in a browser, on this computer.",
         "init": "Make a store.",
         "status": "The store at a glance, and the runs that need a decision.",
         "doctor": "Check this machine and the store; say what is not covered.",
+        "help": "Read a guide here, or how a command is used.",
     },
     "Look": {
         "sessions": "List the sessions, the one touched last first.",
@@ -84,6 +86,7 @@ OTHER_WORDS = {
     "save": "export",
     "tags": "tag",
     "threads": "sessions",
+    "ui": "web",
 }
 
 STORE = "BACKSTAY_URL"
@@ -181,8 +184,6 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _invoke(args: Sequence[str]) -> int:
     # What click's own `main` would do, without its ways of ending the process.
-    if args and args[0] == "help":
-        args = [*args[1:2], "--help"]
     try:
         with commands.make_context("backstay", list(args)) as context:
             commands.invoke(context)

@@ -89,7 +89,7 @@ def test_words_from_elsewhere_lead_to_commands_there_are() -> None:
 
 
 def test_help_is_also_a_word(folder: Path) -> None:
-    assert shell.run("help", folder=folder) == shell.run("--help", folder=folder)
+    assert shell.run("help", folder=folder).out.startswith(shell.run("--help", folder=folder).out)
     assert shell.run("help", "log", folder=folder) == shell.run("log", "--help", folder=folder)
 
 

@@ -43,7 +43,7 @@ class PostgresBackend:
     """See the module's text. `conninfo` is what libpq understands: a URL, or words like `host=… dbname=…`."""
 
     name = "postgres"
-    packs = False
+    packs = True
 
     def __init__(self, conninfo: str, *, schema: str = "backstay", durability: str = "full") -> None:
         self.schema = check_schema_name(schema)

@@ -159,11 +159,11 @@ def pack_texts(values: Sequence[Sent]) -> Sent:
 
 
 def unpack_texts(data: bytes) -> list[bytes]:
-    """The bytes in an array that has no NULL in it."""
+    """The bytes in an array; none at all for a NULL."""
     found: list[bytes] = []
     at = _LIST.size
     while at < len(data):
-        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        end = at + 4 + max(0, int.from_bytes(data[at : at + 4], "big", signed=True))
         found.append(data[at + 4 : end])
         at = end
     return found
@@ -200,6 +200,7 @@ _READERS: dict[int, Callable[[bytes], Any]] = {
     23: _number,
     25: lambda data: data.decode(),
     BYTES_LIST: unpack_texts,
+    INT_LIST: lambda data: [None if each == b"" else _number(each) for each in unpack_texts(data)],
     2278: lambda _: None,  # void
 }
 

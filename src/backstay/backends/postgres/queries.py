@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from backstay.backends.postgres import packed
+from backstay.backends.postgres.functions import LINKS
 from backstay.backends.postgres.pool import Wire
 from backstay.backends.postgres.protocol import BYTES, INT, INT_LIST, pack_int, pack_ints, rows_of, text_bytes
 from backstay.backends.postgres.views import (
@@ -17,6 +20,7 @@ from backstay.backends.postgres.views import (
 )
 from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
+from backstay.ids import MAX_SEQUENCE
 from backstay.port import (
     CheckpointRow,
     FoundLane,
@@ -27,6 +31,7 @@ from backstay.port import (
     LaneRow,
     Records,
     Row,
+    SegmentRow,
     SessionQuery,
     SessionRow,
     Sizes,
@@ -36,33 +41,39 @@ from backstay.port import (
 )
 from backstay.port.row_codec import open_call, open_checkpoint, open_name, open_session
 from backstay.port.rows import DUE_BITS
+from backstay.port.segments import open_segment
+from backstay.port.tables import named_by
 
-_STATE = "SELECT * FROM {schema}.state_2(%s, %s, %s, %s)"
-_STATE_TYPES = (BYTES, BYTES, INT, INT_LIST)
-_SESSION, _NAME, _ROW, _KEYFRAME, _BLOB, _NO_NAME, _NO_ROW, _LOST = range(8)
+_STATE = "SELECT * FROM {schema}.state_2(%s, %s, %s, %s, %s)"
+_STATE_TYPES = (BYTES, BYTES, INT, INT_LIST, INT)
+_SESSION, _NAME, _ROW, _KEYFRAME, _BLOB, _NO_NAME, _NO_ROW, _LOST, _SEGMENT = range(9)
 _DIGEST_BYTES = 32
 
-# A child comes after its parent: so a loop in damaged rows ends.
-_ANCESTORS = """
-WITH RECURSIVE line AS (
-  SELECT c.sid, c.sequence, c.parent, c.body, 1::bigint AS place
-  FROM {schema}.sessions s JOIN {schema}.checkpoints c ON c.sid = s.sid
-  WHERE NOT s.hidden AND s.id = %s AND c.sequence = %s
-  UNION ALL
-  SELECT c.sid, c.sequence, c.parent, c.body, l.place + 1
-  FROM line l JOIN {schema}.checkpoints c ON c.sid = l.sid AND c.sequence = l.parent AND c.sequence < l.sequence
-  WHERE l.place < %s)
-SELECT place, sequence, parent, body FROM line UNION ALL
-SELECT 0, s.touched, CASE WHEN NOT EXISTS (SELECT 1 FROM line)
-  THEN (SELECT count(*) FROM {schema}.checkpoints c WHERE c.sid = s.sid) END, s.body
-FROM {schema}.sessions s WHERE NOT s.hidden AND s.id = %s ORDER BY place
-"""
 _COLUMNS = {
     Kind.NAME: ("names", "name, marks, run, journal, sequence, body", ("name",)),
-    Kind.CHECKPOINT: ("checkpoints", "sequence, parent, body", ("sequence",)),
     Kind.KEYFRAME: ("keyframes", "sequence, body", ("sequence",)),
     Kind.CALL: ("calls", "run, journal, n, body", ("run", "journal", "n")),
 }
+# The session, its checkpoints that are not packed, and as many of its segments as make a page: by what those before
+# each have (checkpoints, or themselves), and by their bytes. `more` says how many there are.
+_HISTORY = """
+WITH line AS (SELECT sid, body FROM {schema}.sessions WHERE hidden = %s AND id = %s),
+own AS (
+  SELECT c.sequence, c.parent, c.body FROM {schema}.checkpoints c JOIN line l ON c.sid = l.sid
+  WHERE c.sequence > 0 AND c.sequence > %s AND c.sequence < %s ORDER BY c.sequence ASC LIMIT %s),
+packed AS (
+  SELECT g.*, count(*) OVER () AS more,
+    sum(CASE WHEN %s THEN 1 WHEN g.first > b.low AND g.last < b.high THEN g.entries ELSE 0 END) OVER w AS entered,
+    sum(octet_length(g.body)) OVER w AS weight
+  FROM (SELECT sid, %s AS low, %s AS high FROM line) b JOIN {schema}.segments g
+  ON g.sid = b.sid AND g.last > b.low AND g.first < b.high
+  WINDOW w AS (ORDER BY g.first ASC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))
+SELECT 0, 0::bigint, 0::bigint, 0::bigint, body FROM line
+UNION ALL SELECT 2, sequence, parent, 0, body FROM own
+UNION ALL SELECT 8, first, last, more, {links} || body FROM packed
+WHERE entered IS NULL OR (entered < %s AND weight < %s) ORDER BY 1, 2 ASC
+""".replace("{links}", LINKS)
+_PAGE_BYTES = 4 * 1024 * 1024
 _LISTED = "s.id, s.hidden, s.touched, s.body, s.uid, s.checkpoints, s.logical, s.status, s.agent"
 _LANES = (
     "SELECT n.name, n.marks, n.run, n.journal, n.sequence, n.body, "
@@ -92,63 +103,89 @@ _BYTES_AT_ONCE = 16 * 1024 * 1024
 
 def state(wire: Wire, session: str, ref: str | int, without: Collection[int], *, salvage: bool) -> Records:
     """See the port."""
-    sent = [
-        text_bytes(session),
-        text_bytes(ref) if isinstance(ref, str) else None,
-        None if isinstance(ref, str) else pack_int(ref),
-        pack_ints(list(without)),
-    ]
-    line: SessionRow | None = None
-    name: LaneRow | TagRow | None = None
+    found = _Found(wire, session, ref, without=without)
+    line = found.line
+    if line is None:
+        return Records(None)
+    at = ref if isinstance(ref, int) else named_by(found.name)
+    at = None if found.is_absent else at
     rows: list[CheckpointRow | Unreadable] = []
-    keyframe: bytes | None = None
-    blobs: dict[bytes, bytes] = {}
-    for kind, number, parent, body in rows_of(wire.call(_STATE, sent, _STATE_TYPES)):
-        if kind == _SESSION:
-            line = session_of(body, session, number)
-            continue
-        assert line is not None  # noqa: S101 - it comes first
-        if kind == _NAME:
-            name = open_name(body, uid=line.uid, name=str(ref))
-            if name_columns(name)[-1] != number:
-                raise CorruptionError(f"the row of {ref!r} does not agree with its index", hint=RUN_VERIFY)
-        elif kind in (_ROW, _LOST):
-            row: CheckpointRow | Unreadable = Unreadable(number, f"checkpoint #{number} is missing")
-            if kind == _ROW:
-                row = open_checkpoint(body, uid=line.uid, sequence=number, parent=parent)
-            if isinstance(row, Unreadable) and not salvage:
-                raise CorruptionError(f"session {session!r}: {row.why}", hint=RUN_VERIFY)
-            rows.append(row)
-        elif kind == _KEYFRAME:
-            keyframe = body
-        elif kind == _BLOB:
-            blobs[body[:_DIGEST_BYTES]] = body[_DIGEST_BYTES:]
-        elif kind == _NO_NAME:
-            count_names(line, number)
-        else:
-            count_checkpoints(line, number)
-    return Records(line, name if isinstance(name, LaneRow) else None, tuple(rows[::-1]), keyframe, blobs)
+    for row in packed.walk(at, found.rows, found.segments, uid=line.uid, delta=True) if at is not None else ():
+        if isinstance(row, Unreadable) and not salvage:
+            raise CorruptionError(f"session {session!r}: {row.why}", hint=RUN_VERIFY)
+        rows.append(row)
+        if (row.sequence if isinstance(row, CheckpointRow) else row.key) == found.stop:
+            break
+    lane = found.name if isinstance(found.name, LaneRow) else None
+    return Records(line, lane, tuple(rows[::-1]), found.keyframe, found.blobs)
+
+
+class _Found:
+    """The server's answer about a state or a line of ancestors."""
+
+    def __init__(
+        self, wire: Wire, session: str, ref: str | int, *, without: Collection[int] = (), limit: int | None = None
+    ) -> None:
+        self.line: SessionRow | None = None
+        self.name: LaneRow | TagRow | None = None
+        self.rows: dict[int, CheckpointRow | Unreadable] = {}
+        self.segments: dict[int, SegmentRow] = {}
+        self.keyframe: bytes | None = None
+        self.stop: int | None = None  # whose that is
+        self.blobs: dict[bytes, bytes] = {}
+        self.is_absent = False  # there is no such checkpoint
+        sent = [
+            text_bytes(session),
+            text_bytes(ref) if isinstance(ref, str) else None,
+            None if isinstance(ref, str) else pack_int(ref),
+            pack_ints(list(without)),
+            None if limit is None else pack_int(limit),
+        ]
+        count = None
+        for kind, number, parent, body in rows_of(wire.call(_STATE, sent, _STATE_TYPES)):
+            if kind == _SESSION:
+                self.line = session_of(body, session, number)
+                continue
+            assert self.line is not None  # noqa: S101 - it comes first
+            if kind == _NAME:
+                self.name = open_name(body, uid=self.line.uid, name=str(ref))
+                if name_columns(self.name)[-1] != number:
+                    raise CorruptionError(f"the row of {ref!r} does not agree with its index", hint=RUN_VERIFY)
+            elif kind == _ROW:
+                self.rows[number] = open_checkpoint(body, uid=self.line.uid, sequence=number, parent=parent)
+            elif kind == _SEGMENT:
+                kept = packed.segment_of(body)
+                self.segments[kept.first] = kept
+            elif kind == _KEYFRAME:
+                self.keyframe, self.stop = body, number
+            elif kind == _BLOB:
+                self.blobs[body[:_DIGEST_BYTES]] = body[_DIGEST_BYTES:]
+            elif kind == _NO_NAME:
+                count_names(self.line, number)
+            elif kind == _NO_ROW:
+                count = number
+        if self.line is not None and count is not None and isinstance(ref, int):
+            kept_at = packed.covering(self.segments, ref)
+            if kept_at is None or ref not in open_segment(kept_at, uid=self.line.uid).places:
+                count_checkpoints(self.line, count)
+                self.is_absent = True
 
 
 def ancestors(wire: Wire, session: str, sequence: int, limit: int) -> list[CheckpointRow | Unreadable]:
     """See the port."""
-    id_ = text_bytes(session)
-    first, *rows = wire.rows(_ANCESTORS, id_, sequence, limit, id_) or [None]
-    if first is None:
+    found = _Found(wire, session, sequence, limit=limit)
+    if found.line is None or found.is_absent:
         return []
-    line = session_of(first[3], session, first[1])
-    if not rows:
-        count_checkpoints(line, first[2])
-    found = [open_checkpoint(body, uid=line.uid, sequence=at, parent=parent) for _, at, parent, body in rows]
-    if found and len(found) < limit and (lost := found[-1].parent) is not None:
-        found.append(Unreadable(lost, f"checkpoint #{lost} is missing"))
-    return found
+    line = packed.walk(sequence, found.rows, found.segments, uid=found.line.uid, delta=False)
+    return list(itertools.islice(line, limit))
 
 
 def scan(
     wire: Wire, session: str, kind: Kind, after: Key | None, before: Key | None, limit: int, *, hidden: bool
 ) -> list[Row | Unreadable]:
     """See the port."""
+    if kind in (Kind.CHECKPOINT, Kind.SEGMENT):
+        return _scan_history(wire, session, kind, after, before, limit, hidden=hidden)
     if kind not in _COLUMNS:
         return []
     table, columns, key = _COLUMNS[kind]
@@ -172,6 +209,42 @@ def scan(
     return [_row(kind, uid, *row) for _, *row in rows if row[-1] is not None]
 
 
+def _scan_history(
+    wire: Wire, session: str, kind: Kind, after: Key | None, before: Key | None, limit: int, *, hidden: bool
+) -> list[Row | Unreadable]:
+    """A page of segments; or of checkpoints, first those that are packed or, downwards, first those that are not."""
+    low = after if isinstance(after, int) else 0
+    high = before if isinstance(before, int) else MAX_SEQUENCE + 1
+    down = before is not None
+    bounds = low, high, limit if kind is Kind.CHECKPOINT else 0
+    statement = _HISTORY.replace("ASC", "DESC") if down else _HISTORY
+    found = wire.rows(
+        statement, hidden, text_bytes(session), *bounds, kind is Kind.SEGMENT, low, high, limit, _PAGE_BYTES
+    )
+    if not found:
+        return []
+    uid = open_session(found[0][4], id_=session, hidden=hidden).uid
+    rows: list[Row | Unreadable] = []
+    kept: list[SegmentRow] = []
+    whole = True
+    for what, number, parent, more, body in found[1:]:
+        if what == _ROW:
+            rows.append(open_checkpoint(body, uid=uid, sequence=number, parent=parent))
+        else:
+            kept.append(packed.segment_of(body))
+            whole = len(kept) == more
+    if kind is Kind.SEGMENT:
+        return list(kept)
+    inside: list[Row | Unreadable] = []
+    for row in kept:
+        segment = open_segment(row, uid=uid)
+        places = [place for place, at in enumerate(segment.sequences) if low < at < high]
+        inside += segment.rows(places[:: -1 if down else 1], delta=True)
+    if down:
+        return [*rows, *inside][:limit]
+    return [*inside, *(rows if whole else ())][:limit]
+
+
 def _row(kind: Kind, uid: bytes, *columns: Any) -> Row | Unreadable:
     *key, body = columns
     if kind is Kind.NAME:
@@ -180,8 +253,6 @@ def _row(kind: Kind, uid: bytes, *columns: Any) -> Row | Unreadable:
             return name_of(body, uid, name, [-1 if column is None else column for column in key[1:]])
         except CorruptionError as error:
             return Unreadable(name, str(error.args[0]))
-    if kind is Kind.CHECKPOINT:
-        return open_checkpoint(body, uid=uid, sequence=key[0], parent=key[1])
     if kind is Kind.CALL:
         return open_call(body, uid=uid, at=(key[0], key[1], key[2]))
     return KeyframeRow(key[0], body)

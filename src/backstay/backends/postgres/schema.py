@@ -13,6 +13,11 @@ the server takes the next of its sequence, which is the same unless another proc
 column counts. A number that a run was given must be that very one, or the write has missed, and takes one for itself
 alone with the lock: no number is given to two runs.
 
+The server gives the room of a deleted row back when it gets round to it, and that of a changed row at once, to the next
+change in the same page. So the rows of checkpoints go round: a new one takes the row of one that was packed meanwhile
+(`slot_of`). A row that holds none says 0 for its sequence. Checkpoints that are not packed for long, because something
+is damaged or in the way, go beyond the ring and have rows for themselves.
+
 Rows that every commit changes leave room in their pages, so that they can be changed in place; so no index may be on
 what every commit changes. `touched` is one of these: sessions are listed by its `era`, which is the same for some
 hundred writes, and sorted within that.
@@ -34,7 +39,7 @@ from backstay.port import Features, refuse_unknown
 _MAX_NAME_BYTES = 63
 _OLDEST_SERVER = 130000
 _META = "meta"
-_TABLES = ("sessions", "names", "checkpoints", "keyframes", "calls", "refs", "foreign_ids", "blobs")
+_TABLES = ("sessions", "names", "checkpoints", "keyframes", "segments", "calls", "refs", "foreign_ids", "blobs")
 
 SCHEMA = f"""
 CREATE TABLE {{schema}}.meta(
@@ -53,8 +58,12 @@ CREATE TABLE {{schema}}.names(
   name bytea NOT NULL, body bytea NOT NULL, PRIMARY KEY(sid, name)) WITH (fillfactor = 70);
 CREATE INDEX names_marks ON {{schema}}.names(sid) WHERE marks <> 0;
 CREATE TABLE {{schema}}.checkpoints(
-  sid bigint NOT NULL, sequence bigint NOT NULL, parent bigint, body bytea NOT NULL,
-  PRIMARY KEY(sid, sequence) INCLUDE (parent) WITH (fillfactor = 100)) WITH (toast_tuple_target = 8160);
+  sid bigint NOT NULL, slot bigint NOT NULL, sequence bigint NOT NULL, parent bigint, body bytea NOT NULL,
+  PRIMARY KEY(sid, slot)) WITH (fillfactor = 90, toast_tuple_target = 8160);
+CREATE TABLE {{schema}}.segments(
+  sid bigint NOT NULL, first bigint NOT NULL, last bigint NOT NULL, needs bigint, entries bigint NOT NULL,
+  starts bigint[] NOT NULL, parents bigint[] NOT NULL, links bytea NOT NULL, body bytea NOT NULL,
+  PRIMARY KEY(sid, first));
 CREATE TABLE {{schema}}.keyframes(
   sid bigint NOT NULL, sequence bigint NOT NULL, body bytea NOT NULL, PRIMARY KEY(sid, sequence));
 CREATE TABLE {{schema}}.calls(
@@ -72,6 +81,7 @@ ALTER TABLE {{schema}}.sessions ALTER body SET STORAGE EXTERNAL;
 ALTER TABLE {{schema}}.names ALTER body SET STORAGE EXTERNAL;
 ALTER TABLE {{schema}}.checkpoints ALTER body SET STORAGE EXTERNAL;
 ALTER TABLE {{schema}}.keyframes ALTER body SET STORAGE EXTERNAL;
+ALTER TABLE {{schema}}.segments ALTER body SET STORAGE EXTERNAL;
 ALTER TABLE {{schema}}.calls ALTER body SET STORAGE EXTERNAL;
 ALTER TABLE {{schema}}.blobs ALTER data SET STORAGE EXTERNAL;
 """

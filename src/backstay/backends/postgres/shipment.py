@@ -13,21 +13,27 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
+from backstay.backends.postgres.packed import index_of, slot_of, slots_of
 from backstay.backends.postgres.protocol import (
     BOOL,
     BYTES,
+    BYTES_LIST,
     INT,
+    INT_LIST,
     Sent,
     Step,
     all_text_bytes,
     pack_bool,
     pack_int,
+    pack_ints,
+    pack_texts,
     step,
     text_bytes,
 )
 from backstay.backends.postgres.views import KnownSession, Watched, name_columns
 from backstay.port import (
     KNOWN,
+    SEGMENTS,
     Ask,
     Batch,
     CallKey,
@@ -45,6 +51,7 @@ from backstay.port import (
 )
 from backstay.port.row_codec import is_foreign, pack
 from backstay.port.rows import kind_of
+from backstay.port.segments import open_segment
 
 MOST_WRITES = 64
 MOST_BYTES = 4 * 1024 * 1024
@@ -54,7 +61,7 @@ _WRITE_TYPES = (
     *(BOOL, BYTES, BYTES, INT, INT, BYTES, BYTES, BYTES),
     *(BYTES, INT, INT, INT, INT, INT, INT, BYTES),
     *(INT, INT, INT, BYTES),
-    *(INT, INT, BYTES),
+    *(INT, INT, INT, BYTES),
 )
 _WRITE = "SELECT {schema}.write_2(" + ", ".join(["%s"] * len(_WRITE_TYPES)) + ")"
 
@@ -67,17 +74,24 @@ _BESIDE = (
     f"WHERE NOT hidden AND id = %s AND sid <> {_SID}), %s)"
 )
 _RAISE = "UPDATE {schema}.names SET revision = %s WHERE sid = %s AND run = %s AND journal = %s"
-_REFER = f"SELECT {{schema}}.refer_2({_SID}, %s, %s, %s, %s, %s, %s, %s, %s)"
+_REFER = f"SELECT {{schema}}.refer_2({_SID}, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+_PACK = f"SELECT {{schema}}.pack_2({_SID}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+_PACK_TYPES = (INT, INT, INT, INT, INT, INT, INT_LIST, INT_LIST, BYTES, BYTES, INT_LIST, BYTES_LIST)
+_FREE_ROWS = "DELETE FROM {schema}.checkpoints WHERE sid = %s AND slot = ANY(%s) AND sequence = ANY(%s)"
+_DROP_SEGMENTS = (
+    "WITH gone AS (DELETE FROM {schema}.segments WHERE sid = %s AND first = ANY(%s) RETURNING sid, first, last) "
+    "DELETE FROM {schema}.foreign_ids f USING gone g WHERE f.sid = g.sid AND f.sequence BETWEEN g.first AND g.last"
+)
 _DROP_CALLS = (
     "DELETE FROM {schema}.calls c USING unnest(%s, %s, %s) AS d(run, journal, n) "
     "WHERE c.sid = %s AND c.run = d.run AND c.journal = d.journal AND (d.n IS NULL OR c.n = d.n)"
 )
 # Names first: a write that has just locked one is waited for, so that its calls go too.
-_OF_A_SESSION = ("names", "calls", "keyframes", "foreign_ids", "checkpoints", "sessions")
+_OF_A_SESSION = ("names", "calls", "keyframes", "foreign_ids", "checkpoints", "segments", "sessions")
 _KEYED = {
-    Kind.NAME: (("names", "name"),),
-    Kind.KEYFRAME: (("keyframes", "sequence"),),
-    Kind.CHECKPOINT: (("foreign_ids", "sequence"), ("checkpoints", "sequence")),
+    Kind.NAME: ("names", "name"),
+    Kind.KEYFRAME: ("keyframes", "sequence"),
+    Kind.CHECKPOINT: ("foreign_ids", "sequence"),
 }
 _TELL = "SELECT pg_notify('{channel}', '')"
 
@@ -93,7 +107,7 @@ def _many(table: str, keys: str, *rest: str) -> str:
 
 
 _CALLS = _many("calls", "run, journal, n", "body")
-_CHECKPOINTS = _many("checkpoints", "sequence", "parent", "body")
+_CHECKPOINTS = _many("checkpoints", "slot", "sequence", "parent", "body")
 _KEYFRAMES = _many("keyframes", "sequence", "body")
 _FOREIGN = _many("foreign_ids", "sequence", "id")
 
@@ -125,6 +139,7 @@ class Shipment:
         self._calls: dict[CallKey, CallRow] = {}
         self._rows: dict[int, CheckpointRow] = {}
         self._keyframes: dict[int, KeyframeRow] = {}
+        self._segments: dict[int, SegmentRow] = {}
         self._refs: dict[tuple[Kind, int], tuple[bytes, ...]] = {}
         self._blobs: dict[bytes, bytes] = {}
         self._drops: tuple[tuple[Kind, Key], ...] = ()
@@ -166,8 +181,8 @@ class Shipment:
             self.light &= revision is not None
             if revision != self.revision:  # otherwise an earlier batch of this shipment puts it
                 self._seen.setdefault(name, revision)
-        apart = ask.sequences or ask.ids or ask.prefix or ask.children_of or ask.beside is not None or ask.names is None
-        if self.light and (view.looked or apart or not names):
+        apart = ask.sequences or ask.segments or ask.ids or ask.prefix or ask.children_of or ask.beside is not None
+        if self.light and (view.looked or apart or ask.names is None or not names):
             self.light = False
         if self.light and (ask.calls or ask.journals):
             self.light = all([at in journals for at in (*ask.journals, *[at[:2] for at in ask.calls])])
@@ -193,8 +208,11 @@ class Shipment:
             elif isinstance(row, KeyframeRow):
                 self._keyframes[row.sequence] = row
                 self._bytes += len(row.data)
-            if row.refs is not None:
-                self._refs[kind_of(row), row.first if isinstance(row, SegmentRow) else row.sequence] = row.refs
+            else:
+                self._segments[row.first] = row
+                self._bytes += len(row.body)
+            if row.refs is not None and not isinstance(row, SegmentRow):
+                self._refs[kind_of(row), row.sequence] = row.refs
 
     def _change(self, journal: JournalKey, journals: dict[JournalKey, str]) -> None:
         """Calls under a journal change: so does the revision of the branch whose journal it is."""
@@ -226,7 +244,7 @@ class Shipment:
             *self._session_values(),
             *first,
             *(_call_values(calls.pop(), uid) if len(calls) == 1 else _NOTHING[:4]),
-            *(_row_values(rows.pop(), uid) if len(rows) == 1 else _NOTHING[:3]),
+            *(self._row_values(rows.pop(), uid) if len(rows) == 1 and self._is_new(rows[0]) else _NOTHING[:4]),
         ]
         found = [Step(_WRITE, values, _WRITE_TYPES)]
         if self._beside is not None:
@@ -234,7 +252,7 @@ class Shipment:
             found.append(step(_BESIDE, text_bytes(id_), self._sid, revision))
         found += [Step(_NAME, [sid, *each], _NAME_TYPES) for each in names]
         found += [step(_RAISE, self.revision, self._sid, *journal) for journal in sorted(self._journals)]
-        if self._rows or calls or self._keyframes or self._drops:
+        if self._rows or calls or self._keyframes or self._segments or self._drops:
             found += self._more_steps(rows, calls, uid)
         if self._drops:
             found += self._drop_steps()
@@ -283,13 +301,17 @@ class Shipment:
     def _more_steps(self, rows: list[CheckpointRow], calls: list[CallRow], uid: bytes) -> list[Step]:
         """Rows that `write_2` has no room for, and references."""
         sid = self._sid
+        sid_ = None if sid is None else pack_int(sid)
         found: list[Step] = []
         if calls:
             found.append(
                 step(_CALLS, sid, *_columns([call.at for call in calls], 3), [pack(call, uid) for call in calls])
             )
         if rows:
-            keys = _columns([(row.sequence, row.parent) for row in rows], 2)
+            old = [row.sequence for row in rows if not self._is_new(row)]
+            if old and sid is not None:
+                found.append(step(_FREE_ROWS, sid, slots_of(old), old))
+            keys = _columns([(self._slot(row), row.sequence, row.parent) for row in rows], 3)
             found.append(step(_CHECKPOINTS, sid, *keys, [pack(row, uid) for row in rows]))
         if self._keyframes:
             bodies = [row.data for row in self._keyframes.values()]
@@ -298,18 +320,42 @@ class Shipment:
         if foreign:
             ids = all_text_bytes([row.id for row in foreign])
             found.append(step(_FOREIGN, sid, [row.sequence for row in foreign], ids))
-        # A checkpoint behind the last one is new: it had no references before.
-        last = 0 if self._session is None else self._session.sequence
-        gone = [at for at in self._refs if at[1] <= last]
-        gone += [(kind, key) for kind, key in self._drops if isinstance(key, int)]
-        new = [(*at, digest) for at, refs in self._refs.items() for digest in dict.fromkeys(refs)]
-        every = any([kind is Kind.SESSION for kind, _ in self._drops])
-        if gone or new or every:
-            needed = sorted({digest for _, _, digest in new})
-            blobs = [self._blobs.get(digest) for digest in needed]
-            contents = blobs if any(blobs) else []
-            found.append(step(_REFER, sid, every, *_columns(gone, 2), *_columns(new, 3), needed, contents))
+        found += self._ref_steps(uid)
+        # Behind the references: these look at the segments that go.
+        found += [Step(_PACK, [sid_, *_segment_values(row, uid)], _PACK_TYPES) for row in self._segments.values()]
         return found
+
+    def _ref_steps(self, uid: bytes) -> list[Step]:
+        """The references of all rows; those of packed checkpoints are kept by the checkpoint too."""
+        gone = [(kind, number, number) for kind, number in self._refs if number <= self._last_sequence]
+        gone += [(kind, key, key) for kind, key in self._drops if isinstance(key, int)]
+        new = [(*at, digest) for at, refs in self._refs.items() for digest in dict.fromkeys(refs)]
+        for segment in self._segments.values():
+            if segment.refs is not None:
+                gone.append((Kind.SEGMENT, segment.first, segment.last))
+                new += [(Kind.CHECKPOINT, *each) for each in _segment_refs(segment, uid)]
+        every = any([kind is Kind.SESSION for kind, _ in self._drops])
+        if not (gone or new or every):
+            return []
+        needed = sorted({digest for _, _, digest in new})
+        blobs = [self._blobs.get(digest) for digest in needed]
+        contents = blobs if any(blobs) else []
+        return [step(_REFER, self._sid, every, *_columns(gone, 3), *_columns(new, 3), needed, contents)]
+
+    @property
+    def _last_sequence(self) -> int:
+        return 0 if self._session is None else self._session.sequence
+
+    def _is_new(self, row: CheckpointRow) -> bool:
+        """A checkpoint behind the last one is new: neither had it a row before, nor references."""
+        return row.sequence > self._last_sequence
+
+    def _slot(self, row: CheckpointRow) -> int:
+        return slot_of(row.sequence, 0 if self._session is None else self._session.packed)
+
+    def _row_values(self, row: CheckpointRow, uid: bytes) -> list[Sent]:
+        parent = None if row.parent is None else pack_int(row.parent)
+        return [pack_int(self._slot(row)), pack_int(row.sequence), parent, pack(row, uid)]
 
     def _drop_steps(self) -> list[Step]:
         sid = self._sid
@@ -319,10 +365,14 @@ class Shipment:
         found: list[Step] = []
         if keys[Kind.CALL]:
             found.append(step(_DROP_CALLS, *_columns([(*at, None)[:3] for at in keys[Kind.CALL]], 3), sid))
-        for kind, places in _KEYED.items():
+        for kind, (table, column) in _KEYED.items():
             gone = all_text_bytes(keys[kind]) if kind is Kind.NAME else keys[kind]
-            for table, column in places if gone else ():
+            if gone:
                 found.append(step(f"DELETE FROM {{schema}}.{table} WHERE sid = %s AND {column} = ANY(%s)", sid, gone))
+        if keys[Kind.CHECKPOINT]:
+            found.append(step(_FREE_ROWS, sid, slots_of(keys[Kind.CHECKPOINT]), keys[Kind.CHECKPOINT]))
+        if keys[Kind.SEGMENT]:
+            found.append(step(_DROP_SEGMENTS, sid, keys[Kind.SEGMENT]))
         return found
 
 
@@ -330,8 +380,34 @@ def _call_values(call: CallRow, uid: bytes) -> list[Sent]:
     return [pack_int(call.run), pack_int(call.journal), pack_int(call.n), pack(call, uid)]
 
 
-def _row_values(row: CheckpointRow, uid: bytes) -> list[Sent]:
-    return [pack_int(row.sequence), None if row.parent is None else pack_int(row.parent), pack(row, uid)]
+def _segment_values(row: SegmentRow, uid: bytes) -> list[Sent]:
+    segment = open_segment(row, uid=uid)
+    entries, starts, parents = index_of(segment)
+    foreign = segment.foreign()
+    return [
+        pack_int(SEGMENTS),
+        pack_int(row.first),
+        pack_int(row.last),
+        None if row.needs is None else pack_int(row.needs),
+        pack_int(entries),
+        pack_ints(starts),
+        pack_ints(parents),
+        row.links,
+        row.body,
+        pack_ints(list(foreign)),
+        pack_texts(all_text_bytes(foreign.values())),
+    ]
+
+
+def _segment_refs(row: SegmentRow, uid: bytes) -> list[tuple[int, bytes]]:
+    """Each blob that a segment needs with the checkpoint that needs it."""
+    if not row.refs:
+        return []
+    entries = open_segment(row, uid=uid).rows(delta=True, refs=True)
+    rows = [each for each in entries if isinstance(each, CheckpointRow)]
+    found = [(each.sequence, ref) for each in rows for ref in each.refs or () if ref in row.refs]
+    said = {ref for _, ref in found}
+    return list(dict.fromkeys([*found, *[(row.first, ref) for ref in row.refs if ref not in said]]))
 
 
 def _columns(rows: Sequence[Sequence[Any]], count: int) -> list[list[Any]]:

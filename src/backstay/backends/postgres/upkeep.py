@@ -10,6 +10,8 @@ from typing import Any
 
 import psycopg
 
+from backstay.backends.postgres.functions import LINKS
+from backstay.backends.postgres.packed import index_of, segment_of
 from backstay.backends.postgres.pool import Wire
 from backstay.backends.postgres.protocol import text_bytes
 from backstay.backends.postgres.views import line_columns, name_columns
@@ -18,17 +20,21 @@ from backstay.hints import REPAIR
 from backstay.model import Problem
 from backstay.port import CheckpointRow, Kind, SessionRow
 from backstay.port.row_codec import is_foreign, open_checkpoint, open_name, open_session
+from backstay.port.segments import Segment
 
 _STRAY = "NOT EXISTS(SELECT 1 FROM {schema}.sessions s WHERE s.sid = t.sid)"
 _UNUSED = "NOT EXISTS(SELECT 1 FROM {schema}.refs r WHERE r.digest = t.digest)"
+_PACKED = "EXISTS(SELECT 1 FROM {{schema}}.segments s WHERE s.sid = t.sid AND {0} BETWEEN s.first AND s.last)"
 _LEADS_NOWHERE = f"""NOT EXISTS(
   SELECT 1 FROM {{schema}}.checkpoints c WHERE c.sid = t.sid AND c.sequence = t.number AND t.kind = {Kind.CHECKPOINT:d})
+AND NOT (t.kind = {Kind.CHECKPOINT:d} AND {_PACKED.format("t.number")})
 AND NOT EXISTS(
   SELECT 1 FROM {{schema}}.keyframes k WHERE k.sid = t.sid AND k.sequence = t.number AND t.kind = {Kind.KEYFRAME:d})"""
-_NO_CHECKPOINT = "NOT EXISTS(SELECT 1 FROM {schema}.checkpoints c WHERE c.sid = t.sid AND c.sequence = t.sequence)"
+_NO_CHECKPOINT = f"""NOT {_PACKED.format("t.sequence")}
+AND NOT EXISTS(SELECT 1 FROM {{schema}}.checkpoints c WHERE c.sid = t.sid AND c.sequence = t.sequence)"""
 # Table, what makes a row of it an orphan, and what to call it.
 _ORPHANS = (
-    *[(table, _STRAY, f"rows of no session ({table})") for table in ("names", "calls", "checkpoints")],
+    *[(table, _STRAY, f"rows of no session ({table})") for table in ("names", "calls", "checkpoints", "segments")],
     ("keyframes", _NO_CHECKPOINT, "keyframes of no checkpoint"),
     ("foreign_ids", _NO_CHECKPOINT, "foreign ids of no checkpoint"),
     ("refs", _LEADS_NOWHERE, "references of no row"),
@@ -42,6 +48,12 @@ _UNNAMED = (
     "SELECT sequence, parent, body FROM {schema}.checkpoints c WHERE sid = %s AND sequence > %s AND NOT EXISTS("
     "SELECT 1 FROM {schema}.foreign_ids f WHERE f.sid = c.sid AND f.sequence = c.sequence) ORDER BY sequence LIMIT 200"
 )
+_SEGMENTS = (
+    f"SELECT entries, starts, parents, {LINKS} || body, first, ARRAY(SELECT f.sequence FROM {{schema}}.foreign_ids f "
+    "WHERE f.sid = s.sid AND f.sequence BETWEEN s.first AND s.last) FROM {schema}.segments s "
+    "WHERE sid = %s AND first > %s ORDER BY first LIMIT 20"
+)
+_MEND_SEGMENT = "UPDATE {schema}.segments SET entries = %s, starts = %s, parents = %s WHERE sid = %s AND first = %s"
 _MEND_LINE = (
     "UPDATE {schema}.sessions SET uid = %s, checkpoints = %s, logical = %s, status = %s, agent = %s::bytea "
     "WHERE sid = %s"
@@ -59,10 +71,10 @@ _UNUSED_BLOBS = (
 )
 _DROP_BLOBS = f"DELETE FROM {{schema}}.blobs t WHERE t.digest = ANY(%s::bytea[]) AND {_UNUSED}"
 _ALONE = (
-    "LOCK TABLE {schema}.sessions, {schema}.names, {schema}.checkpoints, {schema}.keyframes, {schema}.calls, "
-    "{schema}.foreign_ids, {schema}.refs, {schema}.blobs IN SHARE ROW EXCLUSIVE MODE"
+    "LOCK TABLE {schema}.sessions, {schema}.names, {schema}.checkpoints, {schema}.keyframes, {schema}.segments, "
+    "{schema}.calls, {schema}.foreign_ids, {schema}.refs, {schema}.blobs IN SHARE ROW EXCLUSIVE MODE"
 )
-_TABLES = ("checkpoints", "keyframes", "blobs", "refs", "calls", "sessions", "names", "foreign_ids")
+_TABLES = ("checkpoints", "keyframes", "segments", "blobs", "refs", "calls", "sessions", "names", "foreign_ids")
 
 
 def check(wire: Wire) -> list[Problem]:
@@ -96,6 +108,7 @@ def _disagreements(wire: Wire) -> Iterator[tuple[str, Fix | None]]:
             yield what, (_MEND_LINE, [*line_columns(line), sid])
         yield from _wrong_names(wire, sid, line)
         yield from _lost_ids(wire, sid, line)
+        yield from _wrong_segments(wire, sid, line)
 
 
 def _wrong_names(wire: Wire, sid: int, line: SessionRow) -> Iterator[tuple[str, Fix | None]]:
@@ -118,8 +131,28 @@ def _lost_ids(wire: Wire, sid: int, line: SessionRow) -> Iterator[tuple[str, Fix
         for sequence, parent, body in page:
             row = open_checkpoint(body, uid=line.uid, sequence=sequence, parent=parent)
             if isinstance(row, CheckpointRow) and is_foreign(row, line.uid):
-                what = f"session {line.id!r}: checkpoint #{sequence} is not found by its id"
-                yield what, (_MEND_ID, [sid, sequence, text_bytes(row.id)])
+                yield _unfound(line, sequence), (_MEND_ID, [sid, sequence, text_bytes(row.id)])
+
+
+def _wrong_segments(wire: Wire, sid: int, line: SessionRow) -> Iterator[tuple[str, Fix | None]]:
+    """Segments that the server follows otherwise than their links say, and foreign ids of packed checkpoints."""
+    after = 0
+    while page := wire.rows(_SEGMENTS, sid, after):
+        for entries, starts, parents, data, first, known in page:
+            segment = Segment(segment_of(data), line.uid)
+            after = first
+            if segment.broken:
+                continue
+            if [entries, starts, parents] != index_of(segment):
+                what = f"session {line.id!r}: the segment of checkpoint #{first} does not agree with its index"
+                yield what, (_MEND_SEGMENT, [*index_of(segment), sid, first])
+            for sequence, id_ in segment.foreign().items() if segment.is_readable else ():
+                if sequence not in known:
+                    yield _unfound(line, sequence), (_MEND_ID, [sid, sequence, text_bytes(id_)])
+
+
+def _unfound(line: SessionRow, sequence: int) -> str:
+    return f"session {line.id!r}: checkpoint #{sequence} is not found by its id"
 
 
 def tend(wire: Wire, *, repair: bool) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from backstay.backends.postgres import packed
 from backstay.backends.postgres.protocol import Sent, all_text_bytes, pack_bool, pack_ints, pack_texts, text_bytes
 from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
@@ -30,6 +31,7 @@ from backstay.port import (
     JournalKey,
     Kind,
     LaneRow,
+    SegmentRow,
     SessionRow,
     TagRow,
     Unreadable,
@@ -40,10 +42,12 @@ from backstay.port import (
 )
 from backstay.port.lease import clock_us
 from backstay.port.row_codec import is_foreign, marks_of, open_call, open_checkpoint, open_name, open_session
+from backstay.port.segments import open_segment
+from backstay.port.tables import named_by
 
-LOOK = "SELECT {schema}.look_2(" + ", ".join(["%s"] * 16) + ")"
-HOLD = "SELECT {schema}.hold_2(" + ", ".join(["%s"] * 17) + ")"
-LOOK_TYPES = (16, 17, 1001, 16, 1016, 1001, 17, 17, 1016, 1001, 1001, 1016, 1016, 1016, 17, 16)
+LOOK = "SELECT {schema}.look_2(" + ", ".join(["%s"] * 17) + ")"
+HOLD = "SELECT {schema}.hold_2(" + ", ".join(["%s"] * 18) + ")"
+LOOK_TYPES = (16, 17, 1001, 16, 1016, 1001, 17, 17, 1016, 1001, 1001, 1016, 1016, 1016, 17, 16, 1016)
 HOLD_TYPES = (*LOOK_TYPES, 17)
 
 _EMPTY_LIST = struct.pack("!iii", 0, 0, 17)
@@ -90,6 +94,7 @@ def joined(asks: Iterable[Ask]) -> Ask:
             counted=_both(first.counted, ask.counted),
             calls=_both(first.calls, ask.calls),
             journals=_both(first.journals, ask.journals),
+            segments=_both(first.segments, ask.segments),
         )
     return first
 
@@ -122,6 +127,7 @@ def look_values(ask: Ask, uid: bytes | None) -> list[Sent]:
         pack_ints([key[2] for key in keys]),
         None if ask.beside is None else text_bytes(ask.beside),
         pack_bool(ask.heads),
+        pack_ints(ask.segments),
     ]
 
 
@@ -141,6 +147,7 @@ class KnownSession:
         self.sid: int | None = None
         self.session: SessionRow | None = None
         self.revision: int | None = None
+        self.found: int | None = None  # the revision when it was read
         self.names: dict[str, Named] = {}
         self.every = ask.names is None
         self.counts: dict[JournalKey, int] = {}
@@ -148,6 +155,7 @@ class KnownSession:
         self.checkpoints: dict[int, CheckpointRow | Unreadable] = {}
         self.foreign: dict[str, int] = {}
         self.children: dict[int, list[int]] = {}
+        self.segments: dict[int, SegmentRow] = {}
         self.beside: SessionRow | None = None
         self.beside_revision: int | None = None
         self.last = 0  # of the numbers that were given
@@ -213,7 +221,7 @@ class KnownSession:
             return None
         view.counts = {name: count or 0 for name, count in counted.items()}
         view.calls = {at: row for at in ask.calls if (row := self.calls[at]) is not None}
-        if ask.sequences or ask.ids or ask.prefix or ask.children_of or ask.heads:
+        if ask.sequences or ask.ids or ask.prefix or ask.children_of or ask.heads or ask.segments:
             self._show_history(view, ask)
             view.guessed = tuple([id_ for id_ in ask.ids if id_ not in self.read.ids])
         return view
@@ -222,8 +230,10 @@ class KnownSession:
         if not self.every and (ask.names is None or not all([name in self.names for name in ask.names])):
             return False
         read, uid = self.read, self.uid
-        return not (ask.sequences or ask.ids or ask.children_of or ask.heads or ask.prefix or ask.beside) or (
+        history = ask.sequences or ask.segments or ask.ids or ask.children_of or ask.heads
+        return not (history or ask.prefix or ask.beside) or (
             all([at in read.sequences for at in ask.sequences])
+            and all([at in read.segments for at in ask.segments])
             and all([id_ in read.ids or (uid is not None and sequence_of(id_, uid) is None) for id_ in ask.ids])
             and all([at in read.children_of for at in ask.children_of])
             and (read.heads or not ask.heads)
@@ -258,6 +268,8 @@ class KnownSession:
             id_: at for id_, at in self.foreign.items() if id_ in ask.ids or (ask.prefix and id_.startswith(ask.prefix))
         }
         view.children = {at: sorted(self.children.get(at, ())) for at in ask.children_of}
+        kept = [packed.covering(self.segments, at) for at in ask.segments]
+        view.segments = {row.first: row for row in kept if row is not None}
 
     # what a write made of it
 
@@ -304,6 +316,14 @@ class KnownSession:
             self.session = msgspec.structs.replace(self.session, touched=touched)
         self.heard(now_us, last)
 
+    def remember(self, past: KnownSession) -> None:
+        """Take in what was known of other names, if nobody has written to the session since."""
+        if past.sid == self.sid and past.revision == self.found is not None:
+            self.names = past.names | self.names
+            self.counts = past.counts | self.counts
+            self.calls = past.calls | self.calls
+            self.every |= past.every
+
     def trimmed(self) -> KnownSession | None:
         """What is worth keeping after a write."""
         if self.session is None:
@@ -314,7 +334,7 @@ class KnownSession:
             self.calls, self._held_bytes = {}, 0
         if len(self.counts) > _MOST_NAMES:
             self.counts = {}
-        self.checkpoints, self.foreign, self.children = {}, {}, {}
+        self.checkpoints, self.foreign, self.children, self.segments = {}, {}, {}, {}
         self.read, self.pristine, self.reserved = self._nothing, False, False
         return self
 
@@ -325,13 +345,14 @@ def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> KnownSession:
     now_us, last, *features = _FOUR.unpack_from(answer[0], 1)
     refuse_unknown(Features(*features), writing=writing)
     known.heard(now_us, last)
-    uid, totals = b"", None
+    uid, totals, links = b"", None, list[SegmentRow]()
     if len(answer[-1]) == _ONE.size:
         known.last, known.reserved = _ONE.unpack(answer.pop())[0] - 1, True
     for part in answer[1:]:
         kind, rest = part[:1], memoryview(part)[1:]
         if kind == b"s":
             known.sid, known.revision, touched = _THREE.unpack_from(rest)
+            known.found = known.revision
             known.session = session_of(bytes(rest[24:]), ask.session, touched, hidden=ask.hidden)
             uid = known.session.uid
         elif kind == b"b" and ask.beside is not None:
@@ -350,6 +371,11 @@ def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> KnownSession:
         elif kind == b"c":
             sequence, parent = _TWO.unpack_from(rest)
             known.checkpoints[sequence] = checkpoint_of(bytes(rest[16:]), uid, sequence, parent)
+        elif kind in (b"g", b"l"):
+            row = packed.segment_of(part[1:])
+            links.append(row)
+            if kind == b"g":
+                known.segments[row.first] = row
         elif kind == b"p":
             parent, sequence = _TWO.unpack_from(rest)
             known.children.setdefault(parent, []).append(sequence)
@@ -358,12 +384,32 @@ def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> KnownSession:
         else:
             totals = _TWO.unpack_from(rest)
     _complete(known, ask)
-    if known.session is not None and totals is not None:  # something is not there; -1: not of this kind
-        if totals[0] >= 0:
-            count_names(known.session, totals[0])
-        if totals[1] >= 0:
-            count_checkpoints(known.session, totals[1])
+    if known.session is not None:
+        whole = _open_packed(known, ask, links)
+        if totals is not None:  # something is not there; -1: not of this kind
+            if totals[0] >= 0:
+                count_names(known.session, totals[0])
+            if totals[1] >= 0 and not whole:
+                count_checkpoints(known.session, totals[1])
     return known
+
+
+def _open_packed(known: KnownSession, ask: Ask, links: Iterable[SegmentRow]) -> bool:
+    """Find the checkpoints that are packed, and the children in segments; False if a checkpoint is not there."""
+    uid = known.uid or b""
+    wanted = {*ask.sequences, *[at for id_ in ask.ids if (at := sequence_of(id_, uid)) is not None]}
+    wanted |= {known.foreign[id_] for id_ in ask.ids if id_ in known.foreign}
+    if ask.heads:
+        wanted |= {at for row, _ in known.names.values() if (at := named_by(row)) is not None}
+    for at in wanted - set(known.checkpoints):
+        kept = packed.covering(known.segments, at)
+        row = None if kept is None else open_segment(kept, uid=uid).row(at)
+        if row is not None:
+            known.checkpoints[at] = row
+    children = packed.children(links, ask.children_of, uid)
+    for parent in ask.children_of:
+        known.children.setdefault(parent, []).extend(children[parent])
+    return wanted <= set(known.checkpoints)
 
 
 def _complete(known: KnownSession, ask: Ask) -> None:

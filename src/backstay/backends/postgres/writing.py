@@ -91,6 +91,7 @@ class SessionQueue:
 
     def __init__(self, serve: Callable[[SessionQueue, list[WriteJob]], None]) -> None:
         self.known: KnownSession | None = None
+        self.past: KnownSession | None = None  # what was known before somebody had to look
         self.busy = False  # others write here all the time: until nobody has between two writes from here
         self.light = False  # the last write did not rest on the session's row: neither will the next one, likely
         self.left: int | None = None  # the session's revision after the last write from here
@@ -197,8 +198,15 @@ class SessionQueues:
             view.answer = batch.answer
             job.finish(view)
         line.left, line.light = known.revision, decision.shipment.light
-        if not decision.stale and not decision.shipment.ends:
+        if decision.shipment.ends:
+            line.past = None
+        elif decision.stale:
+            line.past = known.trimmed()
+        else:
             line.known = known.trimmed()
+            if line.known is not None and line.past is not None:
+                line.known.remember(line.past)
+            line.past = None
 
     def _look(self, wire: Wire, jobs: list[WriteJob], *, hold: bool = False) -> KnownSession:
         for job in jobs:
