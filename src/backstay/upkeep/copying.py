@@ -42,7 +42,8 @@ from backstay.port import (
     Unreadable,
 )
 from backstay.port.rows import INBOX
-from backstay.port.segments import open_segment, pack_segment, portions
+from backstay.port.segment_packing import pack_segment, portions
+from backstay.port.segments import open_segment
 from backstay.rules import refusals
 from backstay.rules.refusals import in_doubt
 from backstay.sealing import MAX_BLOB_BYTES, open_delta, open_keyframe, spilled, unspill

@@ -30,7 +30,8 @@ from backstay.port import (
 )
 from backstay.port.lease import here, is_live
 from backstay.port.rows import Took
-from backstay.port.segments import open_segment, pack_segment, portions
+from backstay.port.segment_packing import pack_segment, portions
+from backstay.port.segments import open_segment
 from backstay.rules import refusals
 from backstay.rules.deletion import (
     MAX_CHECKPOINTS,
