@@ -70,7 +70,7 @@ def _lines(records: Iterable[Any]) -> Callable[[Path], object]:
 
 
 def _many_messages(base: Path) -> None:
-    made.put(base / "talk.jsonl", '{"role":"user","content":""}\n' * 2_000)
+    made.put(base / "talk.jsonl", '{"role":"user","content":""}\n' * 5_000)
 
 
 def _many_conversations(base: Path) -> None:
