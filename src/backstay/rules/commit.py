@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from backstay.digest import checkpoint_digest
-from backstay.ids import MAX_SEQUENCE, make_id
+from backstay.ids import MAX_SEQUENCE, checkpoint_digest, make_id
 from backstay.port import (
     Ask,
     Batch,
@@ -129,7 +128,7 @@ def commit(new: Commit) -> Decide:
             call = view.calls.get(at)
             if isinstance(call, CallRow) and call.result is not None:
                 puts.append(msgspec.structs.replace(call, result=None, place=place))
-        drops = tuple([(Kind.CALL, (branch.run, INBOX, n)) for n in new.received])
+        drops = tuple([(Kind.CALL, (branch.run, INBOX, n)) for n in new.received]) if new.received else ()
         if new.settles is not None:
             drops += ((Kind.CALL, new.settles),)
         return Batch(tuple(puts), drops, blobs=new.blobs, wakes=new.ends_run, answer=row)
@@ -169,9 +168,11 @@ def _refuse(new: Commit, view: View, lane: LaneRow | None) -> None:
         refusals.settle(found)
 
 
-def _pending(new: Commit, view: View) -> list[CallRow | Unreadable]:
+def _pending(new: Commit, view: View) -> Sequence[CallRow | Unreadable]:
     """The calls that are pending, without the one that this commit brings to its end."""
     calls = view.pending.get(new.branch, ())
+    if new.settles is None:
+        return calls
     return [call for call in calls if not isinstance(call, CallRow) or call.at != new.settles]
 
 
@@ -226,17 +227,18 @@ def _lane(new: Commit, view: View, lane: LaneRow | None, sequence: int) -> LaneR
     before = LaneRow(new.branch) if lane is None else lane
     change: dict[str, object] = {
         "journal": sequence,
+        "calls": 0,
         "status": new.totals.status,
         "reason": new.totals.reason,
     }
     if before.wait is not None:
         change["wait"] = None
     if new.takes_up and before.undo_journal is not None:
-        change["journal"] = before.undo_journal
+        change |= {"journal": before.undo_journal, "calls": before.undo_calls}
         if before.undo_wait is not None:  # the calls that it waits for are pending again
             change |= {"wait": before.undo_wait, "status": WAITING, "reason": before.undo_wait.reason}
     if new.keeps_journal:
-        change["journal"] = before.journal
+        change |= {"journal": before.journal, "calls": before.calls}
     if new.settles is not None:
         change["doubts"] = 0
     if (new.undoable or new.takes_up) and before.head is not None:

@@ -51,7 +51,8 @@ def give_up(lease: Lease, call: CallRow) -> Decide:
 
     def decide(view: View) -> Batch:
         lane = _own_lane(view, lease)
-        after = msgspec.structs.replace(lane, doubts=max(0, lane.doubts - 1))
+        left = max(0, len(view.pending.get(lease.branch, ())) - 1)
+        after = msgspec.structs.replace(lane, doubts=max(0, lane.doubts - 1), calls=min(lane.calls, left))
         return Batch((after,), ((Kind.CALL, call.at),))
 
     return decide

@@ -161,9 +161,8 @@ class _TriedFolder:
         self.path = path
         self._history = history
         self._links = links
-        exclude = [f"/{name}" for name in links]
         # Also what is usually left out: a stale cache of an earlier try would tell of other files than these.
-        workspace = Workspace(path, include=("*",), exclude=exclude, ignore=(), max_file="1GiB", secrets="capture")
+        workspace = Workspace(path, include=("*",), ignore=(), max_file="1GiB", secrets="capture")
         self._capturer = Capturer(workspace)
         self._made: Listing | None = None
 
@@ -192,6 +191,7 @@ class _TriedFolder:
             PlaceStep(change.path, change.before, change.after)
             for change in difference(disk, files.listing).changes
             if change.path and (change.after is None or change.after.has_contents)
+            if os.fsdecode(change.path) not in self._links
         ]
 
         def contents(step: PlaceStep) -> Iterator[bytes]:

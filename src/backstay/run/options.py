@@ -31,7 +31,7 @@ _STATE_CHANGED = Hint(
 
 _NO_WORKSPACE = Hint("store.run(id, workspace=folder) says which", "the program must name its workspace")
 
-OnDoubt = Literal["ask", "retry", "skip", "rollback"] | Callable[[Call], Any]
+OnDoubt = Literal["ask", "retry", "skip", "unknown", "rollback"] | Callable[[Call], Any]
 OnFailed = Literal["raise", "retry"]
 OnMismatch = Literal["raise", "again"]
 
@@ -69,8 +69,8 @@ def check_effects(effects: object, kind: str, files: object) -> None:
 
 def check_choices(on_doubt: object, on_failed: object) -> None:
     """InvalidInputError for what cannot be done with a call in doubt, or one that failed."""
-    if on_doubt not in ("ask", "retry", "skip", "rollback") and not callable(on_doubt):
-        message = f"on_doubt must be 'ask', 'retry', 'skip', 'rollback' or a function, not {on_doubt!r}"
+    if on_doubt not in ("ask", "retry", "skip", "unknown", "rollback") and not callable(on_doubt):
+        message = f"on_doubt must be 'ask', 'retry', 'skip', 'unknown', 'rollback' or a function, not {on_doubt!r}"
         raise InvalidInputError(message)
     if on_failed not in ("raise", "retry"):
         raise InvalidInputError(f"on_failed must be 'raise' or 'retry', not {on_failed!r}")

@@ -27,7 +27,7 @@ from backstay.store import packing
 from backstay.store.appending import Appended, Extension, KnownKeys
 from backstay.store.events import Events
 from backstay.store.fields import Fields, Given, check_state, read_fields, to_checkpoint
-from backstay.store.files import CapturedFiles, carry, files_in, join, split
+from backstay.store.files import KEY, CapturedFiles, carry, files_in, join, split
 from backstay.store.looks import Looks, Place
 from backstay.store.planning import Plan, Tip, tip_of
 from backstay.store.reading import Loaded, load
@@ -111,7 +111,7 @@ class History:
                 read_fields(found.row)
                 if not again and not salvage and isinstance(ref, str):
                     self.recent.saw(ref, found)
-                return split(found)
+                return split(found) if KEY in found.state else found
         except CorruptionError as error:
             message = f"session {self.id!r}: the state at {ref!r} is damaged: {error.args[0]}"
             raise CorruptionError(message, hint=NEWEST_INTACT) from error
@@ -190,7 +190,10 @@ class History:
         return tip
 
     def remember(self, branch: str, loaded: Loaded) -> Tip:
-        """Keep what was read of a branch's head for the next commit."""
+        """Keep what was read of a branch's head for the next commit; of one that is known already nothing is made."""
+        tip = self._tips.get(branch)
+        if tip is not None and tip.known is not None and (tip.uid, tip.head) == (loaded.session.uid, loaded.row.head):
+            return tip
         return self._keep(branch, tip_of(loaded))
 
     def remember_as(self, branch: str, head_id: str) -> None:
@@ -356,8 +359,8 @@ class History:
         if files is not None:
             state = join(state, files.value)  # type: ignore[arg-type] # items that are appended bring no files
             given = msgspec.structs.replace(given, captured=True)
-        elif not isinstance(state, Extension):
-            state = carry(state, None if tip is None else tip.known)
+        elif tip is not None and tip.known is not None and KEY in tip.known.shadow and not isinstance(state, Extension):
+            state = carry(state, tip.known)
         plan = Plan(tip, state, uid=uid, given=given, agent=self.agent, commit=draft, frozen=frozen)
         branch, new = draft.branch, plan.commit if files is None else plan.with_blobs(files.blobs)
         try:
