@@ -477,6 +477,7 @@ class Run(StateKeeping, ChildMaking):
                 received=tuple(sorted(calls.received)),
                 look=calls.look,
                 files=files,
+                root=self.head is None and files is not None,  # a rollback may have made a branch before this one
             )
             # Still inside: a run that is interrupted here must not go on from the boundary before.
             calls.taken_in(closed=ends_run)
