@@ -8,6 +8,7 @@ from backstay import shapes
 from backstay.difference import same
 from backstay.errors import BackstayError, CorruptionError, InvalidInputError
 from backstay.port import Ask, CheckpointRow
+from backstay.shapes.conversation import said_in
 from backstay.shapes.going_back import leaving
 from backstay.shapes.text import short
 from backstay.store.overview import names_by_checkpoint
@@ -29,6 +30,7 @@ TABS = ("conversation", "state", "calls", "raw", "fields")
 _EARLIER, _LATER = 11, 8
 _LISTED = 8
 _RAW_CHARS = 100_000
+_TITLE_CHARS = 140
 
 
 def show(visit: Visit) -> Shown:
@@ -55,7 +57,7 @@ def show(visit: Visit) -> Shown:
         "refs": refs,
         "ref": _ref(point, later, heads) if not refs else "",
         "title_code": described(point, calls)[0],
-        "title_text": _title(point, calls),
+        "title_text": _title(point, calls, messages),
         "tab": tab,
         "steps": [(each, _nav_words(each, made)) for each, made in steps],
         "previous": steps[at - 1][0] if at else None,
@@ -193,13 +195,20 @@ def _ref(point: Checkpoint, later: list[Checkpoint], heads: dict[str, str]) -> s
     return next((f"{point.branch}~{n}" for n, each in enumerate(later, 1) if each.id == head), "")
 
 
-def _title(point: Checkpoint, calls: list[CallRow]) -> str:
+def _title(point: Checkpoint, calls: list[CallRow], messages: list[Any]) -> str:
     if point.label:
         return point.label
     code, text = described(point, calls)
     if not code and text == point.summary and ": " in text[:12]:
-        text = text.partition(": ")[2]  # who says it stands below
+        text = _first_line(messages) or text.partition(": ")[2]  # who says it stands below
     return text or point.trigger
+
+
+def _first_line(messages: list[Any]) -> str:
+    """The first line of the last message, which a summary has cut."""
+    last = messages[-1] if messages and isinstance(messages[-1], dict) else {}
+    text = next((said.text for said in said_in(last) if said.text and said.text.strip()), "")
+    return text.strip().partition("\n")[0][:_TITLE_CHARS]
 
 
 def _nav_words(point: Checkpoint, calls: list[CallRow]) -> str:
@@ -264,14 +273,15 @@ def _plan(session: Session, point: Checkpoint, branch: str) -> dict[str, Any]:
         parts = [(str(stat.part), stat.added, stat.removed, stat.changed) for stat in session.diff(head, point).stat()]
     except CorruptionError:
         parts = None
-    doubts = [call for call in session.calls(branch, pending=True) if call.status in ("in_doubt", "started", "waiting")]
+    pending = session.calls(branch, pending=True)
     return {
         "head": head,
         "leaving": (gone or [])[:_LISTED],
         "leaving_more": max(0, len(gone or []) - _LISTED),
         "aside": gone is None,
         "parts": parts,
-        "pending": len(doubts),
+        "doubts": sum(call.status == "in_doubt" for call in pending),
+        "pending": sum(call.status in ("started", "waiting") for call in pending),
     }
 
 
@@ -280,8 +290,6 @@ def _edit(point: Checkpoint, index: int) -> dict[str, Any] | None:
     messages = point.state.get("messages")
     if not isinstance(messages, list) or not 0 <= index < len(messages):
         return None
-    from backstay.shapes.conversation import said_in  # noqa: PLC0415
-
     message = messages[index]
     if not isinstance(message, dict):
         return {"index": index, "text": message} if isinstance(message, str) else None

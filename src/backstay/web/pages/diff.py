@@ -54,7 +54,8 @@ class Pair(NamedTuple):
     kind: str
     a: Side | None
     b: Side | None
-    size: str = ""
+    note: str = ""
+    is_large: bool = False
 
 
 def choose(visit: Visit) -> Response:
@@ -164,9 +165,22 @@ def _pair(item: ItemChange) -> Pair:
         left, right = _alone(before), _alone(after)
     a = None if before is None else Side(before[0], (item.index_before or 0) + 1, left, _hidden(before, left))
     b = None if after is None else Side(after[0], (item.index_after or 0) + 1, right, _hidden(after, right))
-    return Pair(
-        item.kind, a, b, f"Changed, {sizes:,} characters" if item.kind == "changed" and sizes > _LARGEST else ""
-    )
+    note, is_large = "", item.kind == "changed" and sizes > _LARGEST
+    if is_large:
+        note = f"Changed, {sizes:,} characters: too large to show word by word."
+    elif item.kind == "changed" and before == after:
+        note = f"Differs in {_places(item)} alone."
+    return Pair(item.kind, a, b, note, is_large)
+
+
+def _places(item: ItemChange) -> str:
+    """Where two messages differ that say the same."""
+    paths = [change.path[2:] for change in item.changes[:3]]
+    return ", ".join(["".join(map(_step, path)).lstrip(".") for path in paths]) or "its form"
+
+
+def _step(step: Any) -> str:
+    return f"[{step}]" if isinstance(step, int) else f".{step}"
 
 
 def _alone(said: tuple[str, str] | None) -> Marked:
@@ -224,7 +238,7 @@ def _changes(part: PartDiff) -> list[tuple[Any, Change | ItemChange]]:
 
 def _change(part: PartDiff, found: tuple[Any, Change | ItemChange]) -> dict[str, Any]:
     path, change = found
-    words = "".join([f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]).lstrip(".")
+    words = "".join(map(_step, path)).lstrip(".")
     return {
         "path": words or str(part.name),
         "kind": change.kind,

@@ -70,7 +70,7 @@ def _drawn(lanes: list[TimeLane], died: list[tuple[float, str]]) -> dict[str, An
     spans = [(bar.start, max(bar.end, bar.start + 0.001)) for lane in lanes for bar in lane.bars]
     if not spans:
         return {"timeline": "", "range": "", "said": ""}
-    word_s = sum(end - start for start, end in spans) / 20  # as long as a word beside a mark takes
+    word_s = sum(end - start for start, end in spans) / 13  # as long as a word beside a mark takes
     marks = [(at, at + word_s) for lane in lanes for at, _ in lane.marks] + [(at, at) for at, _ in died]
     scale = Scale(spans, marks)
     first, last = min(start for start, _ in spans), max(end for _, end in spans)

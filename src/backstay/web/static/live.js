@@ -69,14 +69,16 @@
           notice(fresh.length === 1 ? "1 new row" : fresh.length + " new rows", "Show");
         } else {
           for (const row of fresh) row.classList.add("fresh");
-          const options = { morphStyle: "innerHTML", ignoreActiveValue: true, callbacks };
+          const options = { morphStyle: "outerHTML", ignoreActiveValue: true, callbacks };
           Idiomorph.morph(byId("main"), page.getElementById("main"), options);
           if (force || fresh.length) notice("");
           document.title = page.title;
         }
       }
-    } catch { lost(); }
-    busy = false;
+    } catch (error) {
+      if (error instanceof TypeError) lost(); // as fetch says that there is no answer
+      else throw error;
+    } finally { busy = false; }
     if (again) { again = false; refresh(false); }
   }
 
