@@ -63,7 +63,9 @@ def test_a_page_on_another_port_of_this_computer_can_neither_read_nor_write(visi
     assert visitor.ask("GET", f"/enter?token={TOKEN}", cookie="", sec_fetch_site=site).status == 403
 
 
-@pytest.mark.parametrize("origin", ["null", "http://127.0.0.1", "https://127.0.0.1:PORT", "http://127.0.0.1:PORT.evil.example"])
+@pytest.mark.parametrize(
+    "origin", ["null", "http://127.0.0.1", "https://127.0.0.1:PORT", "http://127.0.0.1:PORT.evil.example"]
+)
 def test_an_origin_that_is_like_the_own_one_is_another(visitor: Visitor, origin: str) -> None:
     form = {"at": "main", "name": "x"}
     assert visitor.ask("POST", "/s/s/do/tag", form, origin=origin.replace("PORT", str(visitor.port))).status == 403
