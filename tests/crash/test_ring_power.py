@@ -12,6 +12,8 @@ from tests.crash.ring.rooms import KINDS, Place, room
 from tests.crash.ring.workload import Look, looks
 from tests.faults import Call, Crash, Faults, Timeline
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 STATES = {"sqlite": 600, "files": 200}
 MANY_STATES = 20_000
 SHARES = 4

@@ -15,6 +15,8 @@ from tests.crash.ring.rot import NAMES, PAGE_BYTES, Damage, image, leave, read_a
 from tests.crash.ring.workload import Look, go_on, look, look_at
 
 STORE, LOG, NOTE = "store.db", "store.db-wal", "store.db-tail"
+pytestmark = pytest.mark.usefixtures("alone")
+
 FLIPS = 200
 SHARES = 8
 

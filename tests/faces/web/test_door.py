@@ -168,3 +168,8 @@ def test_one_command_serves_until_it_is_stopped(file: Path, tmp_path: Path) -> N
         visitor = Visitor(int(address.split(":")[2].partition("/")[0]))
         assert "fix-login-bug" in visitor.get("/").text
     shutil.rmtree(tmp_path / "nothing", ignore_errors=True)
+
+
+def test_a_malformed_cookie_of_another_server_on_this_machine_locks_nobody_out(visitor: Visitor) -> None:
+    for other in ('{"a": 1}', "x", "a=b c,d;=;;", 'theme="dark'):
+        assert visitor.ask("GET", "/", cookie=f"{other}; {visitor.cookie}").status == 200
