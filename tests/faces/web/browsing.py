@@ -56,13 +56,17 @@ class Reader:
         self.page.set_default_timeout(20_000)
         self.page.on("console", self._heard)
         self.page.on("pageerror", lambda error: self.troubles.append(f"error: {error}"))
-        self.page.on("dialog", lambda dialog: (self.troubles.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on("dialog", self._interrupted)
         self.page.on("request", self._asked)
         self.go(f"/enter?token={TOKEN}")
 
     def _heard(self, message: Any) -> None:
         if message.type in ("error", "warning") and "404" not in message.text:
             self.troubles.append(f"console: {message.text}")
+
+    def _interrupted(self, dialog: Any) -> None:
+        self.troubles.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def _asked(self, request: Any) -> None:
         if not request.url.startswith((self.at, "data:")):

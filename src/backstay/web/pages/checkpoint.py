@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from backstay import shapes
+from backstay.bookkeeping import PART, visible
 from backstay.difference import same
 from backstay.errors import BackstayError, CorruptionError, InvalidInputError
 from backstay.port import Ask, CheckpointRow
 from backstay.shapes.conversation import said_in
 from backstay.shapes.going_back import leaving
+from backstay.shapes.points import diff_between, names_told, point_at
 from backstay.shapes.text import short
-from backstay.store.overview import names_by_checkpoint
 from backstay.web.about_session import crumbs_of, info_of
-from backstay.web.history import arg_words, args_of, described, kind_of_call, seconds_of, steps_of
+from backstay.web.history import arg_words, args_of, described, is_bookkeeping, kind_of_call, seconds_of, steps_of
 from backstay.web.paths import Links
 from backstay.web.reader import fold, pretty, turns_of
 from backstay.web.tree import tree_of
@@ -37,9 +38,10 @@ def show(visit: Visit) -> Shown:
     """The page."""
     session, store = visit.session(), visit.store
     info = info_of(visit, session)
-    point = session.checkpoint(visit.parts[3])
-    named = names_by_checkpoint(store.backend, session.id)
+    point = point_at(session, visit.parts[3])
+    named = names_told(store, session)
     state, damage = _state(session, point)
+    state = visible(state)
     messages = state.get("messages")
     messages = messages if isinstance(messages, list) else []
     tab = visit.query.get("tab") or ("conversation" if messages else "state")
@@ -63,6 +65,7 @@ def show(visit: Visit) -> Shown:
         "previous": steps[at - 1][0] if at else None,
         "next": later[0] if later else None,
         "damage": damage,
+        "metadata": {key: value for key, value in point.metadata.items() if key != PART},
         "count": {"conversation": len(messages), "calls": len(calls)},
         "calls": [_call_view(call) for call in calls] if tab == "calls" else [],
         "seconds": sum(seconds_of(call) for call in calls if call.parent is None),
@@ -180,7 +183,9 @@ def _neighbours(
         later.append(own[0])
         sequence = own[0].sequence
     found = steps_of(store, session.id, [*reversed(earlier), *later])
-    kept = [(step.point, step.calls) for step in found if step.point is not None]
+    kept = [(step.point, step.calls) for step in found if step.point is not None and not is_bookkeeping(step)]
+    if all(each.id != point.id for each, _ in kept):  # writes of a checkpoint that was pruned
+        kept.append((point, []))
     return kept, next(n for n, (each, _) in enumerate(kept) if each.id == point.id)
 
 
@@ -270,7 +275,10 @@ def _plan(session: Session, point: Checkpoint, branch: str) -> dict[str, Any]:
     assert head is not None  # noqa: S101 - the branch is there
     gone = leaving(session, head, point)
     try:
-        parts = [(str(stat.part), stat.added, stat.removed, stat.changed) for stat in session.diff(head, point).stat()]
+        parts = [
+            (str(stat.part), stat.added, stat.removed, stat.changed)
+            for stat in diff_between(session, head, point, names=("", "")).stat()
+        ]
     except CorruptionError:
         parts = None
     pending = session.calls(branch, pending=True)

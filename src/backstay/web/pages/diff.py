@@ -13,8 +13,8 @@ from backstay import shapes
 from backstay.errors import InvalidInputError
 from backstay.model import counted
 from backstay.shapes.conversation import asked_in, said_in, speaker_of
+from backstay.shapes.points import diff_between, names_told, point_at
 from backstay.shapes.text import brief, short
-from backstay.store.overview import names_by_checkpoint
 from backstay.web.about_session import crumbs_of, info_of
 from backstay.web.history import arg_words
 from backstay.web.paths import Links
@@ -70,10 +70,11 @@ def show(visit: Visit) -> Shown:
     """The page."""
     session = visit.session()
     info = info_of(visit, session)
-    a, b = session.checkpoint(visit.parts[3]), session.checkpoint(visit.parts[4])
-    diff = session.diff(a, b)
+    a, b = point_at(session, visit.parts[3]), point_at(session, visit.parts[4])
+    named = names_told(visit.store, session)
+    names = _called(a, named.get(a.id, [])), _called(b, named.get(b.id, []))
+    diff = diff_between(session, a, b, names=names)
     talk = next((part for part in diff.parts if part.name == "messages" and part.items), None)
-    named = names_by_checkpoint(visit.store.backend, session.id)
     pairs = [] if talk is None else [_pair(item) for item in talk.items[:_SHOWN_ITEMS]]
     rest = [_change(part, change) for part in diff.parts if part is not talk for change in _changes(part)]
     data: dict[str, Any] = {
@@ -92,7 +93,7 @@ def show(visit: Visit) -> Shown:
         "sums": _sums(a, b, talk, rest),
         "between": _between(a, b),
     }
-    title = f"{_called(a, data['a_names'])} to {_called(b, data['b_names'])}"
+    title = f"{names[0]} to {names[1]}"
     crumbs = crumbs_of(visit, session, ("difference", None))
     return Shown("diff.html", title, crumbs, data, lambda: shapes.diff(diff))
 

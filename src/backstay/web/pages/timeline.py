@@ -50,7 +50,7 @@ def show(visit: Visit) -> Shown:
     made += [(call, None) for calls in pending.values() for call in calls]
     data: dict[str, Any] = {
         **head_of(visit, session, "timeline", needs),
-        "older": page.points[-1].id if page.more and page.points else "",
+        "older": page.older,
         "before": before or "",
         "labels": [label for _, label in lanes],
         "selected": _selected(made, chosen),
