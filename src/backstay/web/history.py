@@ -43,16 +43,24 @@ class HistoryStep(NamedTuple):
 class Page(NamedTuple):
     """Steps, newest first; `older` is the id that the next page is before, empty if there is none.
 
-    Rows that only record writes of a framework's tasks are left out.
+    Rows that only record writes of a framework's tasks are left out; `between` has the parent of each.
     """
 
     steps: list[HistoryStep]
     older: str
+    between: dict[str, str | None]
 
     @property
     def points(self) -> list[Checkpoint]:
         """The checkpoints that can be read."""
         return [step.point for step in self.steps if step.point is not None]
+
+    def parent_of(self, point: Checkpoint) -> str | None:
+        """The checkpoint before, past the rows that are left out."""
+        parent: str | None = point.parent_id
+        while parent in self.between:
+            parent = self.between[parent or ""]
+        return parent
 
 
 def history_page(store: Store, session: Session, *, before: str | None = None, branch: str | None = None) -> Page:
@@ -67,7 +75,10 @@ def history_page(store: Store, session: Session, *, before: str | None = None, b
         rows = _scan(store, session.id, below, PAGE + 1)
     steps = steps_of(store, session.id, rows[:PAGE], history)
     last = next((step.point.id for step in reversed(steps) if step.point is not None), "")
-    return Page([step for step in steps if not is_bookkeeping(step)], last if len(rows) > PAGE else "")
+    between: dict[str, str | None] = {
+        step.point.id: step.point.parent_id for step in steps if step.point is not None and is_writes(step.point)
+    }
+    return Page([step for step in steps if not is_bookkeeping(step)], last if len(rows) > PAGE else "", between)
 
 
 def is_bookkeeping(step: HistoryStep) -> bool:

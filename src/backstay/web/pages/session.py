@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backstay import shapes
-from backstay.bookkeeping import checkpoint_of
 from backstay.graph_layout import Layout, Node, lay_out
 from backstay.model import counted
 from backstay.shapes.points import names_told
@@ -86,7 +85,7 @@ def show(visit: Visit) -> Shown:
 def history_data(store: Store, session: Session, page: Page, needs: list[Need], *, newest: bool) -> dict[str, Any]:
     """Rows, graph, plot and branches, for the page and for a file."""
     points = page.points
-    layout = lay_out([Node(point.id, _parent(point), point.branch) for point in points])
+    layout = lay_out([Node(point.id, page.parent_of(point), point.branch) for point in points])
     named = names_told(store, session)
     tints: dict[str, int] = {}
     for strand in layout.strands:
@@ -105,7 +104,7 @@ def history_data(store: Store, session: Session, page: Page, needs: list[Need], 
         "columns": _columns(rows),
         "branches": _branches(points, statuses, named, tints),
         "branches_more": max(0, len(statuses) - _BRANCHES_LISTED),
-        **_plot(points, layout, tints),
+        **_plot(page, layout, tints),
     }
 
 
@@ -141,11 +140,6 @@ def _rows(
         rows.append(_row(step, point, lane, tint, named.get(point.id, [])))
         later = point.created_at
     return rows
-
-
-def _parent(point: Checkpoint) -> str | None:
-    """The checkpoint before, without the rows between that only record writes."""
-    return None if point.parent_id is None else checkpoint_of(point.parent_id)
 
 
 def _columns(rows: list[Row]) -> str:
@@ -194,6 +188,7 @@ def _row(step: HistoryStep, point: Checkpoint, lane: int, tint: int, names: list
     code, what = described(point, step.calls)
     if point.label:
         what = f"{point.label}: {what}" if what else point.label
+    what = what or ("" if code else point.trigger)
     bars = bars_of(step.calls)
     kind = (
         "moved" if point.restored_from is not None else "tip" if any(kind == "branch" for _, kind in names) else "point"
@@ -276,12 +271,13 @@ def _branches(
     return found[:_BRANCHES_LISTED]
 
 
-def _plot(points: list[Checkpoint], layout: Layout, tints: dict[str, int]) -> dict[str, Any]:
+def _plot(page: Page, layout: Layout, tints: dict[str, int]) -> dict[str, Any]:
     """The use of each branch, step by step; nothing where nothing was used."""
+    points = page.points
     by_cost = any(point.total_usage.cost for point in points)
     depth: dict[str, int] = {}
     for point in reversed(points):
-        depth[point.id] = depth.get(_parent(point) or "", 0) + 1
+        depth[point.id] = depth.get(page.parent_of(point) or "", 0) + 1
 
     def used(point: Checkpoint) -> float:
         total = point.total_usage
