@@ -306,6 +306,7 @@ STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED = (
     "abandoned",
 )
 
+UNKNOWN = "unknown"  # passed over like a skipped one, by a run that says that it is not known whether it was made
 CUT_OFF = "cut_off"  # a stream that was closed early; it is asked for again
 
 # Those of a call of kind WAIT; its answer is DONE. A message is SENT until it is received.

@@ -36,6 +36,7 @@ from backstay.port.rows import (
     SKIPPED,
     STARTED,
     TIMED_OUT,
+    UNKNOWN,
     WAIT,
     WAITING,
     CallWait,
@@ -58,7 +59,7 @@ _NOTHING_OR_DELETE = Hint(
 
 UNREADABLE = (CorruptionError, InvalidInputError, UnavailableError)
 
-_STATUSES = frozenset({CUT_OFF, STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED})
+_STATUSES = frozenset({CUT_OFF, STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, UNKNOWN, RETRY, ABANDONED})
 _STATUSES_BY_KIND = {
     "tool": _STATUSES,
     "llm": _STATUSES,
