@@ -190,9 +190,6 @@ def test_the_pictures_of_the_docs_are_taken_from_the_page(opened: Browser, made:
             with reader(opened, port, width=width) as person:
                 person.go(VIEWS[name]).wait_for_timeout(300)
                 person.page.screenshot(path=folder / f"{name}.png", clip=_clip(person.page, width))
-        with reader(opened, port, width=1400, scheme="dark") as person:
-            person.go(SESSION).wait_for_timeout(300)
-            person.page.screenshot(path=folder / "session-dark.png", clip=_clip(person.page, 1400))
     assert all((folder / f"{name}.png").stat().st_size < 300_000 for name in PICTURES)
 
 

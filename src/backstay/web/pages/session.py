@@ -85,11 +85,8 @@ def show(visit: Visit) -> Shown:
 def history_data(store: Store, session: Session, page: Page, needs: list[Need], *, newest: bool) -> dict[str, Any]:
     """Rows, graph, plot and branches, for the page and for a file."""
     points = page.points
-    layout = lay_out([Node(point.id, page.parent_of(point), point.branch) for point in points])
+    layout, tints = laid_out(page)
     named = names_told(store, session)
-    tints: dict[str, int] = {}
-    for strand in layout.strands:
-        tints.setdefault(strand.branch, len(tints))
     rows = _rows(store, session, page, layout, tints, named, needs, newest=newest)
     statuses = branch_statuses(store.backend, session.id)
     statuses |= {need.branch: ("in_doubt", None) for need in needs if need.kind == "doubt"}
@@ -106,6 +103,15 @@ def history_data(store: Store, session: Session, page: Page, needs: list[Need], 
         "branches_more": max(0, len(statuses) - _BRANCHES_LISTED),
         **_plot(page, layout, tints),
     }
+
+
+def laid_out(page: Page) -> tuple[Layout, dict[str, int]]:
+    """The lanes of a page, and the colour of each branch: the same in every view of it."""
+    layout = lay_out([Node(point.id, page.parent_of(point), point.branch) for point in page.points])
+    tints: dict[str, int] = {}
+    for strand in layout.strands:
+        tints.setdefault(strand.branch, len(tints))
+    return layout, tints
 
 
 def _rows(

@@ -15,6 +15,7 @@ from backstay.web import drawing
 from backstay.web.about_session import crumbs_of, head_of
 from backstay.web.history import Page, arg_words, args_of, history_page, kind_of_call, pending_calls, seconds_of, when
 from backstay.web.needs import arg_lines, needs_of_session
+from backstay.web.pages.session import laid_out
 from backstay.web.paths import Links
 from backstay.web.timeline_drawing import Scale, TimeBar, TimeLane, overview, ticks, timeline
 from backstay.web.view import Shown
@@ -100,12 +101,18 @@ def _lanes(
             marks.setdefault(step.point.branch, []).append((step.point.created_at.timestamp(), step.point.trigger))
     for branch, calls in pending.items():
         by_branch.setdefault(branch, []).extend([(call, None) for call in calls])
-    branches = sorted(by_branch, key=lambda name: name != "main")
+    tints = laid_out(page)[1]
+    branches = sorted(by_branch, key=lambda name: tints.get(name, len(tints)))
     found = []
-    for n, branch in enumerate(branches[:MAX_LANES]):
+    for branch in branches[:MAX_LANES]:
         bars = _bars(session.id, by_branch[branch], doubted, chosen)
         if bars or marks.get(branch):
-            label = {"name": branch, "sub": _calls_words(bars), "colour": drawing.colour(n), "href": ""}
+            label = {
+                "name": branch,
+                "sub": _calls_words(bars),
+                "colour": drawing.colour(tints.get(branch, 4)),
+                "href": "",
+            }
             found.append((TimeLane(bars, marks.get(branch, [])), label))
     return found
 
