@@ -26,7 +26,7 @@ A revision that is expected is NULL for a row that must not be there, and 0 wher
 from backstay.port import Kind
 
 FORMAT = 2
-RING = 64  # see `schema`: where a checkpoint's row lies
+RING = 32  # see `schema`: where a checkpoint's row lies
 BEYOND = 1 << 32
 FAR = 1_000_000  # a sequence is moved only so far that it cannot go back behind a number that was just given
 
@@ -37,11 +37,11 @@ _PLANS = "SET enable_seqscan = off SET plan_cache_mode = force_generic_plan"
 _LAST = "coalesce(pg_sequence_last_value('{schema_text}.touches'), 0)"
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _LOOK = """
-  p_hidden boolean, p_id bytea, p_names bytea[], p_every boolean, p_sequences bigint[], p_ids bytea[], p_low bytea,
-  p_high bytea, p_children bigint[], p_pending bytea[], p_counted bytea[], p_runs bigint[], p_journals bigint[],
+  p_hidden boolean, p_id bytea, p_names bytea[], p_every boolean, p_sequences bigint[], p_ids bytea[], p_lows bytea[],
+  p_highs bytea[], p_children bigint[], p_pending bytea[], p_counted bytea[], p_runs bigint[], p_journals bigint[],
   p_ns bigint[], p_beside bytea, p_heads boolean, p_segments bigint[]"""
 _LOOKED = """
-  p_hidden, p_id, p_names, p_every, p_sequences, p_ids, p_low, p_high, p_children, p_pending, p_counted, p_runs,
+  p_hidden, p_id, p_names, p_every, p_sequences, p_ids, p_lows, p_highs, p_children, p_pending, p_counted, p_runs,
   p_journals, p_ns, p_beside, p_heads, p_segments"""
 _SESSION = "int8send(sid) || int8send(revision) || int8send(touched) || body"
 LINKS = "int8send(first) || int8send(last) || int8send(coalesce(needs, -1)) || int8send(octet_length(links)) || links"
@@ -108,11 +108,11 @@ BEGIN
       JOIN {{schema}}.calls c ON c.sid = v_sid AND c.run = w.run AND c.journal = w.journal
         AND c.n BETWEEN coalesce(w.n, 0) AND coalesce(w.n, 9223372036854775807));
   END IF;
-  IF p_ids IS NOT NULL OR p_low IS NOT NULL THEN
+  IF p_ids IS NOT NULL OR p_lows IS NOT NULL THEN
     v := v || ARRAY(SELECT 'f'::bytea || int8send(sequence) || id FROM {{schema}}.foreign_ids
       WHERE sid = v_sid AND id = ANY(p_ids)
-      UNION SELECT 'f'::bytea || int8send(sequence) || id FROM {{schema}}.foreign_ids
-      WHERE sid = v_sid AND id >= p_low AND id < p_high);
+      UNION SELECT 'f'::bytea || int8send(sequence) || id FROM unnest(p_lows, p_highs) AS w(low, high)
+      JOIN {{schema}}.foreign_ids ON sid = v_sid AND id >= w.low AND id < w.high);
     p_sequences := p_sequences || ARRAY(
       SELECT sequence FROM {{schema}}.foreign_ids WHERE sid = v_sid AND id = ANY(p_ids));
   END IF;
@@ -235,7 +235,8 @@ CREATE FUNCTION {{schema}}.write_2(
   p_name bytea, p_n_expect bigint, p_n_revision bigint, p_n_marks bigint, p_n_run bigint, p_n_journal bigint,
   p_n_sequence bigint, p_n_body bytea,
   p_c_run bigint, p_c_journal bigint, p_c_n bigint, p_c_body bytea,
-  p_k_slot bigint, p_k_sequence bigint, p_k_parent bigint, p_k_body bytea)
+  p_k_slot bigint, p_k_sequence bigint, p_k_parent bigint, p_k_body bytea,
+  p_k_foreign bytea)
 RETURNS bytea LANGUAGE plpgsql {_PLANS} AS {{body}}
 DECLARE
   v_sid bigint := p_sid;
@@ -292,6 +293,9 @@ BEGIN
     INSERT INTO {{schema}}.checkpoints(sid, slot, sequence, parent, body)
     VALUES (v_sid, p_k_slot, p_k_sequence, p_k_parent, p_k_body)
     ON CONFLICT (sid, slot) DO UPDATE SET sequence = excluded.sequence, parent = excluded.parent, body = excluded.body;
+    IF p_k_foreign IS NOT NULL THEN
+      INSERT INTO {{schema}}.foreign_ids(sid, sequence, id) VALUES (v_sid, p_k_sequence, p_k_foreign);
+    END IF;
   END IF;
   RETURN int8send({_NOW}) || int8send({_LAST}) || int8send(v_sid) || int8send(coalesce(v_touched, 0));
 END
@@ -486,7 +490,8 @@ BEGIN
   WHERE sid = p_sid AND slot BETWEEN v_low | {BEYOND} AND v_high | {BEYOND};
   GET DIAGNOSTICS v_count = ROW_COUNT;
   IF v_entries + v_count <> p_entries THEN
-    DELETE FROM {{schema}}.foreign_ids WHERE sid = p_sid AND sequence BETWEEN v_low AND v_high;
+    DELETE FROM {{schema}}.foreign_ids
+    WHERE sid = p_sid AND sequence >> 7 BETWEEN v_low >> 7 AND v_high >> 7 AND sequence BETWEEN v_low AND v_high;
     INSERT INTO {{schema}}.foreign_ids(sid, sequence, id)
     SELECT p_sid, f.* FROM unnest(p_f_sequences, p_f_ids) AS f ON CONFLICT DO NOTHING;
   END IF;
