@@ -106,3 +106,9 @@ def lie_in_memory() -> None:
     if shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
         os.environ["TMPDIR"] = str(MEMORY)
         tempfile.tempdir = None  # worked out anew when it is next asked for
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other process writes: a line of a journal that looks damaged is, and is not looked at again and again."""
+    monkeypatch.setattr("backstay.backends.files.journal._SECOND_LOOKS_S", ())

@@ -34,16 +34,25 @@ def _ratio(taken: dict[str, list[int]], above: str, below: str) -> float:
 
 
 def load(settings: Settings) -> list[Figure]:
-    """The head after the append against decoding a plain copy: in a Store opened for it and nothing else, and again."""
+    """The head after the append against decoding a plain copy: in a Store opened for it and nothing else, and again.
+
+    A process keeps a few segments that it has opened. So the loads that count as cold go round several stores.
+    """
     plain = pack({"messages": settings.messages(PER_STEP * step_count(settings))})
     taken: dict[str, list[int]] = {"backstay": [], "again": [], "decode": []}
     if settings.with_peer:
         taken["peer"] = []
     with settings.folder() as folder:
         interleave(settings.contenders(folder), steps(settings))
+        others = [Subject(folder, file=f"other-{number}.db") for number in range(2)]
+        for other in others:
+            other.open(durable=False)
+            for session, state, new in steps(settings):
+                other.save(session, state, new)
+            other.close()
         with collector_paused():
-            for _ in range(settings.scaled(60, 20)):
-                taken["backstay"].append(_fresh_load(Subject(folder)))
+            for number in range(settings.scaled(60, 20)):
+                taken["backstay"].append(_fresh_load([Subject(folder), *others][number % 3]))
                 taken["decode"].append(_timed(lambda: msgspec.msgpack.decode(plain)))
                 if settings.with_peer:
                     taken["peer"].append(_fresh_load(Peer(folder)))

@@ -53,6 +53,16 @@ class LoopGuard(msgspec.Struct, frozen=True, kw_only=True):
     `repeats` outputs in a row that are (nearly) the same are a warning, `halt_after` the end; so are as many rounds of
     two outputs that take turns, or, where `window` holds fewer, a window full of them. `window` is how many outputs are
     remembered. Limits that are None are none.
+
+    ```python
+    import backstay
+
+    guard = backstay.LoopGuard(max_cost=5.0, max_iterations=50)
+    with backstay.open() as store, store.run("report", loops=guard) as run:
+        while not run.warning:                          # told before it is halted
+            run.use(cost=0.5)
+            run.step()
+    ```
     """
 
     window: int = 10

@@ -96,6 +96,14 @@ def repair_messages(messages: list[Any]) -> list[Any]:
     A call without a result gets one that says that its outcome is unknown; a result without a call, or a second one,
     goes; a result that stands too late moves to its call. What was in order comes back equal, and the list and the
     messages that were given are not touched.
+
+    ```python
+    import backstay
+
+    call = {"id": "c1", "type": "function", "function": {"name": "refund", "arguments": "{}"}}
+    messages = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    assert backstay.repair_messages(messages)[1]["tool_call_id"] == "c1"
+    ```
     """
     if not isinstance(messages, list):
         message = f"messages must be a list, not {type(messages).__name__}"

@@ -24,6 +24,20 @@ class State(StateDict):
     """A state as `load` gives it: a dict that remembers the checkpoint and the branch it was read at.
 
     `commit` expects the branch still to be there, and moves it on. A copy (`dict(state)`) remembers nothing.
+
+    ```python
+    import backstay
+
+    with backstay.open() as store:
+        session = store.session("chat")
+        session.commit({"n": 1})
+        state = session.load()
+        session.commit({"n": 2})                        # another turn is faster
+        try:
+            session.commit(state)
+        except backstay.ConflictError:
+            state = session.load()
+    ```
     """
 
     __slots__ = ("at",)
@@ -284,12 +298,14 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that a session waits for: an answer, an approval, a time or a message (`what`), or another system's.
 
     `args` is what was asked, for an approval the arguments of the call; `since` and `until` when it began and when it
-    ends by itself. `id` is for `session.answer`; a wait of another system has none.
+    ends by itself. `id` is for `session.answer`; a wait of another system has none. `agent` and `owner` are those of
+    the session: which agent waits, and on whose behalf.
     """
 
     session_id: SessionId
     branch: str
     agent: str | None
+    owner: str | None = None
     id: str | None
     name: str
     key: str | None = None

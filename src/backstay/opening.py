@@ -32,6 +32,13 @@ def open(url: str | os.PathLike[str] | None = None, *, durability: Durability = 
     Without a URL: what the environment variable BACKSTAY_URL names; else the `.backstay/` here or in a parent folder,
     else made here. Missing folders on the way to a store are made. The path of an export opens it to be read.
     `durability="full"` survives power loss; `"relaxed"` survives kill -9 only, and is faster.
+
+    ```python
+    import backstay
+
+    with backstay.open("sqlite:///agents.db") as store:
+        store.session("ticket-42").commit({"messages": []})
+    ```
     """
     if durability not in ("full", "relaxed"):
         message = f"durability is 'full' or 'relaxed', not {durability!r}"

@@ -24,6 +24,14 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     `keep_last` checkpoints of each branch, those younger than `keep_days`, and (unless told otherwise) those with a
     label. `finished_days`: sessions that are completed, failed or halted on every branch, carry no tag, and have not
     been touched for so many days, go as a whole.
+
+    ```python
+    import backstay
+
+    with backstay.open() as store:
+        report = store.prune(backstay.Retention(keep_last=50, keep_days=30, finished_days=90), dry_run=True)
+        print(report)
+    ```
     """
 
     keep_last: int | None = None

@@ -46,6 +46,10 @@ _SKIP, _SKIPPED = 0x184D2A50, struct.Struct("<II")
 _INLINE, _SPILLED = b"\0", b"\1"
 _RAW, _ZSTD = range(2)
 
+# A load unpacks some hundred kilobytes at a time. glibc asks the system for each buffer of 128 KiB or more and returns
+# it, and the system clears each page of it. Once a longer one was returned it keeps those that are shorter.
+bytes(2 * 1024 * 1024)
+
 _presses: list[Any] = []
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, bytes, bytes, int, int, bytes]).decode
@@ -87,8 +91,15 @@ def open_deltas(
         if not 0 <= size <= _MAX_BODY_BYTES:
             raise CorruptionError("a stored record announces more than its state may have")
         body = packed if mode == _RAW else _unpack(mode, packed, size)
-        records.append(Record(ops, body, _split(refs) if refs else ()))
+        records.append(Record(ops, body, split_digests(refs) if refs else ()))
     return records
+
+
+def check_deltas(deltas: Iterable[tuple[DeltaParts, bytes, bytes, bytes]], *, uid: bytes) -> None:
+    """CorruptionError unless each leads from one state to another: its parts, its tail, and the digests of both."""
+    for parts, tail, base, state in deltas:
+        if not is_sealed(join_delta(parts), uid=uid, tail=tail, base=base, state=state):
+            raise CorruptionError("a stored record is damaged, or stands in the place of another")
 
 
 def seal_keyframe(record: Record, *, uid: bytes, tail: bytes, state: bytes) -> bytes:
@@ -107,14 +118,14 @@ def salvage(data: bytes) -> Record | None:
         check, ops, refs, _, _, _ = _decode(data[SEAL_BYTES:])
     except msgspec.DecodeError:
         return None
-    return Record(ops, LOST, _split(refs)) if check == _check(ops, refs) else None
+    return Record(ops, LOST, split_digests(refs)) if check == _check(ops, refs) else None
 
 
 def peek(data: bytes) -> Record | None:
     """The record in these bytes, not verified: for whoever looks for something before it is read properly."""
     try:
         _, ops, refs, mode, size, packed = _decode(data[SEAL_BYTES:])
-        return Record(ops, _unpack(mode, packed, min(max(size, 0), _MAX_BODY_BYTES)), _split(refs))
+        return Record(ops, _unpack(mode, packed, min(max(size, 0), _MAX_BODY_BYTES)), split_digests(refs))
     except (msgspec.DecodeError, CorruptionError):
         return None
 
@@ -122,7 +133,7 @@ def peek(data: bytes) -> Record | None:
 def refs_in(data: bytes) -> tuple[bytes, ...]:
     """The blobs that the record in these bytes refers to, not verified; its body is not unpacked."""
     try:
-        return _split(_decode(data[SEAL_BYTES:])[2])
+        return split_digests(_decode(data[SEAL_BYTES:])[2])
     except msgspec.DecodeError:
         return ()
 
@@ -138,7 +149,7 @@ def spill(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
 
 def spilled(data: bytes) -> tuple[bytes, ...]:
     """The blobs that a row's bytes were cut into; none if they stand in the row."""
-    return _split(data[1:]) if data[:1] == _SPILLED else ()
+    return split_digests(data[1:]) if data[:1] == _SPILLED else ()
 
 
 def unspill(data: bytes, blobs: Mapping[bytes, bytes]) -> bytes:
@@ -153,15 +164,40 @@ def unspill(data: bytes, blobs: Mapping[bytes, bytes]) -> bytes:
         raise CorruptionError(f"a part of a long record is missing: {missing.args[0].hex()[:12]}") from None
 
 
-def body_bytes(delta: bytes) -> int | None:
-    """How many bytes at the end of a delta are its values; None if it is cut into blobs, or is no delta."""
+class DeltaParts(msgspec.Struct, frozen=True, gc=False):
+    """A delta of a row taken apart: its seal, how many ops it has, these joined, what it refers to, and its values."""
+
+    seal: bytes
+    count: int
+    ops: bytes
+    refs: bytes
+    body: bytes
+
+
+def cut_delta(delta: bytes) -> DeltaParts | None:
+    """The parts of a delta; None if they would not give the same bytes again: it is cut into blobs, or is no delta."""
     if delta[:1] != _INLINE:
         return None
     try:
-        _, _, _, mode, size, packed = _decode(delta[1 + SEAL_BYTES :])
+        _, ops, refs, _, _, body = _decode(delta[1 + SEAL_BYTES :])
     except msgspec.DecodeError:
         return None
-    return size if mode == _RAW and size == len(packed) and delta.endswith(packed) else None
+    count, start = _array_in(ops)
+    parts = DeltaParts(delta[1 : 1 + SEAL_BYTES], count, ops[start:], refs, body)
+    return parts if join_delta(parts) == delta else None
+
+
+def join_delta(parts: DeltaParts) -> bytes:
+    """The delta again."""
+    ops, refs = _array_of(parts.count) + parts.ops, parts.refs
+    rest = _encode((zlib.crc32(ops + refs), ops, refs, _RAW, len(parts.body), parts.body))
+    return b"".join([_INLINE, parts.seal, rest])
+
+
+def is_sealed(delta: bytes, *, uid: bytes, tail: bytes, base: bytes, state: bytes) -> bool:
+    """True if a delta that stands in its row leads from one state to another."""
+    names = b"".join([b"delta\0", uid, tail, base, state, delta[1 + SEAL_BYTES :]])
+    return sha256(names).digest()[:SEAL_BYTES] == delta[1 : 1 + SEAL_BYTES]
 
 
 def delta_refs(delta: bytes, blobs: Mapping[bytes, bytes]) -> tuple[bytes, ...]:
@@ -172,7 +208,7 @@ def delta_refs(delta: bytes, blobs: Mapping[bytes, bytes]) -> tuple[bytes, ...]:
         refs = _decode(unspill(delta, blobs)[SEAL_BYTES:])[2]
     except msgspec.DecodeError as error:
         raise CorruptionError("a stored record does not decode") from error
-    return (*_split(refs), *spilled(delta))
+    return (*split_digests(refs), *spilled(delta))
 
 
 def pack_blob(content: bytes) -> bytes:
@@ -221,7 +257,26 @@ def _open(data: bytes, names: bytes, limit: int | None) -> Record:
         raise CorruptionError("a stored record is sealed but does not decode") from error
     if not 0 <= size <= (_MAX_BODY_BYTES if limit is None else min(limit, _MAX_BODY_BYTES)):
         raise CorruptionError("a stored record announces more than its state may have")
-    return Record(ops, _unpack(mode, packed, size), _split(refs) if refs else ())
+    return Record(ops, _unpack(mode, packed, size), split_digests(refs) if refs else ())
+
+
+# The header of an array as msgpack writes it: in the first byte, or as 16 or 32 bits behind it.
+_FIX_ARRAY, _ARRAY_16, _ARRAY_32 = 0x90, 0xDC, 0xDD
+
+
+def _array_of(count: int) -> bytes:
+    if count < 1 << 4:
+        return bytes([_FIX_ARRAY | count])
+    return struct.pack(">BH", _ARRAY_16, count) if count < 1 << 16 else struct.pack(">BI", _ARRAY_32, count)
+
+
+def _array_in(data: bytes) -> tuple[int, int]:
+    """How many values an array announces, and where they begin."""
+    code = data[0] if data else 0
+    if code & 0xF0 == _FIX_ARRAY:
+        return code & 0xF, 1
+    end = {_ARRAY_16: 3, _ARRAY_32: 5}.get(code, 0)
+    return int.from_bytes(data[1:end], "big"), end
 
 
 def _check(ops: bytes, refs: bytes) -> int:
@@ -229,7 +284,8 @@ def _check(ops: bytes, refs: bytes) -> int:
     return zlib.crc32(ops + refs)
 
 
-def _split(refs: bytes) -> tuple[bytes, ...]:
+def split_digests(refs: bytes) -> tuple[bytes, ...]:
+    """Digests that were joined."""
     return tuple([refs[at : at + DIGEST_BYTES] for at in range(0, len(refs), DIGEST_BYTES)])
 
 

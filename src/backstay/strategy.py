@@ -38,7 +38,17 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Strategy(msgspec.Struct, frozen=True):
-    """Decides which boundaries are recorded. `a | b` is due when either is."""
+    """Decides which boundaries are recorded. `a | b` is due when either is.
+
+    ```python
+    import backstay
+
+    often = backstay.EveryN(10) | backstay.EverySeconds(30)
+    with backstay.open() as store, store.run("long", strategy=often) as run:
+        for _ in range(25):
+            run.step()                                  # every tenth is a checkpoint, and the last
+    ```
+    """
 
     def due(self, moment: Moment) -> bool:
         """True when this boundary is to be recorded."""

@@ -42,6 +42,11 @@ class TestFiles(BackendContract):
         self.paths = (tmp_path / f"store-{number}" for number in range(1_000))
         self.disks: dict[int, CountingDisk] = {}
 
+    @pytest.fixture(autouse=True)
+    def _alone(self, request: pytest.FixtureRequest) -> None:
+        if "damaged" in request.node.name:
+            request.getfixturevalue("alone")
+
     def make(self) -> Backend:
         return self._open(next(self.paths))
 

@@ -12,7 +12,9 @@ from tests.crash.ring.rooms import KINDS, Place, room
 from tests.crash.ring.workload import Look, looks
 from tests.faults import Call, Crash, Faults, Timeline
 
-STATES = {"sqlite": 1_200, "files": 400}
+pytestmark = pytest.mark.usefixtures("alone")
+
+STATES = {"sqlite": 600, "files": 200}
 MANY_STATES = 20_000
 SHARES = 4
 
@@ -63,8 +65,8 @@ def test_a_power_cut_while_a_store_is_made_leaves_one_that_can_be_worked_with(
 def test_a_power_cut_with_relaxed_durability_takes_back_only_the_newest_steps_and_damages_nothing(
     nursery: Nursery, place: Place, expected: list[Look]
 ) -> None:
-    tally = ring(nursery, place, expected, "relaxed", 500, 0, 1)
-    assert tally.states == 500
+    tally = ring(nursery, place, expected, "relaxed", 250, 0, 1)
+    assert tally.states == 250
     assert tally.lost > 0, "relaxed is as safe as full, or this ring sees nothing"
 
 
@@ -93,7 +95,7 @@ def test_a_power_cut_with_relaxed_durability_never_makes_a_folder_of_journals_te
     nursery: Nursery, place: Place, expected: list[Look]
 ) -> None:
     (trace,) = nursery.do(record, place, Faults(record=True), "relaxed")
-    found = [survive_in_part(crash, place, expected) for crash in crashes(trace, 200, seed=0)]
+    found = [survive_in_part(crash, place, expected) for crash in crashes(trace, 100, seed=0)]
     assert any(found)
     assert not all(found)
 

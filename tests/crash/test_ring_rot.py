@@ -15,7 +15,9 @@ from tests.crash.ring.rot import NAMES, PAGE_BYTES, Damage, image, leave, read_a
 from tests.crash.ring.workload import Look, go_on, look, look_at
 
 STORE, LOG, NOTE = "store.db", "store.db-wal", "store.db-tail"
-FLIPS = 400
+pytestmark = pytest.mark.usefixtures("alone")
+
+FLIPS = 200
 SHARES = 8
 
 
@@ -137,7 +139,7 @@ def test_a_file_cut_off_at_any_length_is_an_error_where_it_matters(closed: Left,
     one = closed if name == STORE else cut
     size = one.damage.size(name)
     chosen = random.Random(3)
-    lengths = [1, 31, 32, 99, 100, 511, *range(PAGE_BYTES, size, PAGE_BYTES), *chosen.sample(range(size), 40)]
+    lengths = [1, 31, 32, 99, 100, 511, *range(PAGE_BYTES, size, PAGE_BYTES), *chosen.sample(range(size), 20)]
     for length in lengths:
         if name == LOG and length < 32:
             continue  # what is shorter than its header is no log: the same as deleting it
@@ -200,7 +202,7 @@ def test_a_journal_cut_off_or_gone_is_an_error_or_takes_back_the_newest_checkpoi
     journals: Left,
 ) -> None:
     for name in (each for each in journals.damage.names() if each.endswith(".jsonl")):
-        for length in range(1, journals.damage.size(name), 499):
+        for length in range(1, journals.damage.size(name), 997):
             with journals.damage.cut(name, length).open() as store:
                 touched = [each for each in NAMES if not same_or_refused(store, each, journals)]
             assert len(touched) <= 1

@@ -54,7 +54,7 @@ def test_a_head_that_moves_before_its_checkpoint_is_written_is_found_out_by_a_ki
 def test_a_failed_sync_that_is_taken_for_done_is_found_out_by_a_power_cut(
     nursery: Nursery, place: Place, expected: list[Look]
 ) -> None:
-    traces = nursery.do(forget_syncs, place, expected, list(range(8, 30)), True)
+    traces = nursery.do(forget_syncs, place, expected, list(range(8, 30, 4)), True)
     with pytest.raises(AssertionError):
         forgotten_in(traces, place, expected, cuts=6, chances=1)
 

@@ -10,7 +10,7 @@ from tests.crash.ring.nursery import Nursery
 from tests.crash.ring.rooms import Place, room
 from tests.crash.runs.agent import KINDS, STRATEGIES, Told, go, places_to_die, through
 
-SAMPLE = 4  # of the places to die at, one in so many is tried by default; `-m exhaustive` tries all
+SAMPLE = 8  # of the places to die at, one in so many is tried by default; `-m exhaustive` tries all
 
 Child = Callable[[Told], tuple[list[Any], int]]
 

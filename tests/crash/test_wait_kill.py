@@ -11,7 +11,7 @@ from tests.crash.ring.rooms import Place, room
 from tests.crash.runs.agent import KINDS, Outside, Told
 from tests.crash.runs.waits import examine, go
 
-SAMPLE = 12  # of the storage calls, one in so many is tried by default; `-m exhaustive` tries all
+SAMPLE = 25  # of the storage calls, one in so many is tried by default; `-m exhaustive` tries all
 
 
 @pytest.fixture(params=KINDS)

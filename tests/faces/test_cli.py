@@ -45,10 +45,9 @@ def run_own(body: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def on_terminal(*args: str, typed: str = "", **env: str) -> str:
-    """What a person at a terminal of 80 columns sees, and may have typed ahead."""
+def on_terminal(*args: str, **env: str) -> str:
+    """What a person at a terminal of 80 columns sees."""
     ours, theirs = pty.openpty()
-    os.write(ours, typed.encode())
     seen = b""
     terminal = PLAIN | {"TERM": "xterm-256color", "COLUMNS": "80"} | env
     with subprocess.Popen([*CLI, *args], stdin=theirs, stdout=theirs, stderr=theirs, env=terminal) as process:
@@ -182,20 +181,34 @@ def test_output_that_could_not_be_written_is_not_called_done() -> None:
     assert done.stderr == "backstay: No space left on device\n"
 
 
-def test_what_is_piped_is_plain() -> None:
-    assert ESCAPE not in run("demo").stdout
+@pytest.fixture
+def graph(tmp_path: Path) -> list[str]:
+    """A command line that has colours, lines and letters of all kinds to show."""
+    with backstay.open(tmp_path / "store.db") as store:
+        session = store.session("s")
+        for number in range(3):
+            session.commit({"n": number}, label=f"größer als {number} …")
+        session.fork("main~1", "side")
+        session.commit({"n": 9}, branch="side")
+    return ["log", "s", "--graph", "--all", "--store", str(tmp_path / "store.db")]
 
 
-def test_a_terminal_gets_colour_unless_it_says_no() -> None:
-    assert ESCAPE in on_terminal("demo", typed="y\n")
-    assert ESCAPE not in on_terminal("demo", typed="y\n", NO_COLOR="1")
-    assert ESCAPE not in on_terminal("demo", typed="y\n", TERM="dumb")
+def test_what_is_piped_is_plain(graph: list[str]) -> None:
+    assert ESCAPE not in run(*graph).stdout
 
 
-def test_a_terminal_that_knows_only_ascii_still_gets_every_line() -> None:
-    done = run("demo", PYTHONIOENCODING="ascii")
+def test_a_terminal_gets_colour_unless_it_says_no(graph: list[str]) -> None:
+    assert ESCAPE in on_terminal(*graph)
+    assert ESCAPE not in on_terminal(*graph, NO_COLOR="1")
+    assert ESCAPE not in on_terminal(*graph, TERM="dumb")
+
+
+def test_a_terminal_that_knows_only_ascii_still_gets_every_line(graph: list[str]) -> None:
+    done, whole = run(*graph, PYTHONIOENCODING="ascii"), run(*graph)
     assert done.returncode == 0
-    assert len(done.stdout.splitlines()) == len(run("demo").stdout.splitlines())
+    assert done.stdout.isascii()
+    assert not whole.stdout.isascii()
+    assert len(done.stdout.splitlines()) == len(whole.stdout.splitlines())
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)

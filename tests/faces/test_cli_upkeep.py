@@ -13,15 +13,11 @@ import pytest
 
 import backstay
 from backstay.cli.bar import Bar
+from tests.faces.cli import shell
 
-CLI = [sys.executable, "-m", "backstay"]
 
-
-def run(folder: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    plain = {key: value for key, value in os.environ.items() if not key.startswith("BACKSTAY")}
-    return subprocess.run(
-        [*CLI, *args], capture_output=True, text=True, check=False, cwd=folder, env=plain | env, timeout=60
-    )
+def run(folder: Path, *args: str, **env: str) -> shell.Done:
+    return shell.run(*args, folder=folder, columns=80, **env)
 
 
 @pytest.fixture
@@ -35,9 +31,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_sound_store_is_said_to_be_sound(folder: Path) -> None:
     done = run(folder, "verify", "--store", "store.db")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "20 checkpoints checked, 0 problems" in done.stdout
-    assert run(folder, "verify", "--repair", BACKSTAY_URL="store.db").returncode == 0
+    assert (done.code, done.err) == (0, "")
+    assert "20 checkpoints checked, 0 problems" in done.out
+    assert run(folder, "verify", "--repair", BACKSTAY_URL="store.db").code == 0
 
 
 def test_damage_is_told_by_words_and_by_the_exit_code(folder: Path) -> None:
@@ -46,43 +42,43 @@ def test_damage_is_told_by_words_and_by_the_exit_code(folder: Path) -> None:
         connection.execute("UPDATE checkpoints SET body = zeroblob(10) WHERE key & 4294967295 = 3")
         connection.close()
     done = run(folder, "verify", "--store", "store.db")
-    assert done.returncode == 4
-    assert "1 problem" in done.stdout
-    assert "\x1b" not in done.stdout
+    assert done.code == 4
+    assert "1 problem" in done.out
+    assert "\x1b" not in done.out
 
 
 def test_a_dry_run_and_a_real_one_say_the_same(folder: Path) -> None:
     said = run(folder, "prune", "--keep-last", "5", "--dry-run", "--store", "store.db")
     done = run(folder, "prune", "--keep-last", "5", "-y", "--store", "store.db")
-    assert said.returncode == done.returncode == 0
-    assert said.stdout.splitlines()[1] == done.stdout.splitlines()[1]
-    assert said.stdout.splitlines()[1].split() == ["../s\\x1b[31m", "15", "checkpoints"]
-    assert run(folder, "prune", "--store", "store.db").returncode == 1
+    assert said.code == done.code == 0
+    assert said.out.splitlines()[1] == done.out.splitlines()[1]
+    assert said.out.splitlines()[1].split() == ["../s\\x1b[31m", "15", "checkpoints"]
+    assert run(folder, "prune", "--store", "store.db").code == 1
 
 
 def test_sessions_go_out_and_come_in(folder: Path) -> None:
-    assert run(folder, "export", "all.backstay", "--store", "store.db").returncode == 0
-    assert run(folder, "export", "all.backstay", "--store", "store.db").returncode == 1
-    assert run(folder, "import", "all.backstay", "--store", "file:other").returncode == 0
-    assert run(folder, "import", "all.backstay", "--rename", "t", "--store", "other.db").returncode == 0
+    assert run(folder, "export", "all.backstay", "--store", "store.db").code == 0
+    assert run(folder, "export", "all.backstay", "--store", "store.db").code == 1
+    assert run(folder, "import", "all.backstay", "--store", "file:other").code == 0
+    assert run(folder, "import", "all.backstay", "--rename", "t", "--store", "other.db").code == 0
     with backstay.open(folder / "other.db") as store:
         assert store.session("t").load()["n"] == 19
     again = run(folder, "import", "all.backstay", "--rename", "t", "--store", "other.db")
-    assert again.returncode == 1
-    assert "t" in again.stderr
+    assert again.code == 1
+    assert "t" in again.err
 
 
 def test_an_export_is_looked_into_by_every_command_that_reads(folder: Path) -> None:
-    assert run(folder, "export", "all.backstay", "--store", "store.db").returncode == 0
+    assert run(folder, "export", "all.backstay", "--store", "store.db").code == 0
     before = sorted(folder.iterdir())
     for command in (["sessions"], ["stats"], ["verify"], ["search", "19"]):
         told = [run(folder, *command, "--store", store) for store in ("all.backstay", "store.db")]
-        assert [one.returncode for one in told] == [0, 0], told
+        assert [one.code for one in told] == [0, 0], told
     told = [run(folder, "sessions", "--json", "--store", store) for store in ("all.backstay", "store.db")]
-    assert told[0].stdout == told[1].stdout
+    assert told[0].out == told[1].out
     refused = run(folder, "prune", "--keep-last", "5", "-y", "--store", "all.backstay")
-    assert refused.returncode != 0
-    assert "backstay import" in refused.stderr
+    assert refused.code != 0
+    assert "backstay import" in refused.err
     assert sorted(folder.iterdir()) == before
 
 

@@ -1,9 +1,9 @@
 """`backstay demo`: the first thing anyone runs, so all it says must be true, readable and gone afterwards."""
 
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -29,11 +29,24 @@ def demo(*args: str, temporary: Path, **env: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a demo says."""
+    return demo(temporary=tmp_path_factory.mktemp("told"), COLUMNS="80").stdout
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A demo whose store was kept, and where."""
+    folder = tmp_path_factory.mktemp("kept")
+    return folder, demo("--keep", str(folder / "kept" / "here"), temporary=folder / "tmp")
+
+
 @pytest.mark.quick
 def test_the_demo_tells_its_whole_story_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    started = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = demo(temporary=tmp_path / "tmp")
-    took = time.monotonic() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert (done.returncode, done.stderr) == (0, "")
     for word in (
         "SIGKILL",
@@ -52,22 +65,26 @@ def test_the_demo_tells_its_whole_story_and_leaves_nothing_behind(tmp_path: Path
         assert word in done.stdout, f"the demo shows no {word}"
     assert done.stdout.count("ok  ") >= 10
     assert list((tmp_path / "tmp").iterdir()) == []
-    assert took < 10, f"the demo took {took:.1f} s"  # 2 s are promised, on a machine that is not running all the tests
+    took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert took < 5, f"the demo took {took:.1f} s of processor time"  # 2 s by the clock are promised
 
 
-def test_no_line_of_the_demo_is_wider_than_a_terminal(tmp_path: Path) -> None:
-    lines = demo(temporary=tmp_path / "tmp", COLUMNS="80").stdout.splitlines()
+def test_no_line_of_the_demo_is_wider_than_a_terminal(told: str) -> None:
+    lines = told.splitlines()
+    assert len(lines) > 20
     assert [line for line in lines if len(line) > 80] == []
     assert [line for line in lines if line != line.rstrip()] == []
 
 
-def test_two_demos_read_the_same(tmp_path: Path) -> None:
-    assert demo(temporary=tmp_path / "one").stdout == demo(temporary=tmp_path / "two").stdout
+def test_two_demos_read_the_same(tmp_path: Path, told: str) -> None:
+    assert demo(temporary=tmp_path / "two", COLUMNS="80").stdout == told
 
 
-def test_a_kept_store_is_private_and_holds_what_the_demo_said(tmp_path: Path) -> None:
+def test_a_kept_store_is_private_and_holds_what_the_demo_said(
+    kept: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    tmp_path, done = kept
     folder = tmp_path / "kept" / "here"
-    done = demo("--keep", str(folder), temporary=tmp_path / "tmp")
     assert done.returncode == 0
     assert f"backstay log ticket-42 --store {folder}/store.db" in done.stdout
     assert list((tmp_path / "tmp").iterdir()) == []
@@ -115,9 +132,10 @@ def test_a_demo_on_a_journal_that_forgets_does_not_say_ok(tmp_path: Path, condit
     assert "completed, nothing pending" not in done.stdout
 
 
-def test_a_second_demo_does_not_write_into_a_kept_store(tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
-    demo("--keep", str(folder), temporary=tmp_path / "tmp")
+def test_a_second_demo_does_not_write_into_a_kept_store(
+    kept: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    folder = kept[0] / "kept" / "here"
     before = (folder / "store.db").read_bytes()
     again = demo("--keep", str(folder), temporary=tmp_path / "tmp")
     assert again.returncode == 1

@@ -11,6 +11,8 @@ import backstay
 from backstay import CorruptionError, Run, Store
 from tests.hostile import corpus
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 SECTOR = 512
 
 

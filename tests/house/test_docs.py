@@ -7,6 +7,7 @@ where that is not installed. ` ```python no-run file=agent.py ` is a file that t
 """
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -124,6 +125,7 @@ def exists(file: str, names: list[str]) -> bool:
     return names[-1].startswith("test_")
 
 
+@functools.cache
 def shipped_tests() -> set[str]:
     paths = [path for path in python_files("src") if "testing" in name_of(path)]
     functions = (node for path in paths for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef))

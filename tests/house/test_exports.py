@@ -1,13 +1,17 @@
 """What `import backstay` gives: everything promised, explained, and nothing heavy."""
 
+import contextlib
 import inspect
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 import backstay
+from tests.house.test_docs import blocks
 
 ERRORS = [
     "AlreadyExistsError",
@@ -66,6 +70,26 @@ def test_help_on_every_promised_name_says_something(name: str) -> None:
     else:
         return
     assert said.strip(), f"backstay.{name} has no docstring"
+
+
+def examples() -> Iterator[tuple[str, str]]:
+    """The examples in docstrings of public names and their methods."""
+    for name in backstay.__all__:
+        thing = getattr(backstay, name)
+        members = vars(thing).items() if inspect.isclass(thing) else ()
+        for where, member in [(name, thing), *[(f"{name}.{each}", member) for each, member in members]]:
+            for _, _, body in blocks(inspect.cleandoc(getattr(member, "__doc__", None) or "")):
+                yield where, body
+
+
+def test_the_example_in_a_docstring_works_by_paste(tmp_path: Path) -> None:
+    found = list(examples())
+    assert len(found) >= 8
+    for number, (where, body) in enumerate(found):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with contextlib.chdir(folder):
+            exec(compile(body, where, "exec"), {"__name__": "example"})
 
 
 @pytest.mark.parametrize("name", ERRORS)

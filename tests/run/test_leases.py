@@ -32,7 +32,11 @@ def held_for(store: backstay.Store, seconds: float) -> bool:
     return True
 
 
-@pytest.mark.parametrize("kind", ["tool", "llm"])
+@pytest.mark.parametrize(
+    ("store", "kind"),
+    [("memory", "llm"), *[(kind, "tool") for kind in ("memory", "sqlite", "files")]],
+    indirect=["store"],
+)
 def test_a_call_longer_than_the_lease_keeps_it(store: backstay.Store, kind: Literal["tool", "llm"]) -> None:
     with store.run("t", lease_s=LEASE_S) as run:
         assert run.call("slow", lambda: held_for(store, LEASE_S * 2), kind=kind)
@@ -40,6 +44,7 @@ def test_a_call_longer_than_the_lease_keeps_it(store: backstay.Store, kind: Lite
         assert run.step() is not None
 
 
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
 def test_a_loop_driven_by_someone_else_keeps_it_too(store: backstay.Store) -> None:
     with store.run("t", lease_s=LEASE_S) as run, run.calling("slow") as call:
         call.finish(held_for(store, LEASE_S * 2))

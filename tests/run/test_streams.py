@@ -1,9 +1,11 @@
 """Streams: chunks as they come, recorded whole at the end; what was cut off is kept, and never taken for the whole."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -133,3 +135,71 @@ def test_the_same_awaited(tmp_path: Path) -> None:
 
     assert asyncio.run(main()) == [["a", "b"], ["a", "b"], [("cut_off", ["a"])]]
     assert asked == ["asked", "asked"]
+
+
+def test_what_had_come_is_kept_while_it_comes_and_never_taken_for_the_whole(
+    store: backstay.Store, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backstay.run.streaming.KEEP_S", 0.0)
+    with store.run("t") as run:
+        kinds: list[tuple[Literal["llm", "tool"], str]] = [("llm", "cut_off"), ("tool", "started")]
+        for kind, meanwhile in kinds:
+            stream = run.stream(kind, words(world, "a", "b", "c"), kind=kind, args={})
+            assert [next(stream), next(stream)] == ["a", "b"]
+            call = store.session("t").calls(pending=True)[-1]  # this, and no more, is what a kill would leave
+            assert (call.status, call.partial, call.result, call.ended_at) == (meanwhile, ["a", "b"], None, None)
+            assert list(stream) == ["c"]
+            call = store.session("t").calls(pending=True)[-1]
+            assert (call.status, call.partial, call.result) == ("done", None, ["a", "b", "c"])
+        run.state["n"] = 1
+    assert store.verify().ok
+
+
+def test_a_kill_leaves_what_had_come_of_a_stream_and_the_model_is_asked_again(tmp_path: Path, world: World) -> None:
+    url = url_of("sqlite", tmp_path)
+    with subprocess.Popen([sys.executable, "-c", KILLED, url], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "came\n"
+        process.kill()
+    with backstay.open(url) as store:
+        (call,) = store.session("t").calls(pending=True)
+        assert (call.status, call.result, call.ended_at) == ("cut_off", None, None)
+        assert call.partial == ["x" * 100_000]  # the chunk after it was too short, and came too soon
+        with store.run("t") as run:
+            assert not run.replaying
+            assert list(run.stream("model", words(world, "whole"), args={})) == ["whole"]
+        (call,) = store.session("t").calls()
+        assert (call.status, call.result, call.partial) == ("done", ["whole"], None)
+
+
+KILLED = """
+import sys, time, backstay
+
+def answer():
+    yield "x" * 100_000
+    yield "y"
+    print("came", flush=True)
+    time.sleep(60)
+
+with backstay.open(sys.argv[1]) as store, store.run("t") as run:
+    list(run.stream("model", answer, args={}))
+"""
+
+
+def test_a_long_stream_is_written_a_few_times_and_not_with_every_chunk(world: World) -> None:
+    with backstay.open("memory://") as store, store.run("t") as run:
+        before = store.changes()
+        assert len(list(run.stream("model", words(world, *["x" * 1000] * 3000), args={}))) == 3000
+        assert 2 < store.changes() - before < 40  # each but the last is a quarter longer than the one before
+
+
+def test_a_stop_lets_a_stream_come_to_its_end(store: backstay.Store, world: World, monkeypatch: Any) -> None:
+    monkeypatch.setattr("backstay.run.streaming.KEEP_S", 0.0)
+    with store.run("t") as run:
+        stream = run.stream("tool", words(world, "a", "b"), kind="tool", args={})
+        assert next(stream) == "a"
+        store.session("t").cancel(reason="enough")
+        assert list(stream) == ["b"]
+        run.call("never", world.do("never"), args={})
+    assert world.done == ["asked"]
+    assert next(iter(store.sessions())).status == "cancelled"

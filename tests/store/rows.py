@@ -10,7 +10,8 @@ import msgspec
 import backstay
 from backstay.backends.sqlite.connections import connect
 from backstay.port import EVERY, Ask, Batch, CallRow, CheckpointRow, Key, KeyframeRow, Kind, LaneRow, Row, SegmentRow
-from backstay.port.segments import open_segment, pack_segment
+from backstay.port.segment_packing import pack_segment
+from backstay.port.segments import open_segment
 from backstay.upkeep.pages import pages
 from tests.backends.test_sqlite import place_of
 

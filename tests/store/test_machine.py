@@ -36,19 +36,19 @@ class TestMemoryMachine(MemoryMachine.TestCase):  # type: ignore[misc]
 
 
 class TestSqliteMachine(SqliteMachine.TestCase):  # type: ignore[misc]
-    settings = settings(stateful_step_count=25)
+    settings = settings(stateful_step_count=25, max_examples=30)
 
 
 class TestFilesMachine(FilesMachine.TestCase):  # type: ignore[misc]
-    settings = settings(stateful_step_count=25)
+    settings = settings(stateful_step_count=25, max_examples=30)
 
 
 class TestPackedMemoryMachine(PackedMemoryMachine.TestCase):  # type: ignore[misc]
-    settings = settings(stateful_step_count=25)
+    settings = settings(stateful_step_count=25, max_examples=30)
 
 
 class TestPackedSqliteMachine(PackedSqliteMachine.TestCase):  # type: ignore[misc]
-    settings = settings(stateful_step_count=25)
+    settings = settings(stateful_step_count=25, max_examples=30)
 
 
 @pytest.mark.exhaustive

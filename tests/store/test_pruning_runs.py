@@ -213,3 +213,50 @@ def test_what_was_done_is_not_forgotten_with_the_commit_that_passed_it_by(store:
     with session.run() as run:
         assert run.call("pay", never) == "paid"
     assert store.verify().ok
+
+
+@pytest.mark.parametrize(("ahead", "forked"), [(1, False), (40, False), (2, True)])  # 40: they are packed
+def test_what_was_done_is_not_forgotten_where_the_next_checkpoint_has_calls_of_its_own(
+    store: Store, tmp_path: Path, ahead: int, forked: bool
+) -> None:
+    session = store.session("s")
+    session.commit({"turn": 0})
+    with crashing(session.run()) as run:
+        run.call("pay", lambda: "paid")
+    passed_by = session.commit({"turn": 1}, expect=backstay.ANY)
+    beside = None
+    if forked:  # a child too, and not the one to keep them
+        session.fork(passed_by, "side")
+        beside = session.commit({"side": 1}, branch="side", expect=backstay.ANY)
+    made = []
+    for turn in range(ahead):
+        with crashing(session.run()) as run:
+            run.call("mail", lambda: "sent", key=str(turn))
+        if turn % 2:  # one is taken in, the next is left behind in its turn
+            made.append(session.commit({"turn": turn + 2}, expect=backstay.ANY))
+            continue
+        with session.run() as run:
+            assert run.call("mail", never, key=str(turn)) == "sent"
+            run.state["turn"] = turn + 2
+            recorded = run.checkpoint()
+            assert recorded is not None
+            made.append(recorded)
+            run.pause("for now")
+    session.delete(passed_by)
+    if beside is not None:
+        session.delete_branch("side")
+        session.delete(beside)
+    assert store.verify().ok
+    store.export(tmp_path / "all.backstay")
+    with open_kind("memory", tmp_path) as other:
+        other.import_(tmp_path / "all.backstay")
+        for checkpoint in reversed(made):
+            other.session("s").delete(checkpoint.id)
+        assert [call.name for call in other.session("s").calls(pending=True)] == ["pay"]
+        assert other.verify().ok
+    for checkpoint in reversed(made):
+        session.delete(checkpoint)
+    assert [(call.name, call.status) for call in session.calls(pending=True)] == [("pay", "done")]
+    with session.run() as run:
+        assert run.call("pay", never) == "paid"
+    assert store.verify().ok

@@ -22,6 +22,8 @@ from backstay.sealing import seal_keyframe, spill
 from tests.store.rows import execute, flipped, harm, lane_of, put, row_of, rows_of, spoil, take_away
 from tests.store.travel import KINDS, crashing, open_kind
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 
 @pytest.fixture(params=KINDS)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:

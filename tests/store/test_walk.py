@@ -26,7 +26,7 @@ HOUSE = str(Path(backstay.__file__).parent)
 def session(tmp_path: Path) -> Iterator[Session]:
     with backstay.open(tmp_path / "store.db") as store:
         session = store.session("ticket-42")
-        for count in range(1, 41):  # enough that the next commit is a small delta and no keyframe
+        for count in range(1, 31):  # enough that the next commit is a small delta, too few to be packed
             session.commit({"messages": messages(count)})
         yield session
 
@@ -74,7 +74,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_commit_is_one_walk_that_can_be_followed(session: Session, begun: list[str]) -> None:
-    state = {"messages": messages(41)}
+    state = {"messages": messages(31)}
     files = walk(lambda: session.commit(state))
     print(told("commit", files))
     assert len(set(files)) <= COMMIT_FILES, told("commit", files)
@@ -101,6 +101,6 @@ def test_a_head_that_was_read_before_is_read_in_one_transaction_too(session: Ses
 def test_a_long_chain_is_not_a_longer_walk(session: Session) -> None:
     short = walk(session.load)
     many = messages(200)
-    for count in range(41, 200):
+    for count in range(31, 200):
         session.commit({"messages": many[:count]})
     assert len(walk(session.load)) <= len(short) + SEGMENT_STEPS, "each row of a chain is a step of its own"

@@ -1,6 +1,7 @@
 """Packed checkpoints come out as they went in, and damage in a segment never becomes another row."""
 
 from hashlib import sha256
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -8,13 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstay.delta import Record
+from backstay.delta.record import decode_ops
 from backstay.digest import checkpoint_digest
 from backstay.errors import CorruptionError
 from backstay.ids import make_id
 from backstay.port import CheckpointRow, SegmentRow, Unreadable
 from backstay.port import segments as codec
+from backstay.port.packed_line import PackedLine
 from backstay.port.rows import Took
-from backstay.port.segments import MAX_BYTES, MAX_ENTRIES, NOT_READ, open_segment, pack_segment, portions
+from backstay.port.segment_packing import pack_segment, portions
+from backstay.port.segments import MAX_BYTES, MAX_ENTRIES, NOT_READ, cut_frames, join_frames, open_segment
 from backstay.sealing import open_delta, salvage, seal_delta, spill, unspill
 from backstay.store.fields import Fields, encode_fields, read_fields
 
@@ -82,6 +86,59 @@ def test_every_checkpoint_comes_out_of_a_segment_as_it_went_in(rows: list[Checkp
     assert (kept.first, kept.last, kept.needs) == (rows[0].sequence, rows[-1].sequence, min(needed, default=None))
     assert segment.foreign() == {row.sequence: row.id for row in rows if row.id.startswith("theirs")}
     assert segment.row(rows[-1].sequence + 1) is None
+
+
+@given(histories())
+def test_deltas_that_are_joined_are_those_that_are_opened_one_by_one(rows: list[CheckpointRow]) -> None:
+    segment = codec.Segment(pack_segment(rows, uid=UID), UID)
+    by_sequence = {row.sequence: row for row in rows}
+    for newest in rows:
+        places = segment.line(newest.sequence)[::-1]
+        assert [segment.sequences[at] for at in places] == line_of(newest, by_sequence)
+        line = PackedLine([(segment, places)], ())
+        assert list(line) == [by_sequence[segment.sequences[at]] for at in places]
+        every = list(line)
+        assert (line[0], line[-1]) == (every[0], every[-1])
+        behind = [by_sequence[segment.sequences[at]] for at in places[1:]]
+        joined = line.deltas(line[0].state_digest)  # type: ignore[union-attr]
+        if joined is None:
+            assert any([delta.delta[:1] == b"\1" or b"nonsense" in delta.delta for delta in behind])
+            continue
+        records = [
+            open_delta(unspill(row.delta, {}), uid=UID, tail=row.tail, base=base.state_digest, state=row.state_digest)
+            for base, row in pairwise([by_sequence[segment.sequences[places[0]]], *behind])
+        ]
+        assert b"".join([one.record.body for one in joined]) == b"".join([record.body for record in records])
+        ops = [op for one in joined for op in decode_ops(one.record.ops)]
+        assert ops == [op for record in records for op in decode_ops(record.ops)]
+        assert [size for one in joined for size in one.sizes] == [record.size_bytes - 1 for record in records]
+        assert line.refs == [ref for record in records for ref in record.refs]
+
+
+def line_of(row: CheckpointRow, rows: dict[int, CheckpointRow]) -> list[int]:
+    """A checkpoint and its ancestors, oldest first, down to one with a keyframe or the first that is here."""
+    found = [row.sequence]
+    while not row.keyframe and row.parent in rows:
+        row = rows[row.parent or 0]
+        found.insert(0, row.sequence)
+    return found
+
+
+@given(histories(), st.data())
+def test_frames_of_two_versions_of_a_segment_do_not_open_together(
+    rows: list[CheckpointRow], data: st.DataObject
+) -> None:
+    changed = data.draw(st.integers(0, len(rows) - 1))
+    others = [
+        msgspec.structs.replace(row, size_bytes=row.size_bytes + 1) if at == changed else row
+        for at, row in enumerate(rows)
+    ]
+    now, before = (cut_frames(pack_segment(some, uid=UID).body) for some in (rows, others))
+    frame = data.draw(st.sampled_from([codec.FIELDS, codec.SHAPES, codec.VALUES]))
+    mixed = join_frames([*now[:frame], before[frame], *now[frame + 1 :]])
+    segment = codec.Segment(msgspec.structs.replace(pack_segment(rows, uid=UID), body=mixed), UID)
+    with pytest.raises(CorruptionError):
+        segment.open(frame)
 
 
 @given(histories())

@@ -20,8 +20,8 @@ from backstay.model import Call, Checkpoint, RecoverReport, StateDict, Usage
 from backstay.run import Run
 from backstay.run.calling import Calling
 from backstay.run.options import OnDoubt, OnFailed, OnMismatch, approved
-from backstay.run.streaming import cut
-from backstay.run.typed_results import plain, typed
+from backstay.run.streaming import Arrived, cut
+from backstay.run.typed_results import typed
 from backstay.run.wait_journal import ABSENT, OpenWait, WaitOutcome
 from backstay.strategy import ALWAYS, Event, Strategy
 
@@ -268,18 +268,20 @@ class AsyncRun:
             for chunk in calling.result:
                 yield chunk
             return
-        chunks: list[Any] = []
+        arrived = Arrived(calling)
         try:
             with self._run.enclosed(calling):
                 source = fn()
                 source = await source if inspect.isawaitable(source) else source
             async for chunk in _chunks(source, partial(self._run.enclosed, calling)):
-                chunks.append(plain(chunk))
-                yield chunks[-1]
+                chunk = arrived.add(chunk)  # noqa: PLW2901 - from here on it is what will be recorded
+                if arrived.due:
+                    await self._threads.finish(arrived.keep)
+                yield chunk
         except BaseException as error:
-            await self._threads.finish(cut, calling, chunks, error)
+            await self._threads.finish(cut, calling, arrived.chunks, error)
             raise
-        await self._threads.finish(calling.finish, chunks)
+        await self._threads.finish(calling.finish, arrived.chunks)
 
     # children
 

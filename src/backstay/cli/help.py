@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from backstay.cli import COMMANDS, commands
-from backstay.cli.command import Command, alike
+from backstay.cli.command import Command, alike, json_option
 from backstay.cli.screen import Screen
 
 # By what people come for; each is a page of docs/ of that name, or of the one below.
@@ -21,17 +21,17 @@ TOPICS = {
     "time-travel": "Go back, fork, change, compare.",
     "adapters": "LangGraph, deepagents, the OpenAI Agents SDK, one of your own.",
     "web-apps": "A chat behind FastAPI.",
-    "retries": "What to repeat where.",
+    "retries": "Three kinds of retry, each in its place.",
     "cost": "Tokens, cost and limits.",
     "postgres": "PostgreSQL in production.",
     "upkeep": "Verify, repair, retention.",
     "moving": "Moving sessions from store to store.",
     "observability": "Events, metrics, alerts.",
     "testing": "Killing your agent in a test.",
-    "security": "What is protected against whom.",
+    "security": "Attackers, and the protection against each.",
     "errors": "Every error, when it comes, what to do next.",
     "glossary": "Every word, and the words people search for.",
-    "guarantees": "What holds, and which test shows it.",
+    "guarantees": "Each promise, and the test that breaks without it.",
     "comparison": "LangGraph, DBOS, Temporal, Restate: when to use which.",
 }
 
@@ -43,31 +43,39 @@ def _complete(_ctx: click.Context, _param: click.Parameter, start: str) -> list[
     return [name for name in (*TOPICS, *COMMANDS) if name.startswith(start)]
 
 
-@click.command("help", cls=Command, examples=["backstay help", "backstay help fork"])
+@click.command("help", cls=Command, shape="topic*", examples=["backstay help fork"])
 @click.argument("topic", required=False, shell_complete=_complete)
+@json_option
 @click.pass_context
-def command(ctx: click.Context, topic: str | None) -> None:
+def command(ctx: click.Context, topic: str | None, *, as_json: bool) -> None:
     """Show a guide, or how a command is used. Without TOPIC, list both."""
     root = ctx.find_root()
-    if topic is None:
+    if as_json:
+        from backstay import shapes
+
+        known = TOPICS if topic is None else {topic: page_of(topic) if topic in TOPICS else _usage(root, topic)}
+        for name, text in known.items():
+            click.echo(shapes.dump({"topic": name, "text": text}))
+    elif topic is None:
         click.echo(commands.get_help(root))
-        with Screen() as screen:
-            screen.line()
-            screen.line("Guides, by `backstay help TOPIC`:")
-            for name, text in TOPICS.items():
-                screen.line(f"  {name:<14} {text}")
-    elif topic in COMMANDS:
-        found = commands.get_command(root, topic)
-        if found is not None:
-            with click.Context(found, info_name=topic, parent=root) as context:
-                click.echo(found.get_help(context))
+        click.echo("\nGuides, by `backstay help TOPIC`:")
+        for name, text in TOPICS.items():
+            click.echo(f"  {name:<14} {text}")
     elif topic in TOPICS:
         _show(topic)
     else:
-        likely = alike(topic, [*TOPICS, *COMMANDS])
+        click.echo(_usage(root, topic))
+
+
+def _usage(root: click.Context, name: str) -> str:
+    found = commands.get_command(root, name) if name in COMMANDS else None
+    if found is None:
+        likely = alike(name, [*TOPICS, *COMMANDS])
         rest = f"Did you mean {' or '.join(likely)}?" if likely else "`backstay help` lists those there are."
-        message = f"There is no topic and no command {topic}. {rest}"
-        raise click.UsageError(message, ctx=ctx)
+        message = f"There is no topic and no command {name}. {rest}"
+        raise click.UsageError(message, ctx=root)
+    with click.Context(found, info_name=name, parent=root) as context:
+        return found.get_help(context)
 
 
 def page_of(topic: str) -> str:

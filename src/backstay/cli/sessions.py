@@ -17,7 +17,7 @@ from backstay.cli.when import since_option
 if TYPE_CHECKING:
     from backstay.cli.screen import Piece
     from backstay.face import Store
-    from backstay.model import SessionInfo
+    from backstay.model import SessionInfo, Wait
 
 STYLES = {"completed": "green", "failed": "red", "halted": "yellow", "crashed": "bold red", "in_progress": "cyan"}
 STYLES |= {"waiting": "magenta", "cancelled": "yellow"}
@@ -108,7 +108,8 @@ def command(
 ) -> None:
     """List the sessions, the one touched last first.
 
-    A session is crashed when a run on it ended without a word: a kill, a crash, power loss.
+    A session is crashed when a run on it ended without a word: a kill, a crash, power loss. One that waits says what
+    for, and since when.
     """
     from backstay.cli.screen import Screen
 
@@ -128,7 +129,7 @@ def command(
             from backstay import shapes
 
             for info in found:
-                screen.line(shapes.dump(shapes.session(info)))
+                screen.line(shapes.dump(shapes.session(info, _waits(store, info))))
             return
         from backstay.cli.columns import Column, listing
 
@@ -138,6 +139,7 @@ def command(
             Column("AGENT", least=6),
             Column("OWNER", least=6),
             Column("STATUS"),
+            Column("WAITS", least=16),
             Column("BRANCHES", right=True, brief="BR"),
             Column("CHECKPOINTS", right=True, brief="CHECKP"),
             Column("STEP", right=True, spare=True),
@@ -145,7 +147,7 @@ def command(
             Column("COST", right=True),
             Column("AGE", right=True),
         ]
-        if not listing(screen, columns, (row(info) for info in found)):
+        if not listing(screen, columns, (row(info, _waits(store, info)) for info in found)):
             screen.line("No sessions.")
 
 
@@ -160,9 +162,17 @@ def _sorted(found: Iterator[SessionInfo], order: str, *, reverse: bool) -> Itera
     return iter(infos[::-1] if reverse else infos)
 
 
-def row(info: SessionInfo) -> list[Piece]:
+def _waits(store: Store, info: SessionInfo) -> list[Wait]:
+    """The waits of all branches of a session. Only a session that waits is looked at."""
+    if not info.waiting:
+        return []
+    session = store.session(info.id)
+    return [wait for run in session.runs() if run.waiting for wait in session.waiting(run.branch)]
+
+
+def row(info: SessionInfo, waits: list[Wait]) -> list[Piece]:
     """A session's line, cell by cell."""
-    from backstay.cli.text import age, count, money, safe
+    from backstay.cli.text import age, ago, count, money, safe
 
     standing = "crashed" if info.crashed else info.status.value
     return [
@@ -171,6 +181,7 @@ def row(info: SessionInfo) -> list[Piece]:
         safe(info.agent or ""),
         safe(info.owner or ""),
         (standing, STYLES[standing]),
+        ", ".join([f"{safe(wait.reason)}, since {ago(wait.since)}" for wait in waits]),
         str(info.branches) if info.branches != 1 else "",  # the column is left out where nothing was forked
         f"{info.checkpoints:,}",
         "" if info.last_step is None else str(info.last_step),

@@ -50,8 +50,8 @@ def command(*, url: str | None, as_json: bool) -> None:
 
 
 def _tell_waiting(screen: Screen, waits: list[Wait]) -> None:
-    """A line for each wait: what for, and since when."""
-    from backstay.cli.text import age, cut, safe
+    """A line for each wait: of which session, what for, since when, and whose session it is."""
+    from backstay.cli.text import ago, cut, safe
     from backstay.model import counted
 
     if not waits:
@@ -60,7 +60,8 @@ def _tell_waiting(screen: Screen, waits: list[Wait]) -> None:
     screen.line(("waiting   ", "dim"), (counted(len(waits), "wait"), "magenta"))
     for wait in waits[:_SHOWN]:
         name = cut(safe(wait.session_id), screen.width - 44)
-        screen.line("          ", (name, "bold"), f"  {safe(wait.reason)}, since {age(wait.since)}")
+        whose = "" if wait.owner is None else f" ({safe(wait.owner)})"
+        screen.line("          ", (name, "bold"), f"{whose}  {safe(wait.reason)}, since {ago(wait.since)}")
     if len(waits) > _SHOWN:
         screen.line(f"          … and {len(waits) - _SHOWN} more")
     screen.line()

@@ -42,6 +42,7 @@ def command(store: Store, *, agent: str | None, as_json: bool) -> None:
 
         columns = [
             Column("SESSION", least=12, is_name=True),
+            Column("OWNER", least=6),
             Column("WAITS", least=16),
             Column("SINCE", right=True),
             Column("ASKED", least=8),
@@ -56,4 +57,10 @@ def row(wait: Wait) -> list[Piece]:
 
     where = wait.session_id if wait.branch == "main" else f"{wait.session_id} ({wait.branch})"
     asked = "" if wait.args is None else safe(repr(wait.args)[:_ASKED_CHARS])
-    return [(safe(where), "bold"), (safe(wait.reason), "magenta"), (age(wait.since), "dim"), asked]
+    return [
+        (safe(where), "bold"),
+        safe(wait.owner or ""),
+        (safe(wait.reason), "magenta"),
+        (age(wait.since), "dim"),
+        asked,
+    ]

@@ -6,7 +6,7 @@ a private copy, compared by value and exact type. Pure: no I/O, no clock.
 """
 
 from backstay.delta.advance import Known, advance, extend, know, unshared, whole
-from backstay.delta.record import LARGE_BYTES, LOST, PIECE_BYTES, Rebuilt, Record, rebuild, refs_of
+from backstay.delta.record import LARGE_BYTES, LOST, PIECE_BYTES, Rebuilt, Record, Stretch, rebuild, refs_of
 from backstay.delta.shadow import item_key
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Known",
     "Rebuilt",
     "Record",
+    "Stretch",
     "advance",
     "extend",
     "item_key",

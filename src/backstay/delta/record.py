@@ -8,7 +8,9 @@ are kept once per store by their digest; `refs` names the pieces a record needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -28,6 +30,7 @@ MOVES_A_RECORD = 1 << 26
 _MOVES = 1 << 28
 _COPIES_A_RECORD = 2 * MAX_STATE_BYTES
 _MOST_MARKS = 1_000_000
+_GROUP_BYTES = 64 * 1024
 
 # The first number of an op, and what follows it. Values come from the body in the order of the ops.
 SET = 0  # path, key            one value: container[key] = value
@@ -55,6 +58,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return len(self.ops) + len(self.body)
 
 
+class Stretch(Record, frozen=True, gc=False):
+    """Deltas, each on the one before, as one record; `count` is how many they are."""
+
+    count: int = 1
+
+
 class Rebuilt(msgspec.Struct, frozen=True, gc=False):
     """A state read back, and the top-level keys that changed since the chain's whole copy."""
 
@@ -78,38 +87,53 @@ def rebuild(records: Sequence[Record], pieces: Mapping[bytes, bytes], *, salvage
     read = read_small
     if salvage or pieces:
         read = _reader(pieces, salvage=salvage, limit=_MAX_LARGE_BYTES if len(records) == 1 else None)
+    budget = _Values(sum([record.count if type(record) is Stretch else 1 for record in records]))
+    groups = [[record] for record in records] if salvage else list(_grouped(records))
     try:
-        chapters = [(record, decode_ops(record.ops)) for record in records]
-        if not salvage:
-            # All bodies in one go: decoding them one by one costs more in calls than in bytes.
-            values = _read_all(records, [op for _, ops in chapters for op in ops], read)
-        for number, (record, ops) in enumerate(chapters):
-            if salvage:
-                values = _salvage_values(record, ops, read)
-            for op in ops:
-                if op[0] == SPLICE and not salvage:
-                    # By far the most frequent: a list at the top of the state grows.
-                    _, path, start, drop, count = op
-                    target = state.get(path[0]) if len(path) == 1 else None
-                    if type(target) is list and drop == 0 and start == len(target) and count > 0:
-                        at = values.at
-                        values.at += count
-                        target += values.values[at : values.at]
-                        if number:
-                            touched.add(path[0])
-                        continue
-                try:
-                    _STEPS[op[0]](state, op, values)
-                except (CorruptionError, *_MISFITS):
-                    if not salvage:
-                        raise
-                    _mark(state, op, values)
-                if number:
-                    touched.add(op[1][0] if op[1] else op[2])
+        chapters = [[op for record in group for op in decode_ops(record.ops)] for group in groups]
+        for number, values in enumerate(_read(groups, chapters, read, salvage=salvage)):
+            budget.fill(values)
+            _follow(state, chapters[number], budget, touched if number else set(), salvage=salvage)
     except _MISFITS as error:
         message = "a stored delta does not fit the state before it"
         raise CorruptionError(message) from error
     return Rebuilt(state, frozenset(touched))
+
+
+def _follow(state: StateDict, ops: list[list[Any]], values: _Values, touched: set[str], *, salvage: bool) -> None:
+    """Do ops to a state."""
+    number = 0
+    while number < len(ops):
+        op = ops[number]
+        grown = _grow(state, ops, number, values) if op[0] == SPLICE and not salvage else 0
+        number += grown or 1
+        if not grown:
+            try:
+                _STEPS[op[0]](state, op, values)
+            except (CorruptionError, *_MISFITS):
+                if not salvage:
+                    raise
+                _mark(state, op, values)
+        touched.add(op[1][0] if op[1] else op[2])
+
+
+def _grow(state: StateDict, ops: list[list[Any]], number: int, values: _Values) -> int:
+    """Put items behind a list at the top of the state, as all ops from one on say; and how many ops these are.
+
+    That is by far the most frequent change.
+    """
+    _, path, start, drop, count = ops[number]
+    target = state.get(path[0]) if len(path) == 1 else None
+    if type(target) is not list or drop != 0 or start != len(target) or count <= 0:
+        return 0
+    end, done = start + count, 1
+    for op in islice(ops, number + 1, None):
+        if op[0] != SPLICE or op[2] != end or op[3] != 0 or op[1] != path or op[4] <= 0:
+            break
+        end += op[4]
+        done += 1
+    target += values.many(end - start)
+    return done
 
 
 _MISFITS = (msgspec.DecodeError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
@@ -125,21 +149,43 @@ def _counts(ops: list[list[Any]]) -> int:
     return total
 
 
-def _read_all(records: Sequence[Record], ops: list[list[Any]], read: Callable[[bytes], Any]) -> _Values:
-    total = _counts(ops)
-    bodies = b"".join([record.body for record in records])
-    if total > len(bodies):
-        # Every value takes a byte, so a hostile count is caught before anything is made.
-        message = "a stored delta announces more values than it has bytes"
-        raise CorruptionError(message)
-    return _Values(read(array_header(total) + bodies), len(records))
+def _grouped(records: Sequence[Record]) -> Iterator[list[Record]]:
+    """The whole copy, and deltas as many together as are read in one go.
+
+    Reading small ones one by one costs more in calls than in bytes. Reading all in one go takes a buffer as long as the
+    state, which the system hands out page by page.
+    """
+    group: list[Record] = []
+    size = 0
+    for number, record in enumerate(records):
+        if group and (number == 1 or size + len(record.body) > _GROUP_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(record)
+        size += len(record.body)
+    if group:
+        yield group
 
 
-def _salvage_values(record: Record, ops: list[list[Any]], read: Callable[[bytes], Any]) -> _Values:
-    try:
-        return _read_all([record], ops, read)
-    except CorruptionError:
-        return _Values([Damaged("this value could not be read")] * min(_counts(ops), _MOST_MARKS))
+def _read(
+    groups: list[list[Record]], chapters: list[list[list[Any]]], read: Callable[[bytes], Any], *, salvage: bool
+) -> list[list[Any]]:
+    """The values of each group."""
+    totals = [_counts(ops) for ops in chapters]
+    found: list[list[Any]] = []
+    for group, total in zip(groups, totals, strict=True):
+        bodies = list(map(attrgetter("body"), group))
+        try:
+            if total > sum(map(len, bodies)):
+                # Every value takes a byte, so a hostile count is caught before anything is made.
+                message = "a stored delta announces more values than it has bytes"
+                raise CorruptionError(message)
+            found.append(read(b"".join([array_header(total), *bodies])))
+        except CorruptionError:
+            if not salvage:
+                raise
+            found.append([Damaged("this value could not be read")] * min(total, _MOST_MARKS))
+    return found
 
 
 def _mark(state: StateDict, op: list[Any], values: _Values) -> None:
@@ -165,10 +211,14 @@ class _Values:
 
     __slots__ = ("at", "copies", "moves", "values")
 
-    def __init__(self, values: list[Any], records: int = 1) -> None:
+    def __init__(self, records: int = 1) -> None:
+        self.fill([])
+        self.moves, self.copies = _MOVES + 2 * MOVES_A_RECORD * records, _COPIES_A_RECORD * records
+
+    def fill(self, values: list[Any]) -> None:
+        """The next values."""
         self.values = values
         self.at = 0
-        self.moves, self.copies = _MOVES + 2 * MOVES_A_RECORD * records, _COPIES_A_RECORD * records
 
     def spend(self, *, moves: int = 0, copies: int = 0) -> None:
         """Items moved in a list, or letters copied in a text; a CorruptionError where it is too much."""

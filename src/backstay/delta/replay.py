@@ -253,7 +253,8 @@ class Replay:
             if total > len(body):
                 raise _unfit("it announces more values than it has bytes")
             read = _reader(pieces, salvage=False) if record.refs else _read_small
-            values = _Values(read(array_header(total) + body))
+            values = _Values()
+            values.fill(read(array_header(total) + body))
             root = self._root
             for op in ops:
                 path = op[1]

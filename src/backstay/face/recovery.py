@@ -42,6 +42,16 @@ def recover(
     With `wait_s` it goes on looking for that long: it resumes what is answered, sent or due as soon as that is known,
     and what crashes within a second of the end of its lease.
     The other options are those of `session.run`.
+
+    ```python
+    import backstay
+
+    def work(run):
+        run.state["out"] = run.call("search", lambda: "a lamp", args={"q": "lamp"}, on_doubt="retry")
+
+    with backstay.open() as store:
+        print(backstay.recover(store, work, agent="support"))
+    ```
     """
     options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
     tally = Tally()

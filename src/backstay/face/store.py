@@ -50,7 +50,17 @@ _MAX_PAGE_ROWS = 5000
 
 
 class Store:
-    """A store of sessions. A context manager; threads may share it."""
+    """A store of sessions. A context manager; threads may share it.
+
+    ```python
+    import backstay
+
+    with backstay.open() as store:
+        with store.run("ticket-42", agent="support", input="refund order 7") as run:
+            run.append({"role": "user", "content": run.input})
+        print([info.id for info in store.sessions(agent="support")], store.verify().ok)
+    ```
+    """
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend

@@ -165,12 +165,13 @@ class Records(msgspec.Struct, frozen=True):
     """All that is needed to read one state: rows from a checkpoint with a keyframe to the one asked for.
 
     `session` is None if there is no such session, `rows` is empty if it has nothing by that ref. `rows` are oldest
-    first; only the oldest has its keyframe here. `blobs` are packed; one that is not there is left out.
+    first, where many are packed as a PackedLine; only the oldest has its keyframe here. `blobs` are packed; one that is
+    not there is left out.
     """
 
     session: SessionRow | None
     lane: LaneRow | None = None
-    rows: tuple[CheckpointRow | Unreadable, ...] = ()
+    rows: Sequence[CheckpointRow | Unreadable] = ()
     keyframe: bytes | None = None
     blobs: Mapping[bytes, bytes] = {}
 

@@ -146,12 +146,20 @@ class Took(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     `left`: it did not take them in but left them behind, at the head with this sequence (0: before the first one). They
     are history, asked for by no run any more, unless the branch goes back to that head because the checkpoint goes.
+
+    `also`: the same of checkpoints that it came after and that were deleted; each says where they were left.
     """
 
     run: int
     journal: int
     count: int
     left: int | None = None
+    also: tuple[Took, ...] = ()
+
+    @property
+    def each(self) -> tuple[Took, ...]:
+        """These, and those of deleted checkpoints."""
+        return (self, *self.also)
 
 
 class CheckpointRow(msgspec.Struct, frozen=True, gc=False):

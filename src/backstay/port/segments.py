@@ -1,4 +1,4 @@
-"""Segments: older checkpoints of a session packed together, and opened again one by one, byte for byte as they were.
+"""Segments: older checkpoints of a session packed together, and here opened again, byte for byte as they were.
 
 A segment has four frames, because different readers need different parts of it:
 
@@ -7,8 +7,12 @@ A segment has four frames, because different readers need different parts of it:
     shapes    of each delta all but its values, with its own seal
     values    the values
 
-Each frame is compressed by itself and has a seal of its own that names the session's uid, `first`, `last` and the
-frame. A delta keeps the seal it was made with: what was damaged before it was packed is found damaged behind it.
+Each is compressed by itself and has a seal of its own that names the session's uid, `first`, `last`, the frame and the
+seal of the frame that it belongs to: frames of two versions of a segment do not open together. A delta keeps the seal
+it was made with. Packing looks at it, and the seal of the frame stands for it from then on. Where it does not hold, or
+the delta rests on another segment, the delta is *unchecked*, and a reader looks at its own seal: what was damaged
+before it was packed is found damaged behind it.
+
 `links` says which sequences there are and what each rests on, as runs in which each rests on the one before.
 
 A frame that does not open costs what is in it. Without headers all checkpoints of the segment are Unreadable; without
@@ -17,19 +21,20 @@ fields or shapes they are rows that do not verify; without values `salvage` stil
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from itertools import accumulate
 from typing import Any
 
 import msgspec
 
 from backstay.errors import CorruptionError
-from backstay.ids import MAX_SEQUENCE, TAIL_BYTES, id_starts, make_id, match_ours
+from backstay.ids import MAX_SEQUENCE, TAIL_BYTES, id_starts, make_id
 from backstay.port.rows import CheckpointRow, SegmentRow, Took, Unreadable
-from backstay.sealing import DIGEST_BYTES, MAX_ROW_BYTES, SEAL_BYTES, body_bytes
+from backstay.sealing import DIGEST_BYTES, MAX_ROW_BYTES, SEAL_BYTES, DeltaParts, join_delta, split_digests
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -41,21 +46,20 @@ MAX_BYTES = 256 * 1024  # of all entries before they are compressed; one that is
 
 NOT_READ = b"\2"  # for the delta of a packed checkpoint where nobody asked for it: it does not open as one
 
-_LEVEL, _FAST_LEVEL = 6, 3  # a segment that will soon be merged is not worth more
-_ENTRY_BYTES = 128  # what an entry weighs beside its fields and its delta
 _MAX_FRAME_BYTES = 4 * MAX_BYTES
 _MAX_LONE_BYTES = 4 * MAX_ROW_BYTES
-_LENGTH_BYTES = 4
-_FRAMES = HEADERS, FIELDS, SHAPES, VALUES = range(4)
-_TABLE_BYTES = len(_FRAMES) * _LENGTH_BYTES
 _INLINE = b"\0"
-_NO_SEAL = bytes(SEAL_BYTES)
-_RAW, _TEXT = b"R", b"T"
+NO_SEAL = bytes(SEAL_BYTES)
+RAW_ID, TEXT_ID = b"R", b"T"  # an id in few bytes: one of our making as its raw bytes, any other as its text
+LENGTH_BYTES = 4
 
-_encode = msgspec.msgpack.Encoder().encode
+
+FRAMES = HEADERS, FIELDS, SHAPES, VALUES = range(4)
+
+encode = msgspec.msgpack.Encoder().encode
 
 
-class _Run(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class LinkRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Checkpoints whose sequences follow one another, each resting on the one before, the first on `parent`."""
 
     start: int
@@ -63,7 +67,7 @@ class _Run(msgspec.Struct, frozen=True, gc=False, array_like=True):
     parent: int | None
 
 
-class _Headers(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class Headers(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One value for each entry; in dicts, by place, what few entries have.
 
     `parents`: id and digest of the checkpoint that an entry was committed on, where that is not the entry it rests on.
@@ -79,158 +83,44 @@ class _Headers(msgspec.Struct, frozen=True, gc=False, array_like=True):
     took: dict[int, Took]
 
 
-class _Shapes(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Of each delta its seal, what follows that up to its values, and how long these are; `refs` are by place.
+class Shapes(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Of each delta its seal, how many ops it has, how long these and its values are; `refs` are by place.
 
     A delta that is not such a record (it was cut into blobs, or is none) stands among the values as it was: `odd`.
+    `unchecked` are the places whose seal does not hold, or could not be looked at.
     """
 
     seals: bytes
-    heads: list[bytes]
+    counts: list[int]
+    lengths: list[int]
     sizes: list[int]
+    ops: bytes
     refs: dict[int, bytes]
     odd: list[int]
+    unchecked: list[int]
 
 
-_runs = msgspec.msgpack.Decoder(list[_Run]).decode
-_headers = msgspec.msgpack.Decoder(_Headers).decode
-_fields = msgspec.msgpack.Decoder(list[bytes]).decode
-_shapes = msgspec.msgpack.Decoder(_Shapes).decode
-
-
-# packing
-
-
-def weigh_entry(row: CheckpointRow) -> int:
-    """What a checkpoint adds to a segment before it is compressed."""
-    return _ENTRY_BYTES + len(row.fields) + len(row.delta)
-
-
-def portions(rows: Iterable[CheckpointRow], *, most: int = MAX_ENTRIES) -> Iterator[list[CheckpointRow]]:
-    """Rows in order, as many together as a segment may hold."""
-    portion: list[CheckpointRow] = []
-    weight = 0
-    for row in rows:
-        more = weigh_entry(row)
-        if portion and (len(portion) >= most or weight + more > MAX_BYTES):
-            yield portion
-            portion, weight = [], 0
-        portion.append(row)
-        weight += more
-    if portion:
-        yield portion
-
-
-def pack_segment(rows: Sequence[CheckpointRow], *, uid: bytes) -> SegmentRow:
-    """Rows by rising sequence as a segment; CorruptionError if they are no rows of ours. `refs` of each is known."""
-    first, last = rows[0].sequence, rows[-1].sequence
-    refs = dict.fromkeys([ref for row in rows for ref in row.refs or ()])
-    frames = (_pack_headers(rows, uid), _encode([row.fields for row in rows]), *_pack_deltas(rows))
-    level = _LEVEL if len(rows) > MAX_ENTRIES // 2 else _FAST_LEVEL
-    packed = [
-        _frame(zstd.compress(data, level), len(data), uid, (first, last, number)) for number, data in enumerate(frames)
-    ]
-    table = b"".join([len(frame).to_bytes(_LENGTH_BYTES, "big") for frame in packed])
-    links, needs = _pack_links(rows, uid)
-    return SegmentRow(first, last, needs, links, b"".join([table, *packed]), tuple(refs))
-
-
-def _pack_links(rows: Sequence[CheckpointRow], uid: bytes) -> tuple[bytes, int | None]:
-    runs: list[list[Any]] = []
-    before = 0
-    inside = {row.sequence for row in rows}
-    needs = [row.parent for row in rows if row.parent is not None and row.parent not in inside]
-    for row in rows:
-        if row.sequence <= before or (row.parent is not None and row.parent >= row.sequence):
-            raise CorruptionError(f"checkpoint #{row.sequence} is out of order")
-        if runs and row.sequence == before + 1 and row.parent == before:
-            runs[-1][1] += 1
-        else:
-            runs.append([row.sequence, 1, row.parent])
-        before = row.sequence
-    data = _encode(runs)
-    return _seal(data, uid, rows[0].sequence, before, "links") + data, min(needs, default=None)
-
-
-def _pack_headers(rows: Sequence[CheckpointRow], uid: bytes) -> bytes:
-    places = {row.sequence: row for row in rows}
-    parents: dict[int, tuple[bytes | None, bytes | None]] = {}
-    ids: dict[int, str] = {}
-    for at, row in enumerate(rows):
-        if [len(row.tail), len(row.state_digest), len(row.digest)] != [TAIL_BYTES, DIGEST_BYTES, DIGEST_BYTES]:
-            raise CorruptionError(f"checkpoint #{row.sequence} has no digest")
-        if row.id != make_id(row.sequence, uid, row.tail):
-            ids[at] = row.id
-        parent = None if row.parent is None else places.get(row.parent)
-        if parent is None or (parent.id, parent.digest) != (row.parent_id, row.parent_digest):
-            parents[at] = _short(row.parent_id), row.parent_digest
-    return _encode(
-        _Headers(
-            b"".join([row.tail for row in rows]),
-            b"".join([row.state_digest for row in rows]),
-            b"".join([row.digest for row in rows]),
-            [row.size_bytes for row in rows],
-            [at for at, row in enumerate(rows) if row.keyframe],
-            ids,
-            parents,
-            {at: row.took for at, row in enumerate(rows) if row.took is not None},
-        )
-    )
-
-
-def _pack_deltas(rows: Sequence[CheckpointRow]) -> tuple[bytes, bytes]:
-    seals, heads, sizes, values = [], [], [], []
-    odd: list[int] = []
-    for at, row in enumerate(rows):
-        delta = row.delta
-        size = body_bytes(delta)
-        if size is None:
-            odd.append(at)
-            size, cut = len(delta), 0
-            seals.append(_NO_SEAL)
-            heads.append(b"")
-        else:
-            cut = len(delta) - size
-            seals.append(delta[1 : 1 + SEAL_BYTES])
-            heads.append(delta[1 + SEAL_BYTES : cut])
-        sizes.append(size)
-        values.append(delta[cut:])
-    refs = {at: b"".join(row.refs) for at, row in enumerate(rows) if row.refs}
-    return _encode(_Shapes(b"".join(seals), heads, sizes, refs, odd)), b"".join(values)
-
-
-def _frame(packed: bytes, size: int, uid: bytes, place: tuple[int, int, int]) -> bytes:
-    data = size.to_bytes(_LENGTH_BYTES, "big") + packed
-    return _seal(data, uid, *place) + data
-
-
-def _seal(data: bytes, uid: bytes, first: int, last: int, frame: int | str) -> bytes:
-    return sha256(_encode(("segment", uid, first, last, frame)) + data).digest()[:SEAL_BYTES]
-
-
-def _short(id_: str | None) -> bytes | None:
-    if id_ is None:
-        return None
-    return _RAW + bytes.fromhex(id_) if match_ours(id_) else _TEXT + id_.encode()
-
-
-# opening
+decode_runs = msgspec.msgpack.Decoder(list[LinkRun]).decode
+decode_headers = msgspec.msgpack.Decoder(Headers).decode
+decode_fields = msgspec.msgpack.Decoder(list[bytes]).decode
+decode_shapes = msgspec.msgpack.Decoder(Shapes).decode
 
 
 class Segment:
     """A segment that was read. Frames are opened when they are needed, and then stay so."""
 
-    __slots__ = ("_frames", "_limit", "_opened", "broken", "kept", "parents", "places", "sequences", "uid")
+    __slots__ = ("_frames", "_limit", "_opened", "_starts", "broken", "kept", "parents", "places", "sequences", "uid")
 
     def __init__(self, kept: SegmentRow, uid: bytes) -> None:
         self.kept = kept
         self.uid = uid
         self.broken = ""  # why nothing of it can be read
         self._opened: dict[int, Any] = {}
-        self._frames = _cut(kept.body)
+        self._frames = cut_frames(kept.body)
         self._limit = _MAX_LONE_BYTES
         self.sequences: list[int] = []
         self.parents: list[int | None] = []
+        self._starts: list[int] = []  # the places at which runs begin
         try:
             self._open_links()
         except CorruptionError as error:
@@ -238,17 +128,18 @@ class Segment:
             self.broken = f"{error.args[0]}"
             self.sequences = list(range(kept.first, min(kept.last, kept.first + MAX_ENTRIES - 1) + 1))
             self.parents = [None] * len(self.sequences)
-        self.places = {sequence: at for at, sequence in enumerate(self.sequences)}
+            self._starts = list(range(len(self.sequences)))
+        self.places = dict(zip(self.sequences, range(len(self.sequences)), strict=True))
         if len(self.sequences) > 1:
             self._limit = _MAX_FRAME_BYTES
 
     def _open_links(self) -> None:
         kept = self.kept
         data = kept.links[SEAL_BYTES:]
-        if _seal(data, self.uid, kept.first, kept.last, "links") != kept.links[:SEAL_BYTES]:
+        if seal_frame(data, self.uid, kept.first, kept.last, "links") != kept.links[:SEAL_BYTES]:
             raise self._damaged("is damaged, or stands in the place of another")
         try:
-            runs = _runs(data)
+            runs = decode_runs(data)
         except msgspec.DecodeError as error:
             raise self._damaged("is sealed but does not decode") from error
         before = 0
@@ -258,12 +149,13 @@ class Segment:
                 raise self._damaged("has links that cannot be")
             if run.parent is not None and not 0 <= run.parent < run.start:
                 raise self._damaged("has links that cannot be")
+            self._starts.append(len(self.sequences))
             self.sequences += range(run.start, end)
             self.parents.append(run.parent)
             self.parents += range(run.start, end - 1)
             before = end - 1
         inside = set(self.sequences)
-        needs = min([at for at in self.parents if at is not None and at not in inside], default=None)
+        needs = min([run.parent for run in runs if run.parent is not None and run.parent not in inside], default=None)
         if not runs or (self.sequences[0], before, needs) != (kept.first, kept.last, kept.needs):
             raise self._damaged("does not agree with its index")
 
@@ -273,7 +165,7 @@ class Segment:
     @property
     def size_bytes(self) -> int:
         """What its frames announce to have before they are compressed."""
-        return sum([int.from_bytes(frame[SEAL_BYTES : SEAL_BYTES + _LENGTH_BYTES], "big") for frame in self._frames])
+        return sum([int.from_bytes(frame[SEAL_BYTES : SEAL_BYTES + LENGTH_BYTES], "big") for frame in self._frames])
 
     @property
     def links(self) -> Iterator[tuple[int, int | None]]:
@@ -290,11 +182,17 @@ class Segment:
         """The frames that were opened so far."""
         return set(self._opened)
 
+    @property
+    def refs(self) -> dict[int, bytes]:
+        """By place, the blobs that some deltas need, joined; none if that cannot be read."""
+        shapes = self._try(SHAPES)
+        return {} if shapes is None else shapes.refs
+
     def foreign(self) -> dict[int, str]:
         """By sequence, the ids that do not say where their row is; CorruptionError if that cannot be read."""
         if self.broken:
             raise CorruptionError(self.broken)
-        return {self.sequences[at]: id_ for at, id_ in self._open(HEADERS).ids.items()}
+        return {self.sequences[at]: id_ for at, id_ in self.open(HEADERS).ids.items()}
 
     def row(self, sequence: int, *, delta: bool = False) -> CheckpointRow | Unreadable | None:
         """One checkpoint; None if it is not in this segment. Without its delta unless that is asked for."""
@@ -306,11 +204,14 @@ class Segment:
         found: list[int] = []
         at = self.places.get(sequence)
         headers = None if self.broken else self._try(HEADERS)
-        keyframes = frozenset[int]() if headers is None else frozenset(headers.keyframes)
+        keyframes = [] if headers is None else sorted(headers.keyframes)
         while at is not None:
-            found.append(at)
-            parent = self.parents[at]
-            at = None if parent is None or at in keyframes else self.places.get(parent)
+            first = self._starts[bisect_right(self._starts, at) - 1]  # each of a run rests on the one before
+            last = bisect_right(keyframes, at)
+            keyframe = keyframes[last - 1] if last else -1
+            found += range(at, max(first, keyframe) - 1, -1)
+            parent = self.parents[first]
+            at = None if parent is None or keyframe >= first else self.places.get(parent)
         return found
 
     def rows(
@@ -324,7 +225,7 @@ class Segment:
         if self.broken:
             return [Unreadable(self.sequences[at], self.broken) for at in places]
         try:
-            headers: _Headers = self._open(HEADERS)
+            headers: Headers = self.open(HEADERS)
         except CorruptionError as error:
             why = str(error.args[0])
             return [Unreadable(self.sequences[at], why, self.parents[at]) for at in places]
@@ -334,7 +235,7 @@ class Segment:
         return self._rows(headers, places, deltas if refs else [(data, None) for data, _ in deltas])
 
     def _rows(
-        self, headers: _Headers, places: Sequence[int], deltas: Sequence[tuple[bytes, tuple[bytes, ...] | None]]
+        self, headers: Headers, places: Sequence[int], deltas: Sequence[tuple[bytes, tuple[bytes, ...] | None]]
     ) -> list[CheckpointRow | Unreadable]:
         fields = self._try(FIELDS)
         tails, states, digests, sizes = headers.tails, headers.states, headers.digests, headers.sizes
@@ -366,13 +267,13 @@ class Segment:
             )
         return found
 
-    def _parent(self, headers: _Headers, at: int, parent: int | None) -> tuple[str | None, bytes | None]:
+    def _parent(self, headers: Headers, at: int, parent: int | None) -> tuple[str | None, bytes | None]:
         given = headers.parents.get(at)
         if given is not None:
             short, digest = given
             if short is None:
                 return None, digest
-            return short[1:].hex() if short[:1] == _RAW else short[1:].decode(errors="replace"), digest
+            return short[1:].hex() if short[:1] == RAW_ID else short[1:].decode(errors="replace"), digest
         place = self.places[parent or 0]
         id_ = headers.ids.get(place)
         if id_ is None:
@@ -381,33 +282,33 @@ class Segment:
 
     def _deltas(self, places: Sequence[int]) -> list[tuple[bytes, tuple[bytes, ...] | None]]:
         """Deltas as they were, with what they refer to."""
-        shapes: _Shapes | None = self._try(SHAPES)
+        shapes: Shapes | None = self._try(SHAPES)
         values: bytes | None = self._try(VALUES)
         if shapes is None:  # one that does not open, and has no shape
-            return [(_INLINE + _NO_SEAL, ())] * len(places)
-        ends = list(itertools.accumulate(shapes.sizes))
+            return [(_INLINE + NO_SEAL, ())] * len(places)
+        ends, stops = list(accumulate(shapes.sizes)), list(accumulate(shapes.lengths))
         if values is not None and len(values) != ends[-1]:
             values = None
         odd = frozenset(shapes.odd)
         found: list[tuple[bytes, tuple[bytes, ...] | None]] = []
         for at in places:
-            size, end = shapes.sizes[at], ends[at]
+            size, end, refs = shapes.sizes[at], ends[at], shapes.refs.get(at, b"")
             # Without its values the seal of a delta is broken, and its shape still decodes: that is salvaged.
             delta = bytes(size) if values is None else values[end - size : end]
             if at not in odd:
-                seal = _NO_SEAL if values is None else shapes.seals[SEAL_BYTES * at : SEAL_BYTES * (at + 1)]
-                delta = b"".join([_INLINE, seal, shapes.heads[at], delta])
-            refs = shapes.refs.get(at, b"") if shapes.refs else b""
-            found.append((delta, tuple([refs[i : i + DIGEST_BYTES] for i in range(0, len(refs), DIGEST_BYTES)])))
+                seal = NO_SEAL if values is None else shapes.seals[SEAL_BYTES * at : SEAL_BYTES * (at + 1)]
+                ops = shapes.ops[stops[at] - shapes.lengths[at] : stops[at]]
+                delta = join_delta(DeltaParts(seal, shapes.counts[at], ops, refs, delta))
+            found.append((delta, split_digests(refs)))
         return found
 
     def _try(self, frame: int) -> Any:
         try:
-            return self._open(frame)
+            return self.open(frame)
         except CorruptionError:
             return None
 
-    def _open(self, frame: int) -> Any:
+    def open(self, frame: int) -> Any:
         """A frame, decoded and of the right length; CorruptionError if it is damaged."""
         opened = self._opened.get(frame)
         if opened is None:
@@ -420,14 +321,16 @@ class Segment:
     def _unpack(self, frame: int) -> bytes:
         kept, data = self.kept, self._frames[frame]
         rest = data[SEAL_BYTES:]
-        if _seal(rest, self.uid, kept.first, kept.last, frame) != data[:SEAL_BYTES]:
+        if seal_frame(rest, self.uid, kept.first, kept.last, frame, owner_of(frame, self._frames)) != data[:SEAL_BYTES]:
             raise self._damaged("is damaged, or stands in the place of another")
-        size = int.from_bytes(rest[:_LENGTH_BYTES], "big")
+        size = int.from_bytes(rest[:LENGTH_BYTES], "big")
         if size > self._limit:
             raise self._damaged("announces more than it may have")
+        if size == len(rest) - LENGTH_BYTES:
+            return rest[LENGTH_BYTES:]
         try:
             press: Any = zstd.ZstdDecompressor()
-            found = bytes(press.decompress(rest[_LENGTH_BYTES:], size + 1))
+            found = bytes(press.decompress(rest[LENGTH_BYTES:], size + 1))
         except zstd.ZstdError as error:
             raise self._damaged("does not unpack") from error
         if len(found) != size or not press.eof:
@@ -439,19 +342,22 @@ class Segment:
         if frame == VALUES:
             return data
         if frame == FIELDS:
-            fields = _fields(data)
+            fields = decode_fields(data)
             if len(fields) == count:
                 return fields
         elif frame == SHAPES:
-            shapes = _shapes(data)
-            fits = [len(shapes.seals), len(shapes.heads), len(shapes.sizes)] == [SEAL_BYTES * count, count, count]
-            if fits and min(shapes.sizes) >= 0 and sum(shapes.sizes) <= self._limit:
+            shapes = decode_shapes(data)
+            numbers = shapes.counts, shapes.lengths, shapes.sizes
+            fits = [len(shapes.seals), *map(len, numbers)] == [SEAL_BYTES * count, count, count, count]
+            fits = fits and min(map(min, numbers)) >= 0 and max(shapes.counts) < 1 << 32
+            if fits and sum(shapes.sizes) <= self._limit and sum(shapes.lengths) == len(shapes.ops):
                 return shapes
         else:
-            headers = _headers(data)
+            headers = decode_headers(data)
             lengths = [len(headers.tails), len(headers.states), len(headers.digests), len(headers.sizes)]
             if lengths == [TAIL_BYTES * count, DIGEST_BYTES * count, DIGEST_BYTES * count, count]:
-                rests = [at for at, parent in enumerate(self.parents) if parent is None or parent not in self.places]
+                # Those that rest on an entry of this segment take its id and digest from there.
+                rests = [at for at in self._starts if self.parents[at] not in self.places]
                 if all([at in headers.parents for at in rests]):
                     return headers
         raise self._damaged("has other checkpoints than it says")
@@ -461,16 +367,33 @@ class Segment:
         return CorruptionError(f"the segment of checkpoints {span} {what}")
 
 
-def _cut(body: bytes) -> list[bytes]:
+# frames
+
+
+def seal_frame(data: bytes, uid: bytes, first: int, last: int, frame: int | str, owner: bytes = b"") -> bytes:
+    """The seal of a frame, or of the links; `owner` as below."""
+    return sha256(encode(("segment", uid, first, last, frame, owner)) + data).digest()[:SEAL_BYTES]
+
+
+def owner_of(frame: int, frames: Sequence[bytes]) -> bytes:
+    """The seal of the frame that one belongs to: the shapes for the values, the headers for the others."""
+    return b"" if frame == HEADERS else frames[SHAPES if frame == VALUES else HEADERS][:SEAL_BYTES]
+
+
+def join_frames(frames: Sequence[bytes]) -> bytes:
+    """The body of a segment."""
+    return b"".join([*[len(frame).to_bytes(LENGTH_BYTES, "big") for frame in frames], *frames])
+
+
+def cut_frames(body: bytes) -> list[bytes]:
+    """The frames of a body; empty ones where their lengths do not add up."""
     frames = []
-    at = _TABLE_BYTES
-    for number in _FRAMES:
-        size = int.from_bytes(body[_LENGTH_BYTES * number : _LENGTH_BYTES * (number + 1)], "big")
+    at = len(FRAMES) * LENGTH_BYTES
+    for number in FRAMES:
+        size = int.from_bytes(body[LENGTH_BYTES * number : LENGTH_BYTES * (number + 1)], "big")
         frames.append(body[at : at + size])
         at += size
-    if at != len(body):
-        frames = [b""] * len(_FRAMES)
-    return frames
+    return frames if at == len(body) else [b""] * len(FRAMES)
 
 
 # Segments that were opened here last, by their key and their very bytes: what is the same in every byte need not be

@@ -43,7 +43,7 @@ class Rewrite(msgspec.Struct, frozen=True, gc=False):
     """A checkpoint after its parent was deleted: resting on `parent`, the nearest ancestor that stays.
 
     `delta` leads there from the state with `base_digest`; it is empty where the checkpoint has a keyframe, or gets one.
-    `inherits`: calls that a parent which goes had left behind at a head that stays (see `left_behind`).
+    `inherits`: calls that parents which go had left behind at a head that stays (see `left_behind`).
     """
 
     sequence: int
@@ -53,7 +53,7 @@ class Rewrite(msgspec.Struct, frozen=True, gc=False):
     refs: tuple[bytes, ...] = ()
     keyframe: bytes | None = None
     keyframe_refs: tuple[bytes, ...] = ()
-    inherits: Took | None = None
+    inherits: tuple[Took, ...] = ()
 
 
 class Deletion(msgspec.Struct, frozen=True, gc=False):
@@ -67,8 +67,7 @@ class Deletion(msgspec.Struct, frozen=True, gc=False):
 
     Calls go with the checkpoint that took them in. Those that wait at the head which a branch moves back to (parked by
     a restore that goes, or left behind by a commit that goes) are pending there again: what was done stays done. Where
-    the commit goes and the branch stays ahead of that head, the next checkpoint keeps them for the day it goes back,
-    unless it has calls of its own.
+    the commit goes and the branch stays ahead of that head, the next checkpoint keeps them for the day it goes back.
     """
 
     session: str
@@ -168,9 +167,7 @@ def _unfit(session: str, rewrite: Rewrite, view: View, gone: frozenset[int]) -> 
         yield refusals.changed(session, "a checkpoint would rest on another than a moment ago")
     elif not (rewrite.delta or rewrite.keyframe is not None or row.keyframe):
         yield refusals.changed(session, "a checkpoint would rest on nothing")
-    elif rewrite.inherits is not None and (
-        row.took or left_behind(view.checkpoints, row.parent, gone) != rewrite.inherits
-    ):
+    elif not set(rewrite.inherits) <= set(left_behind(view.checkpoints, row.parent, gone)):
         yield refusals.changed(session, "a checkpoint would keep other calls than were left behind")
     if rewrite.delta and (not isinstance(base, CheckpointRow) or base.state_digest != rewrite.base_digest):
         yield refusals.changed(session, "a checkpoint would rest on another state than a moment ago")
@@ -184,16 +181,19 @@ def _staying(view: View, at: int | None, gone: frozenset[int]) -> int | None:
     return at
 
 
-def left_behind(rows: Mapping[int, CheckpointRow | Unreadable], at: int | None, gone: Collection[int]) -> Took | None:
-    """The calls that the nearest of some checkpoints which go, from one upwards, had left at a head that stays."""
+def left_behind(
+    rows: Mapping[int, CheckpointRow | Unreadable], at: int | None, gone: Collection[int]
+) -> tuple[Took, ...]:
+    """The calls that some checkpoints which go, from one upwards, had left at heads that stay; the nearest first."""
+    found: list[Took] = []
     while at is not None and at in gone:
         row = rows.get(at)
         if not isinstance(row, CheckpointRow):
-            return None
-        if row.took is not None and row.took.left and row.took.left not in gone:
-            return row.took
+            break
+        tooks = () if row.took is None else row.took.each
+        found += [msgspec.structs.replace(took, also=()) for took in tooks if took.left and took.left not in gone]
         at = row.parent
-    return None
+    return tuple(found)
 
 
 _NO_UNDO: Mapping[str, object] = {"undo": None, "undo_journal": None, "undo_calls": 0, "undo_wait": None}
@@ -201,7 +201,8 @@ _NO_UNDO: Mapping[str, object] = {"undo": None, "undo_journal": None, "undo_call
 
 def _lanes(view: View, gone: frozenset[int], rows: Iterable[CheckpointRow]) -> Iterable[LaneRow]:
     """The branches that move back, or lose what an undo would lead to."""
-    left = {(row.took.run, row.took.left): row.took.journal for row in rows if row.took and row.took.left is not None}
+    tooks = [took for row in rows if row.took for took in row.took.each]
+    left = {(took.run, took.left): took.journal for took in tooks if took.left is not None}
     for lane in view.lanes.values():
         change: dict[str, object] = {}
         if lane.undo is not None and lane.undo in gone:
@@ -236,13 +237,15 @@ def _rewritten(deletion: Deletion, view: View) -> Iterable[Row]:
 def rewritten(row: CheckpointRow, rewrite: Rewrite) -> CheckpointRow:
     """A checkpoint as it is after its parent was deleted."""
     keyframe = row.keyframe or rewrite.keyframe is not None
+    tooks = (*(() if row.took is None else row.took.each), *rewrite.inherits)
+    took = msgspec.structs.replace(tooks[0], also=tooks[1:]) if tooks else None
     return msgspec.structs.replace(
         row,
         parent=rewrite.parent,
         delta=rewrite.delta,
         refs=rewrite.refs,
         keyframe=keyframe,
-        took=row.took or rewrite.inherits,
+        took=took,
     )
 
 
@@ -260,15 +263,16 @@ def _drops(
     deletion: Deletion, view: View, rows: Iterable[CheckpointRow], moved: Iterable[LaneRow]
 ) -> list[tuple[Kind, Key]]:
     gone = frozenset(deletion.gone)
-    taken = {(row.took.run, row.took.journal) for row in rows if row.took and row.took.left is None}
-    calls = [(row.took.run, row.took.journal) for row in rows if row.took]
+    tooks = [took for row in rows if row.took for took in row.took.each]
+    taken = {(took.run, took.journal) for took in tooks if took.left is None}
+    calls = [(took.run, took.journal) for took in tooks]
     for lane in view.lanes.values():
         if lane.run and lane.head is not None and lane.head.sequence in gone:
             calls.append((lane.run, lane.journal))
         if lane.run and lane.undo in gone and lane.undo_journal is not None:
             calls.append((lane.run, lane.undo_journal))
     found_again = {(lane.run, lane.journal) for lane in moved} - taken
-    kept_on = {(new.inherits.run, new.inherits.journal) for new in deletion.rewrites if new.inherits is not None}
+    kept_on = {(took.run, took.journal) for new in deletion.rewrites for took in new.inherits}
     stay = found_again | kept_on
     drops: list[tuple[Kind, Key]] = [(Kind.CALL, at) for at in dict.fromkeys(calls) if at not in stay]
     for sequence in sorted(gone):

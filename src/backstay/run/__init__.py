@@ -308,12 +308,11 @@ class Run(ChildMaking):
         calls.closed = True
         with calls.heeding_fence():
             ask, rule = self._leaving(calls, status, reason)
-            stopped = self._history.backend.write(ask, rule).answer
-        if status == "waiting" and stopped is None:
+            view = self._history.backend.write(ask, rule)
+        stopped = view.answer
+        if status == "waiting" and stopped is None and view.session is not None:
             for wait in calls.open_waits.values():
-                self._history.events.emit(
-                    "waiting", to_wait(self.session.id, self.branch, self._history.agent, wait.row)
-                )
+                self._history.events.emit("waiting", to_wait(view.session, self.branch, wait.row))
         if stopped is not None and not isinstance(self.end, RunCancelled):
             self.end = RunCancelled(self, stopped)
 

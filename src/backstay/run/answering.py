@@ -52,14 +52,14 @@ def _waits(view: View, lane: LaneRow) -> list[Wait]:
     if view.session is None:
         return []
     rows = [row for row in waiting.waits_of(view.pending.get(lane.name, ())) if row.wait and row.wait.what != FOR_CHILD]
-    agent = view.session.agent
-    found = [to_wait(view.session.id, lane.name, agent, row) for row in rows]
+    found = [to_wait(view.session, lane.name, row) for row in rows]
     if not found and lane.status == "waiting" and not _was_answered(view, lane):  # a framework waits by itself
         reason = lane.reason or "waits"
         wait = Wait(
             session_id=SessionId(view.session.id),
             branch=lane.name,
-            agent=agent,
+            agent=view.session.agent,
+            owner=view.session.owner,
             id=None,
             name=reason,
             what="framework",

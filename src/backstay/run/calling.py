@@ -10,7 +10,8 @@ import msgspec
 from backstay.codec import Root, decode, encode_stored
 from backstay.errors import BackstayError, FencedError, InDoubtError, InvalidInputError, MismatchError
 from backstay.port import CallKey, CallRow
-from backstay.port.rows import CUT_OFF, DONE, FAILED, IN_DOUBT, RETRY, SKIPPED
+from backstay.port.rows import CUT_OFF, DONE, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
+from backstay.rules.refusals import StopAsked
 from backstay.run.journal import Slot
 from backstay.run.options import call_failed, not_storable, now_us, refuse_long, text_of_error
 from backstay.run.typed_results import plain, typed
@@ -125,6 +126,13 @@ class Calling:
                 data = encode_stored(chunks, (Root("partial"),))
                 refuse_long(data, "partial")
                 self.row = msgspec.structs.replace(self.row, partial=pack_value(data))
+
+    def keep_arrived(self, chunks: list[Any]) -> None:
+        """Write down what has come of a stream so far, as if it were cut off here: a kill would cut it off here."""
+        self.keep_partial(chunks)
+        status = STARTED if self.row.kind == "tool" else CUT_OFF
+        with contextlib.suppress(StopAsked):  # it is heeded at the next call or boundary; this one may go on
+            self.write(msgspec.structs.replace(self.row, status=status))
 
     def cut_off(self, chunks: list[Any], *, failed: bool) -> None:
         """A stream was closed early: a model is asked again, a tool is in doubt. `failed`: by an exception."""

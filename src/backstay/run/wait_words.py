@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from backstay.codec import decode
 from backstay.errors import CorruptionError
 from backstay.model import SessionId, Wait
-from backstay.port import CallRow
+from backstay.port import CallRow, SessionRow
 from backstay.port.rows import FOR_APPROVAL, FOR_CHILD, FOR_MESSAGE, FOR_TIME
 from backstay.sealing import open_value
 from backstay.store.fields import to_datetime
@@ -33,15 +33,16 @@ def reason_for(rows: Sequence[CallRow]) -> str:
     return ", ".join([phrase(row) for row in rows[:_NAMED]]) + more
 
 
-def to_wait(session: str, branch: str, agent: str | None, row: CallRow) -> Wait:
+def to_wait(session: SessionRow, branch: str, row: CallRow) -> Wait:
     """A wait as people hold it."""
     if row.wait is None:
         raise CorruptionError(f"wait {row.id[:24]!r} does not say what it waits for")
     due_us = row.wait.due_us
     return Wait(
-        session_id=SessionId(session),
+        session_id=SessionId(session.id),
         branch=branch,
-        agent=agent,
+        agent=session.agent,
+        owner=session.owner,
         id=row.id,
         name=row.name,
         key=row.key,

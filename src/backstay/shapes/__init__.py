@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import json
 import math
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,8 @@ from uuid import UUID
 from backstay.model import Damaged, Usage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from backstay.difference import Change, Diff, ItemChange
     from backstay.face.run_status import RunStatus
     from backstay.model import Call, Checkpoint, SessionInfo, Wait
@@ -78,6 +79,7 @@ SHAPES: dict[str, dict[str, str]] = {
         "reason": "text or null",
         "crashed": "true or false",
         "waiting": "true or false",
+        "waits": "list of wait",
         "branches": "number",
         "checkpoints": "number",
         "last_step": "number or null",
@@ -169,6 +171,7 @@ SHAPES: dict[str, dict[str, str]] = {
         "session": "text",
         "branch": "text",
         "agent": "text or null",
+        "owner": "text or null",
         "id": "text or null",
         "name": "text",
         "key": "text or null",
@@ -214,11 +217,14 @@ SHAPES: dict[str, dict[str, str]] = {
     "script": {"shell": "text", "script": "text"},
     "told": {"chapter": "number", "title": "text", "holds": "text"},
     "finding": {"check": "text", "verdict": "text", "detail": "text"},
+    "topic": {"topic": "text", "text": "text"},
 }
 
 
 def dump(value: Any) -> str:
     """One line of JSON."""
+    import json  # noqa: PLC0415 - only what prints JSON waits for it
+
     return json.dumps(value, ensure_ascii=True, allow_nan=False)
 
 
@@ -233,7 +239,7 @@ def usage(value: Usage) -> dict[str, Any]:
     }
 
 
-def session(info: SessionInfo) -> dict[str, Any]:
+def session(info: SessionInfo, waits: Sequence[Wait] = ()) -> dict[str, Any]:
     """A session's line."""
     return {
         "id": info.id,
@@ -244,6 +250,7 @@ def session(info: SessionInfo) -> dict[str, Any]:
         "reason": info.reason,
         "crashed": info.crashed,
         "waiting": info.waiting,
+        "waits": [wait(each) for each in waits],
         "branches": info.branches,
         "checkpoints": info.checkpoints,
         "last_step": info.last_step,
@@ -316,6 +323,7 @@ def wait(found: Wait) -> dict[str, Any]:
         "session": found.session_id,
         "branch": found.branch,
         "agent": found.agent,
+        "owner": found.owner,
         "id": found.id,
         "name": found.name,
         "key": found.key,

@@ -14,7 +14,8 @@ import msgspec
 
 from backstay.errors import BackstayError, CorruptionError
 from backstay.port import Backend, CheckpointRow, Kind, SegmentRow, SessionRow
-from backstay.port.segments import MAX_BYTES, MAX_ENTRIES, Segment, open_segment, pack_segment, portions, weigh_entry
+from backstay.port.segment_packing import pack_segment, portions, weigh_entry
+from backstay.port.segments import MAX_BYTES, MAX_ENTRIES, Segment, open_segment
 from backstay.rules.packing import Packing, pack
 from backstay.sealing import delta_refs, spilled
 

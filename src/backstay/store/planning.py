@@ -1,8 +1,8 @@
 """From a state to a commit: what is to be written, prepared as far as that can be done before its sequence is known.
 
 A commit always writes a delta; and a *keyframe*, a whole copy, when reading would otherwise take more than about twice
-the state, or when the deltas since the last one are five times its size, so that damage to one of them does not reach
-far.
+the state, or when the deltas since the last one are three times its size: reading a delta costs more than reading as
+much of a keyframe, and damage to one of them does not reach far.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from backstay.store.reading import Loaded
 _MIN_DELTA_WEIGHT = 1024  # reading a row costs something, however small it is
 _SLACK_BYTES = 4096
 _READ_AT_MOST = 2  # times the state
-_REACH = 5  # times the last keyframe
+_REACH = 3  # times the last keyframe
 _KEEP_DELTA_BELOW = 0.25  # of the keyframe beside it
 
 

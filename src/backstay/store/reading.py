@@ -7,14 +7,15 @@ from the one before. With `salvage` a record that does not open gives its shape,
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from backstay.delta import Rebuilt, Record, rebuild
+from backstay.delta import Rebuilt, Record, rebuild, refs_of
 from backstay.errors import CorruptionError
 from backstay.model import StateDict
-from backstay.port import Backend, CheckpointRow, LaneRow, Records, SessionRow
+from backstay.port import Backend, CheckpointRow, LaneRow, Records, SessionRow, Unreadable
+from backstay.port.packed_line import Joined, PackedLine
 from backstay.sealing import open_blob, open_delta, open_deltas, open_keyframe, salvage, unspill
 
 _EMPTY_SHAPE = Record(b"\x90", b"")
@@ -63,28 +64,19 @@ class _KeyframeDamagedError(CorruptionError):
 
 
 def _opened(records: Records, session: SessionRow, *, salvage: bool) -> Loaded:
-    row = records.rows[-1]
+    row, oldest = records.rows[-1], records.rows[0]
     if not isinstance(row, CheckpointRow):
         raise CorruptionError(row.why)
-    chain = [_keyframe(records, session.uid, salvaging=salvage)]
-    oldest = records.rows[0]
+    joined, deltas = ([], []) if salvage else _deltas(records, oldest)
+    keyframe = _keyframe(records, oldest, session.uid, salvaging=salvage)
     if salvage:
-        chain += _salvaged(records, session.uid)
-    elif len(records.rows) > 1:
-        deltas: list[tuple[bytes, bytes, bytes]] = []
-        for delta in records.rows[1:]:
-            if not isinstance(delta, CheckpointRow):
-                raise CorruptionError(delta.why)
-            deltas.append((delta.delta, delta.tail, delta.state_digest))
-        base = oldest.state_digest if isinstance(oldest, CheckpointRow) else b""
-        chain += open_deltas(deltas, records.blobs, uid=session.uid, base=base)
-    wanted: set[bytes] = set()
-    sizes: list[int] = []
-    for record in chain:
-        wanted.update(record.refs)
-        sizes.append(len(record.ops) + len(record.body))
-        if record.refs:  # large values are read with their delta
-            sizes[-1] += sum([len(records.blobs.get(ref, b"")) for ref in record.refs])
+        behind = _salvaged(records, session.uid)
+    else:
+        base = joined[-1].state if joined else oldest.state_digest if isinstance(oldest, CheckpointRow) else b""
+        behind = open_deltas(deltas, records.blobs, uid=session.uid, base=base) if deltas else []
+    sizes = tuple(_sizes(joined, behind, records.blobs))
+    chain = [keyframe, *[each.record for each in joined], *behind]
+    wanted = refs_of(chain)
     pieces = _pieces(wanted, records.blobs, salvaging=salvage) if wanted else {}
     rebuilt: Rebuilt = rebuild(chain, pieces, salvage=salvage)
     return Loaded(
@@ -93,10 +85,39 @@ def _opened(records: Records, session: SessionRow, *, salvage: bool) -> Loaded:
         row,
         rebuilt.state,
         rebuilt.touched,
-        tuple(sizes[1:]),
+        sizes,
         oldest.size_bytes if isinstance(oldest, CheckpointRow) else row.size_bytes,
         frozenset(wanted),
     )
+
+
+def _deltas(
+    records: Records, oldest: CheckpointRow | Unreadable
+) -> tuple[list[Joined], list[tuple[bytes, bytes, bytes]]]:
+    """The deltas of a state: those that lie together in segments joined, then those of rows, with tail and state."""
+    rows = records.rows
+    joined = None
+    if isinstance(rows, PackedLine) and isinstance(oldest, CheckpointRow):
+        joined = rows.deltas(oldest.state_digest)
+    behind = rows[1:] if joined is None or not isinstance(rows, PackedLine) else rows.rows
+    deltas: list[tuple[bytes, bytes, bytes]] = []
+    for row in behind:
+        if not isinstance(row, CheckpointRow):
+            raise CorruptionError(row.why)
+        deltas.append((row.delta, row.tail, row.state_digest))
+    return joined or [], deltas
+
+
+def _sizes(joined: Iterable[Joined], records: Iterable[Record], blobs: Mapping[bytes, bytes]) -> Iterator[int]:
+    """How long each delta is; large values are read with their delta."""
+    for each in joined:
+        sizes = each.sizes
+        for number, refs in each.refs.items():
+            sizes[number] += sum([len(blobs.get(ref, b"")) for ref in refs])
+        yield from sizes
+    for record in records:
+        more = sum([len(blobs.get(ref, b"")) for ref in record.refs]) if record.refs else 0
+        yield len(record.ops) + len(record.body) + more
 
 
 def _salvaged(records: Records, uid: bytes) -> list[Record]:
@@ -117,8 +138,7 @@ def _salvaged(records: Records, uid: bytes) -> list[Record]:
     return chain
 
 
-def _keyframe(records: Records, uid: bytes, *, salvaging: bool) -> Record:
-    row = records.rows[0]
+def _keyframe(records: Records, row: CheckpointRow | Unreadable, uid: bytes, *, salvaging: bool) -> Record:
     try:
         if not isinstance(row, CheckpointRow):
             raise CorruptionError(row.why)

@@ -39,6 +39,7 @@ from backstay.port.rows import (
     WAIT,
     WAITING,
     CallWait,
+    Took,
 )
 from backstay.run.options import VALUE
 from backstay.run.result_places import at_place
@@ -188,10 +189,11 @@ class CallCheck:
         return [run for run, number in self._journals if number == journal]
 
     def taken(self, row: CheckpointRow, state: StateDict | None) -> None:
-        """The calls that a checkpoint took in; against its state, if that can be read."""
-        took = row.took
-        if took is None:
-            return
+        """The calls that belong to a checkpoint; those that it took in against its state, if that can be read."""
+        for took in () if row.took is None else row.took.each:
+            self._taken(row, took, state if took.left is None else None)
+
+    def _taken(self, row: CheckpointRow, took: Took, state: StateDict | None) -> None:
         at = took.run, took.journal
         journal = self._journals.pop(at, None)
         if journal is not None and journal.misfit(took.count, state) is None:

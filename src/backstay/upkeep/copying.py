@@ -42,7 +42,8 @@ from backstay.port import (
     Unreadable,
 )
 from backstay.port.rows import INBOX
-from backstay.port.segments import open_segment, pack_segment, portions
+from backstay.port.segment_packing import pack_segment, portions
+from backstay.port.segments import open_segment
 from backstay.rules import refusals
 from backstay.rules.refusals import in_doubt
 from backstay.sealing import MAX_BLOB_BYTES, open_delta, open_keyframe, spilled, unspill
@@ -322,9 +323,9 @@ class Copy:
         if keyframe is not None and opened is not None:
             data = keyframe[0].data
             self._send(KeyframeRow(row.sequence, data, (*opened.refs, *spilled(data))))
-        if row.took is not None:
-            self._last_run = max(self._last_run, row.took.run)
-            self._journal((row.took.run, row.took.journal), row.took.count)
+        for took in () if row.took is None else row.took.each:
+            self._last_run = max(self._last_run, took.run)
+            self._journal((took.run, took.journal), took.count)
         self._remember(row)
         self._checkpoints += 1
         self._logical_bytes += row.size_bytes

@@ -10,7 +10,7 @@ no damage: no reader can see it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from backstay.delta import advance, know, whole
 from backstay.errors import ConflictError, CorruptionError
@@ -30,7 +30,8 @@ from backstay.port import (
 )
 from backstay.port.lease import here, is_live
 from backstay.port.rows import Took
-from backstay.port.segments import open_segment, pack_segment, portions
+from backstay.port.segment_packing import pack_segment, portions
+from backstay.port.segments import open_segment
 from backstay.rules import refusals
 from backstay.rules.deletion import (
     MAX_CHECKPOINTS,
@@ -45,6 +46,7 @@ from backstay.rules.deletion import (
     rewritten,
 )
 from backstay.sealing import pack_blob, seal_delta, seal_keyframe, spill, spilled
+from backstay.store.fields import read_fields
 from backstay.store.reading import Loaded, load
 from backstay.upkeep.pages import row_key
 
@@ -93,10 +95,10 @@ def _plan(backend: Backend, session: str, gone: Sequence[int], *, spare_names: b
     children = {child: at for at in gone for child in view.children.get(at, ()) if child not in going}
     blobs: dict[bytes, bytes] = {}
     rewrites: list[Rewrite] = []
+    heirs = _heirs(backend, session, view, children)
     for child, parent in sorted(children.items()):
-        left = left_behind(view.checkpoints, parent, going)
-        heirs = [new.inherits for new in rewrites]
-        rewrites.append(rewrite(backend, session, child, anchors[parent], blobs, left=None if left in heirs else left))
+        inherits = tuple([took for took, heir in heirs.items() if heir == child])
+        rewrites.append(rewrite(backend, session, child, anchors[parent], blobs, inherits=inherits))
     edge = view.session.packed
     concerned = tuple([at for at in (*gone, *children) if at <= edge])
     before = _segments(backend, session, concerned)
@@ -112,6 +114,27 @@ def _plan(backend: Backend, session: str, gone: Sequence[int], *, spare_names: b
         tuple(before),
         tuple(_without(session, view.session.uid, before, going, rewrites)),
     )
+
+
+def _heirs(backend: Backend, session: str, view: View, children: Mapping[int, int]) -> dict[Took, int]:
+    """The calls that were left behind by what goes, each with the child that keeps them.
+
+    Only the branch whose run made them can go back to where they were left: of several children the one on it.
+    """
+    found: dict[Took, list[int]] = {}
+    for child, parent in sorted(children.items()):
+        for took in left_behind(view.checkpoints, parent, view.checkpoints.keys()):
+            found.setdefault(took, []).append(child)
+    several = {child for heirs in found.values() if len(heirs) > 1 for child in heirs}
+    rows = backend.read(Ask(session, sequences=tuple(several))).checkpoints if several else {}
+    branches = {
+        child: read_fields(row).branch for child in several if isinstance(row := rows.get(child), CheckpointRow)
+    }
+    owners = {lane.run: lane.name for lane in view.lanes.values()}
+    return {
+        took: next((child for child in heirs if branches.get(child) == owners.get(took.run)), heirs[0])
+        for took, heirs in found.items()
+    }
 
 
 def _segments(backend: Backend, session: str, packed: tuple[int, ...]) -> list[SegmentRow]:
@@ -148,12 +171,11 @@ def rewrite(
     anchor: int | None,
     blobs: dict[bytes, bytes],
     *,
-    left: Took | None = None,
+    inherits: tuple[Took, ...] = (),
 ) -> Rewrite:
     """A checkpoint as it will be, with the calls it inherits; the blobs it needs are added to `blobs`."""
     found = _loaded(backend, session, child)
     row, uid = found.row, found.session.uid
-    inherits = None if row.took is not None else left
     if row.keyframe:
         return Rewrite(child, anchor, inherits=inherits)
     keyframe, pieces = whole(found.state)

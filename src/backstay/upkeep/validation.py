@@ -194,17 +194,17 @@ class Validator:
             raise CorruptionError(f"its fields mean nothing: {error}") from error
 
     def _check_took(self, row: CheckpointRow) -> None:
-        took = row.took
-        if took is None:
-            return
-        at = took.run, took.journal
-        if not 0 < took.run <= MAX_RUN or not 0 <= took.journal < row.sequence or took.count <= 0:
-            raise CorruptionError("it took in calls that cannot be")
-        if took.left is not None and not 0 <= took.left < row.sequence:
-            raise CorruptionError("it left calls behind where nothing is")
-        if at in self._taken:
-            raise CorruptionError("it took in calls that another has")
-        self._taken.add(at)
+        for n, took in enumerate(() if row.took is None else row.took.each):
+            at = took.run, took.journal
+            if not 0 < took.run <= MAX_RUN or not 0 <= took.journal < row.sequence or took.count <= 0:
+                raise CorruptionError("it took in calls that cannot be")
+            if took.left is not None and not 0 <= took.left < row.sequence:
+                raise CorruptionError("it left calls behind where nothing is")
+            if n and (took.left is None or took.also):
+                raise CorruptionError("it keeps calls that were not left behind")
+            if at in self._taken:
+                raise CorruptionError("it took in calls that another has")
+            self._taken.add(at)
 
     # states
 
@@ -281,7 +281,7 @@ class Validator:
             check_call(row)
             took, state = self._now
             if row.place is not None:
-                if took is None or took.left is not None:
+                if took is None or took.left is not None or row.at[:2] != (took.run, took.journal):
                     raise CorruptionError("it stands in a state, and no checkpoint took it in")
                 at_place(state, row.place)
             if row.token < 0 or (took is None and row.token > self._tokens.get(row.run, 0)):

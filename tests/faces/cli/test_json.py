@@ -50,6 +50,7 @@ WRITING = {
     "export": "export all.backstay",
     "import": "import checkpoints",
     "completion": "completion fish",
+    "help": "help",
 }
 EVERY = READING | WRITING
 # Other ways of the same commands, whose JSON has the same shape.

@@ -255,3 +255,23 @@ def test_tools_are_shown_and_found_in_every_shape_in_use(
     assert "paid" in shown
     assert shell.run("search", "paid", "--tool", "pay", "--store", "store.db", folder=tmp_path).code == 0
     assert shell.run("search", "paid", "--tool", "other", "--store", "store.db", folder=tmp_path).code == 1
+
+
+def test_what_waits_is_shown_with_what_for_since_when_and_whose_it_is(folder: Path, tmp_path: Path) -> None:
+    where = tmp_path / "store.db"
+    with backstay.open(where) as store:
+        store.session("idle").commit({})
+        with store.session("job", owner="ana", agent="support").run() as run:
+            run.call("refund", lambda: None, args={"euro": 5}, approve=True)
+    for name in ("sessions", "status", "waiting"):
+        shown = shell.run(name, "--store", "store.db", folder=tmp_path, columns=160).out
+        (line,) = [line for line in shown.splitlines() if "job" in line]
+        assert "ana" in line, name
+        assert "for approval of 'refund'" in line, name
+        assert name == "waiting" or "since just now" in line or "s ago" in line, name
+    lines = shell.run("sessions", "--json", "--store", "store.db", folder=tmp_path).out.splitlines()
+    waits = {info["id"]: info["waits"] for info in map(json.loads, lines)}
+    assert waits["idle"] == []
+    (wait,) = waits["job"]
+    assert (wait["reason"], wait["owner"], wait["args"]) == ("for approval of 'refund'", "ana", {"euro": 5})
+    assert wait["since"]

@@ -13,7 +13,7 @@ import apsw
 
 from backstay.backends.sqlite import schema
 from backstay.backends.sqlite.connections import Connection, is_damage
-from backstay.backends.sqlite.schema import Entry, child_entries, key_of, sequence_in
+from backstay.backends.sqlite.schema import SEQUENCE_BITS, Entry, child_entries, key_of, sequence_in
 from backstay.errors import CorruptionError
 from backstay.ids import MAX_SEQUENCE
 from backstay.port import CheckpointRow, SegmentRow, Unreadable
@@ -26,6 +26,10 @@ _UP = _LINKS + "WHERE key >= ?1 AND key < ?2 AND last > ?3 ORDER BY key LIMIT ?4
 _DOWN = _LINKS + "WHERE key >= ?1 AND key < ?2 AND last > ?3 ORDER BY key DESC LIMIT ?4"
 _REACHING = _LINKS + "WHERE key BETWEEN ?1 AND ?2 AND last >= ?3 ORDER BY key"
 _ALL = _LINKS + "WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
+_BETWEEN = (
+    "SELECT key, last, needs, links, body FROM segments WHERE key >= "
+    "(SELECT key FROM segments WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC LIMIT 1) AND key <= ?3 ORDER BY key DESC"
+)
 _BODY = "SELECT body FROM segments WHERE key = ?"
 _PUT = "INSERT INTO segments(key, last, needs, links, body) VALUES(?, ?, ?, ?, ?)"
 _DROP = "DELETE FROM segments WHERE key = ?"
@@ -80,6 +84,32 @@ def line(
             break
         at = found[-1].parent
     return rows
+
+
+def stretches(
+    connection: Connection, sid: int, uid: bytes, keyframe: int, sequence: int
+) -> list[tuple[Segment, list[int]]] | None:
+    """The same as places in segments, oldest first; None if it does not end at this keyframe, or anything is amiss."""
+    found: list[tuple[Segment, list[int]]] = []
+    low = sid << SEQUENCE_BITS
+    bounds = low, low + keyframe, low + sequence
+    rows: Any = connection.execute(_BETWEEN, bounds).fetchall() if connection.has("segments") else ()
+    at: int | None = sequence
+    for key, last, needs, links, body in rows:
+        if type(last) is not int or type(links) is not bytes or type(body) is not bytes:
+            return None
+        first = key - low
+        if at is None or not first <= at <= last:
+            continue
+        segment = open_segment(SegmentRow(first, last, needs, links, body), uid=uid)
+        places = segment.line(at)[::-1] if segment.is_readable else []
+        if not places:
+            return None
+        found.append((segment, places))
+        at = segment.parents[places[0]]
+        if segment.sequences[places[0]] == keyframe:
+            return found[::-1]
+    return None
 
 
 def page(

@@ -23,11 +23,11 @@ from backstay.backends.sqlite.views import (
 from backstay.errors import CorruptionError
 from backstay.ids import MAX_SEQUENCE
 from backstay.port import CheckpointRow, Kind, LaneRow, Records, TagRow, Unreadable
+from backstay.port.packed_line import PackedLine
 from backstay.port.row_codec import open_checkpoints
 
 _KEYFRAME = "SELECT body FROM keyframes WHERE key = ?"
 _LAST_KEYFRAME = "SELECT key, body FROM keyframes WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC LIMIT 1"
-_ONE_KEYFRAME = "SELECT key, body FROM keyframes WHERE key = ?"
 _UP = "SELECT key, parent, body FROM checkpoints WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
 _REFS = "SELECT number, digest FROM refs WHERE sid = ? AND kind = ? AND number BETWEEN ? AND ?"
 
@@ -52,7 +52,7 @@ def state(session: str, ref: str | int, connection: Connection, *, salvage: bool
         if straight is not None:
             no_blobs = connection.tables.get("refs") is False
             pieces = _NO_BLOBS if no_blobs else _blobs_of(connection, line, straight[0])
-            return Records(line.row, lane, tuple(straight[0]), straight[1], pieces)
+            return Records(line.row, lane, straight[0], straight[1], pieces)
     rows: list[CheckpointRow | Unreadable] = []
     keyframe: bytes | None = None
     for row in () if at is None else walk(connection, line, at, expected=line.name is not None, delta=True):
@@ -68,7 +68,7 @@ def state(session: str, ref: str | int, connection: Connection, *, salvage: bool
     return Records(line.row, lane, tuple(rows), keyframe, _blobs_of(connection, line, rows, salvage=salvage))
 
 
-def _straight(connection: Connection, line: Line, at: int) -> tuple[list[CheckpointRow | Unreadable], bytes] | None:
+def _straight(connection: Connection, line: Line, at: int) -> tuple[Sequence[CheckpointRow | Unreadable], bytes] | None:
     """The rows from a keyframe to a checkpoint, oldest first, where those that are not packed rest on one another.
 
     That is how most lie, and then they are opened in one go. None if they do not, or anything is amiss: then they are
@@ -77,11 +77,11 @@ def _straight(connection: Connection, line: Line, at: int) -> tuple[list[Checkpo
     low, high, edge = line.sid << SEQUENCE_BITS, line.sid << SEQUENCE_BITS | at, line.row.packed
     if not 0 < at <= MAX_SEQUENCE:
         return None
-    older: list[CheckpointRow | Unreadable] = []
-    rows: list[CheckpointRow | Unreadable] = []
     try:
-        last: Any = connection.execute(_LAST_KEYFRAME, (low, high)).fetchone() if at > edge else None
-        first = low + edge + 1 if last is None else max(last[0], low + edge + 1)
+        last: Any = connection.execute(_LAST_KEYFRAME, (low, high)).fetchone()
+        if last is None or type(last[1]) is not bytes:
+            return None
+        first = max(last[0], low + edge + 1)
         found: Any = connection.execute(_UP, (first, high)).fetchall() if at > edge else []
         if len(found) != max(high - first + 1, 0):
             return None
@@ -95,30 +95,28 @@ def _straight(connection: Connection, line: Line, at: int) -> tuple[list[Checkpo
             columns.append((sequence, parent, body))
             sequence += 1
         rows = open_checkpoints(columns, uid=line.row.uid)
-        start = rows[0] if rows else None
-        if start is None or (type(start) is CheckpointRow and not start.keyframe):
-            older = packed.line(
-                connection, line.sid, line.row.uid, at if start is None else start.parent or 0, delta=True
-            )
-            rows = [*older[::-1], *rows]
-            oldest = older[-1] if older else None
-            if not isinstance(oldest, CheckpointRow):
+        for row in rows:
+            if type(row) is not CheckpointRow or row.keyframe is not (row.sequence == last[0] - low):
                 return None
-            last = connection.execute(_ONE_KEYFRAME, (low | oldest.sequence,)).fetchone()
+        if last[0] - low > edge:
+            return rows, last[1]
+        start = rows[0].parent if rows else at
+        if start is not None and last[0] - low > start:
+            last = connection.execute(_LAST_KEYFRAME, (low, low + start)).fetchone()
+        if start is None or last is None or type(last[1]) is not bytes:
+            return None
+        parts = packed.stretches(connection, line.sid, line.row.uid, last[0] - low, start)
     except apsw.Error as error:
         if not is_damage(error):
             raise
         return None
-    for row in rows:
-        if type(row) is not CheckpointRow or row.keyframe is not (row is rows[0]):
-            return None
-    return None if last is None or type(last[1]) is not bytes else (rows, last[1])
+    return None if parts is None else (PackedLine(parts, rows), last[1])
 
 
 def _keyframe(
     connection: Connection, line: Line, row: CheckpointRow | Unreadable, *, salvage: bool, without: Collection[int]
 ) -> bytes | None:
-    sequence: Any = row.key if isinstance(row, Unreadable) else row.sequence
+    sequence = _number(row)
     if sequence in without or (isinstance(row, CheckpointRow) and not row.keyframe):
         return None
     try:
@@ -133,18 +131,26 @@ def _keyframe(
     return None if found is None else open_body(found[0])
 
 
+def _number(row: CheckpointRow | Unreadable) -> Any:
+    return row.key if isinstance(row, Unreadable) else row.sequence
+
+
 def _blobs_of(
     connection: Connection, line: Line, rows: Sequence[CheckpointRow | Unreadable], *, salvage: bool = False
 ) -> dict[bytes, bytes]:
     """The blobs of rows that are oldest first: the oldest needs those of its keyframe, the others their own."""
     if not rows or not connection.has("refs"):
         return {}
-    numbers: list[Any] = [row.key if isinstance(row, Unreadable) else row.sequence for row in rows]
-    oldest, others = numbers[0], {at for at in numbers[1:] if at > line.row.packed}
+    oldest = _number(rows[0])
     wanted: Any = connection.execute(_REFS, (line.sid, Kind.KEYFRAME, oldest, oldest)).fetchall()
-    for row in rows[1:]:
-        if isinstance(row, CheckpointRow) and row.sequence <= line.row.packed:
-            wanted += [(row.sequence, digest) for digest in row.refs or ()]
+    if isinstance(rows, PackedLine):
+        wanted += [(0, digest) for digest in rows.refs]
+        others = {_number(row) for row in rows.rows}
+    else:
+        others = {at for at in map(_number, rows[1:]) if at > line.row.packed}
+        for row in rows[1:]:
+            if isinstance(row, CheckpointRow) and row.sequence <= line.row.packed:
+                wanted += [(row.sequence, digest) for digest in row.refs or ()]
     if others:
         between: Any = connection.execute(_REFS, (line.sid, Kind.CHECKPOINT, min(others), max(others)))
         wanted += [(number, digest) for number, digest in between if number in others]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -25,8 +25,10 @@ from backstay.port import (
     Unreadable,
     View,
 )
-from backstay.port.segments import NOT_READ, open_segment, pack_segment
+from backstay.port.segment_packing import pack_segment
+from backstay.port.segments import NOT_READ, open_segment
 from backstay.store.packing import pack_older
+from backstay.store.reading import Loaded, load
 from backstay.testing.author import SESSION, Author, check_row, check_states, every_row, read_back, tag
 from backstay.testing.contract.damage import CHANGES, every_change
 from backstay.testing.contract.handmade import bare, blob, checkpoint, put
@@ -56,6 +58,7 @@ class PackingContract(Hooks):
         for _ in range(9):
             assert pack(packing, rows=rows, merged=merged)
             assert told(packing) == truth
+            check_loads(packing, states)
         assert line_of(packing).packed == max(states) if rows > 1 else 9
         check_states(packing, SESSION, states)
         reopened = self.again(packing)
@@ -81,6 +84,21 @@ class PackingContract(Hooks):
         check_states(packing, SESSION, states)
         assert read_back(packing, SESSION, "on a packed one") == states[2]
         assert packing.read(Ask(SESSION, children_of=(2,))).children[2] == [3, 6, old.rows[0].sequence]
+
+    @pytest.mark.parametrize("hurt", [5, 6])  # the first of its segment, and one behind it
+    def test_a_delta_that_was_damaged_before_it_was_packed_is_found_behind_it(
+        self, packing: Backend, hurt: int
+    ) -> None:
+        author = Author(packing, keyframe_every=50)
+        author.grow(9)
+        row = author.rows[hurt - 1]
+        put(packing, msgspec.structs.replace(row, delta=row.delta[:-1] + bytes([row.delta[-1] ^ 1])))
+        for merged in (0, 0, 3):
+            pack(packing, rows=4, merged=merged)
+            check_loads(packing, {at: author.states[at] for at in range(1, hurt)})
+            for at in range(hurt, 10):
+                with pytest.raises(CorruptionError):
+                    load(packing, SESSION, at)
 
     def test_w2_a_rule_sees_segments_as_they_are_kept(self, packing: Backend) -> None:
         branchy(packing)
@@ -200,6 +218,14 @@ class PackingContract(Hooks):
         later = Author(backend).stand_on_head()
         later.grow(1)
         assert read_back(backend, SESSION, "main") == later.state
+
+
+def check_loads(backend: Backend, states: Mapping[int, Any]) -> None:
+    """Each state as a reader of it has it, who opens segments in one go."""
+    for sequence, state in states.items():
+        found = load(backend, SESSION, sequence)
+        assert isinstance(found, Loaded)
+        assert found.state == state
 
 
 def secret_of(at: int) -> str:

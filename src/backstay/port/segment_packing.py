@@ -1,0 +1,145 @@
+"""Packing a segment: rows become columns, and these the four frames of a segment."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from backstay.errors import CorruptionError
+from backstay.ids import TAIL_BYTES, make_id, match_ours
+from backstay.port.rows import CheckpointRow, SegmentRow
+from backstay.port.segments import (
+    LENGTH_BYTES,
+    MAX_BYTES,
+    MAX_ENTRIES,
+    NO_SEAL,
+    RAW_ID,
+    TEXT_ID,
+    Headers,
+    Shapes,
+    encode,
+    join_frames,
+    owner_of,
+    seal_frame,
+)
+from backstay.sealing import DIGEST_BYTES, DeltaParts, cut_delta, is_sealed
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+_LEVEL, _FAST_LEVEL = 6, 3  # a segment that will soon be merged is not worth more
+_WORTH_IT = 0.95  # of its length: what packs less is kept as it is
+_ENTRY_BYTES = 128  # what an entry weighs beside its fields and its delta
+
+
+def weigh_entry(row: CheckpointRow) -> int:
+    """What a checkpoint adds to a segment before it is compressed."""
+    return _ENTRY_BYTES + len(row.fields) + len(row.delta)
+
+
+def portions(rows: Iterable[CheckpointRow], *, most: int = MAX_ENTRIES) -> Iterator[list[CheckpointRow]]:
+    """Rows in order, as many together as a segment may hold."""
+    portion: list[CheckpointRow] = []
+    weight = 0
+    for row in rows:
+        more = weigh_entry(row)
+        if portion and (len(portion) >= most or weight + more > MAX_BYTES):
+            yield portion
+            portion, weight = [], 0
+        portion.append(row)
+        weight += more
+    if portion:
+        yield portion
+
+
+def pack_segment(rows: Sequence[CheckpointRow], *, uid: bytes) -> SegmentRow:
+    """Rows by rising sequence as a segment; CorruptionError if they are no rows of ours. `refs` of each is known."""
+    first, last = rows[0].sequence, rows[-1].sequence
+    refs = dict.fromkeys([ref for row in rows for ref in row.refs or ()])
+    frames = (_pack_headers(rows, uid), encode([row.fields for row in rows]), *_pack_deltas(rows, uid))
+    level = _LEVEL if len(rows) > MAX_ENTRIES // 2 else _FAST_LEVEL
+    packed: list[bytes] = []
+    for number, data in enumerate(frames):
+        shorter = zstd.compress(data, level)
+        kept = shorter if len(shorter) < _WORTH_IT * len(data) else data  # most of the headers are random
+        content = len(data).to_bytes(LENGTH_BYTES, "big") + kept
+        packed.append(seal_frame(content, uid, first, last, number, owner_of(number, packed)) + content)
+    links, needs = _pack_links(rows, uid)
+    return SegmentRow(first, last, needs, links, join_frames(packed), tuple(refs))
+
+
+def _pack_links(rows: Sequence[CheckpointRow], uid: bytes) -> tuple[bytes, int | None]:
+    runs: list[list[Any]] = []
+    before = 0
+    inside = {row.sequence for row in rows}
+    needs = [row.parent for row in rows if row.parent is not None and row.parent not in inside]
+    for row in rows:
+        if row.sequence <= before or (row.parent is not None and row.parent >= row.sequence):
+            raise CorruptionError(f"checkpoint #{row.sequence} is out of order")
+        if runs and row.sequence == before + 1 and row.parent == before:
+            runs[-1][1] += 1
+        else:
+            runs.append([row.sequence, 1, row.parent])
+        before = row.sequence
+    data = encode(runs)
+    return seal_frame(data, uid, rows[0].sequence, before, "links") + data, min(needs, default=None)
+
+
+def _pack_headers(rows: Sequence[CheckpointRow], uid: bytes) -> bytes:
+    places = {row.sequence: row for row in rows}
+    parents: dict[int, tuple[bytes | None, bytes | None]] = {}
+    ids: dict[int, str] = {}
+    for at, row in enumerate(rows):
+        if [len(row.tail), len(row.state_digest), len(row.digest)] != [TAIL_BYTES, DIGEST_BYTES, DIGEST_BYTES]:
+            raise CorruptionError(f"checkpoint #{row.sequence} has no digest")
+        if row.id != make_id(row.sequence, uid, row.tail):
+            ids[at] = row.id
+        parent = None if row.parent is None else places.get(row.parent)
+        if parent is None or (parent.id, parent.digest) != (row.parent_id, row.parent_digest):
+            parents[at] = _short(row.parent_id), row.parent_digest
+    return encode(
+        Headers(
+            b"".join([row.tail for row in rows]),
+            b"".join([row.state_digest for row in rows]),
+            b"".join([row.digest for row in rows]),
+            [row.size_bytes for row in rows],
+            [at for at, row in enumerate(rows) if row.keyframe],
+            ids,
+            parents,
+            {at: row.took for at, row in enumerate(rows) if row.took is not None},
+        )
+    )
+
+
+def _pack_deltas(rows: Sequence[CheckpointRow], uid: bytes) -> tuple[bytes, bytes]:
+    seals, counts, lengths, ops, sizes, values = [], [], [], [], [], []
+    states = {row.sequence: row.state_digest for row in rows}
+    odd: list[int] = []
+    unchecked: list[int] = []
+    for at, row in enumerate(rows):
+        parts = cut_delta(row.delta)
+        if parts is None:
+            odd.append(at)
+            parts = DeltaParts(NO_SEAL, 0, b"", b"", row.delta)
+        else:
+            base = b"" if row.parent is None else states.get(row.parent, b"")
+            if not is_sealed(row.delta, uid=uid, tail=row.tail, base=base, state=row.state_digest):
+                unchecked.append(at)
+        seals.append(parts.seal)
+        counts.append(parts.count)
+        lengths.append(len(parts.ops))
+        ops.append(parts.ops)
+        sizes.append(len(parts.body))
+        values.append(parts.body)
+    refs = {at: b"".join(row.refs) for at, row in enumerate(rows) if row.refs}
+    shapes = Shapes(b"".join(seals), counts, lengths, sizes, b"".join(ops), refs, odd, unchecked)
+    return encode(shapes), b"".join(values)
+
+
+def _short(id_: str | None) -> bytes | None:
+    if id_ is None:
+        return None
+    return RAW_ID + bytes.fromhex(id_) if match_ours(id_) else TEXT_ID + id_.encode()
