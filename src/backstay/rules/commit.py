@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from backstay.digest import checkpoint_digest
-from backstay.ids import MAX_SEQUENCE, make_id
+from backstay.ids import MAX_SEQUENCE, checkpoint_digest, make_id
 from backstay.port import (
     Ask,
     Batch,
@@ -126,7 +125,7 @@ def commit(new: Commit) -> Decide:
             call = view.calls.get(at)
             if isinstance(call, CallRow) and call.result is not None:
                 puts.append(msgspec.structs.replace(call, result=None, place=place))
-        drops = tuple([(Kind.CALL, (branch.run, INBOX, n)) for n in new.received])
+        drops = tuple([(Kind.CALL, (branch.run, INBOX, n)) for n in new.received]) if new.received else ()
         return Batch(tuple(puts), drops, blobs=new.blobs, wakes=new.ends_run, answer=row)
 
     return decide
