@@ -78,9 +78,8 @@ def test_packed_checkpoints_keep_their_ids_blobs_branches_and_deletions(folder: 
     with opened(folder) as store:
         session, points = store.session("s"), []
         for number in range(90):
-            more = {"id": f"theirs {number}"} if number % 4 == 0 else {}
             state = {**state_of(number), "blob": str(number % 3) * 9_000, "secret": f"secret {number}"}
-            points.append((session.commit(state, **more), state))
+            points.append((session.commit(state, id=f"theirs {number}" if number % 4 == 0 else None), state))
         assert any([line.packed for line in lines(folder)])
         session.fork(points[40][0], "side")
         session.commit({"n": "side"}, branch="side")

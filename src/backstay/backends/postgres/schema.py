@@ -31,8 +31,9 @@ from hashlib import sha256
 import psycopg
 from psycopg import sql
 
-from backstay.backends.postgres.functions import FORMAT, FUNCTIONS
+from backstay.backends.postgres.functions import FORMAT
 from backstay.backends.postgres.pool import SchemaPlace, Wire
+from backstay.backends.postgres.write_functions import FUNCTIONS
 from backstay.errors import FormatError, InvalidInputError, UnsupportedError
 from backstay.hints import RUN_VERIFY
 from backstay.port import Features, refuse_unknown
