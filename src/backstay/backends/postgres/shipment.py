@@ -9,7 +9,7 @@ there is besides follows in statements of its own, in the same transaction and t
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -124,7 +124,7 @@ class Shipment:
     """See the module's text."""
 
     def __init__(self, known: KnownSession) -> None:
-        self.revision = secrets.randbits(62) + 1
+        self.revision = (int.from_bytes(os.urandom(8), "big") >> 2) + 1
         self.full = False
         self.line: SessionRow | None = None
         self.light = True  # neither rests on the session's row nor changes what its revision stands for; see `schema`
@@ -255,7 +255,7 @@ class Shipment:
             found.append(step(_BESIDE, text_bytes(id_), self._sid, revision))
         found += [Step(_NAME, [sid, *each], _NAME_TYPES) for each in names]
         found += [step(_RAISE, self.revision, self._sid, *journal) for journal in sorted(self._journals)]
-        if self._rows or calls or self._keyframes or self._segments or self._drops:
+        if rows or calls or self._keyframes or self._segments or self._drops or any(self._refs.values()):
             found += self._more_steps(rows, calls, uid)
         if self._drops:
             found += self._drop_steps()
