@@ -6,7 +6,21 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-from bench.scenarios import append, files, graph, growth, reads, runs, sharing, shell, space, threads, upkeep, waiting
+from bench.scenarios import (
+    append,
+    files,
+    graph,
+    graph_agents,
+    growth,
+    reads,
+    runs,
+    sharing,
+    shell,
+    space,
+    threads,
+    upkeep,
+    waiting,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +67,7 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "calls": runs.calls,
     "resume": runs.resume,
     "journal": runs.journal,
-    "graph": graph.graph,
+    "graph": lambda settings: [*graph.graph(settings), *graph_agents.graph_agents(settings)],
     "cli": shell.cli,
     "postgres": _on_postgres("postgres"),
     "scale": _on_postgres("scale"),

@@ -212,13 +212,14 @@ def _lane(new: Commit, view: View, lane: LaneRow | None, sequence: int) -> LaneR
     before = LaneRow(new.branch) if lane is None else lane
     change: dict[str, object] = {
         "journal": sequence,
+        "calls": 0,
         "status": new.totals.status,
         "reason": new.totals.reason,
     }
     if before.wait is not None:
         change["wait"] = None
     if new.takes_up and before.undo_journal is not None:
-        change["journal"] = before.undo_journal
+        change |= {"journal": before.undo_journal, "calls": before.undo_calls}
         if before.undo_wait is not None:  # the calls that it waits for are pending again
             change |= {"wait": before.undo_wait, "status": WAITING, "reason": before.undo_wait.reason}
     if (new.undoable or new.takes_up) and before.head is not None:

@@ -172,7 +172,10 @@ class History:
         return tip
 
     def remember(self, branch: str, loaded: Loaded) -> Tip:
-        """Keep what was read of a branch's head for the next commit."""
+        """Keep what was read of a branch's head for the next commit; of one that is known already nothing is made."""
+        tip = self._tips.get(branch)
+        if tip is not None and tip.known is not None and (tip.uid, tip.head) == (loaded.session.uid, loaded.row.head):
+            return tip
         return self._keep(branch, tip_of(loaded))
 
     def remember_as(self, branch: str, head_id: str) -> None:
