@@ -276,10 +276,10 @@ def test_a_store_with_files_says_that_older_versions_cannot_read_it(tmp_path: Pa
 
     with backstay.open(tmp_path / "store.db") as store:
         store.session("plain").commit({})
-    assert _features(apsw.Connection(str(tmp_path / "store.db"))) & 2 == 0
+    assert _features(apsw.Connection(str(tmp_path / "store.db"))) & 4 == 0
     with backstay.open(tmp_path / "store.db") as store:
         store.session("s", workspace=work).commit({})
-    assert _features(apsw.Connection(str(tmp_path / "store.db"))) & 2 == 2
+    assert _features(apsw.Connection(str(tmp_path / "store.db"))) & 4 == 4
 
 
 def _features(connection: object) -> int:
