@@ -130,6 +130,7 @@ class AsyncRun:
         on_failed: OnFailed | None = None,
         on_mismatch: OnMismatch = "raise",
         approve: bool = False,
+        effects: Literal["files"] | None = None,
     ) -> T: ...
 
     @overload
@@ -146,6 +147,7 @@ class AsyncRun:
         on_failed: OnFailed | None = None,
         on_mismatch: OnMismatch = "raise",
         approve: bool = False,
+        effects: Literal["files"] | None = None,
     ) -> Any: ...
 
     async def call(
@@ -161,6 +163,7 @@ class AsyncRun:
         on_failed: OnFailed | None = None,
         on_mismatch: OnMismatch = "raise",
         approve: bool = False,
+        effects: Literal["files"] | None = None,
     ) -> Any:
         """The outcome of `fn()`, awaited if it can be. `fn` is called on the event loop: what blocks belongs in
         `asyncio.to_thread`.
@@ -181,6 +184,7 @@ class AsyncRun:
             on_failed=on_failed,
             on_mismatch=on_mismatch,
             edited=edited,
+            effects=effects,
         )
         calling = await self._begin(begin)
         if calling.done:

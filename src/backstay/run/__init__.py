@@ -27,6 +27,7 @@ from backstay.port.lease import here
 from backstay.port.rows import FOR_MESSAGE
 from backstay.rules import runs, waiting
 from backstay.rules.refusals import Lease, StopAsked
+from backstay.run.calling import Calling
 from backstay.run.children import ChildMaking, ReplayedJournal, before_end
 from backstay.run.counters import Counters, encode_counters, read_counters
 from backstay.run.ends import RunCancelled, RunEnded, Waiting, ends, handled_cancellation, interrupts, reason_of
@@ -177,6 +178,18 @@ class Run(StateKeeping, ChildMaking):
         heartbeat.add(calls)
         for call in self.in_doubt:
             history.events.emit("in_doubt", call)
+
+    def _files_before(self, calling: Calling, *, rolls_back: bool, alone: bool) -> None:
+        assert self.files is not None  # noqa: S101 - asked only where there are files
+        if rolls_back and calling.was is not None:
+            self.files.roll_back(self._history, self.branch, calling.was, self.state)
+        try:
+            before = self.files.began(calling.row, alone=alone)
+            if before is not None:  # on disk before anything is changed
+                calling.write(msgspec.structs.replace(calling.row, files=before))
+        except BaseException:
+            calling.withdraw()
+            raise
 
     def _journal(self, kind: type[WaitJournal], entered: Entered) -> WaitJournal:
         history = self._history

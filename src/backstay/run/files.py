@@ -7,14 +7,29 @@ Nothing is written before the boundary: the list goes into its transaction, and 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from backstay.errors import BackstayError, InvalidInputError
-from backstay.listing import CALL, EMPTY, OUTSIDE, FileChanges, Listing, difference, from_value, to_value
+from backstay.grouping import contents_of
+from backstay.listing import (
+    CALL,
+    EMPTY,
+    OUTSIDE,
+    RESTORE,
+    FileChanges,
+    FileEntry,
+    Listing,
+    difference,
+    from_value,
+    to_value,
+)
+from backstay.model import StateDict
 from backstay.port import BlobsAbsentError, CallRow
+from backstay.run.rollback import keep_aside, pack_before, put_back, rollback_steps
 from backstay.store.file_contents import BlobSink, GroupReader
 from backstay.store.files import CapturedFiles
 from backstay.store.history import History
@@ -78,6 +93,11 @@ class SessionFiles:
         """Takes the contents of a capture."""
         return BlobSink(self._history.backend)
 
+    def contents(self, listing: Listing, entry: FileEntry, sink: BlobSink) -> bytes:
+        """The contents of a file of a list that may not be committed yet."""
+        with self._lock:
+            return contents_of(listing, entry, self._reader(sink))
+
     def _reader(self, sink: BlobSink) -> GroupReader:
         self._fetch.beside = sink.waiting
         return self._fetch
@@ -89,7 +109,9 @@ class RunFiles:
     def __init__(self, files: SessionFiles, branch: str) -> None:
         self._files = files
         self._sink = files.sink()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._turns = threading.Condition(self._lock)
+        self._alone: str | None = None  # the call in flight that no other may be beside
         self._start = self._recorded = self._last = files.listing(branch)
         self._flying: dict[str, str | None] = {}  # calls in flight, each with the one that encloses it
         self._since: dict[str, str | None] = {}  # those in flight at any time since the last capture
@@ -104,22 +126,67 @@ class RunFiles:
             self._look(self._author() if self._since else OUTSIDE)
             return difference(self._start, self._last)
 
-    def began(self, call: CallRow) -> None:
-        """A call is about to be made: what differs now was done by others."""
-        with self._lock:
-            if not self._flying:
+    def began(self, call: CallRow, *, alone: bool = False) -> bytes | None:
+        """A call is about to be made: what differs now was done by others. With `alone`, the files as they are then.
+
+        One that is to be alone waits until no other is in flight, and others wait for it; those around it and inside
+        it do not count.
+        """
+        with self._turns:
+            self._turns.wait_for(lambda: self._may_begin(call, alone=alone))
+            self._alone = call.id if alone else self._alone
+            if not self._flying or alone:
                 self._look(OUTSIDE)
-                self._since = {}
+                self._since = dict(self._flying)
             self._flying[call.id] = self._since[call.id] = call.parent
+            return pack_before(self._recorded, self._last, self._contents) if alone else None
+
+    def _may_begin(self, call: CallRow, *, alone: bool) -> bool:
+        around, at = set(), call.parent
+        while at is not None:
+            around.add(at)
+            at = self._flying.get(at)
+        if self._alone is not None and self._alone not in around:
+            return False
+        return not alone or self._flying.keys() <= around
 
     def ended(self, call: CallRow) -> None:
         """A call has its outcome: what differs now was done by it, and by those in flight beside it."""
-        with self._lock:
+        with self._turns:
             if self._flying.pop(call.id, self) is self:
                 return  # from the journal: it was made by an earlier run
             self._look(self._author())
             self._since = dict(self._flying)
             self._fresh = not self._flying
+            self._alone = None if self._alone == call.id else self._alone
+            self._turns.notify_all()
+
+    def left(self, call_id: str) -> None:
+        """A call ended without an outcome: the next look finds what it did."""
+        with self._turns:
+            self._flying.pop(call_id, None)
+            self._alone = None if self._alone == call_id else self._alone
+            self._turns.notify_all()
+
+    def roll_back(self, history: History, branch: str, call: CallRow, state: StateDict) -> list[str]:
+        """Put the files back as they were when a call began that was cut off; the paths that were kept as they are."""
+        if call.files is None:
+            return []
+        with self._lock:
+            self._look(CALL + call.id)
+            steps = rollback_steps(call.files, self._recorded, self._last)
+            if not steps:
+                return []
+            keep_aside(history, branch, call, state, CapturedFiles(to_value(self._last), self._sink.taken()))
+            placed = put_back(self._files.workspace.path, call, steps, self._recorded_contents)
+            self._look(RESTORE)
+        return sorted([os.fsdecode(path) for path in placed.kept])
+
+    def _contents(self, entry: FileEntry) -> bytes:
+        return self._files.contents(self._last, entry, self._sink)
+
+    def _recorded_contents(self, entry: FileEntry) -> bytes:
+        return self._files.contents(self._recorded, entry, self._sink)
 
     def boundary(self) -> CapturedFiles | None:
         """The files as they are at a boundary; None if they could not be captured: then the list stays as it was."""

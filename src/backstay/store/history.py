@@ -167,9 +167,13 @@ class History:
         """A row as people hold it; verified, unless its fields were made here a moment ago."""
         return to_checkpoint(row, self.id, lambda: self.state_of(row), fields, lambda: self.files_of(row))
 
+    def lane_or_none(self, branch: str) -> LaneRow | None:
+        """A branch's row; None if there is none."""
+        return self.backend.read(Ask(self.id, names=(branch,))).lanes.get(branch)
+
     def lane(self, branch: str) -> LaneRow:
         """A branch's row; NotFoundError if there is none with a checkpoint."""
-        lane = self.backend.read(Ask(self.id, names=(branch,))).lanes.get(branch)
+        lane = self.lane_or_none(branch)
         if lane is None or lane.head is None:
             raise refusals.no_branch(self.id, branch)[1]
         return lane
