@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -202,6 +203,20 @@ def test_a_fork_gets_a_folder_of_its_own(session: backstay.Session, store: backs
     files = session.checkpoint("try").files
     assert files is not None
     assert files["a"].read() == b"tried\n"
+
+
+def test_a_file_that_was_only_ignored_at_the_target_is_not_removed(store: backstay.Store, root: Path) -> None:
+    (root / ".gitignore").write_text("data/\n")
+    (root / "data").mkdir()
+    (root / "data" / "precious").write_text("was there all the time")
+    os.utime(root / "data" / "precious", (10**9, 10**9))
+    session = session_in(store, root, "ignored")
+    capture_as(session, {"step": 1}, "outside")
+    (root / ".gitignore").write_text("")
+    (root / "made").write_text("by the call")
+    capture_as(session, {"step": 2}, CALL)
+    session.restore("main~1", files=True, keep_mine=False)
+    assert contents(root) == {".gitignore": "data/\n", "data/precious": "was there all the time"}
 
 
 def test_a_killed_restore_that_is_skipped_is_forgotten(session: backstay.Session, root: Path) -> None:
