@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -201,3 +203,77 @@ def test_a_fork_gets_a_folder_of_its_own(session: backstay.Session, store: backs
     files = session.checkpoint("try").files
     assert files is not None
     assert files["a"].read() == b"tried\n"
+
+
+def test_a_file_that_was_only_ignored_at_the_target_is_not_removed(store: backstay.Store, root: Path) -> None:
+    (root / ".gitignore").write_text("data/\n")
+    (root / "data").mkdir()
+    (root / "data" / "precious").write_text("was there all the time")
+    os.utime(root / "data" / "precious", (10**9, 10**9))
+    session = session_in(store, root, "ignored")
+    capture_as(session, {"step": 1}, "outside")
+    (root / ".gitignore").write_text("")
+    (root / "made").write_text("by the call")
+    capture_as(session, {"step": 2}, CALL)
+    session.restore("main~1", files=True, keep_mine=False)
+    assert contents(root) == {".gitignore": "data/\n", "data/precious": "was there all the time"}
+
+
+def test_a_killed_restore_that_is_skipped_is_forgotten(session: backstay.Session, root: Path) -> None:
+    leave_pending(session, "main~1")
+    (call,) = session.calls(pending=True)
+    assert (call.name, call.status) == ("backstay.place", "in_doubt")
+    session.resolve(call.id, "skip")
+    with session.run() as run:
+        assert run.state == {"step": 2}
+    assert contents(root) == NEW
+    assert not session.calls(pending=True)
+
+
+def test_a_killed_restore_of_another_machine_stays_in_doubt_and_says_where(
+    session: backstay.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_pending(session, "main~1")
+    monkeypatch.setattr("backstay.run.file_restore.machine_id", lambda: "another")
+    with pytest.raises(InDoubtError, match="that folder is not here"), session.run():
+        pass
+    assert session.load() == {"step": 2}
+    assert len(session.calls(pending=True)) == 1
+
+
+def test_an_imported_session_is_put_into_an_empty_folder(session: backstay.Session, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with backstay.open(tmp_path / "from.db") as source:
+        there = session_in(source, tmp_path / "project", "moved")
+        capture_as(there, {"step": 1}, "outside")
+        source.export(tmp_path / "out.backstay")
+    with backstay.open("memory://") as target:
+        target.import_(tmp_path / "out.backstay")
+        session_in(target, elsewhere, "moved").restore("main", files=True, keep_mine=False)
+    assert contents(elsewhere) == NEW
+
+
+async def _awaited(root: Path) -> None:
+    from backstay import aio
+
+    async with await aio.open("memory://") as store:
+        session = store.session("s", workspace=root)
+        (root / "f").write_text("1")
+        await session.commit({"n": 1})
+        (root / "f").write_text("2")
+        await session.commit({"n": 2})
+        plan = await session.restore("main~1", files=True, keep_mine=False, dry_run=True)
+        assert [step.path for step in plan.put] == [b"f"]
+        await session.restore("main~1", files=True, keep_mine=False)
+        assert contents(root) == {"f": "1"}
+        assert await session.undo_moves_files()
+        await session.undo(keep_mine=False)
+        assert contents(root) == {"f": "2"}
+        assert [line.text for line in await session.blame("f")] == ["2"]
+        await session.fork("main", "b", into=root.parent / "into")
+        assert contents(root.parent / "into") == {"f": "2"}
+
+
+def test_all_of_it_can_be_awaited(root: Path) -> None:
+    asyncio.run(_awaited(root))

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+import backstay
 from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import ref_argument, session_argument, session_of
 from backstay.cli.store_option import in_store
+from backstay.cli.workspace_option import folder_of, workspace_option
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -29,21 +31,40 @@ _LINES_PER_ITEM = 6
 )
 @session_argument()
 @ref_argument("a")
-@ref_argument("b")
+@ref_argument("b", default="")
 @click.option("--stat", is_flag=True, help="Only how much of each part differs.")
 @click.option("--files", is_flag=True, help="Show the lines of files that differ, too.")
+@click.option("--disk", is_flag=True, help="In place of B, the files as they are on the disk now.")
+@workspace_option
 @json_option
 @in_store
-def command(store: Store, session: str, a: str, b: str, *, stat: bool, files: bool, as_json: bool) -> None:
+def command(
+    store: Store,
+    session: str,
+    a: str,
+    b: str,
+    *,
+    stat: bool,
+    files: bool,
+    disk: bool,
+    workspace: str | None,
+    as_json: bool,
+) -> None:
     """Compare the states at A and B of SESSION: lists item by item side by side, everything else by its path.
 
     Files of the workspace that differ are listed; with --files, the lines that differ in each.
     """
+    if disk == bool(b):
+        raise click.UsageError("Give B, or --disk for the files as they are now.")
     from backstay.cli.screen import Screen
     from backstay.shapes.points import diff_between, point_at
 
     where = session_of(store, session)
-    found = diff_between(where, point_at(where, a), point_at(where, b), names=(a, b))
+    if disk:
+        root = workspace or folder_of(where, "main")
+        found, b = where.diff(point_at(where, a), backstay.Workspace(root)), "the disk"
+    else:
+        found = diff_between(where, point_at(where, a), point_at(where, b), names=(a, b))
     with Screen(paged=not as_json) as screen:
         if as_json:
             from backstay import shapes

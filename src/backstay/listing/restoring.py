@@ -22,9 +22,11 @@ from typing import Literal
 import msgspec
 
 from backstay.listing.changes import FileChange, difference
-from backstay.listing.entries import OLDER, SECRET, parent_of
+from backstay.listing.entries import OLDER, SECRET, FileEntry, parent_of
 from backstay.listing.lists import OUTSIDE, Listing
 from backstay.listing.plan import PlaceStep, RestorePlan, in_order
+
+_IGNORE_FILES = frozenset({b".gitignore", b".backstayignore"})
 
 KeepMine = Literal["always"] | bool | None
 Merge = Callable[[FileChange], bytes | None]
@@ -33,13 +35,15 @@ Merge = Callable[[FileChange], bytes | None]
 class Wish(msgspec.Struct, frozen=True):
     """What a restore was asked for. `paths`: only these, and what is below them. `since`: the capture to go back to.
 
-    `folds`: the file system does not tell names apart that differ in case or in how letters are composed.
+    `folds`: the file system does not tell names apart that differ in case or in how letters are composed. `taken_ns` is
+    when the target was recorded.
     """
 
     keep_mine: KeepMine = None
     paths: tuple[bytes, ...] | None = None
     since: int = 0
     folds: bool = False
+    taken_ns: int = 0
 
 
 def plan_restore(disk: Listing, target: Listing, wish: Wish, merge: Merge) -> RestorePlan:
@@ -47,8 +51,10 @@ def plan_restore(disk: Listing, target: Listing, wish: Wish, merge: Merge) -> Re
 
     `merge` is asked only where others and calls changed one file.
     """
-    plan = _Sorting(disk, wish, merge)
-    for change in difference(disk, target).changes:
+    changes = difference(disk, target).changes
+    other_rules = disk.about.rules != target.about.rules or any(_is_rules(change.path) for change in changes)
+    plan = _Sorting(disk, wish, merge, other_rules=other_rules)
+    for change in changes:
         if change.path and _is_wanted(change.path, wish.paths):
             plan.sort(change)
     plan.conflict_folded(target)
@@ -71,8 +77,9 @@ def _is_wanted(path: bytes, paths: tuple[bytes, ...] | None) -> bool:
 class _Sorting:
     """The paths of a plan as they are sorted."""
 
-    def __init__(self, disk: Listing, wish: Wish, merge: Merge) -> None:
+    def __init__(self, disk: Listing, wish: Wish, merge: Merge, *, other_rules: bool) -> None:
         self._disk = disk
+        self._other_rules = other_rules
         self._wish = wish
         self._merge = merge
         self.steps: dict[bytes, PlaceStep] = {}
@@ -87,6 +94,9 @@ class _Sorting:
         if (after is not None and not after.has_contents) or (before is not None and before.mark in (SECRET, OLDER)):
             self.without.add(path)
             return
+        if after is None and self._may_have_been_there(before):
+            self.kept.add(path)
+            return
         keep = self._wish.keep_mine
         named = self._wish.paths is not None and path in self._wish.paths
         mine, calls = self._changed_by(change)
@@ -98,6 +108,12 @@ class _Sorting:
             self.kept.add(path)
         else:
             self._sort_both(change)
+
+    def _may_have_been_there(self, before: FileEntry | None) -> bool:
+        """True for a file that another ignore rule may have left out of the target: it is older than that."""
+        if not self._other_rules or before is None or before.kind != "file":
+            return False
+        return 0 < before.mtime_ns < self._wish.taken_ns
 
     def _changed_by(self, change: FileChange) -> tuple[bool, bool]:
         """Whether others and whether calls changed a path since the target."""
@@ -153,6 +169,10 @@ class _Sorting:
                 for path in (other, entry.path):
                     self.conflicts.add(path)
                     self.steps.pop(path, None)
+
+
+def _is_rules(path: bytes) -> bool:
+    return path.rpartition(b"/")[2] in _IGNORE_FILES
 
 
 def fold(path: bytes) -> str:

@@ -122,7 +122,8 @@ class FileRestore:
         self, root: OpenRoot, disk: Listing, target: Loaded, head: Loaded, request: RestoreRequest, *, on_disk: bool
     ) -> RestorePlan:
         versions = Versions(self._history, head.row, target, disk, root if on_disk else None)
-        wish = Wish(request.keep_mine, request.paths, versions.since, folds(root))
+        taken_ns = read_fields(target.row).at_us * 1000
+        wish = Wish(request.keep_mine, request.paths, versions.since, folds(root), taken_ns)
         return plan_restore(disk, _listing(target), wish, versions.merged)
 
     # doing it

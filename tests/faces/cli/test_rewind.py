@@ -117,3 +117,13 @@ def test_a_fork_gets_folders_of_its_own(project: Path, tmp_path: Path) -> None:
     assert files(tmp_path / "try-1") == files(tmp_path / "try-2") == want
     with backstay.open(project / ".backstay" / "store.db") as store:
         assert {"try-1", "try-2"} <= store.session("fix-bug").branches().keys()
+
+
+def test_the_disk_is_compared_with_a_checkpoint(project: Path) -> None:
+    (project / "a.py").write_text("one\ntwo\nMINE\n")
+    done = shell.run("diff", "fix-bug", "main", "--disk", "--files", folder=project)
+    assert done.code == 0, done.err
+    for text in ("~ a.py", "-THREE", "+MINE", "+ mine.txt"):
+        assert text in done.out
+    assert shell.run("diff", "fix-bug", "main", folder=project).code == 2
+    assert shell.run("diff", "fix-bug", "main", "main~1", "--disk", folder=project).code == 2

@@ -123,7 +123,7 @@ def prepare(wire: Wire) -> None:
         return
     _refuse_others(wire)
     schema = wire.place.schema
-    # HeldBlobs to the end of the transaction: of all who come at once one makes the store, and the others find it made.
+    # Held to the end of the transaction: of all who come at once one makes the store, and the others find it made.
     try:
         with wire.transaction():
             wire.connection.execute(_LOCK, (int.from_bytes(sha256(schema.encode()).digest()[:8], "big", signed=True),))
