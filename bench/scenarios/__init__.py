@@ -20,6 +20,7 @@ from bench.scenarios import (
     threads,
     upkeep,
     waiting,
+    workspace,
 )
 
 if TYPE_CHECKING:
@@ -85,4 +86,5 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "scale": _on_postgres("scale"),
     "waiting": waiting.waiting,
     "web": _web,
+    "workspace": workspace.workspace,
 }
