@@ -73,9 +73,10 @@ def test_a_child_that_ended_in_the_moment_in_which_its_parent_died_is_not_made_a
     def dies(*_: object) -> None:
         raise Cut
 
-    with monkeypatch.context() as patched, pytest.raises(Cut), store.run("t") as run:
-        patched.setattr(type(run), "_record_child", dies)  # the child has ended, and its parent has not said so
-        parent_of(run, world)
+    with monkeypatch.context() as patched:
+        patched.setattr(backstay.Run, "_record_child", dies)  # the child has ended, and its parent has not said so
+        with pytest.raises(Cut), store.run("t") as run:
+            parent_of(run, world)
     assert statuses(store)["t/research"] is Status.COMPLETED
     with store.run("t") as run:
         parent_of(run, world)
@@ -98,11 +99,16 @@ def test_a_child_that_is_called_again_counts_what_came_since(store: backstay.Sto
     assert [point.total_usage.tokens_in for point in store.session("t").log()][::-1][:3] == [10, 20, 30]
 
 
+def broken(run: backstay.Run, world: World) -> None:
+    with run.child("research", input=1) as sub:
+        sub.call("search", world.do("searched"), args={})
+        raise OSError("no network")
+
+
 def test_a_child_that_failed_begins_anew_when_it_is_called_again(store: backstay.Store, world: World) -> None:
     with store.run("t") as run:
-        with pytest.raises(ChildEndedError), run.child("research", input=1) as sub:
-            sub.call("search", world.do("searched"), args={})
-            raise OSError("no network")
+        with pytest.raises(ChildEndedError):
+            broken(run, world)
         run.state["n"] = 1
         run.step()
         with run.child("research", input=2) as sub:
