@@ -42,6 +42,7 @@ from backstay.adapters.langgraph.placement import NEVER, elsewhere, is_inner, me
 from backstay.adapters.langgraph.rows import MINE, Entries, Held, in_order, short_ts
 from backstay.adapters.langgraph.sharing import hoisted, unhoisted, writes_of
 from backstay.aio import AsyncStore
+from backstay.bookkeeping import INNER_PART, PARTS, WRITES_PART
 from backstay.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
 from backstay.face import Store
 from backstay.face.calls_beside import calls_session
@@ -219,13 +220,12 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             entries = merged(entries if about.took else merged(early, entries), late)
         revive = self.codec.revive
         start = mine.get("start", [])
-        apart = {MINE, *notes_of(state), *start}  # what a delta channel holds is asked for by itself
+        apart = {MINE, *PARTS, *notes_of(state), *start}  # what a delta channel holds is asked for by itself
         values = self.codec.channels(ns, {key: value for key, value in state.items() if key not in apart}, memo)
         for name in mine.get("snapshots", ()):
             values[name] = _DeltaSnapshot(values[name])
-        inner, *rest = mine["cp"]
-        values.update(revive(unhoisted(inner, start, state)))
-        checkpoint = {key: revive(value) for key, value in rest}
+        values.update(revive(unhoisted(state.get(INNER_PART, {}), start, state)))
+        checkpoint = {key: revive(value) for key, value in mine["cp"]}
         checkpoint |= {"id": row.of, "ts": about.ts, "channel_values": values}
         write = self.codec.write
         writes = [(task, channel, write(channel, value)) for _, task, _, channel, value in in_order(entries)]
@@ -259,10 +259,11 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
                 same = unchanged(before, versions, {**values, **deltas})
                 left, start = hoisted(inner, {**values, **same, **deltas}, base)
                 # A tuple is one value: it is written anew each time, but packs to almost nothing beside the one before.
-                own = {**mine, "cp": (left, *rest.items()), "writes": early}
+                own = {**mine, "cp": tuple(rest.items())}
                 own |= {"delta": notes} if notes else {}
                 own |= {"start": list(start)} if start else {}
-                state = {**values, **same, **deltas, **start, MINE: own}
+                parts = {MINE: own, WRITES_PART: early, INNER_PART: left}
+                state = {**values, **same, **deltas, **start, **parts}
                 thread.put(ns, place, state, id_=id_, metadata=plain, parent=parent, ts=ts, took=bool(early))
 
             self._put(thread, ns, id_, parent, write)

@@ -13,7 +13,8 @@ from __future__ import annotations
 from operator import is_
 from typing import Any
 
-from backstay.adapters.langgraph.rows import MINE, Entries
+from backstay.adapters.langgraph.rows import Entries
+from backstay.bookkeeping import WRITES_PART
 from backstay.model import StateDict
 
 START = "__start__"
@@ -40,7 +41,7 @@ def _referred(entry: list[Any], held: Any) -> list[Any]:
 
 def writes_of(state: StateDict) -> Entries:
     """The writes that a state holds, whole again."""
-    return [_whole(entry, state) for entry in state.get(MINE, {}).get("writes", [])]
+    return [_whole(entry, state) for entry in state.get(WRITES_PART, [])]
 
 
 def _whole(entry: list[Any], state: StateDict) -> list[Any]:
