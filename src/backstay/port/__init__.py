@@ -69,7 +69,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     of the checkpoints whose parent is one of these. `pending`: the branches whose pending calls are wanted, EVERY for
     all branches that came; `counted`: the branches whose pending calls are only counted. `calls`: single calls;
     `journals`: all calls under some journals. `beside`: the id of another session, whose row is wanted too.
-    `segments`: sequences whose segments are wanted as they are kept, of those that are packed.
+    `segments`: sequences whose segments are wanted as they are kept, of those that are packed. `lazy`: whatever the
+    rule decides is a lazy Batch, or an empty one.
     """
 
     session: str
@@ -86,6 +87,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     journals: tuple[JournalKey, ...] = ()
     beside: str | None = None
     segments: tuple[int, ...] = ()
+    lazy: bool = False
 
 
 _NOTHING: Mapping[Any, Any] = {}
@@ -126,8 +128,9 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     """The decision of a rule: rows to put, keys to drop (a JournalKey: all calls under it), blobs that the rows need.
 
     Puts come before drops. A segment that is put takes the place of the checkpoints' own rows from its first to its
-    last, and of all segments that reach in between. An empty batch writes and syncs nothing. `lazy`: it only renews a
-    lease, so losing it ends that early and no more: it need not be synced and wakes no waiter. `wakes`: a waiter may be
+    last, and of all segments that reach in between. An empty batch writes and syncs nothing. `lazy`: nothing
+    is lost with it (a lease that it renewed ends earlier, rows that it packed lie where they lay): it need not be
+    synced before a later write is, and wakes no waiter. `wakes`: a waiter may be
     waiting for this.
     """
 

@@ -101,7 +101,8 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     `wait` is there while its run was left waiting; a restore puts it aside as `undo_wait`. `sent` counts the messages
     that were ever sent here, `inbox` those that no boundary took in yet. `caller` is the call of a parent that
-    the last run of this child was made for.
+    the last run of this child was made for. `calls`: so many were pending when a run was entered or left here, and must
+    be there still.
     """
 
     name: str
@@ -132,6 +133,7 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     sent: int = 0
     inbox: int = 0
     caller: str = ""
+    calls: int = 0
 
 
 class TagRow(msgspec.Struct, frozen=True, gc=False, array_like=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -23,12 +22,7 @@ from backstay.port.segments import (
     owner_of,
     seal_frame,
 )
-from backstay.sealing import DIGEST_BYTES, DeltaParts, cut_delta, is_sealed
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from backstay.sealing import DIGEST_BYTES, DeltaParts, compress, cut_delta, is_sealed
 
 _LEVEL, _FAST_LEVEL = 6, 3  # a segment that will soon be merged is not worth more
 _WORTH_IT = 0.95  # of its length: what packs less is kept as it is
@@ -63,7 +57,7 @@ def pack_segment(rows: Sequence[CheckpointRow], *, uid: bytes) -> SegmentRow:
     level = _LEVEL if len(rows) > MAX_ENTRIES // 2 else _FAST_LEVEL
     packed: list[bytes] = []
     for number, data in enumerate(frames):
-        shorter = zstd.compress(data, level)
+        shorter = compress(data, level)
         kept = shorter if len(shorter) < _WORTH_IT * len(data) else data  # most of the headers are random
         content = len(data).to_bytes(LENGTH_BYTES, "big") + kept
         packed.append(seal_frame(content, uid, first, last, number, owner_of(number, packed)) + content)
