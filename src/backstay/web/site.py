@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.concurrency import run_in_threadpool
@@ -136,13 +135,11 @@ class Site:
     def _do(self, parts: list[str], form: dict[str, str]) -> Response:
         back = form.get("back", "/")
         back = back if back.startswith("/") and not back.startswith(("//", "/\\")) else "/"
+        act = actions.find_action(parts)
+        if act is None:
+            return PlainTextResponse("There is no such action.\n", 404)
         try:
-            act: Callable[..., Any] = actions.find(parts)
             notice, goto = act(self._visit(parts, QueryParams()), form)
-        except NotFoundError as error:
-            if parts[:1] != ["s"] or parts[2:3] != ["do"]:
-                return PlainTextResponse("There is no such action.\n", 404)
-            notice, goto = _refused(error), None
         except BackstayError as error:
             notice, goto = _refused(error), None
         return RedirectResponse(_with_note(goto or back, self._notices.keep(notice)), 303)

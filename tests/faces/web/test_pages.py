@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
 import backstay
 from backstay.shapes import SHAPES
 from tests.faces.cli.test_json import wrong
-from tests.faces.web.serving import Visitor
+from tests.faces.web.serving import Visitor, served
 
 SESSION = "/s/fix-login-bug"
 PATHS = {
@@ -40,6 +42,13 @@ PATHS = {
     "/s/churn-2026-46/timeline": "call",
     "/store": "stats",
 }
+
+
+@pytest.fixture(scope="module")
+def visitor(made: Path) -> Iterator[Visitor]:
+    """Of a server that all tests here share: they only look."""
+    with backstay.open(made) as store, served(store) as port:
+        yield Visitor(port)
 
 
 class Balance(HTMLParser):
@@ -131,7 +140,7 @@ def test_what_needs_a_person_is_on_top(visitor: Visitor) -> None:
     assert page.index("Needs you") < page.index("<table")
 
 
-def test_a_session_can_be_taken_away_as_a_file(visitor: Visitor, store: backstay.Store) -> None:
+def test_a_session_can_be_taken_away_as_a_file(visitor: Visitor) -> None:
     answer = visitor.get(f"{SESSION}/export?as=html")
     assert answer.headers["content-disposition"] == 'attachment; filename="fix-login-bug.html"'
     assert "<script" not in answer.text
@@ -140,8 +149,6 @@ def test_a_session_can_be_taken_away_as_a_file(visitor: Visitor, store: backstay
 
 
 def test_a_page_of_a_hundred_sessions_leads_to_the_next(tmp_path_factory: pytest.TempPathFactory) -> None:
-    from tests.faces.web.serving import served
-
     with backstay.open(tmp_path_factory.mktemp("many") / "s.db", durability="relaxed") as store:
         for number in range(105):
             store.session(f"s-{number:03d}").commit({"n": number})
