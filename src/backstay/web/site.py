@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from backstay.face import Store
 
 _TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
-_MAX_FORM_BYTES = 8 << 20
+_MAX_FORM_BYTES, _DRAINED_BYTES = 8 << 20, 64 << 10
 _STATUSES: list[tuple[type[BackstayError], int]] = [
     (NotFoundError, 404),
     (InvalidInputError, 400),
@@ -75,6 +75,7 @@ class Site:
         entering = parts == ["enter"]
         refused = self.door.refusal(request.method, request.headers.raw, entering=entering)
         if refused is not None:
+            await _drain(request)
             return PlainTextResponse(refused.why + "\n", refused.status)
         if entering:
             return self._enter(request)
@@ -148,6 +149,15 @@ class Site:
         """End what is still open."""
         await self.news.close()
         await asyncio.sleep(0)
+
+
+async def _drain(request: Request) -> None:
+    """Read a small form that is not wanted: a connection that is closed on it might lose the answer."""
+    left = _DRAINED_BYTES
+    async for chunk in request.stream():
+        left -= len(chunk)
+        if left < 0:
+            return
 
 
 def _refused(error: BackstayError) -> Notice:

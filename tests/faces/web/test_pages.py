@@ -159,3 +159,37 @@ def test_a_page_of_a_hundred_sessions_leads_to_the_next(tmp_path_factory: pytest
             assert older is not None
             rest = json.loads(visitor.get(older[1] + "&format=json").text)
     assert [each["id"] for each in first + rest] == [f"s-{number:03d}" for number in range(104, -1, -1)]
+
+
+def test_a_page_stays_small_whatever_a_session_holds(tmp_path_factory: pytest.TempPathFactory) -> None:
+    words = "many words that somebody said " * 700
+    with backstay.open(tmp_path_factory.mktemp("large") / "s.db", durability="relaxed") as store:
+        with store.run("s") as run:
+            run.state["messages"] = []
+            run.state["notes"] = {f"k{n}": [words[:900]] * 20 for n in range(300)}
+            for step in range(70):
+                run.append(
+                    [{"role": "user", "content": words}, {"role": "assistant", "content": f"{step} {words}"}][step % 2]
+                )
+                for call in range(8):
+                    run.call(f"tool {call}", lambda: words[:3000], key=f"{step}.{call}", args={"text": words[:3000]})
+                run.step()
+        session = store.session("s")
+        session.fork("main~60", "other")
+        session.commit({"messages": [{"role": "user", "content": f"{n} {words}"} for n in range(60)]}, branch="other")
+        with served(store) as port:
+            visitor = Visitor(port)
+            for path in (
+                "",
+                "/timeline",
+                "/calls",
+                "/c/main",
+                "/c/main?tab=state",
+                "/c/main?tab=raw",
+                "/c/main?tab=calls",
+                "/d/main/other",
+            ):
+                page = visitor.get(f"/s/s{path}")
+                assert page.status == 200
+                assert len(page.text.encode()) < 160_000, path
+            assert len(visitor.get("/s/s/c/main?full=69").text) > len(words)

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 from backstay import shapes
 from backstay.store.fields import to_call
 from backstay.web.about_session import crumbs_of, head_of
-from backstay.web.history import arg_words, args_of, history_page, kind_of_call, pending_calls, seconds_of, when
+from backstay.web.history import (
+    arg_words,
+    args_of,
+    history_page,
+    kind_of_call,
+    pending_calls,
+    seconds_of,
+    trimmed,
+    when,
+)
 from backstay.web.view import Shown
 
 if TYPE_CHECKING:
@@ -15,12 +24,14 @@ if TYPE_CHECKING:
     from backstay.port import CallRow
     from backstay.web.view import Visit
 
+_CALLS = 200
+
 
 def show(visit: Visit) -> Shown:
     """The page."""
     session = visit.session()
     before = visit.query.get("before") or None
-    page = history_page(visit.store, session, before=before)
+    page = trimmed(history_page(visit.store, session, before=before), _CALLS)
     made: list[tuple[CallRow, Checkpoint | None, str]] = []
     if before is None:
         for branch, calls in pending_calls(visit.store, session.id).items():
