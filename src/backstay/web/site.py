@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from backstay.face import Store
 
+_log = logging.getLogger("backstay.web")
 _TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 _MAX_FORM_BYTES, _DRAINED_BYTES = 8 << 20, 64 << 10
 _STATUSES: list[tuple[type[BackstayError], int]] = [
@@ -63,6 +65,9 @@ class Site:
             response = await self._answer(request)
         except ClientDisconnect:
             return
+        except Exception:  # noqa: BLE001 - the last door: what comes here is a mistake of ours, and is told like one
+            _log.exception("a bug in Backstay: %s %s", request.method, request.url.path)
+            response = PlainTextResponse("A bug in Backstay: the terminal says where.\n", 500)
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
         await response(scope, receive, send)

@@ -17,6 +17,7 @@ from backstay.web.history import (
     trimmed,
     when,
 )
+from backstay.web.needs import needs_of_session
 from backstay.web.view import Shown
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def show(visit: Visit) -> Shown:
             made += [(call, step.point, step.point.branch) for call in reversed(step.calls)]
     made = [each for each in made if kind_of_call(each[0]) is not None]
     data = {
-        **head_of(visit, session, "calls"),
+        **head_of(visit, session, "calls", needs_of_session(visit.store, session, None, ())),
         "calls": [_line(*each) for each in made],
         "older": page.older,
         "before": before or "",
