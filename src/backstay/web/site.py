@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
@@ -150,10 +149,9 @@ class Site:
             notice, goto = _refused(error), None
         return RedirectResponse(_with_note(goto or back, self._notices.keep(notice)), 303)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """End what is still open."""
-        await self.news.close()
-        await asyncio.sleep(0)
+        self.news.close()
 
 
 async def _drain(request: Request) -> None:
