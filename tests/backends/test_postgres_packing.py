@@ -189,7 +189,7 @@ def machine_opener(postgres_url: str, fresh_schema: Fresh) -> Callable[[Path], S
     return opened
 
 
-@pytest.mark.parametrize(("examples", "steps"), [(2, 12), pytest.param(100, 50, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(("examples", "steps"), [(2, 12), pytest.param(40, 40, marks=pytest.mark.exhaustive)])
 def test_random_histories_packed_here_are_those_of_a_plain_dict(machine_opener: Any, examples: int, steps: int) -> None:
     machine: Any = machine_for(machine_opener, packs=True)
     case = machine.TestCase
