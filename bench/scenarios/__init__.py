@@ -44,6 +44,18 @@ def _on_postgres(name: str) -> Callable[[Settings], list[Figure]]:
     return run
 
 
+def _web(settings: Settings) -> list[Figure]:
+    """The page needs an extra that may be absent."""
+    try:
+        scenario = importlib.import_module("bench.scenarios.web")
+        importlib.import_module("backstay.web")
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"web: left out (the extra `web` brings {error.name})\n")
+        return []
+    found: list[Figure] = scenario.web(settings)
+    return found
+
+
 SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "append": append.append,
     "told": append.told,
@@ -72,4 +84,5 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "postgres": _on_postgres("postgres"),
     "scale": _on_postgres("scale"),
     "waiting": waiting.waiting,
+    "web": _web,
 }

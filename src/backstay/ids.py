@@ -1,4 +1,4 @@
-"""What tells one checkpoint from all others: its id and its digest. Pure: random bytes come from the caller.
+"""A checkpoint's id and its digest, which tell it from all others. Pure: random bytes come from the caller.
 
 An id is 16 bytes as 32 hex digits that say where its row is:
 

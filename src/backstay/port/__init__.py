@@ -19,6 +19,8 @@ from backstay.model import Problem
 from backstay.port.lease import is_live
 from backstay.port.rows import (
     INBOX,
+    MESSAGE,
+    WAIT,
     CallKey,
     CallRow,
     CheckpointRow,
@@ -38,6 +40,7 @@ LOOK_S = 0.5  # the longest that `wait` waits before it looks again
 
 EVERY = None  # in an Ask: all of them
 
+_WAITS = frozenset({WAIT, MESSAGE})
 _GAPS = 1000  # missing calls that are named one by one: a number in a file from outside may be any
 
 
@@ -50,7 +53,16 @@ class Features(msgspec.Struct, frozen=True, gc=False):
 
 SEGMENTS = 1  # checkpoints are packed: neither read nor written by a process that does not know how
 
-KNOWN = Features(SEGMENTS, SEGMENTS)
+WAITING = 2  # runs were left waiting, or messages sent: a version that does not know them would make calls again
+
+KNOWN = Features(SEGMENTS | WAITING, SEGMENTS | WAITING)
+
+
+def feature_of(row: Row) -> int:
+    """The feature that a store has once it holds such a row; 0 for what every version knows."""
+    if type(row) is CallRow:
+        return WAITING if row.kind in _WAITS else 0
+    return SEGMENTS if type(row) is SegmentRow else 0
 
 
 def refuse_unknown(features: Features, *, writing: bool) -> None:
@@ -347,6 +359,7 @@ __all__ = [
     "KNOWN",
     "LOOK_S",
     "SEGMENTS",
+    "WAITING",
     "Ask",
     "Backend",
     "Batch",
@@ -375,6 +388,7 @@ __all__ = [
     "Unreadable",
     "View",
     "decided",
+    "feature_of",
     "live_lanes",
     "numbered",
     "refuse_unknown",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from backstay.errors import CorruptionError
-from backstay.ids import TAIL_BYTES, make_id, match_ours
+from backstay.ids import TAIL_BYTES, id_starts, match_ours
 from backstay.port.rows import CheckpointRow, SegmentRow
 from backstay.port.segments import (
     LENGTH_BYTES,
@@ -86,10 +86,11 @@ def _pack_headers(rows: Sequence[CheckpointRow], uid: bytes) -> bytes:
     places = {row.sequence: row for row in rows}
     parents: dict[int, tuple[bytes | None, bytes | None]] = {}
     ids: dict[int, str] = {}
+    starts = id_starts(places, uid)
     for at, row in enumerate(rows):
-        if [len(row.tail), len(row.state_digest), len(row.digest)] != [TAIL_BYTES, DIGEST_BYTES, DIGEST_BYTES]:
+        if len(row.tail) != TAIL_BYTES or not len(row.state_digest) == len(row.digest) == DIGEST_BYTES:
             raise CorruptionError(f"checkpoint #{row.sequence} has no digest")
-        if row.id != make_id(row.sequence, uid, row.tail):
+        if row.id != starts[at] + row.tail.hex():
             ids[at] = row.id
         parent = None if row.parent is None else places.get(row.parent)
         if parent is None or (parent.id, parent.digest) != (row.parent_id, row.parent_digest):

@@ -344,6 +344,8 @@ class History:
         if recent is not None and recent.records:
             self.recent.moved(branch, recent, plan.delta, plan.pieces, plan.moved(recent.loaded, tip, row))
         before = view.session
+        if len(row.delta) <= packing.HOT_BYTES:
+            self._packer.hot.append(row)
         if before is not None and row.sequence - before.packed >= packing.PACK_ROWS:
             self._packer.committed(row.sequence, before)
         made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields)

@@ -49,6 +49,7 @@ from backstay.port import (
     SegmentRow,
     SessionRow,
     TagRow,
+    feature_of,
 )
 from backstay.port.row_codec import is_foreign, pack
 from backstay.port.rows import kind_of
@@ -78,6 +79,10 @@ _RAISE = "UPDATE {schema}.names SET revision = %s WHERE sid = %s AND run = %s AN
 _REFER = f"SELECT {{schema}}.refer_2({_SID}, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 _PACK = f"SELECT {{schema}}.pack_2({_SID}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 _PACK_TYPES = (INT, INT, INT, INT, INT, INT, INT_LIST, INT_LIST, BYTES, BYTES, INT_LIST, BYTES_LIST)
+_NEED = (
+    "UPDATE {schema}.meta SET read_features = read_features | %s, write_features = write_features | %s "
+    "WHERE read_features & %s = 0"
+)
 _FREE_ROWS = "DELETE FROM {schema}.checkpoints WHERE sid = %s AND slot = ANY(%s) AND sequence = ANY(%s)"
 _DROP_SEGMENTS = (
     "WITH gone AS (DELETE FROM {schema}.segments WHERE sid = %s AND first = ANY(%s) RETURNING sid, first, last) "
@@ -255,6 +260,7 @@ class Shipment:
             found.append(step(_BESIDE, text_bytes(id_), self._sid, revision))
         found += [Step(_NAME, [sid, *each], _NAME_TYPES) for each in names]
         found += [step(_RAISE, self.revision, self._sid, *journal) for journal in sorted(self._journals)]
+        found += [step(_NEED, each, each, each) for each in {feature_of(call) for call in self._calls.values()} - {0}]
         if rows or calls or self._keyframes or self._segments or self._drops or any(self._refs.values()):
             found += self._more_steps(rows, calls, uid)
         if self._drops:

@@ -17,7 +17,6 @@ from backstay.backends.sqlite.views import Line, find_checkpoint, look
 from backstay.errors import BackstayError, CorruptionError, UnsupportedError
 from backstay.ids import MAX_SEQUENCE
 from backstay.port import (
-    SEGMENTS,
     Ask,
     Batch,
     BlobsAbsentError,
@@ -35,6 +34,7 @@ from backstay.port import (
     TagRow,
     Unreadable,
     View,
+    feature_of,
 )
 from backstay.port.row_codec import is_foreign, pack_all
 
@@ -234,6 +234,8 @@ class _Work:
         """A call."""
         if not self._connection.tables.get("calls"):
             make_on_demand(self._connection, "calls")
+        if feature := feature_of(row):
+            schema.need(self._connection, feature)
         journals.put(self._connection, self._sid, row, body)
 
     def put_name(self, row: LaneRow | TagRow, body: bytes, marks: int) -> None:
@@ -282,7 +284,7 @@ class _Work:
         sid, bounds = self._sid, (_checked(row.first), _checked(row.last))
         if not self._connection.tables.get("segments"):
             make_on_demand(self._connection, "segments")
-            schema.need(self._connection, SEGMENTS)
+            schema.need(self._connection, feature_of(row))
         for old in packed.reaching(self._connection, sid, *bounds):
             self._drop_segment(old)
         if self._connection.has("refs"):

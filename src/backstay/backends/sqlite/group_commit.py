@@ -62,6 +62,7 @@ class GroupCommit:
         # Where a commit is not synced there is nothing that a note could promise.
         self._tail = Tail(path) if durability == "full" else None
         self._wal_pages = 0
+        self._left_at = -1  # the pager's number after the last COMMIT
         self._frames = 0  # in the log after the last COMMIT, 0 if that wrote nothing
         self._wal_grown = self._logless = durability not in ("full", "relaxed")
         self._queue = LeaderQueue(self._lead, gather_s=_GATHER_S)
@@ -123,7 +124,9 @@ class GroupCommit:
             # Left open beyond the COMMIT: as long as somebody reads, nobody begins the log anew, and the note is true.
             reading = connection.execute(_KEEP_READING)
             next(reading, None)
-            if connection.execute(DATA_VERSION).fetchall() != connection.version:
+            # The pager's own number counts our commits too: as long as it is as we left it, no other has written.
+            moved = connection.data_version() != self._left_at
+            if moved and connection.execute(DATA_VERSION).fetchall() != connection.version:
                 self._moved(connection)
             if not self._wal_grown:
                 self._wal_grown = True
@@ -132,6 +135,7 @@ class GroupCommit:
             # From here on until it is over nobody can tell what a failure leaves on the disk.
             committing, self._frames = True, 0
             connection.execute("COMMIT")
+            self._left_at = connection.data_version()
             if self._tail is not None and self._frames and not lazy:
                 self._tail.keep(self._frames)
             for job, value in done:
