@@ -17,6 +17,8 @@ ENDS_WITHIN_S = 5.0
 # By command: the lines to try, on a session `s` with a branch, a tag and a run. Each is run with the store in question.
 LINES: dict[str, list[tuple[str, ...]]] = {
     "demo": [("demo", "--keep", ".")],
+    "web": [("web", "--host", "0.0.0.0")],  # opens the store, and refuses to serve it to others
+    "help": [("help",), ("help", "runs")],
     "init": [("init",)],
     "status": [("status",), ("status", "--json")],
     "doctor": [("doctor", "--json")],

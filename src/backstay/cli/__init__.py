@@ -23,6 +23,7 @@ from backstay.cli.exit_codes import DONE, FAILED, INTERRUPTED, PIPE_CLOSED, code
 GROUPS = {
     "Start": {
         "demo": "Watch an agent get killed and carry on; a real run.",
+        "web": "Open the store in a browser, on this computer.",
         "init": "Make a store.",
         "status": "The store at a glance, and the runs that need a decision.",
         "doctor": "Check this machine and the store; say what is not covered.",
@@ -85,6 +86,7 @@ OTHER_WORDS = {
     "save": "export",
     "tags": "tag",
     "threads": "sessions",
+    "ui": "web",
 }
 
 STORE = "BACKSTAY_URL"

@@ -17,26 +17,41 @@ _ASKED = len(("SYSTEM", "SESSION", "DIR"))
     "export",
     cls=Command,
     shape="exported",
-    examples=["backstay export all.backstay", "backstay export one.backstay --session ticket-42"],
+    examples=[
+        "backstay export all.backstay",
+        "backstay export one.backstay --session ticket-42",
+        "backstay export --html ticket.html ticket-42",
+    ],
 )
-@click.argument("what", nargs=-1, required=True, metavar="FILE | SYSTEM SESSION DIR")
+@click.argument("what", nargs=-1, required=True, metavar="FILE | SYSTEM SESSION DIR | FILE SESSION")
 @click.option("--session", metavar="SESSION", help="Only this session, into FILE; all by default.")
 @click.option(
     "--branch", metavar="NAME", default="main", show_default=True, help="The branch for a SYSTEM that has none."
 )
+@click.option("--html", is_flag=True, help="Write SESSION to FILE as one page of HTML, for a colleague.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing FILE, or files in DIR.")
 @json_option
 @store_option
 def command(
-    what: tuple[str, ...], *, url: str | None, session: str | None, branch: str, overwrite: bool, as_json: bool
+    what: tuple[str, ...],
+    *,
+    url: str | None,
+    session: str | None,
+    branch: str,
+    html: bool,
+    overwrite: bool,
+    as_json: bool,
 ) -> None:
     """Write sessions with their whole history into FILE; or one SESSION into DIR, as files of another SYSTEM.
 
     SYSTEM is ccswarm, ares, continuum or smooth (for which DIR may be a new SQLite store, FILE.db). DIR is made if
-    it is missing.
+    it is missing. With --html, FILE is one page that needs no script and fetches nothing.
     """
     from backstay.cli.screen import Screen
 
+    if html:
+        _html(what, url, session, overwrite=overwrite, as_json=as_json)
+        return
     systems = backstay.formats.EXPORTS
     foreign = len(what) == _ASKED and what[0] in systems and session is None
     if not foreign and (len(what) != 1 or what[0] in systems):
@@ -66,3 +81,24 @@ def command(
 
     shape = {"path": what[-1], "system": what[0] if foreign else None, "sessions": names, "files": files}
     Screen().line(shapes.dump({**shape, "notes": notes}))
+
+
+def _html(what: tuple[str, ...], url: str | None, session: str | None, *, overwrite: bool, as_json: bool) -> None:
+    """Write one session as one page, with the templates of `backstay web`."""
+    from backstay import shapes
+    from backstay.cli.out_file import write_out
+    from backstay.cli.screen import Screen
+    from backstay.cli.street import neighbour
+
+    if len(what) + (session is not None) != len(("FILE", "SESSION")):
+        raise click.UsageError("--html takes a FILE and a SESSION")
+    file = what[0]
+    with open_store(url) as store:
+        name = session_id(store, session or what[1])
+        text = neighbour("web").html_file(store, store.session(name))
+        write_out(file, text, overwrite=overwrite, hint="give another FILE, or --overwrite")
+    if as_json:
+        shape = {"path": file, "system": "html", "sessions": [name], "files": [file], "notes": []}
+        Screen().line(shapes.dump(shape))
+    else:
+        Screen().text(f"written: {file}")

@@ -20,6 +20,7 @@ TOPICS = {
     "commits": "States, commits, lost-update safety, refs, branches.",
     "time-travel": "Go back, fork, change, compare.",
     "adapters": "LangGraph, deepagents, the OpenAI Agents SDK, one of your own.",
+    "page": "The store in your browser: `backstay web`.",
     "web-apps": "A chat behind FastAPI.",
     "retries": "Three kinds of retry, each in its place.",
     "cost": "Tokens, cost and limits.",
@@ -35,7 +36,7 @@ TOPICS = {
     "comparison": "LangGraph, DBOS, Temporal, Restate: when to use which.",
 }
 
-PAGES = {"commits": "sessions", "moving": "export"}  # whose own names are those of commands
+PAGES = {"commits": "sessions", "moving": "export", "page": "web"}  # whose own names are those of commands
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,24 +14,31 @@ import backstay
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
-def write_out(path: str, value: Any) -> int:
-    """Write a value: text and bytes as they are, anything else as JSON; `-` is standard output. How many bytes."""
+def write_out(path: str, value: Any, *, overwrite: bool = False, hint: str = "give --out a new name") -> int:
+    """Write a value: text and bytes as they are, anything else as JSON; `-` is standard output. How many bytes.
+
+    With `overwrite`, what is at the path gives way once all is written; a link gives way itself, and is not followed.
+    """
     data = _bytes(value)
     if path == "-":
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         return len(data)
+    target = Path(path)
+    made = target.with_name(f".{secrets.token_hex(8)}.backstay") if overwrite else target
     try:
-        handle = os.open(path, _NEW, 0o600)
+        handle = os.open(made, _NEW, 0o600)
     except FileExistsError:
         message = f"{path} is there already; nothing was written"
-        raise backstay.AlreadyExistsError(message, hint="give --out a new name") from None
+        raise backstay.AlreadyExistsError(message, hint=hint) from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+        if overwrite:
+            made.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
-            Path(path).unlink()
+            made.unlink()
         raise
     return len(data)
 

@@ -214,6 +214,7 @@ SHAPES: dict[str, dict[str, str]] = {
     },
     "trouble": {"where": "text", "why": "text"},
     "place": {"store": "text", "backend": "text", "made": "true or false"},
+    "served": {"url": "text", "store": "text", "read_only": "true or false"},
     "script": {"shell": "text", "script": "text"},
     "told": {"chapter": "number", "title": "text", "holds": "text"},
     "finding": {"check": "text", "verdict": "text", "detail": "text"},

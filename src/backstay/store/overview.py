@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
@@ -100,6 +100,13 @@ def calls_taken(backend: Backend, session: str, row: CheckpointRow) -> list[Call
         message = f"session {session!r}: its journal is damaged: {why}"
         raise CorruptionError(message, hint=RUN_VERIFY)
     return calls
+
+
+def calls_by_checkpoint(backend: Backend, session: str, rows: Iterable[CheckpointRow]) -> dict[int, list[CallRow]]:
+    """The calls that some checkpoints took in, by sequence, in one read; calls that cannot be read are left out."""
+    at = {row.sequence: (row.took.run, row.took.journal) for row in rows if row.took and row.took.left is None}
+    kept = backend.read(Ask(session, journals=tuple(set(at.values())))).journals if at else {}
+    return {sequence: [call for call in kept.get(key, ()) if isinstance(call, CallRow)] for sequence, key in at.items()}
 
 
 def calls_at(backend: Backend, session: str, sequence: int) -> list[CallRow]:

@@ -28,8 +28,16 @@ from tests.house.tree import ROOT, markdown_files
 
 PAGE = ROOT / "docs" / "cli.md"
 # What these print is about the machine; they are run by tests of their own.
-NOT_SHOWN = {"backstay doctor", "backstay demo", "backstay completion fish"}
+NOT_SHOWN = {
+    "backstay doctor",
+    "backstay demo",
+    "backstay completion fish",
+    "backstay web",
+    "backstay web --demo",
+    "backstay web --read-only --port 8080 --no-browser",
+}
 SEE = {
+    "web": "[web.md](web.md)",
     "verify": "[upkeep.md](upkeep.md)",
     "prune": "[upkeep.md](upkeep.md)",
     "recover": "[runs.md](runs.md)",

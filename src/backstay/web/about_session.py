@@ -1,0 +1,56 @@
+"""What all views of a session share: its head line, its tabs, its branches with their colours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from backstay.errors import NotFoundError
+from backstay.hints import LIST_SESSIONS
+from backstay.store.fields import to_info
+from backstay.store.overview import crashed_sessions, session_row, undo_target, waiting_sessions
+
+if TYPE_CHECKING:
+    from backstay.face import Session
+    from backstay.model import SessionInfo
+    from backstay.web.needs import Need
+    from backstay.web.view import Visit
+
+
+def info_of(visit: Visit, session: Session) -> SessionInfo:
+    """A session's line; NotFoundError if there is none."""
+    row = session_row(visit.store.backend, session.id)
+    if row is None:
+        raise NotFoundError(f"there is no session {session.id!r}", hint=LIST_SESSIONS)
+    backend = visit.store.backend
+    return to_info(row, crashed=row.id in crashed_sessions(backend), waiting=row.id in waiting_sessions(backend))
+
+
+def head_of(visit: Visit, session: Session, tab: str, needs: list[Need] | None = None) -> dict[str, Any]:
+    """The head line and the tabs."""
+    info = info_of(visit, session)
+    status = info.status.value
+    if info.crashed:
+        in_doubt = needs is None or any(need.kind == "doubt" for need in needs)
+        status = "in_doubt" if in_doubt else "crashed"
+    can_undo = False
+    head = None
+    if not visit.about.read_only and undo_target(visit.store.backend, session.id, "main") is not None:
+        head = session.head("main")
+        can_undo = head is not None
+    return {
+        "info": info,
+        "session_id": session.id,
+        "status": status,
+        "tab": tab,
+        "can_undo": can_undo,
+        "main_head": head,
+        "parent_session": session.id.rpartition("/")[0] if "/" in session.id else "",
+    }
+
+
+def crumbs_of(visit: Visit, session: Session, *rest: tuple[str, str | None]) -> list[tuple[str, str | None]]:
+    """The way from the store to here."""
+    from backstay.web.paths import Links  # noqa: PLC0415
+
+    here = None if not rest else Links().session(session.id)
+    return [(visit.about.name, "/"), (session.id, here), *rest]

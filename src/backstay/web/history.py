@@ -1,0 +1,178 @@
+"""A page of a session's history, read once: checkpoints newest first, the calls of each, names, and what is pending.
+
+Rows are read as they are kept, a page at a time, and their calls in one more read; no state is loaded. A row that is
+damaged has its place among the others and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from backstay.codec import decode
+from backstay.errors import BackstayError, CorruptionError
+from backstay.port import Ask, CallRow, CheckpointRow, Kind, Unreadable
+from backstay.port.rows import FOR_CHILD, WAIT
+from backstay.sealing import open_value
+from backstay.shapes.text import brief, safe, short
+from backstay.store.fields import to_datetime
+from backstay.store.history import History
+from backstay.store.overview import calls_by_checkpoint
+
+if TYPE_CHECKING:
+    from backstay.face import Session, Store
+    from backstay.model import Checkpoint
+
+PAGE = 200
+_BEYOND = 2**40  # no sequence is as large
+_ARG_CHARS, _ARGS = 80, 3
+_SHOWN_KINDS = {"llm": "model", "tool": "tool"}
+_TOOL_SAID = ("tool: ", "tool_result: ", "function_call_output: ")
+
+
+class HistoryStep(NamedTuple):
+    """A checkpoint and the calls that led to it; `damage` says why it cannot be read, and then there is no point."""
+
+    sequence: int
+    point: Checkpoint | None
+    calls: list[CallRow]
+    damage: str = ""
+
+
+class Page(NamedTuple):
+    """Steps, newest first, and whether there are older ones."""
+
+    steps: list[HistoryStep]
+    more: bool
+
+    @property
+    def points(self) -> list[Checkpoint]:
+        """The checkpoints that can be read."""
+        return [step.point for step in self.steps if step.point is not None]
+
+
+def history_page(store: Store, session: Session, *, before: str | None = None, branch: str | None = None) -> Page:
+    """The newest checkpoints of all branches, or those behind `before`; with `branch`, those that led to its head."""
+    history = History(store.backend, store.events, session.id, agent=None)
+    if branch is not None:
+        at = session.checkpoint(before or branch)
+        limit = PAGE + 1 + (before is not None)
+        rows = list(store.backend.ancestors(session.id, at.sequence, limit=limit))[int(before is not None) :]
+    else:
+        below = _BEYOND if before is None else session.checkpoint(before).sequence
+        rows = _scan(store, session.id, below, PAGE + 1)
+    return Page(steps_of(store, session.id, rows[:PAGE], history), len(rows) > PAGE)
+
+
+def _scan(store: Store, session: str, below: int, limit: int) -> list[CheckpointRow | Unreadable]:
+    found: list[CheckpointRow | Unreadable] = []
+    while len(found) < limit:
+        page = store.backend.scan(session, Kind.CHECKPOINT, before=below, limit=min(100, limit - len(found)))
+        found += [row for row in page if isinstance(row, CheckpointRow | Unreadable)]
+        if not page:
+            break
+        below = _sequence(found[-1])
+    return found
+
+
+def _sequence(row: CheckpointRow | Unreadable) -> int:
+    return row.sequence if isinstance(row, CheckpointRow) else int(row.key)  # type: ignore[arg-type]  # a checkpoint's
+
+
+def steps_of(
+    store: Store, session: str, rows: Sequence[CheckpointRow | Unreadable], history: History | None = None
+) -> list[HistoryStep]:
+    """Rows as checkpoints with their calls."""
+    history = history or History(store.backend, store.events, store.session(session).id, agent=None)
+    calls = calls_by_checkpoint(store.backend, session, [row for row in rows if isinstance(row, CheckpointRow)])
+    found = []
+    for row in rows:
+        if isinstance(row, Unreadable):
+            found.append(HistoryStep(_sequence(row), None, [], row.why))
+            continue
+        try:
+            found.append(HistoryStep(row.sequence, history.checkpoint(row), calls.get(row.sequence, [])))
+        except CorruptionError as error:
+            found.append(HistoryStep(row.sequence, None, [], error.message))
+    return found
+
+
+def last_steps(store: Store, session: str, count: int) -> list[Checkpoint]:
+    """The checkpoints made last, newest first; those that cannot be read are left out."""
+    rows = _scan(store, session, _BEYOND, count)
+    history = History(store.backend, store.events, store.session(session).id, agent=None)
+    found = []
+    for row in rows:
+        try:
+            if isinstance(row, CheckpointRow):
+                found.append(history.checkpoint(row))
+        except CorruptionError:
+            continue
+    return found
+
+
+def pending_calls(store: Store, session: str) -> dict[str, list[CallRow]]:
+    """By branch: the calls since its head."""
+    view = store.backend.read(Ask(session, names=None, pending=None))
+    return {name: [row for row in rows if isinstance(row, CallRow)] for name, rows in view.pending.items() if rows}
+
+
+def kind_of_call(row: CallRow) -> str | None:
+    """The kind of bar that a call is drawn as; None for a recorded value, or a message."""
+    if row.kind == WAIT:
+        return "child" if row.wait is not None and row.wait.what == FOR_CHILD else "wait"
+    if row.status in ("started", "in_doubt"):
+        return "doubt"
+    if row.status in ("failed", "rejected", "timed_out") and row.kind == "tool":
+        return "bad"
+    return _SHOWN_KINDS.get(row.kind)
+
+
+def seconds_of(row: CallRow) -> float:
+    """How long a call took; nothing while it is open."""
+    return 0.0 if row.ended_us is None else max(0, row.ended_us - row.started_us) / 1e6
+
+
+def bars_of(calls: Iterable[CallRow]) -> list[tuple[str, float]]:
+    """The calls of a step as `drawing.bars` takes them; those made inside another are in its time."""
+    kinds = [(kind_of_call(row), seconds_of(row)) for row in calls if row.parent is None]
+    return [(kind, seconds) for kind, seconds in kinds if kind is not None]
+
+
+def args_of(row: CallRow) -> Any:
+    """The arguments of a call; None where there are none, or where they cannot be read."""
+    try:
+        return None if row.args is None else decode(open_value(row.args))
+    except BackstayError:
+        return None
+
+
+def arg_words(args: Any) -> str:
+    """Arguments in a few words: the first values, bare."""
+    values = list(args.values()) if isinstance(args, dict) else [] if args is None else [args]
+    words = [
+        safe(value[:_ARG_CHARS]) if isinstance(value, str) else brief(value)[:_ARG_CHARS] for value in values[:_ARGS]
+    ]
+    return " ".join(words)[: 2 * _ARG_CHARS]
+
+
+def described(point: Checkpoint, calls: Sequence[CallRow]) -> tuple[str, str]:
+    """What a step did: the tool that it called last, if any, and the rest of the sentence."""
+    if point.restored_from is not None:
+        return "", f"state as of {short(point.restored_from)}"
+    tools = [row for row in calls if row.parent is None and kind_of_call(row) in ("tool", "child", "bad", "doubt")]
+    summary = point.summary
+    if not tools:
+        return "", summary
+    last = tools[-1]
+    words = "child session" if kind_of_call(last) == "child" else arg_words(args_of(last))
+    said = next((summary[len(lead) :] for lead in _TOOL_SAID if summary.startswith(lead)), "")
+    if last.error is not None:
+        said = last.error[1].partition("\n")[0]
+    more = f", and {len(tools) - 1} more" if len(tools) > 1 else ""
+    return last.name, ": ".join(filter(None, [words, said])) + more or summary
+
+
+def when(row: CallRow) -> Any:
+    """When a call began."""
+    return to_datetime(row.started_us)

@@ -1,0 +1,92 @@
+"""News: tells open pages that the store was written to, by any process, or that a process which held a run is gone.
+
+One look at a time serves all pages. A write shows in `changes`. A process that dies writes nothing: that is seen by
+looking which runs are alive, a little less often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from backstay.errors import BackstayError
+from backstay.port import LaneQuery
+from backstay.port.rows import DOUBTFUL, ENTERED, MARK_WAITING
+
+if TYPE_CHECKING:
+    from backstay.face import Store
+    from backstay.web.verification import Verification
+
+LOOK_S = 0.2
+LONGEST_S = 600.0  # a page asks again; so one that is forgotten holds no connection for ever
+_RUNS_LOOK_S = 0.5
+_STILL_HERE_S = 15.0
+
+
+class News:
+    """A number that rises with each piece of news, and those who wait for it."""
+
+    def __init__(self, store: Store, verification: Verification) -> None:
+        self._store, self._verification = store, verification
+        self._number, self._closed = 0, False
+        self._changed = asyncio.Condition()
+        self._listeners = 0
+        self._looking: asyncio.Task[None] | None = None
+        self._runs: object = None
+        self._runs_seen_at = 0.0
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Server-sent events, one for each piece of news, for at most ten minutes."""
+        self._listeners += 1
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        end, number = time.monotonic() + LONGEST_S, self._number
+        try:
+            yield b"retry: 1000\ndata: 0\n\n"
+            while not self._closed and time.monotonic() < end:
+                async with self._changed:
+                    try:
+                        await asyncio.wait_for(self._changed.wait(), min(_STILL_HERE_S, end - time.monotonic()))
+                    except TimeoutError:
+                        yield b": still here\n\n"
+                        continue
+                if number != self._number:
+                    number = self._number
+                    yield f"data: {number}\n\n".encode()
+        finally:
+            self._listeners -= 1
+
+    async def close(self) -> None:
+        """End all streams."""
+        self._closed = True
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _look(self) -> None:
+        """Look for as long as a page listens."""
+        seen = await asyncio.to_thread(self._state, None)
+        while self._listeners and not self._closed:
+            now = await asyncio.to_thread(self._state, seen)
+            if now != seen:
+                seen = now
+                self._number += 1
+                async with self._changed:
+                    self._changed.notify_all()
+
+    def _state(self, seen: tuple[object, ...] | None) -> tuple[object, ...]:
+        """The store in a few numbers, after a moment, or as soon as they may differ."""
+        backend = self._store.backend
+        try:
+            if seen is not None:
+                backend.wait(LOOK_S, since=int(str(seen[0])))
+            if time.monotonic() - self._runs_seen_at >= _RUNS_LOOK_S:
+                lanes = backend.lanes(LaneQuery(ENTERED | DOUBTFUL | MARK_WAITING))
+                self._runs = tuple((one.session.id, one.lane.name, one.live, one.lane.doubts) for one in lanes)
+                self._runs_seen_at = time.monotonic()
+            verified = self._verification.seen()
+            return backend.changes(), self._runs, verified.running, verified.done, verified.at
+        except BackstayError:
+            time.sleep(LOOK_S)
+            return seen if seen is not None else (0, None, False, 0, None)

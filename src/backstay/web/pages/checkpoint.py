@@ -1,0 +1,295 @@
+"""A checkpoint: the conversation up to it, its state, its calls, its fields, and what can be done from here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from backstay import shapes
+from backstay.difference import same
+from backstay.errors import BackstayError, CorruptionError, InvalidInputError
+from backstay.port import Ask, CheckpointRow
+from backstay.shapes.going_back import leaving
+from backstay.shapes.text import short
+from backstay.store.overview import names_by_checkpoint
+from backstay.web.about_session import crumbs_of, info_of
+from backstay.web.history import arg_words, args_of, described, kind_of_call, seconds_of, steps_of
+from backstay.web.paths import Links
+from backstay.web.reader import fold, pretty, turns_of
+from backstay.web.tree import tree_of
+from backstay.web.view import Shown
+
+if TYPE_CHECKING:
+    from backstay.face import Session, Store
+    from backstay.model import Checkpoint
+    from backstay.port import CallRow
+    from backstay.web.view import Visit
+
+WINDOW = 60
+TABS = ("conversation", "state", "calls", "raw", "fields")
+_EARLIER, _LATER = 11, 8
+_LISTED = 8
+_RAW_CHARS = 100_000
+
+
+def show(visit: Visit) -> Shown:
+    """The page."""
+    session, store = visit.session(), visit.store
+    info = info_of(visit, session)
+    point = session.checkpoint(visit.parts[3])
+    named = names_by_checkpoint(store.backend, session.id)
+    state, damage = _state(session, point)
+    messages = state.get("messages")
+    messages = messages if isinstance(messages, list) else []
+    tab = visit.query.get("tab") or ("conversation" if messages else "state")
+    if tab not in TABS:
+        raise InvalidInputError(f"there is no tab {tab!r}")
+    steps, at = _neighbours(store, session, point)
+    calls = steps[at][1]
+    heads = {name: id_ for id_, names in named.items() for name, kind in names if kind == "branch"}
+    later = [each for each, _ in steps[at + 1 :]]
+    refs = named.get(point.id, [])
+    data: dict[str, Any] = {
+        "info": info,
+        "session_id": session.id,
+        "point": point,
+        "refs": refs,
+        "ref": _ref(point, later, heads) if not refs else "",
+        "title_code": described(point, calls)[0],
+        "title_text": _title(point, calls),
+        "tab": tab,
+        "steps": [(each, _nav_words(each, made)) for each, made in steps],
+        "previous": steps[at - 1][0] if at else None,
+        "next": later[0] if later else None,
+        "damage": damage,
+        "count": {"conversation": len(messages), "calls": len(calls)},
+        "calls": [_call_view(call) for call in calls] if tab == "calls" else [],
+        "seconds": sum(seconds_of(call) for call in calls if call.parent is None),
+        "actions": _actions(visit, session, point, heads),
+    }
+    data |= _tab_data(visit, session, point, state, messages, calls, tab)
+    title = f"{data['title_code']} {data['title_text']}".strip() or short(point.id)
+    crumbs = crumbs_of(visit, session, (short(point.id), None))
+    names = [name for name, _ in refs]
+    return Shown("checkpoint.html", title, crumbs, data, lambda: _shape(session, point, names, state))
+
+
+def _state(session: Session, point: Checkpoint) -> tuple[dict[str, Any], str]:
+    """The state, and why it is not whole if it is not."""
+    try:
+        return point.state, ""
+    except CorruptionError as error:
+        try:
+            return dict(session.load(point, salvage=True)), error.message
+        except BackstayError:
+            return {}, error.message
+
+
+def _tab_data(
+    visit: Visit,
+    session: Session,
+    point: Checkpoint,
+    state: dict[str, Any],
+    messages: list[Any],
+    calls: list[CallRow],
+    tab: str,
+) -> dict[str, Any]:
+    if tab == "state":
+        return {"tree": tree_of(state)}
+    if tab == "raw":
+        whole = pretty(state)
+        return {
+            "raw": whole[:_RAW_CHARS],
+            "raw_size": len(whole.encode("utf-8", "replace")),
+            "raw_cut": len(whole) > _RAW_CHARS,
+        }
+    if tab == "conversation":
+        return conversation_data(session, point, messages, calls, visit.query)
+    return {}
+
+
+def conversation_data(
+    session: Session, point: Checkpoint, messages: list[Any], calls: list[CallRow], query: Any
+) -> dict[str, Any]:
+    """The turns: the first message, earlier ones folded, and what is new in this checkpoint."""
+    new_from = _new_from(session, point, messages)
+    start = _number(query.get("from")) if query.get("from") else max(0, len(messages) - WINDOW)
+    window = range(min(start, len(messages)), min(len(messages), start + WINDOW))
+    full, image = _number(query.get("full"), -1), _number(query.get("image"), -1)
+    turns = turns_of(messages, window, new_from=new_from, calls=calls, full=full, image=image)
+    new = [turn for turn in turns if turn.is_new]
+    old = [turn for turn in turns if not turn.is_new]
+    first = old[:1] if old and window.start == 0 else []
+    while first and first[-1].speaker in ("system", "developer") and len(first) < len(old):
+        first = old[: len(first) + 1]
+    whole = bool(query.get("from")) or not new
+    shown_old = old if whole else first
+    return {
+        "first_turns": shown_old,
+        "earlier": [] if whole else old[len(first) :],
+        "new_turns": new,
+        "unfold": _unfolds(old[len(first) :], full, image),
+        "window": window,
+        "messages": len(messages),
+        "window_size": WINDOW,
+        "new_calls": sum(len(turn.calls) for turn in new),
+        "new_answers": sum(turn.speaker == "assistant" for turn in new),
+    }
+
+
+def _unfolds(turns: list[Any], full: int, image: int) -> bool:
+    """True if what was asked to be shown whole is among the folded turns."""
+    numbers = {piece.image.number for turn in turns for piece in turn.pieces if piece.image is not None}
+    return any(turn.number == full for turn in turns) or image in numbers
+
+
+def _new_from(session: Session, point: Checkpoint, messages: list[Any]) -> int:
+    """The first message that the parent did not have; all are old where the parent is gone."""
+    if point.parent_id is None:
+        return 0
+    try:
+        before = session.load(point.parent_id).get("messages")
+    except BackstayError:
+        return len(messages)
+    before = before if isinstance(before, list) else []
+    for at, (one, other) in enumerate(zip(before, messages, strict=False)):
+        if not same(one, other):
+            return at
+    return min(len(before), len(messages))
+
+
+def _number(given: str | None, otherwise: int = 0) -> int:
+    return int(given) if given and given.isdecimal() and len(given) < 10 else otherwise  # noqa: PLR2004
+
+
+def _neighbours(
+    store: Store, session: Session, point: Checkpoint
+) -> tuple[list[tuple[Checkpoint, list[CallRow]]], int]:
+    """The checkpoints before and behind this one on its branch, oldest first, with their calls; and where it is."""
+    earlier = list(store.backend.ancestors(session.id, point.sequence, limit=_EARLIER + 1))
+    later: list[CheckpointRow] = []
+    sequence = point.sequence
+    while len(later) < _LATER:
+        children = store.backend.read(Ask(session.id, children_of=(sequence,))).children.get(sequence, ())
+        rows = store.backend.read(Ask(session.id, sequences=tuple(children))).checkpoints
+        steps = [row for row in rows.values() if isinstance(row, CheckpointRow)]
+        own = [row for row in steps if _branch(store, session, row) == point.branch]
+        if not own:
+            break
+        later.append(own[0])
+        sequence = own[0].sequence
+    found = steps_of(store, session.id, [*reversed(earlier), *later])
+    kept = [(step.point, step.calls) for step in found if step.point is not None]
+    return kept, next(n for n, (each, _) in enumerate(kept) if each.id == point.id)
+
+
+def _branch(store: Store, session: Session, row: CheckpointRow) -> str:
+    step = steps_of(store, session.id, [row])[0]
+    return "" if step.point is None else step.point.branch
+
+
+def _ref(point: Checkpoint, later: list[Checkpoint], heads: dict[str, str]) -> str:
+    """`main~3`, where the head is near."""
+    head = heads.get(point.branch)
+    return next((f"{point.branch}~{n}" for n, each in enumerate(later, 1) if each.id == head), "")
+
+
+def _title(point: Checkpoint, calls: list[CallRow]) -> str:
+    if point.label:
+        return point.label
+    code, text = described(point, calls)
+    if not code and text == point.summary and ": " in text[:12]:
+        text = text.partition(": ")[2]  # who says it stands below
+    return text or point.trigger
+
+
+def _nav_words(point: Checkpoint, calls: list[CallRow]) -> str:
+    if point.restored_from is not None:
+        return f"{point.trigger} {short(point.restored_from)}"
+    code, text = described(point, calls)
+    return f"{code} {text}".strip() if code else point.label or text
+
+
+def _call_view(call: CallRow) -> dict[str, Any]:
+    args = args_of(call)
+    return {
+        "id": call.id,
+        "name": call.name,
+        "kind": kind_of_call(call) or call.kind,
+        "status": call.status,
+        "words": arg_words(args),
+        "args": fold(pretty(args)) if args not in (None, {}) else None,
+        "error": None if call.error is None else ": ".join(call.error),
+        "result": fold(_result(call)) if call.result is not None else None,
+        "in_state": call.place is not None,
+        "seconds": seconds_of(call) if call.ended_us is not None else None,
+        "nested": call.parent is not None,
+        "started_us": call.started_us,
+    }
+
+
+def _result(call: CallRow) -> str:
+    from backstay.codec import decode  # noqa: PLC0415 - only where there is one
+    from backstay.sealing import open_value  # noqa: PLC0415
+
+    try:
+        value = decode(open_value(call.result or b""))
+    except BackstayError as error:
+        return error.message
+    return value if isinstance(value, str) else pretty(value)
+
+
+def _actions(visit: Visit, session: Session, point: Checkpoint, heads: dict[str, str]) -> dict[str, Any]:
+    """The forms beside the conversation; a restore only with its preview."""
+    act, branch = visit.query.get("act", ""), visit.query.get("branch") or point.branch
+    branch = branch if branch in heads else "main" if "main" in heads else next(iter(heads), "")
+    data: dict[str, Any] = {"act": act, "branch": branch, "branches": sorted(heads), "plan": None, "edit": None}
+    data["is_head"] = heads.get(branch) == point.id
+    number = 2
+    while f"{branch}-{number}" in heads:
+        number += 1
+    data["new_name"] = f"{branch or 'main'}-{number}"
+    if act == "restore" and branch and not data["is_head"]:
+        data["plan"] = _plan(session, point, branch)
+    if act == "fork" and visit.query.get("index"):
+        data["edit"] = _edit(point, _number(visit.query.get("index"), -1))
+    data["here"] = Links().checkpoint(session.id, point.id)
+    return data
+
+
+def _plan(session: Session, point: Checkpoint, branch: str) -> dict[str, Any]:
+    head = session.head(branch)
+    assert head is not None  # noqa: S101 - the branch is there
+    gone = leaving(session, head, point)
+    try:
+        parts = [(str(stat.part), stat.added, stat.removed, stat.changed) for stat in session.diff(head, point).stat()]
+    except CorruptionError:
+        parts = None
+    doubts = [call for call in session.calls(branch, pending=True) if call.status in ("in_doubt", "started", "waiting")]
+    return {
+        "head": head,
+        "leaving": (gone or [])[:_LISTED],
+        "leaving_more": max(0, len(gone or []) - _LISTED),
+        "aside": gone is None,
+        "parts": parts,
+        "pending": len(doubts),
+    }
+
+
+def _edit(point: Checkpoint, index: int) -> dict[str, Any] | None:
+    """A message that can be written anew in a fork: its number and its text."""
+    messages = point.state.get("messages")
+    if not isinstance(messages, list) or not 0 <= index < len(messages):
+        return None
+    from backstay.shapes.conversation import said_in  # noqa: PLC0415
+
+    message = messages[index]
+    if not isinstance(message, dict):
+        return {"index": index, "text": message} if isinstance(message, str) else None
+    text = "\n".join([said.text for said in said_in(message) if said.text is not None])
+    return {"index": index, "text": text}
+
+
+def _shape(session: Session, point: Checkpoint, refs: list[str], state: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint in the shape that `backstay show --json` has."""
+    calls = [shapes.call(call) for call in session.calls(point)]
+    return {**shapes.checkpoint(point), "refs": refs, "state": shapes.plain(state), "calls": calls}

@@ -1,0 +1,245 @@
+"""What differs between two checkpoints: messages side by side, the rest of the state by path."""
+
+from __future__ import annotations
+
+import re
+from difflib import SequenceMatcher
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from starlette.responses import RedirectResponse
+
+from backstay import shapes
+from backstay.errors import InvalidInputError
+from backstay.model import counted
+from backstay.shapes.conversation import asked_in, said_in, speaker_of
+from backstay.shapes.text import brief, short
+from backstay.store.overview import names_by_checkpoint
+from backstay.web.about_session import crumbs_of, info_of
+from backstay.web.history import arg_words
+from backstay.web.paths import Links
+from backstay.web.view import Shown
+from backstay.web.words import length
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from backstay.difference import Change, Diff, ItemChange, PartDiff
+    from backstay.model import Checkpoint
+    from backstay.web.view import Visit
+
+_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+_LARGEST = 64 << 10  # characters that are compared word by word
+_SHOWN_ITEMS = 40
+_VALUE_CHARS = 600
+_MAX_CHANGES = 300
+_GLANCE_LINES, _GLANCE_CHARS = 12, 2000
+_ROW = 7
+
+Marked = list[tuple[bool, str]]  # pieces of a text, and whether the other side lacks it
+
+
+class Side(NamedTuple):
+    """A message on one side of a change: who, and its text with what differs marked."""
+
+    who: str
+    number: int
+    text: Marked
+    more: int = 0  # lines that are not shown
+
+
+class Pair(NamedTuple):
+    """A message on both sides; None where it is not there."""
+
+    kind: str
+    a: Side | None
+    b: Side | None
+    size: str = ""
+
+
+def choose(visit: Visit) -> Response:
+    """From the two radio buttons of the rows to the address of their difference."""
+    a, b = visit.query.get("a", ""), visit.query.get("b", "")
+    if not a or not b:
+        raise InvalidInputError("pick a checkpoint as A and one as B", hint="in the rows of the history")
+    return RedirectResponse(Links().diff(visit.parts[1], a, b), 303)
+
+
+def show(visit: Visit) -> Shown:
+    """The page."""
+    session = visit.session()
+    info = info_of(visit, session)
+    a, b = session.checkpoint(visit.parts[3]), session.checkpoint(visit.parts[4])
+    diff = session.diff(a, b)
+    talk = next((part for part in diff.parts if part.name == "messages" and part.items), None)
+    named = names_by_checkpoint(visit.store.backend, session.id)
+    pairs = [] if talk is None else [_pair(item) for item in talk.items[:_SHOWN_ITEMS]]
+    rest = [_change(part, change) for part in diff.parts if part is not talk for change in _changes(part)]
+    data: dict[str, Any] = {
+        "info": info,
+        "session_id": session.id,
+        "a": a,
+        "b": b,
+        "a_names": named.get(a.id, []),
+        "b_names": named.get(b.id, []),
+        "pairs": pairs,
+        "runs": runs_of(pairs),
+        "pairs_more": 0 if talk is None else max(0, len(talk.items) - _SHOWN_ITEMS),
+        "same": _same(b, talk),
+        "changes": rest[:_MAX_CHANGES],
+        "changes_more": max(0, len(rest) - _MAX_CHANGES),
+        "sums": _sums(a, b, talk, rest),
+        "between": _between(a, b),
+    }
+    title = f"{_called(a, data['a_names'])} to {_called(b, data['b_names'])}"
+    crumbs = crumbs_of(visit, session, ("difference", None))
+    return Shown("diff.html", title, crumbs, data, lambda: shapes.diff(diff))
+
+
+def _called(point: Checkpoint, names: list[tuple[str, str]]) -> str:
+    return names[0][0] if names else short(point.id)
+
+
+def _between(a: Checkpoint, b: Checkpoint) -> list[str]:
+    apart = abs((b.created_at - a.created_at).total_seconds())
+    steps = [] if a.step is None or b.step is None or a.step == b.step else [counted(abs(b.step - a.step), "step")]
+    where = "same branch" if a.branch == b.branch else f"{a.branch} and {b.branch}"
+    return [*steps, f"{length(apart)} apart", where]
+
+
+def _same(b: Checkpoint, talk: PartDiff | None) -> int:
+    """How many messages both have unchanged."""
+    messages = b.state.get("messages")
+    if not isinstance(messages, list):
+        return 0
+    touched = 0 if talk is None else sum(item.kind != "removed" for item in talk.items)
+    return max(0, len(messages) - touched)
+
+
+def _sums(
+    a: Checkpoint, b: Checkpoint, talk: PartDiff | None, rest: list[dict[str, Any]]
+) -> list[tuple[str, str, str]]:
+    found = []
+    if talk is not None:
+        stat = talk.stat()
+        words = [f"{number} {word}" for number, word in ((stat.changed, "changed"), (stat.removed, "gone")) if number]
+        found.append(
+            (
+                "Messages",
+                f"+{stat.added}" if stat.added else str(stat.changed + stat.removed),
+                ", ".join(words) or "added",
+            )
+        )
+    else:
+        found.append(("Messages", "0", "all the same"))
+    kinds = [change["kind"] for change in rest]
+    words = [
+        f"{kinds.count(kind)} {word}"
+        for kind, word in (("changed", "changed"), ("added", "added"), ("removed", "gone"))
+    ]
+    found.append(
+        (
+            "State values",
+            str(len(rest)),
+            ", ".join([word for word in words if not word.startswith("0")]) or "all the same",
+        )
+    )
+    before, after = (point.total_usage.tokens_in + point.total_usage.tokens_out for point in (a, b))
+    if before or after:
+        found.append(("Tokens", f"{after - before:+,}", f"{before:,} to {after:,}"))
+    if a.total_usage.cost or b.total_usage.cost:
+        change = b.total_usage.cost - a.total_usage.cost
+        sign = "+" if change >= 0 else "−"
+        found.append(("Cost", f"{sign}${abs(change):.3f}", f"${a.total_usage.cost:.3f} to ${b.total_usage.cost:.3f}"))
+    return found
+
+
+def _pair(item: ItemChange) -> Pair:
+    before = None if item.kind == "added" else _said(item.before)
+    after = None if item.kind == "removed" else _said(item.after)
+    sizes = max(len(before[1]) if before else 0, len(after[1]) if after else 0)
+    if before is not None and after is not None and sizes <= _LARGEST:
+        left, right = marked(before[1], after[1])
+    else:
+        left, right = _alone(before), _alone(after)
+    a = None if before is None else Side(before[0], (item.index_before or 0) + 1, left, _hidden(before, left))
+    b = None if after is None else Side(after[0], (item.index_after or 0) + 1, right, _hidden(after, right))
+    return Pair(
+        item.kind, a, b, f"Changed, {sizes:,} characters" if item.kind == "changed" and sizes > _LARGEST else ""
+    )
+
+
+def _alone(said: tuple[str, str] | None) -> Marked:
+    """A message that only one side has, cut to what is read at a glance."""
+    return [] if said is None else [(False, "\n".join(said[1][:_GLANCE_CHARS].split("\n")[:_GLANCE_LINES]))]
+
+
+def _hidden(said: tuple[str, str], shown: Marked) -> int:
+    """How many lines of a message are not shown."""
+    return max(0, said[1].count("\n") - sum(text.count("\n") for _, text in shown))
+
+
+def runs_of(pairs: list[Pair]) -> list[tuple[bool, list[Pair]]]:
+    """The pairs in order; the middle of a long row of added or removed ones apart, to be folded."""
+    found: list[tuple[bool, list[Pair]]] = []
+    for _, group in groupby(pairs, key=lambda pair: pair.kind):
+        row = list(group)
+        if row[0].kind != "changed" and len(row) > _ROW:
+            found += [(False, row[:3]), (True, row[3:-2]), (False, row[-2:])]
+        else:
+            found.append((False, row))
+    return found
+
+
+def _said(message: Any) -> tuple[str, str]:
+    """Who says what, as one text."""
+    if not isinstance(message, dict):
+        return "Message", message if isinstance(message, str) else brief(message)
+    texts = [brief(block) if text is None else text for _, text, block in said_in(message)]
+    texts += [f"→ {name} {arg_words(args)}" for _, name, args in asked_in(message)]
+    return speaker_of(message).capitalize(), "\n".join(texts)
+
+
+def marked(a: str, b: str) -> tuple[Marked, Marked]:
+    """Both texts, word by word, with what the other lacks marked."""
+    before, after = _WORDS.findall(a), _WORDS.findall(b)
+    matcher = SequenceMatcher(None, before, after, autojunk=len(before) * len(after) > 4_000_000)  # noqa: PLR2004
+    left: Marked = []
+    right: Marked = []
+    for kind, i1, i2, j1, j2 in matcher.get_opcodes():
+        if i1 != i2:
+            left.append((kind != "equal", "".join(before[i1:i2])))
+        if j1 != j2:
+            right.append((kind != "equal", "".join(after[j1:j2])))
+    return left, right
+
+
+def _changes(part: PartDiff) -> list[tuple[Any, Change | ItemChange]]:
+    if part.changes:
+        return [(change.path, change) for change in part.changes]
+    return [
+        ((part.name, item.index_before if item.index_after is None else item.index_after), item) for item in part.items
+    ]
+
+
+def _change(part: PartDiff, found: tuple[Any, Change | ItemChange]) -> dict[str, Any]:
+    path, change = found
+    words = "".join([f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]).lstrip(".")
+    return {
+        "path": words or str(part.name),
+        "kind": change.kind,
+        "before": brief(change.before, chars=_VALUE_CHARS),
+        "after": brief(change.after, chars=_VALUE_CHARS),
+    }
+
+
+def stat_words(diff: Diff) -> str:
+    """A difference in a few words."""
+    stats = diff.stat()
+    if not stats:
+        return "the same"
+    added, removed, changed = (sum(getattr(stat, word) for stat in stats) for word in ("added", "removed", "changed"))
+    words = [
+        f"{number:,} {word}" for number, word in ((added, "added"), (removed, "gone"), (changed, "changed")) if number
+    ]
+    return ", ".join(words)

@@ -1,0 +1,156 @@
+"""The list of sessions: what needs a person on top, filters, search, a page of a hundred."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from backstay import shapes
+from backstay.errors import InvalidInputError
+from backstay.model import Status
+from backstay.store import overview
+from backstay.web import drawing
+from backstay.web.history import last_steps
+from backstay.web.needs import MAX_SHOWN, Need, needs_of_store
+from backstay.web.view import Shown
+
+if TYPE_CHECKING:
+    from backstay.face import Store
+    from backstay.model import Hit, SessionInfo
+    from backstay.web.view import Visit
+
+PAGE = 100
+_HITS = 50
+_COUNTED = 1000  # sessions: beyond, counting them by status would take longer than the page
+_SPARKS = 14
+_FILTERS = ("in_progress", "waiting", "in_doubt", "failed", "completed")
+
+
+class SessionLine(NamedTuple):
+    """A session's line."""
+
+    info: SessionInfo
+    status: str
+    last: str
+    code: str
+    spark: str
+
+
+def show(visit: Visit) -> Shown:
+    """The page."""
+    query, store = visit.query, visit.store
+    text = query.get("q", "").strip()
+    needs = needs_of_store(store, visit.verification.seen().problems)
+    doubted = {need.session: need for need in reversed(needs)}
+    status, agent, before = query.get("status") or None, query.get("agent") or None, _cursor(query.get("before"))
+    infos, hits = ([], _hits(store, text, agent)) if text else (_listed(store, status, agent, before), [])
+    more, infos = len(infos) > PAGE, infos[:PAGE]
+    total = store.stats().sessions
+    data: dict[str, Any] = {
+        "needs": needs[:MAX_SHOWN] if not query.get("needs") else needs,
+        "needs_more": 0 if query.get("needs") else max(0, len(needs) - MAX_SHOWN),
+        "needs_all": len(needs),
+        "lines": [_line(store, info, doubted.get(info.id)) for info in infos],
+        "hits": hits,
+        "q": text,
+        "status": status or "",
+        "agent": agent or "",
+        "agents": sorted({info.agent for info in infos if info.agent}),
+        "filters": _filters(store, status, total, needs),
+        "total": total,
+        "before": before,
+        "older": str(infos[-1].cursor) if more else "",
+        "live": sum(run.live for run in _runs(store)),
+        "week_cost": 0,
+    }
+    crumbs: list[tuple[str, str | None]] = [(visit.about.name, None)]
+    return Shown(
+        "sessions.html",
+        "Sessions",
+        crumbs,
+        data,
+        lambda: [_hit_shape(hit) for hit in hits] if text else [shapes.session(info) for info in infos],
+    )
+
+
+def _cursor(given: str | None) -> int | None:
+    if not given:
+        return None
+    if not given.isdecimal():
+        raise InvalidInputError(f"{given!r} is not the end of a page")
+    return int(given)
+
+
+def _listed(store: Store, status: str | None, agent: str | None, before: int | None) -> list[SessionInfo]:
+    crashed = True if status in ("crashed", "in_doubt") else None
+    if status is not None and crashed is None and status not in list(Status):
+        raise InvalidInputError(f"{status!r} is not a status")
+    named = None if status is None or crashed else Status(status)
+    found = store.sessions(status=named, agent=agent, crashed=crashed, before=before, limit=PAGE + 1)
+    return list(found)
+
+
+def _hits(store: Store, text: str, agent: str | None) -> list[Hit]:
+    return list(islice(store.search(text, agent=agent), _HITS))
+
+
+def _runs(store: Store) -> list[Any]:
+    from backstay.port import LaneQuery  # noqa: PLC0415 - the words of the port stay out of the rest
+    from backstay.port.rows import ENTERED  # noqa: PLC0415
+
+    return list(store.backend.lanes(LaneQuery(ENTERED)))
+
+
+def _filters(
+    store: Store, status: str | None, total: int, needs: list[Need]
+) -> list[tuple[str, str, int | None, bool]]:
+    """The filters: value, word, how many where that is known at once, and which is chosen."""
+    counts: Counter[str] | None = None
+    if total <= _COUNTED:
+        counts = Counter(info.status.value for info in store.sessions())
+    found: list[tuple[str, str, int | None, bool]] = [("", "All", total, status is None)]
+    words = {"in_progress": "In progress", "in_doubt": "In doubt"}
+    for value in _FILTERS:
+        number = None if counts is None else counts[value]
+        if value == "in_doubt":
+            number = len({need.session for need in needs if need.kind in ("doubt", "crash")})
+        elif value == "waiting":
+            number = len(overview.waiting_sessions(store.backend))
+        if number != 0 or status == value:
+            found.append((value, words.get(value, value.capitalize()), number, status == value))
+    return found
+
+
+def _line(store: Store, info: SessionInfo, need: Need | None) -> SessionLine:
+    points = last_steps(store, info.id, _SPARKS)
+    status = info.status.value
+    code, last = "", points[0].summary if points else ""
+    if info.reason and status in ("failed", "halted", "cancelled", "waiting"):
+        last = info.reason
+    if info.crashed:
+        status = "in_doubt" if need is not None and need.kind == "doubt" else "crashed"
+    if need is not None and need.kind == "doubt":
+        code, last = need.name, "in flight when its process died"
+    elif need is not None and need.kind == "approval":
+        code, last = need.name, "asks for approval"
+    elif need is not None and need.kind == "damage":
+        status, last = "damaged", need.name
+    if status == "waiting" and last.startswith("until"):
+        last = f"Sleeps {last}"
+    costs = [point.usage.cost or (point.usage.tokens_in + point.usage.tokens_out) / 1e6 for point in reversed(points)]
+    return SessionLine(info, status, last, code, drawing.spark(costs))
+
+
+def _hit_shape(hit: Hit) -> dict[str, Any]:
+    return {
+        "session": hit.session,
+        "checkpoint": hit.checkpoint.id,
+        "sequence": hit.checkpoint.sequence,
+        "step": hit.checkpoint.step,
+        "created_at": shapes.time(hit.checkpoint.created_at),
+        "path": [shapes.plain(step) for step in hit.path],
+        "role": None,
+        "tool": None,
+        "text": shapes.plain(hit.excerpt),
+    }

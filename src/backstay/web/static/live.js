@@ -1,0 +1,116 @@
+// Keeps a page as the store is: on news the same address is fetched again and what differs is replaced.
+// Without this script every page and every form works; it is then as old as its last load.
+"use strict";
+(() => {
+  const policy = window.trustedTypes
+    ? window.trustedTypes.createPolicy("backstay", { createHTML: (text) => text })
+    : { createHTML: (text) => text };
+  const byId = (id) => document.getElementById(id);
+  const typed = new WeakSet(); // fields that a person has changed: news must not take that away
+  let source = null, busy = false, again = false, seenAt = new Date();
+
+  function say(word, kind) {
+    byId("live-word").textContent = word;
+    byId("live-dot").className = "dot dot-" + kind;
+  }
+
+  function notice(text, link) {
+    const box = byId("news");
+    box.replaceChildren();
+    if (!text) return;
+    const note = document.createElement("div");
+    note.className = "notice";
+    const said = document.createElement("span");
+    said.textContent = text;
+    note.append(said);
+    if (link) {
+      const button = document.createElement("button");
+      button.className = "btn";
+      button.textContent = link;
+      button.addEventListener("click", () => { window.scrollTo(0, 0); refresh(true); });
+      const acts = document.createElement("span");
+      acts.className = "acts";
+      acts.append(button);
+      note.append(acts);
+    }
+    box.append(note);
+  }
+
+  // Rows that come while a reader is further down would push away what is read: they are announced instead.
+  function reading() {
+    const active = document.activeElement;
+    return window.scrollY > 200 || (active && active.matches("textarea, input:not([type=radio])") && typed.has(active));
+  }
+
+  function newRows(page) {
+    const rows = [...page.querySelectorAll("#rows > [id], #lines > [id]")];
+    return rows.filter((row) => !byId(row.id));
+  }
+
+  const callbacks = {
+    beforeAttributeUpdated: (name, node) => {
+      if (name === "open" && node.tagName === "DETAILS") return false;
+      if ((name === "value" || name === "checked") && typed.has(node)) return false;
+    },
+    beforeNodeMorphed: (node) => !(node.id === "news" || (node.tagName === "TEXTAREA" && typed.has(node))),
+    beforeNodeRemoved: (node) => node.id !== "news",
+  };
+
+  async function refresh(force) {
+    if (busy) { again = true; return; }
+    busy = true;
+    try {
+      const answer = await fetch(location.href, { credentials: "same-origin", redirect: "error" });
+      if (answer.headers.get("content-type")?.startsWith("text/html")) {
+        const page = new DOMParser().parseFromString(policy.createHTML(await answer.text()), "text/html");
+        seenAt = new Date();
+        const fresh = newRows(page);
+        if (fresh.length && !force && reading()) {
+          notice(fresh.length === 1 ? "1 new row" : fresh.length + " new rows", "Show");
+        } else {
+          for (const row of fresh) row.classList.add("fresh");
+          const options = { morphStyle: "innerHTML", ignoreActiveValue: true, callbacks };
+          Idiomorph.morph(byId("main"), page.getElementById("main"), options);
+          if (force || fresh.length) notice("");
+          document.title = page.title;
+        }
+      }
+    } catch { lost(); }
+    busy = false;
+    if (again) { again = false; refresh(false); }
+  }
+
+  function lost() {
+    say("lost", "off");
+    notice("The page lost its process. What you see is from " + seenAt.toLocaleTimeString() + ".");
+  }
+
+  function listen() {
+    if (source || document.hidden) return;
+    source = new EventSource("/live");
+    let first = true;
+    source.onmessage = () => {
+      if (byId("live-word").textContent === "lost") notice("");
+      say("live", "live");
+      if (!first) refresh(false);
+      first = false;
+    };
+    source.onerror = () => { if (source && source.readyState !== EventSource.OPEN) lost(); };
+  }
+
+  // A browser has six connections for a server, and each open page holds one: those that are not seen let go.
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden) { listen(); refresh(false); return; }
+    if (source) source.close();
+    source = null;
+  });
+  window.addEventListener("pagehide", () => { if (source) source.close(); source = null; });
+  window.addEventListener("pageshow", listen);
+  document.addEventListener("input", (event) => typed.add(event.target));
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.target.matches("input, textarea, select")) return;
+    const search = byId("q");
+    if (search) { event.preventDefault(); search.focus(); }
+  });
+  listen();
+})();
