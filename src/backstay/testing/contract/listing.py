@@ -123,7 +123,7 @@ class ListingContract(Hooks):
 
     def test_a_session_is_found_by_what_its_line_says_now(self, backend: Backend) -> None:
         uid = bytes(15) + b"s"
-        other = {"metadata": encode_stored({"n": 1, "tags": ["x"]}), "owner": "ana", "status": "failed"}
+        other: dict[str, Any] = {"metadata": encode_stored({"n": 1, "tags": ["x"]}), "owner": "ana", "status": "failed"}
         put(backend, checkpoint(1, uid=UID), session="other", uid=UID, **other)
         put(backend, checkpoint(1, uid=uid), session="one", uid=uid, updated_us=1)
         many = {f"k{at:02}": at for at in range(MAX_SCALARS + 2)}  # more than have facets
