@@ -6,7 +6,21 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-from bench.scenarios import append, files, graph, growth, reads, runs, sharing, shell, space, threads, upkeep, waiting
+from bench.scenarios import (
+    append,
+    files,
+    graph,
+    growth,
+    many,
+    reads,
+    runs,
+    sharing,
+    shell,
+    space,
+    threads,
+    upkeep,
+    waiting,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +59,8 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "load": reads.load,
     "fork": reads.fork,
     "log": reads.listings,
+    "filters": many.filters,
+    "branches": many.branches,
     "threads": threads.threads,
     "processes": threads.processes,
     "files": files.files,
