@@ -273,7 +273,7 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One journaled call of a model or a tool: started, done, failed, in_doubt; by decision skipped, retry, abandoned.
+    """One journaled call of a model or a tool: started, done, failed, in_doubt, skipped, unknown, retry or abandoned.
 
     `args` is None where none were given; `error` is what was raised, as text; `parent` is the call it was made in.
     """

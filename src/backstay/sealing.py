@@ -50,7 +50,7 @@ _RAW, _ZSTD = range(2)
 # it, and the system clears each page of it. Once a longer one was returned it keeps those that are shorter.
 bytes(2 * 1024 * 1024)
 
-_presses: list[Any] = []
+_presses: dict[int, list[Any]] = {}  # compressors at rest, by level
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, bytes, bytes, int, int, bytes]).decode
 
@@ -226,6 +226,18 @@ def open_blob(data: bytes, digest: bytes) -> bytes:
     raise CorruptionError(f"blob {digest.hex()[:12]} is damaged")
 
 
+def compress(data: bytes, level: int) -> bytes:
+    """A zstd frame, for data that is not long. A compressor that is used again is twice as fast."""
+    resting = _presses.setdefault(level, [])
+    try:  # a thread that uses one has taken it out of the list
+        press = resting.pop()
+    except IndexError:
+        press = zstd.ZstdCompressor(level)
+    packed: bytes = press.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
+    resting.append(press)
+    return packed
+
+
 def pack_value(data: bytes) -> bytes:
     """A journaled value (arguments, a result, an input) as it stands in its row, which seals it."""
     if len(data) > MAX_ROW_BYTES:
@@ -292,13 +304,7 @@ def split_digests(refs: bytes) -> tuple[bytes, ...]:
 def _pack(body: bytes) -> tuple[int, bytes]:
     if len(body) < _PACK_FROM_BYTES:
         return _RAW, body
-    if len(body) < _FAST_FROM_BYTES:
-        # One that is used again is twice as fast. Whoever uses it has taken it out of the list: threads may be here.
-        press = _presses.pop() if _presses else zstd.ZstdCompressor(_LEVEL)
-        packed = press.compress(body, zstd.ZstdCompressor.FLUSH_FRAME)
-        _presses.append(press)
-    else:
-        packed = zstd.compress(body, _FAST_LEVEL)
+    packed = compress(body, _LEVEL) if len(body) < _FAST_FROM_BYTES else zstd.compress(body, _FAST_LEVEL)
     if len(packed) * MAX_RATIO < len(body):
         rest = max(-(-len(body) // MAX_RATIO) - len(packed) - _SKIPPED.size, 0)
         packed += _SKIPPED.pack(_SKIP, rest) + bytes(rest)

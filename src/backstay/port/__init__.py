@@ -19,6 +19,8 @@ from backstay.model import Problem
 from backstay.port.lease import is_live
 from backstay.port.rows import (
     INBOX,
+    MESSAGE,
+    WAIT,
     CallKey,
     CallRow,
     CheckpointRow,
@@ -38,6 +40,7 @@ LOOK_S = 0.5  # the longest that `wait` waits before it looks again
 
 EVERY = None  # in an Ask: all of them
 
+_WAITS = frozenset({WAIT, MESSAGE})
 _GAPS = 1000  # missing calls that are named one by one: a number in a file from outside may be any
 
 
@@ -50,7 +53,16 @@ class Features(msgspec.Struct, frozen=True, gc=False):
 
 SEGMENTS = 1  # checkpoints are packed: neither read nor written by a process that does not know how
 
-KNOWN = Features(SEGMENTS, SEGMENTS)
+WAITING = 2  # runs were left waiting, or messages sent: a version that does not know them would make calls again
+
+KNOWN = Features(SEGMENTS | WAITING, SEGMENTS | WAITING)
+
+
+def feature_of(row: Row) -> int:
+    """The feature that a store has once it holds such a row; 0 for what every version knows."""
+    if type(row) is CallRow:
+        return WAITING if row.kind in _WAITS else 0
+    return SEGMENTS if type(row) is SegmentRow else 0
 
 
 def refuse_unknown(features: Features, *, writing: bool) -> None:
@@ -69,7 +81,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     of the checkpoints whose parent is one of these. `pending`: the branches whose pending calls are wanted, EVERY for
     all branches that came; `counted`: the branches whose pending calls are only counted. `calls`: single calls;
     `journals`: all calls under some journals. `beside`: the id of another session, whose row is wanted too.
-    `segments`: sequences whose segments are wanted as they are kept, of those that are packed.
+    `segments`: sequences whose segments are wanted as they are kept, of those that are packed. `lazy`: whatever the
+    rule decides is a lazy Batch, or an empty one.
     """
 
     session: str
@@ -86,6 +99,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     journals: tuple[JournalKey, ...] = ()
     beside: str | None = None
     segments: tuple[int, ...] = ()
+    lazy: bool = False
 
 
 _NOTHING: Mapping[Any, Any] = {}
@@ -126,8 +140,9 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     """The decision of a rule: rows to put, keys to drop (a JournalKey: all calls under it), blobs that the rows need.
 
     Puts come before drops. A segment that is put takes the place of the checkpoints' own rows from its first to its
-    last, and of all segments that reach in between. An empty batch writes and syncs nothing. `lazy`: it only renews a
-    lease, so losing it ends that early and no more: it need not be synced and wakes no waiter. `wakes`: a waiter may be
+    last, and of all segments that reach in between. An empty batch writes and syncs nothing. `lazy`: nothing
+    is lost with it (a lease that it renewed ends earlier, rows that it packed lie where they lay): it need not be
+    synced before a later write is, and wakes no waiter. `wakes`: a waiter may be
     waiting for this.
     """
 
@@ -345,6 +360,7 @@ __all__ = [
     "KNOWN",
     "LOOK_S",
     "SEGMENTS",
+    "WAITING",
     "Ask",
     "Backend",
     "Batch",
@@ -373,6 +389,7 @@ __all__ = [
     "Unreadable",
     "View",
     "decided",
+    "feature_of",
     "live_lanes",
     "numbered",
     "refuse_unknown",

@@ -101,7 +101,8 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     `wait` is there while its run was left waiting; a restore puts it aside as `undo_wait`. `sent` counts the messages
     that were ever sent here, `inbox` those that no boundary took in yet. `caller` is the call of a parent that
-    the last run of this child was made for.
+    the last run of this child was made for. `calls`: so many were pending when a run was entered or left here, and must
+    be there still.
     """
 
     name: str
@@ -132,6 +133,7 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     sent: int = 0
     inbox: int = 0
     caller: str = ""
+    calls: int = 0
 
 
 class TagRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -306,6 +308,7 @@ STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED = (
     "abandoned",
 )
 
+UNKNOWN = "unknown"  # passed over like a skipped one, by a run that says that it is not known whether it was made
 CUT_OFF = "cut_off"  # a stream that was closed early; it is asked for again
 
 # Those of a call of kind WAIT; its answer is DONE. A message is SENT until it is received.

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from backstay.digest import checkpoint_digest
-from backstay.ids import MAX_SEQUENCE, make_id
+from backstay.ids import MAX_SEQUENCE, checkpoint_digest, make_id
 from backstay.port import (
     Ask,
     Batch,
@@ -126,7 +125,7 @@ def commit(new: Commit) -> Decide:
             call = view.calls.get(at)
             if isinstance(call, CallRow) and call.result is not None:
                 puts.append(msgspec.structs.replace(call, result=None, place=place))
-        drops = tuple([(Kind.CALL, (branch.run, INBOX, n)) for n in new.received])
+        drops = tuple([(Kind.CALL, (branch.run, INBOX, n)) for n in new.received]) if new.received else ()
         return Batch(tuple(puts), drops, blobs=new.blobs, wakes=new.ends_run, answer=row)
 
     return decide
@@ -213,13 +212,14 @@ def _lane(new: Commit, view: View, lane: LaneRow | None, sequence: int) -> LaneR
     before = LaneRow(new.branch) if lane is None else lane
     change: dict[str, object] = {
         "journal": sequence,
+        "calls": 0,
         "status": new.totals.status,
         "reason": new.totals.reason,
     }
     if before.wait is not None:
         change["wait"] = None
     if new.takes_up and before.undo_journal is not None:
-        change["journal"] = before.undo_journal
+        change |= {"journal": before.undo_journal, "calls": before.undo_calls}
         if before.undo_wait is not None:  # the calls that it waits for are pending again
             change |= {"wait": before.undo_wait, "status": WAITING, "reason": before.undo_wait.reason}
     if (new.undoable or new.takes_up) and before.head is not None:

@@ -161,9 +161,9 @@ class Calling:
                 self.write(self._was or msgspec.structs.replace(self.row, status=RETRY))
         self._calls.stopped(self._slot)
 
-    def skip(self) -> None:
+    def skip(self, status: str = SKIPPED) -> None:
         """It is passed over: the loop gets None."""
-        self.write(msgspec.structs.replace(self.row, status=SKIPPED, ended_us=now_us()))
+        self.write(msgspec.structs.replace(self.row, status=status, ended_us=now_us()))
         self.done = True
         self._calls.succeeded(self._slot, self.row, None, None)
 

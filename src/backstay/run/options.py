@@ -29,7 +29,7 @@ _STATE_CHANGED = Hint(
     "the code must put the same into the state when it runs again; or decide with `backstay recover`",
 )
 
-OnDoubt = Literal["ask", "retry", "skip"] | Callable[[Call], Any]
+OnDoubt = Literal["ask", "retry", "skip", "unknown"] | Callable[[Call], Any]
 OnFailed = Literal["raise", "retry"]
 OnMismatch = Literal["raise", "again"]
 
@@ -56,8 +56,8 @@ def check_options(strategy: object, lease_s: object, loops: object) -> None:
 
 def check_choices(on_doubt: object, on_failed: object) -> None:
     """InvalidInputError for what cannot be done with a call in doubt, or one that failed."""
-    if on_doubt not in ("ask", "retry", "skip") and not callable(on_doubt):
-        message = f"on_doubt must be 'ask', 'retry', 'skip' or a function, not {on_doubt!r}"
+    if on_doubt not in ("ask", "retry", "skip", "unknown") and not callable(on_doubt):
+        message = f"on_doubt must be 'ask', 'retry', 'skip', 'unknown' or a function, not {on_doubt!r}"
         raise InvalidInputError(message)
     if on_failed not in ("raise", "retry"):
         raise InvalidInputError(f"on_failed must be 'raise' or 'retry', not {on_failed!r}")

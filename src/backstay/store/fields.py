@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from backstay.codec import Root, decode, encode_stored
-from backstay.digest import checkpoint_digest
 from backstay.errors import CorruptionError, InvalidInputError
 from backstay.hints import NEWEST_INTACT
+from backstay.ids import checkpoint_digest
 from backstay.messages import summarise
 from backstay.model import Call, Checkpoint, Outcome, SessionId, SessionInfo, StateDict, StateSource, Status, Usage
 from backstay.port import CallRow, CheckpointRow, SessionRow

@@ -172,7 +172,10 @@ class History:
         return tip
 
     def remember(self, branch: str, loaded: Loaded) -> Tip:
-        """Keep what was read of a branch's head for the next commit."""
+        """Keep what was read of a branch's head for the next commit; of one that is known already nothing is made."""
+        tip = self._tips.get(branch)
+        if tip is not None and tip.known is not None and (tip.uid, tip.head) == (loaded.session.uid, loaded.row.head):
+            return tip
         return self._keep(branch, tip_of(loaded))
 
     def remember_as(self, branch: str, head_id: str) -> None:
@@ -341,6 +344,8 @@ class History:
         if recent is not None and recent.records:
             self.recent.moved(branch, recent, plan.delta, plan.pieces, plan.moved(recent.loaded, tip, row))
         before = view.session
+        if len(row.delta) <= packing.HOT_BYTES:
+            self._packer.hot.append(row)
         if before is not None and row.sequence - before.packed >= packing.PACK_ROWS:
             self._packer.committed(row.sequence, before)
         made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields)

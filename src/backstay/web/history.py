@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from backstay.bookkeeping import is_writes
 from backstay.codec import decode
 from backstay.errors import BackstayError, CorruptionError
 from backstay.port import Ask, CallRow, CheckpointRow, Kind, Unreadable
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from backstay.face import Session, Store
     from backstay.model import Checkpoint
 
-PAGE = 200
+PAGE = 150
 _BEYOND = 2**40  # no sequence is as large
 _ARG_CHARS, _ARGS = 80, 3
 _SHOWN_KINDS = {"llm": "model", "tool": "tool"}
@@ -40,15 +41,26 @@ class HistoryStep(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Steps, newest first, and whether there are older ones."""
+    """Steps, newest first; `older` is the id that the next page is before, empty if there is none.
+
+    Rows that only record writes of a framework's tasks are left out; `between` has the parent of each.
+    """
 
     steps: list[HistoryStep]
-    more: bool
+    older: str
+    between: dict[str, str | None]
 
     @property
     def points(self) -> list[Checkpoint]:
         """The checkpoints that can be read."""
         return [step.point for step in self.steps if step.point is not None]
+
+    def parent_of(self, point: Checkpoint) -> str | None:
+        """The checkpoint before, past the rows that are left out."""
+        parent: str | None = point.parent_id
+        while parent in self.between:
+            parent = self.between[parent or ""]
+        return parent
 
 
 def history_page(store: Store, session: Session, *, before: str | None = None, branch: str | None = None) -> Page:
@@ -61,7 +73,17 @@ def history_page(store: Store, session: Session, *, before: str | None = None, b
     else:
         below = _BEYOND if before is None else session.checkpoint(before).sequence
         rows = _scan(store, session.id, below, PAGE + 1)
-    return Page(steps_of(store, session.id, rows[:PAGE], history), len(rows) > PAGE)
+    steps = steps_of(store, session.id, rows[:PAGE], history)
+    last = next((step.point.id for step in reversed(steps) if step.point is not None), "")
+    between: dict[str, str | None] = {
+        step.point.id: step.point.parent_id for step in steps if step.point is not None and is_writes(step.point)
+    }
+    return Page([step for step in steps if not is_bookkeeping(step)], last if len(rows) > PAGE else "", between)
+
+
+def is_bookkeeping(step: HistoryStep) -> bool:
+    """True for a row that people do not mean when they speak of checkpoints."""
+    return step.point is not None and is_writes(step.point)
 
 
 def _scan(store: Store, session: str, below: int, limit: int) -> list[CheckpointRow | Unreadable]:
@@ -105,7 +127,8 @@ def last_steps(store: Store, session: str, count: int) -> list[Checkpoint]:
     for row in rows:
         try:
             if isinstance(row, CheckpointRow):
-                found.append(history.checkpoint(row))
+                point = history.checkpoint(row)
+                found += [] if is_writes(point) else [point]
         except CorruptionError:
             continue
     return found

@@ -15,6 +15,7 @@ from backstay.web.pages.session import history_data
 from backstay.web.paths import FileLinks
 from backstay.web.reader import turns_of
 from backstay.web.view import environment, static_file
+from backstay.web.words import key
 
 if TYPE_CHECKING:
     from backstay.face import Session, Store
@@ -32,7 +33,7 @@ def html_file(store: Store, session: Session) -> str:
     needs = needs_of_session(store, session, info.agent if info else None, ())
     history = history_data(store, session, page, needs, newest=True)
     talks = _talks(store, session, [branch for branch in history["branches"] if branch["head"]])
-    link = FileLinks(frozenset(talk["point"].id for talk in talks))
+    link = FileLinks(frozenset(key(talk["point"].id) for talk in talks))
     style = (static_file("style.css") or b"").decode()
     template = environment().get_template("file.html")
     return template.render(
@@ -45,7 +46,7 @@ def html_file(store: Store, session: Session) -> str:
         style=style,
         made_at=now(),
         version=__version__,
-        more=page.more,
+        more=bool(page.older),
     )
 
 

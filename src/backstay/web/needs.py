@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backstay.errors import BackstayError
 from backstay.face.run_status import RunStatus, run_statuses
-from backstay.model import counted
+from backstay.model import Status, counted
 from backstay.shapes.text import brief, safe
+from backstay.store.overview import branch_statuses
 from backstay.web.words import clock
 
 if TYPE_CHECKING:
@@ -54,9 +55,9 @@ def needs_of_store(store: Store, damaged: Iterable[Problem]) -> list[Need]:
 def needs_of_session(store: Store, session: Session, agent: str | None, damaged: Iterable[Problem]) -> list[Need]:
     """Of one session, on all its branches."""
     found: list[Need] = []
-    for run in session.runs():
-        if run.waiting:
-            for wait in session.waiting(run.branch):
+    for branch, (status, _) in branch_statuses(store.backend, session.id).items():
+        if status == Status.WAITING.value:
+            for wait in session.waiting(branch):
                 found += _of_wait(wait)
     found += _of_runs(store, session, agent)
     return found + [_of_problem(problem) for problem in damaged if problem.session_id == session.id]

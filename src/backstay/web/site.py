@@ -92,6 +92,7 @@ class Site:
             return PlainTextResponse("This token is not the one that `backstay web` printed last.\n", 403)
         response = RedirectResponse("/", 303)
         response.headers["set-cookie"] = self.door.set_cookie
+        response.headers["referrer-policy"] = "no-referrer"  # the token is in this address
         return response
 
     def _static(self, parts: list[str]) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -63,6 +63,60 @@ def test_agents_in_agents_are_kept_as_langgraph_keeps_them(durability: Any, asks
             tup.checkpoint["channel_values"] for tup in BackstaySaver(saver.store).list(thread(checkpoint_ns=None))
         ]
         assert all("lc" not in str(value.get("__start__", "")) for value in inner)
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_folded_subgraphs_leave_one_branch_and_the_graph_as_langgraph_has_it(durability: Any) -> None:
+    with BackstaySaver.open("memory:", subgraphs="fold") as saver:
+        ours, theirs = agents(saver, asks=True), agents(InMemorySaver(), asks=True)
+        for number in range(4):
+            for graph in (ours, theirs):
+                found = graph.invoke(ask(number), thread(), durability=durability)
+                if "__interrupt__" not in found:
+                    continue
+                if graph is ours:  # what an interrupted one needs is there, for another process too
+                    again = agents(BackstaySaver(saver.store, subgraphs="fold"), asks=True)
+                    inner = again.get_state(thread(), subgraphs=True).tasks[0].state
+                    assert inner.tasks[0].state.next == ("model",)
+                    assert inner.tasks[0].state.values["messages"][-1].content == f"{TEXT}{number}"
+                graph.invoke(Command(resume="yes: "), thread(), durability=durability)
+        assert told(ours) == told(theirs)
+        assert list(saver.store.session("t").branches()) == ["main"]
+        assert saver.store.verify().ok
+        rows = [tup.config["configurable"]["checkpoint_ns"] for tup in saver.list(thread(checkpoint_ns=None))]
+        assert set(rows) == {""}
+
+
+def test_time_travel_to_a_step_whose_subgraph_was_folded_runs_it_again_as_langgraph_does() -> None:
+    with BackstaySaver.open("memory:", subgraphs="fold") as saver:
+        ours, theirs = agents(saver), agents(InMemorySaver())
+        ends = []
+        for graph in (ours, theirs):
+            for number in range(3):
+                graph.invoke(ask(number), thread())
+            before = [each for each in graph.get_state_history(thread()) if each.next == ("agent",)][1]
+            found = graph.invoke(None, before.config)
+            ends.append([message.content for message in found["messages"]])
+            ends.append([message.content for message in graph.get_state(thread()).values["messages"]])
+        assert ends[:2] == ends[2:]
+
+
+def test_a_subgraph_that_remembers_is_not_folded() -> None:
+    def count(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage(str(len(state["messages"])))]}
+
+    ends = []
+    modes: tuple[Literal["keep", "fold"], ...] = ("keep", "fold")
+    for mode in modes:
+        with backstay.open("memory:") as store:
+            inner: Any = StateGraph(MessagesState).add_node("count", count).add_edge(START, "count")
+            outer: Any = StateGraph(MessagesState).add_node("inner", inner.compile(checkpointer=True))
+            graph = outer.add_edge(START, "inner").compile(checkpointer=BackstaySaver(store, subgraphs=mode))
+            for number in range(3):
+                graph.invoke(ask(number), thread())
+            ends.append([message.content for message in graph.get_state(thread()).values["messages"]])
+            assert "/inner" in store.session("t").branches()
+    assert ends[0] == ends[1]
 
 
 def test_a_chat_in_a_subgraph_stays_small(tmp_path: Path) -> None:

@@ -63,6 +63,14 @@ def test_a_page_on_another_port_of_this_computer_can_neither_read_nor_write(visi
     assert visitor.ask("GET", f"/enter?token={TOKEN}", cookie="", sec_fetch_site=site).status == 403
 
 
+@pytest.mark.parametrize(
+    "origin", ["null", "http://127.0.0.1", "https://127.0.0.1:PORT", "http://127.0.0.1:PORT.evil.example"]
+)
+def test_an_origin_that_is_like_the_own_one_is_another(visitor: Visitor, origin: str) -> None:
+    form = {"at": "main", "name": "x"}
+    assert visitor.ask("POST", "/s/s/do/tag", form, origin=origin.replace("PORT", str(visitor.port))).status == 403
+
+
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"])
 def test_there_are_no_other_ways_than_to_read_and_to_post(visitor: Visitor, method: str) -> None:
     answer = visitor.ask(method, "/")
@@ -94,7 +102,7 @@ def test_every_answer_forbids_what_no_page_needs(visitor: Visitor, path: str) ->
         assert "require-trusted-types-for 'script'" in policy
         assert headers["cache-control"] == "no-store"
         assert headers["x-content-type-options"] == "nosniff"
-        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["referrer-policy"] == "same-origin"
         assert headers["cross-origin-resource-policy"] == "same-origin"
         assert "server" not in headers
 

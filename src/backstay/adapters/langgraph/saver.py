@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
@@ -33,6 +33,8 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 import backstay
 from backstay.adapters.langgraph.codec import Codec, Memo, listed
 from backstay.adapters.langgraph.delta_channels import gathered, history, notes_of
+from backstay.adapters.langgraph.folding import fold
+from backstay.adapters.langgraph.importing import import_tuple
 from backstay.adapters.langgraph.lines import LineEnd, Place, Thread
 from backstay.adapters.langgraph.listing import checkpoints, made_by, outdated, stranded
 from backstay.adapters.langgraph.opening import Done, SaverOpening, sync_store
@@ -40,7 +42,7 @@ from backstay.adapters.langgraph.placement import NEVER, elsewhere, is_inner, me
 from backstay.adapters.langgraph.rows import MINE, Entries, Held, in_order, short_ts
 from backstay.adapters.langgraph.sharing import hoisted, unhoisted, writes_of
 from backstay.aio import AsyncStore
-from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
+from backstay.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
 from backstay.face import Store
 from backstay.face.calls_beside import calls_session
 from backstay.model import Durability, StateDict
@@ -66,6 +68,8 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
 
     Types that the graph's schema names are built again when they are read, and those on LangGraph's own safe list.
     `allow` names others, as classes or as (module, name); True is all. One that is unknown is UnsupportedError.
+
+    With `subgraphs="fold"` the checkpoints of a subgraph go when the graph around it has put its next one.
     """
 
     def __init__(
@@ -75,12 +79,16 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         serde: Any = None,
         allow: Collection[type | tuple[str, ...]] | bool = (),
         agent: str | None = None,
+        subgraphs: Literal["keep", "fold"] = "keep",
     ) -> None:
+        if subgraphs not in ("keep", "fold"):
+            raise InvalidInputError(f'subgraphs must be "keep" or "fold", not {subgraphs!r}')
         if serde is None:
             serde = JsonPlusSerializer(allowed_msgpack_modules=True if allow is True else list(allow or ()) or None)
         super().__init__(serde=serde)
         self.store = backstay.open(store) if isinstance(store, str | Path) else sync_store(store)
         self._agent = agent
+        self._folds = subgraphs == "fold"
         self._threads: OrderedDict[str, tuple[Thread, Memo]] = OrderedDict()
         self._guard = threading.Lock()
         # Of its own, because a graph's tools may fill the one that everybody uses, and wait there for this saver.
@@ -95,10 +103,11 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         serde: Any = None,
         allow: Collection[type | tuple[str, ...]] | bool = (),
         agent: str | None = None,
+        subgraphs: Literal["keep", "fold"] = "keep",
     ) -> SaverOpening[Self]:
         """A saver with its own store: `with BackstaySaver.open("sqlite:///agent.db") as saver`, or `async with`."""
         opened = partial(backstay.open, url, durability=durability)
-        return SaverOpening(lambda: cls(opened(), serde=serde, allow=allow, agent=agent))
+        return SaverOpening(lambda: cls(opened(), serde=serde, allow=allow, agent=agent, subgraphs=subgraphs))
 
     @classmethod
     def from_conn_string(cls, conn_string: str) -> SaverOpening[Self]:
@@ -257,6 +266,9 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
                 thread.put(ns, place, state, id_=id_, metadata=plain, parent=parent, ts=ts, took=bool(early))
 
             self._put(thread, ns, id_, parent, write)
+            if self._folds:
+                thread.inner.note(ns, plain)
+                fold(thread, thread.inner.done(ns, parent, plain))
         return _config(asked["thread_id"], ns, id_)
 
     def _put(
@@ -295,8 +307,8 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
                 self._put_writes(thread, ns, str(asked["checkpoint_id"]), entries)
 
     def _put_writes(self, thread: Thread, ns: str, id_: str, entries: Entries) -> None:
-        tail = thread.tails.get(ns)
-        if tail is not None and tail.head.of == id_:
+        tail = thread.await_checkpoint(ns, id_)
+        if tail is not None:
             with contextlib.suppress(*_MOVED):
                 return on_checkpoint(thread, ns, tail, entries)
         for _ in range(_RACES):
@@ -385,7 +397,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         for asked in sorted(found, key=itemgetter("checkpoint_id")):
             tup = saver.get_tuple({"configurable": asked})
             if tup is not None:
-                self._import(tup)
+                import_tuple(self, tup)
         return len(found)
 
     async def aimport_from(self, saver: Any) -> int:
@@ -394,21 +406,8 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         for asked in sorted(found, key=itemgetter("checkpoint_id")):
             tup = await saver.aget_tuple({"configurable": asked})
             if tup is not None:
-                await self._threaded(self._import, tup)
+                await self._threaded(import_tuple, self, tup)
         return len(found)
-
-    def _import(self, tup: CheckpointTuple) -> None:
-        asked = tup.config["configurable"]
-        parent = None if tup.parent_config is None else tup.parent_config["configurable"]["checkpoint_id"]
-        here = {"thread_id": asked["thread_id"], "checkpoint_ns": asked.get("checkpoint_ns", "")}
-        stored = self.put({"configurable": {**here, "checkpoint_id": parent}}, tup.checkpoint, tup.metadata, {})
-        by_task: dict[str, list[tuple[str, Any]]] = {}
-        for task, channel, value in tup.pending_writes or ():
-            by_task.setdefault(task, []).append((channel, value))
-        # Their paths are not to be had; where they came in another order than that of the tasks, their places are.
-        in_order = list(by_task) == sorted(by_task)
-        for at, (task, writes) in enumerate(by_task.items()):
-            self.put_writes(stored, writes, task, "" if in_order else f"{at:06}")
 
     # the same, awaited
 

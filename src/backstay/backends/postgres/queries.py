@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from backstay.backends.postgres import packed
+from backstay.backends.postgres import foreign_ids, packed
 from backstay.backends.postgres.functions import LINKS
 from backstay.backends.postgres.pool import Wire
 from backstay.backends.postgres.protocol import BYTES, INT, INT_LIST, pack_int, pack_ints, rows_of, text_bytes
@@ -77,6 +77,10 @@ UNION ALL SELECT 8, first, last, more, {links} || body FROM packed
 WHERE entered IS NULL OR (entered < %s AND weight < %s) ORDER BY 1, 2 ASC
 """.replace("{links}", LINKS)
 _PAGE_BYTES = 4 * 1024 * 1024
+_WITH_FOREIGN = (
+    "s.sid IN (SELECT f.sid FROM unnest(%s::bytea[], %s::bytea[]) AS w(low, high) "
+    "JOIN {schema}.foreign_ids f ON f.id >= w.low AND f.id < w.high)"
+)
 _LISTED = "s.id, s.hidden, s.touched, s.body, s.uid, s.checkpoints, s.logical, s.time_era, s.facets"
 _LANES = (
     "SELECT n.name, n.marks, n.run, n.journal, n.sequence, n.body, "
@@ -283,8 +287,8 @@ def _sessions(wire: Wire, query: SessionQuery) -> list[SessionRow]:
         ("s.id >= %s AND s.id < %s", _range(text_bytes(query.prefix)) if query.prefix else None),
         ("s.uid >= %s AND s.uid < %s", None if query.uid_start is None else _range(query.uid_start)),
         (
-            "s.sid IN (SELECT f.sid FROM {schema}.foreign_ids f WHERE f.id >= %s AND f.id < %s)",
-            None if query.foreign is None else _foreign(text_bytes(query.foreign), starts=query.foreign_start),
+            _WITH_FOREIGN,
+            None if query.foreign is None else _foreign(query.foreign, starts=query.foreign_start),
         ),
     ):
         if given is not None:
@@ -301,8 +305,10 @@ def _range(start: bytes) -> tuple[bytes, bytes]:
     return start, start + b"\xff" * 17
 
 
-def _foreign(id_: bytes, *, starts: bool) -> tuple[bytes, bytes]:
-    return _range(id_) if starts else (id_, id_ + b"\0")
+def _foreign(id_: str, *, starts: bool) -> tuple[list[bytes], list[bytes]]:
+    kept = foreign_ids.pack_id(id_)
+    within = foreign_ids.ranges(id_) if starts else [(kept, kept + b"\0")]
+    return [low for low, _ in within], [high for _, high in within]
 
 
 def _listed(id_: bytes, hidden: bool, touched: int, body: bytes, *columns: Any) -> SessionRow:  # noqa: FBT001 - a column

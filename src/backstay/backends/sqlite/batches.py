@@ -26,7 +26,6 @@ from backstay.backends.sqlite.views import Line, find_checkpoint, look
 from backstay.errors import BackstayError, CorruptionError, UnsupportedError
 from backstay.ids import MAX_SEQUENCE
 from backstay.port import (
-    SEGMENTS,
     Ask,
     Batch,
     BlobsAbsentError,
@@ -38,11 +37,13 @@ from backstay.port import (
     Kind,
     LaneRow,
     More,
+    Row,
     SegmentRow,
     SessionRow,
     TagRow,
     Unreadable,
     View,
+    feature_of,
 )
 from backstay.port.facets import TIME_BITS, faceted
 from backstay.port.row_codec import is_foreign, pack_all
@@ -110,10 +111,19 @@ class Writer:
             line, view = self._look(connection, batch.ask)
             batch = decide(view)
             assert isinstance(batch, Batch)  # noqa: S101 - a rule looks again once
+        assert batch.lazy or not ask.lazy or not (batch.puts or batch.drops), "it would not be synced"  # noqa: S101
         if batch.puts or batch.drops:
-            work = _Work(connection, line)
+            uid = None if line is None else line.row.uid
+            for row in batch.puts:
+                if type(row) is SessionRow:
+                    uid = row.uid
+            if uid is None:  # neither is there a session, nor does one come
+                view.answer = batch.answer
+                return view
             try:
-                work.apply(batch)
+                packed = pack_all(batch.puts, uid)
+                work = _Work(connection, line)
+                work.apply(batch, packed)
             except OverflowError as error:
                 raise CorruptionError("a row has a number that no store can hold") from error
             except BackstayError:
@@ -171,19 +181,14 @@ class _Work:
         self.touched = 0
         self.sinks = False  # the largest `touched` may now be smaller than it was
 
-    def apply(self, batch: Batch) -> None:
-        """Write it, all or nothing: the caller takes back what an error left half done."""
+    def apply(self, batch: Batch, packed: list[tuple[Row, bytes, int]]) -> None:
+        """Write it, with its rows as they are kept: all, or the caller takes back what an error left half done."""
         refs: set[bytes] = set()
         for row in batch.puts:
             if type(row) in _REFERRING and row.refs:  # type: ignore[union-attr]
                 refs.update(row.refs)  # type: ignore[union-attr]
         if refs:
             self._put_blobs(refs, batch)
-        lines = [row for row in batch.puts if type(row) is SessionRow]
-        if not lines and self._row is None:
-            return
-        uid = (lines[-1] if lines else self._row).uid  # type: ignore[union-attr]
-        packed = pack_all(batch.puts, uid)
         for row, body, _ in packed:
             if type(row) is SessionRow:
                 self._put_line(row, body)
@@ -246,6 +251,8 @@ class _Work:
         """A call."""
         if not self._connection.tables.get("calls"):
             make_on_demand(self._connection, "calls")
+        if feature := feature_of(row):
+            schema.need(self._connection, feature)
         journals.put(self._connection, self._sid, row, body)
 
     def put_name(self, row: LaneRow | TagRow, body: bytes, marks: int) -> None:
@@ -294,7 +301,7 @@ class _Work:
         sid, bounds = self._sid, (_checked(row.first), _checked(row.last))
         if not self._connection.tables.get("segments"):
             make_on_demand(self._connection, "segments")
-            schema.need(self._connection, SEGMENTS)
+            schema.need(self._connection, feature_of(row))
         for old in packed.reaching(self._connection, sid, *bounds):
             self._drop_segment(old)
         if self._connection.has("refs"):

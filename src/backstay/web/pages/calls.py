@@ -29,11 +29,10 @@ def show(visit: Visit) -> Shown:
         if step.point is not None:
             made += [(call, step.point, step.point.branch) for call in reversed(step.calls)]
     made = [each for each in made if kind_of_call(each[0]) is not None]
-    older = page.points[-1].id if page.more and page.points else ""
     data = {
         **head_of(visit, session, "calls"),
         "calls": [_line(*each) for each in made],
-        "older": older,
+        "older": page.older,
         "before": before or "",
     }
     crumbs = crumbs_of(visit, session, ("calls", None))

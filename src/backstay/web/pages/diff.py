@@ -13,8 +13,8 @@ from backstay import shapes
 from backstay.errors import InvalidInputError
 from backstay.model import counted
 from backstay.shapes.conversation import asked_in, said_in, speaker_of
+from backstay.shapes.points import diff_between, names_told, point_at
 from backstay.shapes.text import brief, short
-from backstay.store.overview import names_by_checkpoint
 from backstay.web.about_session import crumbs_of, info_of
 from backstay.web.history import arg_words
 from backstay.web.paths import Links
@@ -54,7 +54,8 @@ class Pair(NamedTuple):
     kind: str
     a: Side | None
     b: Side | None
-    size: str = ""
+    note: str = ""
+    is_large: bool = False
 
 
 def choose(visit: Visit) -> Response:
@@ -69,10 +70,11 @@ def show(visit: Visit) -> Shown:
     """The page."""
     session = visit.session()
     info = info_of(visit, session)
-    a, b = session.checkpoint(visit.parts[3]), session.checkpoint(visit.parts[4])
-    diff = session.diff(a, b)
+    a, b = point_at(session, visit.parts[3]), point_at(session, visit.parts[4])
+    named = names_told(visit.store, session)
+    names = _called(a, named.get(a.id, [])), _called(b, named.get(b.id, []))
+    diff = diff_between(session, a, b, names=names)
     talk = next((part for part in diff.parts if part.name == "messages" and part.items), None)
-    named = names_by_checkpoint(visit.store.backend, session.id)
     pairs = [] if talk is None else [_pair(item) for item in talk.items[:_SHOWN_ITEMS]]
     rest = [_change(part, change) for part in diff.parts if part is not talk for change in _changes(part)]
     data: dict[str, Any] = {
@@ -91,7 +93,7 @@ def show(visit: Visit) -> Shown:
         "sums": _sums(a, b, talk, rest),
         "between": _between(a, b),
     }
-    title = f"{_called(a, data['a_names'])} to {_called(b, data['b_names'])}"
+    title = f"{names[0]} to {names[1]}"
     crumbs = crumbs_of(visit, session, ("difference", None))
     return Shown("diff.html", title, crumbs, data, lambda: shapes.diff(diff))
 
@@ -164,9 +166,22 @@ def _pair(item: ItemChange) -> Pair:
         left, right = _alone(before), _alone(after)
     a = None if before is None else Side(before[0], (item.index_before or 0) + 1, left, _hidden(before, left))
     b = None if after is None else Side(after[0], (item.index_after or 0) + 1, right, _hidden(after, right))
-    return Pair(
-        item.kind, a, b, f"Changed, {sizes:,} characters" if item.kind == "changed" and sizes > _LARGEST else ""
-    )
+    note, is_large = "", item.kind == "changed" and sizes > _LARGEST
+    if is_large:
+        note = f"Changed, {sizes:,} characters: too large to show word by word."
+    elif item.kind == "changed" and before == after:
+        note = f"Differs in {_places(item)} alone."
+    return Pair(item.kind, a, b, note, is_large)
+
+
+def _places(item: ItemChange) -> str:
+    """Where two messages differ that say the same."""
+    paths = [change.path[2:] for change in item.changes[:3]]
+    return ", ".join(["".join(map(_step, path)).lstrip(".") for path in paths]) or "its form"
+
+
+def _step(step: Any) -> str:
+    return f"[{step}]" if isinstance(step, int) else f".{step}"
 
 
 def _alone(said: tuple[str, str] | None) -> Marked:
@@ -224,7 +239,7 @@ def _changes(part: PartDiff) -> list[tuple[Any, Change | ItemChange]]:
 
 def _change(part: PartDiff, found: tuple[Any, Change | ItemChange]) -> dict[str, Any]:
     path, change = found
-    words = "".join([f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]).lstrip(".")
+    words = "".join(map(_step, path)).lstrip(".")
     return {
         "path": words or str(part.name),
         "kind": change.kind,
