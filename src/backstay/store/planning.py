@@ -185,6 +185,9 @@ def _compared(
         delta, pieces, known = state.advance(before)
     else:
         delta, pieces, known = advance(before, state, frozen=frozen)
-    changed = {op[1][0] if op[1] else op[2] for op in decode_ops(delta.ops)}
-    touched = tip.touched if changed <= tip.touched else tip.touched | changed
+    touched = tip.touched
+    for op in decode_ops(delta.ops):
+        part = op[1][0] if op[1] else op[2]
+        if part not in touched:
+            touched |= {part}
     return delta, pieces, known, touched
