@@ -185,9 +185,8 @@ def _compared(
         delta, pieces, known = state.advance(before)
     else:
         delta, pieces, known = advance(before, state, frozen=frozen)
-    touched = tip.touched
+    changed: set[str] = set()
     for op in decode_ops(delta.ops):
-        part = op[1][0] if op[1] else op[2]
-        if part not in touched:
-            touched |= {part}
+        changed.add(op[1][0] if op[1] else op[2])
+    touched = tip.touched if changed <= tip.touched else tip.touched | changed
     return delta, pieces, known, touched
