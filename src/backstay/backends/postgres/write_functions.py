@@ -94,8 +94,8 @@ WRITE = f"""
 CREATE FUNCTION {{schema}}.write_2(
   p_relaxed boolean, p_read bigint, p_write bigint, p_light boolean, p_hidden boolean, p_id bytea, p_sid bigint,
   p_expect bigint, p_revision bigint, p_touched bigint, p_exact bigint,
-  p_put_hidden boolean, p_put_id bytea, p_uid bytea, p_checkpoints bigint, p_logical bigint, p_status bytea,
-  p_agent bytea, p_body bytea,
+  p_put_hidden boolean, p_put_id bytea, p_uid bytea, p_checkpoints bigint, p_logical bigint, p_time_era bigint,
+  p_facets bigint[], p_body bytea,
   p_name bytea, p_n_expect bigint, p_n_revision bigint, p_n_marks bigint, p_n_run bigint, p_n_journal bigint,
   p_n_sequence bigint, p_n_body bytea,
   p_c_run bigint, p_c_journal bigint, p_c_n bigint, p_c_body bytea,
@@ -122,14 +122,14 @@ BEGIN
       WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND revision = p_expect AND {_KNOWN};
     ELSIF p_expect IS NULL THEN
       INSERT INTO {{schema}}.sessions(
-        hidden, id, uid, touched, era, revision, checkpoints, logical, status, agent, body)
+        hidden, id, uid, touched, era, revision, checkpoints, logical, time_era, facets, body)
       SELECT p_put_hidden, p_put_id, p_uid, coalesce(v_touched, 0), coalesce(v_touched, 0) >> 8, p_revision,
-        p_checkpoints, p_logical, p_status, p_agent, p_body WHERE {_KNOWN}
+        p_checkpoints, p_logical, p_time_era, p_facets, p_body WHERE {_KNOWN}
       ON CONFLICT (hidden, id) DO NOTHING RETURNING sid INTO v_sid;
     ELSE
       UPDATE {{schema}}.sessions SET revision = p_revision, touched = coalesce(v_touched, touched),
-        era = coalesce(v_touched, touched) >> 8, checkpoints = p_checkpoints, logical = p_logical, status = p_status,
-        agent = p_agent, body = p_body
+        era = coalesce(v_touched, touched) >> 8, checkpoints = p_checkpoints, logical = p_logical,
+        time_era = p_time_era, facets = coalesce(p_facets, facets), body = p_body
       WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND revision = p_expect AND {_KNOWN};
     END IF;
     IF NOT FOUND THEN
