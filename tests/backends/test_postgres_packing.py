@@ -47,7 +47,7 @@ def test_packing_is_a_few_more_round_trips_and_the_next_commit_is_one(pair: Pair
     assert [count for count in taken if count > 2] == [
         3,
         4,
-    ]  # a look and a write, and the rows that this Session did not write
+    ]  # a look, a write, and rows of others
     assert taken[PACK_ROWS::PACK_ROWS] == [1, 1]
 
 
