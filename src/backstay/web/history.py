@@ -81,6 +81,18 @@ def history_page(store: Store, session: Session, *, before: str | None = None, b
     return Page([step for step in steps if not is_bookkeeping(step)], last if len(rows) > PAGE else "", between)
 
 
+def trimmed(page: Page, most: int) -> Page:
+    """The newest steps of a page, as many as have together at most so many calls; at least one."""
+    kept, calls = list[HistoryStep](), 0
+    for step in page.steps:
+        calls += len(step.calls)
+        if calls > most and kept:
+            last = next((each.point.id for each in reversed(kept) if each.point is not None), page.older)
+            return page._replace(steps=kept, older=last)
+        kept.append(step)
+    return page
+
+
 def is_bookkeeping(step: HistoryStep) -> bool:
     """True for a row that people do not mean when they speak of checkpoints."""
     return step.point is not None and is_writes(step.point)
