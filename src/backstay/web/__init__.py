@@ -126,5 +126,5 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let the pages go, then stop."""
-        await self._site.close()
+        self._site.close()
         await super().shutdown(sockets=sockets)

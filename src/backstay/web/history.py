@@ -6,6 +6,7 @@ damaged has its place among the others and says so.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,6 +82,18 @@ def history_page(store: Store, session: Session, *, before: str | None = None, b
     return Page([step for step in steps if not is_bookkeeping(step)], last if len(rows) > PAGE else "", between)
 
 
+def trimmed(page: Page, most: int) -> Page:
+    """The newest steps of a page, as many as have together at most so many calls; at least one."""
+    kept, calls = list[HistoryStep](), 0
+    for step in page.steps:
+        calls += len(step.calls)
+        if calls > most and kept:
+            last = next((each.point.id for each in reversed(kept) if each.point is not None), page.older)
+            return page._replace(steps=kept, older=last)
+        kept.append(step)
+    return page
+
+
 def is_bookkeeping(step: HistoryStep) -> bool:
     """True for a row that people do not mean when they speak of checkpoints."""
     return step.point is not None and is_writes(step.point)
@@ -106,7 +119,7 @@ def steps_of(
 ) -> list[HistoryStep]:
     """Rows as checkpoints with their calls."""
     history = history or History(store.backend, store.events, store.session(session).id, agent=None)
-    calls = calls_by_checkpoint(store.backend, session, [row for row in rows if isinstance(row, CheckpointRow)])
+    calls = _calls(store, session, [row for row in rows if isinstance(row, CheckpointRow)])
     found = []
     for row in rows:
         if isinstance(row, Unreadable):
@@ -117,6 +130,18 @@ def steps_of(
         except CorruptionError as error:
             found.append(HistoryStep(row.sequence, None, [], error.message))
     return found
+
+
+def _calls(store: Store, session: str, rows: list[CheckpointRow]) -> dict[int, list[CallRow]]:
+    """The calls of checkpoints; where some of them cannot be read, those of the others."""
+    try:
+        return calls_by_checkpoint(store.backend, session, rows)
+    except CorruptionError:
+        found: dict[int, list[CallRow]] = {}
+        for row in rows:
+            with contextlib.suppress(CorruptionError):
+                found |= calls_by_checkpoint(store.backend, session, [row])
+        return found
 
 
 def last_steps(store: Store, session: str, count: int) -> list[Checkpoint]:
@@ -135,8 +160,11 @@ def last_steps(store: Store, session: str, count: int) -> list[Checkpoint]:
 
 
 def pending_calls(store: Store, session: str) -> dict[str, list[CallRow]]:
-    """By branch: the calls since its head."""
-    view = store.backend.read(Ask(session, names=None, pending=None))
+    """By branch: the calls since its head; none where they cannot be read, which what needs a person then says."""
+    try:
+        view = store.backend.read(Ask(session, names=None, pending=None))
+    except CorruptionError:
+        return {}
     return {name: [row for row in rows if isinstance(row, CallRow)] for name, rows in view.pending.items() if rows}
 
 

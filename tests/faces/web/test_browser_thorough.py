@@ -153,7 +153,7 @@ def test_hostile_text_is_shown_and_does_nothing(opened: Browser, tmp_path: Path)
                 page = person.go(link)
                 assert page.locator("h1").count() == 1
             page = person.go("/s/all")
-            assert page.locator("#rows .row").count() >= 200
+            assert page.locator("#rows .row").count() >= 150
             assert "\u202e" not in page.content()
             for view in (
                 "timeline",

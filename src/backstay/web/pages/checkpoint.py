@@ -16,7 +16,7 @@ from backstay.shapes.text import short
 from backstay.web.about_session import crumbs_of, info_of
 from backstay.web.history import arg_words, args_of, described, is_bookkeeping, kind_of_call, seconds_of, steps_of
 from backstay.web.paths import Links
-from backstay.web.reader import fold, pretty, turns_of
+from backstay.web.reader import Room, pretty, turns_of
 from backstay.web.tree import tree_of
 from backstay.web.view import Shown
 
@@ -30,7 +30,8 @@ WINDOW = 60
 TABS = ("conversation", "state", "calls", "raw", "fields")
 _EARLIER, _LATER = 11, 8
 _LISTED = 8
-_RAW_CHARS = 100_000
+_RAW_CHARS = 80_000
+_CALLS = 100
 _TITLE_CHARS = 140
 
 
@@ -67,7 +68,7 @@ def show(visit: Visit) -> Shown:
         "damage": damage,
         "metadata": {key: value for key, value in point.metadata.items() if key != PART},
         "count": {"conversation": len(messages), "calls": len(calls)},
-        "calls": [_call_view(call) for call in calls] if tab == "calls" else [],
+        "calls": _call_views(calls) if tab == "calls" else [],
         "seconds": sum(seconds_of(call) for call in calls if call.parent is None),
         "actions": _actions(visit, session, point, heads),
     }
@@ -223,7 +224,12 @@ def _nav_words(point: Checkpoint, calls: list[CallRow]) -> str:
     return f"{code} {text}".strip() if code else point.label or text
 
 
-def _call_view(call: CallRow) -> dict[str, Any]:
+def _call_views(calls: list[CallRow]) -> list[dict[str, Any]]:
+    room = Room()
+    return [_call_view(call, room) for call in calls[:_CALLS]]
+
+
+def _call_view(call: CallRow, room: Room) -> dict[str, Any]:
     args = args_of(call)
     return {
         "id": call.id,
@@ -231,9 +237,9 @@ def _call_view(call: CallRow) -> dict[str, Any]:
         "kind": kind_of_call(call) or call.kind,
         "status": call.status,
         "words": arg_words(args),
-        "args": fold(pretty(args)) if args not in (None, {}) else None,
+        "args": room.fold(pretty(args)) if args not in (None, {}) else None,
         "error": None if call.error is None else ": ".join(call.error),
-        "result": fold(_result(call)) if call.result is not None else None,
+        "result": room.fold(_result(call)) if call.result is not None else None,
         "in_state": call.place is not None,
         "seconds": seconds_of(call) if call.ended_us is not None else None,
         "nested": call.parent is not None,

@@ -10,6 +10,7 @@ from backstay.bookkeeping import told
 from backstay.errors import BackstayError, NotFoundError
 from backstay.store.overview import branch_statuses
 from backstay.web.about_session import crumbs_of, head_of
+from backstay.web.needs import needs_of_session
 from backstay.web.pages.diff import stat_words
 from backstay.web.view import Shown
 
@@ -28,7 +29,9 @@ def show(visit: Visit) -> Shown:
     """The page."""
     session = visit.session()
     heads = session.branches()
+    needs = needs_of_session(visit.store, session, None, ())
     statuses = branch_statuses(visit.store.backend, session.id)
+    shown = statuses | {need.branch: ("in_doubt", None) for need in needs if need.kind == "doubt"}
     ordered = sorted(heads, key=lambda name: (name != "main", -heads[name].sequence))
     wanted = [name for name in visit.several("b") if name]
     unknown = [name for name in wanted if name not in heads]
@@ -38,9 +41,9 @@ def show(visit: Visit) -> Shown:
     logs = {name: list(islice(told(session.log(name)), _LOOKED_AT)) for name in chosen}
     compares = sum(heads[name].size_bytes for name in chosen) <= _COMPARED_BYTES
     data: dict[str, Any] = {
-        **head_of(visit, session, "compare"),
+        **head_of(visit, session, "compare", needs),
         "chosen": chosen,
-        "rows": [_row(session, name, heads[name], logs, chosen[0], statuses, compares=compares) for name in chosen],
+        "rows": [_row(session, name, heads[name], logs, chosen[0], shown, compares=compares) for name in chosen],
         "others": [name for name in ordered if name not in chosen][:_LISTED],
         "hidden": max(0, len(ordered) - len(chosen) - _LISTED),
         "most": MAX_COMPARED,

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from backstay.web.view import Visit
 
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
-_LARGEST = 64 << 10  # characters that are compared word by word
+_LARGEST = 48 << 10  # characters of a page that are compared word by word
 _SHOWN_ITEMS = 40
-_VALUE_CHARS = 600
-_MAX_CHANGES = 300
-_GLANCE_LINES, _GLANCE_CHARS = 12, 2000
+_VALUE_CHARS = 240
+_MAX_CHANGES = 120
+_GLANCE_LINES, _GLANCE_CHARS = 12, 800
 _ROW = 7
 
 Marked = list[tuple[bool, str]]  # pieces of a text, and whether the other side lacks it
@@ -75,7 +75,7 @@ def show(visit: Visit) -> Shown:
     names = _called(a, named.get(a.id, [])), _called(b, named.get(b.id, []))
     diff = diff_between(session, a, b, names=names)
     talk = next((part for part in diff.parts if part.name == "messages" and part.items), None)
-    pairs = [] if talk is None else [_pair(item) for item in talk.items[:_SHOWN_ITEMS]]
+    pairs = [] if talk is None else _pairs(talk.items[:_SHOWN_ITEMS])
     rest = [_change(part, change) for part in diff.parts if part is not talk for change in _changes(part)]
     data: dict[str, Any] = {
         "info": info,
@@ -156,17 +156,26 @@ def _sums(
     return found
 
 
-def _pair(item: ItemChange) -> Pair:
+def _pairs(items: tuple[ItemChange, ...]) -> list[Pair]:
+    """The pairs, word by word as far as a page has room."""
+    found, left = list[Pair](), _LARGEST
+    for item in items:
+        found.append(_pair(item, left))
+        left -= sum(len(text) for side in (found[-1].a, found[-1].b) if side is not None for _, text in side.text)
+    return found
+
+
+def _pair(item: ItemChange, largest: int) -> Pair:
     before = None if item.kind == "added" else _said(item.before)
     after = None if item.kind == "removed" else _said(item.after)
     sizes = max(len(before[1]) if before else 0, len(after[1]) if after else 0)
-    if before is not None and after is not None and sizes <= _LARGEST:
+    if before is not None and after is not None and sizes <= largest:
         left, right = marked(before[1], after[1])
     else:
         left, right = _alone(before), _alone(after)
     a = None if before is None else Side(before[0], (item.index_before or 0) + 1, left, _hidden(before, left))
     b = None if after is None else Side(after[0], (item.index_after or 0) + 1, right, _hidden(after, right))
-    note, is_large = "", item.kind == "changed" and sizes > _LARGEST
+    note, is_large = "", item.kind == "changed" and sizes > largest
     if is_large:
         note = f"Changed, {sizes:,} characters: too large to show word by word."
     elif item.kind == "changed" and before == after:
@@ -243,9 +252,14 @@ def _change(part: PartDiff, found: tuple[Any, Change | ItemChange]) -> dict[str,
     return {
         "path": words or str(part.name),
         "kind": change.kind,
-        "before": brief(change.before, chars=_VALUE_CHARS),
-        "after": brief(change.after, chars=_VALUE_CHARS),
+        "before": _value(change.before),
+        "after": _value(change.after),
     }
+
+
+def _value(value: Any) -> str:
+    text = brief(value, chars=_VALUE_CHARS)
+    return text if len(text) <= _VALUE_CHARS else text[:_VALUE_CHARS] + "…"
 
 
 def stat_words(diff: Diff) -> str:

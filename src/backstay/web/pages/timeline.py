@@ -13,7 +13,17 @@ from backstay.store.fields import to_call
 from backstay.store.overview import children_of
 from backstay.web import drawing
 from backstay.web.about_session import crumbs_of, head_of
-from backstay.web.history import Page, arg_words, args_of, history_page, kind_of_call, pending_calls, seconds_of, when
+from backstay.web.history import (
+    Page,
+    arg_words,
+    args_of,
+    history_page,
+    kind_of_call,
+    pending_calls,
+    seconds_of,
+    trimmed,
+    when,
+)
 from backstay.web.needs import arg_lines, needs_of_session
 from backstay.web.pages.session import laid_out
 from backstay.web.paths import Links
@@ -27,7 +37,7 @@ if TYPE_CHECKING:
     from backstay.port import CallRow
     from backstay.web.view import Visit
 
-MAX_LANES, MAX_CHILDREN = 8, 4
+MAX_LANES, MAX_CHILDREN, MAX_BARS = 8, 4, 180
 _DAY_S = 86_400.0
 
 Made = tuple["CallRow", "Checkpoint | None"]
@@ -38,7 +48,7 @@ def show(visit: Visit) -> Shown:
     session, store = visit.session(), visit.store
     needs = needs_of_session(store, session, None, ())
     before = visit.query.get("before") or None
-    page = history_page(store, session, before=before)
+    page = trimmed(history_page(store, session, before=before), MAX_BARS)
     pending = pending_calls(store, session.id) if before is None else {}
     doubted = {need.ref for need in needs if need.kind == "doubt"}
     chosen = visit.query.get("call", "")
@@ -153,7 +163,7 @@ def _children(
     found = []
     for row in children_of(visit.store.backend, session.id)[:MAX_CHILDREN]:
         child = visit.store.session(row.id)
-        page = history_page(visit.store, child)
+        page = trimmed(history_page(visit.store, child), MAX_BARS // MAX_CHILDREN)
         made: list[Made] = [(call, step.point) for step in page.steps for call in step.calls]
         bars = [bar for bar in _bars(child.id, made, set(), chosen) if span[0] - 1 <= bar.start <= span[1] + 1]
         if bars:
