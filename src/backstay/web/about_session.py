@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
-from backstay.errors import NotFoundError
+from backstay.errors import CorruptionError, NotFoundError
 from backstay.hints import LIST_SESSIONS
 from backstay.store.fields import to_info
 from backstay.store.overview import crashed_sessions, session_row, undo_target, waiting_sessions
@@ -33,9 +34,11 @@ def head_of(visit: Visit, session: Session, tab: str, needs: list[Need]) -> dict
         status = "in_doubt" if any(need.kind == "doubt" for need in needs) else "crashed"
     can_undo = False
     head = None
-    if not visit.about.read_only and undo_target(visit.store.backend, session.id, "main") is not None:
-        head = session.head("main")
-        can_undo = head is not None
+    if not visit.about.read_only:
+        with contextlib.suppress(CorruptionError):
+            target = undo_target(visit.store.backend, session.id, "main")
+            head = None if target is None else session.head("main")
+            can_undo = head is not None
     return {
         "info": info,
         "session_id": session.id,

@@ -6,6 +6,7 @@ damaged has its place among the others and says so.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -118,7 +119,7 @@ def steps_of(
 ) -> list[HistoryStep]:
     """Rows as checkpoints with their calls."""
     history = history or History(store.backend, store.events, store.session(session).id, agent=None)
-    calls = calls_by_checkpoint(store.backend, session, [row for row in rows if isinstance(row, CheckpointRow)])
+    calls = _calls(store, session, [row for row in rows if isinstance(row, CheckpointRow)])
     found = []
     for row in rows:
         if isinstance(row, Unreadable):
@@ -129,6 +130,18 @@ def steps_of(
         except CorruptionError as error:
             found.append(HistoryStep(row.sequence, None, [], error.message))
     return found
+
+
+def _calls(store: Store, session: str, rows: list[CheckpointRow]) -> dict[int, list[CallRow]]:
+    """The calls of checkpoints; where some of them cannot be read, those of the others."""
+    try:
+        return calls_by_checkpoint(store.backend, session, rows)
+    except CorruptionError:
+        found: dict[int, list[CallRow]] = {}
+        for row in rows:
+            with contextlib.suppress(CorruptionError):
+                found |= calls_by_checkpoint(store.backend, session, [row])
+        return found
 
 
 def last_steps(store: Store, session: str, count: int) -> list[Checkpoint]:
@@ -147,8 +160,11 @@ def last_steps(store: Store, session: str, count: int) -> list[Checkpoint]:
 
 
 def pending_calls(store: Store, session: str) -> dict[str, list[CallRow]]:
-    """By branch: the calls since its head."""
-    view = store.backend.read(Ask(session, names=None, pending=None))
+    """By branch: the calls since its head; none where they cannot be read, which what needs a person then says."""
+    try:
+        view = store.backend.read(Ask(session, names=None, pending=None))
+    except CorruptionError:
+        return {}
     return {name: [row for row in rows if isinstance(row, CallRow)] for name, rows in view.pending.items() if rows}
 
 

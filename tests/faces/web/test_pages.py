@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 import backstay
+from backstay.port import Kind
 from backstay.shapes import SHAPES
 from tests.faces.cli.test_json import wrong
 from tests.faces.web.serving import Visitor, served
+from tests.store.rows import harm
 
 SESSION = "/s/fix-login-bug"
 PATHS = {
@@ -193,3 +195,20 @@ def test_a_page_stays_small_whatever_a_session_holds(tmp_path_factory: pytest.Te
                 assert page.status == 200
                 assert len(page.text.encode()) < 160_000, path
             assert len(visitor.get("/s/s/c/main?full=69").text) > len(words)
+
+
+def test_a_damaged_session_shows_what_is_intact_and_says_what_is_not(
+    file: Path, until: Callable[[Callable[[], bool]], None]
+) -> None:
+    with backstay.open(file) as store:
+        damaged = store.session("search-spike").checkpoint("main~2").sequence
+    harm(file, "search-spike", Kind.CHECKPOINT, damaged, lambda body: bytes(len(body)))
+    with backstay.open(file) as store, served(store) as port:
+        visitor = Visitor(port)
+        page = visitor.get("/s/search-spike")
+        assert page.status == 200
+        assert page.text.count('chip-bad">damaged') == 1
+        assert len(re.findall(r'<li class="row[^"]*" id="c-', page.text)) == 4
+        visitor.post("/store/do/verify")
+        until(lambda: "Damage found" in visitor.get("/").text)
+        assert "Damaged session" in visitor.get("/s/search-spike").text

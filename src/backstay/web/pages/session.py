@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backstay import shapes
+from backstay.errors import CorruptionError
 from backstay.graph_layout import Layout, Node, lay_out
 from backstay.model import counted
 from backstay.shapes.points import names_told
@@ -88,7 +89,10 @@ def history_data(store: Store, session: Session, page: Page, needs: list[Need], 
     layout, tints = laid_out(page)
     named = names_told(store, session)
     rows = _rows(store, session, page, layout, tints, named, needs, newest=newest)
-    statuses = branch_statuses(store.backend, session.id)
+    try:
+        statuses = branch_statuses(store.backend, session.id)
+    except CorruptionError:  # what needs a person says so
+        statuses = {}
     statuses |= {need.branch: ("in_doubt", None) for need in needs if need.kind == "doubt"}
     return {
         "rows": rows,
