@@ -19,6 +19,7 @@ from backstay.listing import LeftOut, shown
 from backstay.workspace.index import KnownFile, KnownFolder, Signature
 from backstay.workspace.open_root import OWN, BlockedError, OpenRoot
 from backstay.workspace.policy import FolderSize, Workspace
+from backstay.workspace.reading import signature_of
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -197,13 +198,7 @@ class Scan:
             except OSError:  # gone meanwhile
                 clean = False
                 continue
-            signature = (
-                status.st_ctime_ns,
-                status.st_mtime_ns,
-                status.st_size,
-                status.st_ino,
-                status.st_mode,
-            )
+            signature = signature_of(status)
             if old is not None and old.signature == signature:
                 same.append((name, signature, old))
                 size_bytes += signature[2]
