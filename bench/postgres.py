@@ -87,6 +87,24 @@ class PostgresSubject:
         self.store.close()
 
 
+class PostgresAppending(PostgresSubject):
+    """The same store, told what is new: `append` compares nothing."""
+
+    name = "append"
+
+    def __init__(self, url: str, schema: str) -> None:
+        super().__init__(url, schema)
+        self._seen: dict[str, int] = {}
+
+    def save(self, session: str, state: dict[str, Any], new: bytes) -> None:
+        messages, seen = state["messages"], self._seen.get(session, 0)
+        if seen:
+            self._sessions[session].append(messages[seen:])
+        else:
+            super().save(session, state, new)
+        self._seen[session] = len(messages)
+
+
 class PostgresFloor:
     """One bare table."""
 

@@ -6,7 +6,22 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-from bench.scenarios import append, files, graph, growth, reads, runs, sharing, shell, space, threads, upkeep, waiting
+from bench.scenarios import (
+    append,
+    files,
+    graph,
+    graph_agents,
+    growth,
+    many,
+    reads,
+    runs,
+    sharing,
+    shell,
+    space,
+    threads,
+    upkeep,
+    waiting,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +45,18 @@ def _on_postgres(name: str) -> Callable[[Settings], list[Figure]]:
     return run
 
 
+def _web(settings: Settings) -> list[Figure]:
+    """The page needs an extra that may be absent."""
+    try:
+        scenario = importlib.import_module("bench.scenarios.web")
+        importlib.import_module("backstay.web")
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"web: left out (the extra `web` brings {error.name})\n")
+        return []
+    found: list[Figure] = scenario.web(settings)
+    return found
+
+
 SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "append": append.append,
     "told": append.told,
@@ -45,6 +72,8 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "load": reads.load,
     "fork": reads.fork,
     "log": reads.listings,
+    "filters": many.filters,
+    "branches": many.branches,
     "threads": threads.threads,
     "processes": threads.processes,
     "files": files.files,
@@ -53,9 +82,10 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "calls": runs.calls,
     "resume": runs.resume,
     "journal": runs.journal,
-    "graph": graph.graph,
+    "graph": lambda settings: [*graph.graph(settings), *graph_agents.graph_agents(settings)],
     "cli": shell.cli,
     "postgres": _on_postgres("postgres"),
     "scale": _on_postgres("scale"),
     "waiting": waiting.waiting,
+    "web": _web,
 }

@@ -82,7 +82,7 @@ def _on_postgres(settings: Settings, turns: int, texts: list[str], detail: dict[
                 postgres.drop(url, schema)
     here, there = found["backstay"], found.get("PostgresSaver")
     detail["on PostgreSQL"] = found
-    must = 2.0 if turns == TURNS else None
+    must = 1.1 if turns == TURNS else None
     figures = [
         Figure("graph", "on PostgreSQL, tables with their indexes", here["bytes"] / MEGABYTE, "MB", must=must),
         Figure("graph", "on PostgreSQL, put, last turns / first", here["put_end_us"] / here["put_us"], must=2.0),

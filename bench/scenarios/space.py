@@ -5,11 +5,16 @@ Sizes do not depend on the noise of the machine, so one run of each tells.
 
 from __future__ import annotations
 
+import itertools
 import statistics
+from contextlib import closing
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+import apsw
+
 import backstay
+from backstay.backends.sqlite.connections import connect
 from backstay.store.packing import PACK_ROWS
 from bench.coding import trajectories
 from bench.conversations import compact_json
@@ -45,6 +50,23 @@ def _taken(settings: Settings, pairs: Iterable[list[Any]]) -> tuple[float, list[
     return stored / plain, times, {"stored_bytes": stored, "json_bytes": plain, "steps": len(times)}
 
 
+def _pages(settings: Settings, pairs: Iterable[list[Any]]) -> float:
+    """Pages that a commit adds to the log, on average, those of packing with them; another connection counts."""
+    messages: list[Any] = []
+    frames: list[int] = [0]
+    with settings.folder() as folder:
+        path = folder / "store.db"
+        with backstay.open(path, durability="relaxed") as store, closing(connect(path, durability="relaxed")) as other:
+            session = store.session("pages")
+            for added in pairs:
+                messages += added
+                session.commit({"messages": messages})
+                other.execute("SELECT 1 FROM meta").fetchall()  # it looks at the log only when something is read
+                frames.append(other.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0])
+    grown = [after - before if after >= before else after for before, after in itertools.pairwise(frames)]
+    return statistics.mean(grown)
+
+
 def space(settings: Settings) -> list[Figure]:
     count, long = settings.scaled(STEPS, 150), settings.scaled(LONG, 600)
     chat, times, about_chat = _taken(settings, _pairs(settings, count))
@@ -57,4 +79,5 @@ def space(settings: Settings) -> list[Figure]:
         Figure("space", f"the same, {count} steps of coding", code, must=0.40, detail=about_code),
         Figure("space", f"the same, {long} steps", much, must=0.35, detail=about_much),
         Figure("space", "a commit that packs / one that does not", packing / others, must=3.0),
+        Figure("space", "pages written a commit", _pages(settings, _pairs(settings, count)), unit="", must=3.0),
     ]

@@ -1,4 +1,4 @@
-"""Digests: what makes two states, or two checkpoints, provably the same (version 1, frozen: docs/format.md).
+"""Digests of states: what makes two of them provably the same (version 1, frozen: docs/format.md).
 
 A leaf's digest is sha256 over its canonical form. A list reached from the state's root through dicts alone is hashed
 over its items' digests in groups of 64; such a dict over its keys and their digests, in 256 buckets when it has more
@@ -192,10 +192,3 @@ def tree_of(value: object, path: Path) -> Tree:
 def state_digest(state: Mapping[str, object]) -> bytes:
     """The digest of a whole state, from nothing: what `verify` compares."""
     return tree_of(state, ()).digest
-
-
-def checkpoint_digest(*, id_: str, parent: bytes | None, state: bytes, sequence: int, fields: bytes) -> bytes:
-    """A checkpoint's digest: its parent's, its state's, and every field of its own."""
-    raw = id_.encode("utf-8", "surrogatepass")
-    head = b"checkpoint\0" + len(raw).to_bytes(4, "big") + raw + sequence.to_bytes(8, "big")
-    return sha256(head + (parent or bytes(DIGEST_BYTES)) + state + fields).digest()

@@ -1,4 +1,6 @@
-"""Checkpoint ids: 16 bytes as 32 hex digits that say where their row is. Pure: random bytes come from the caller.
+"""A checkpoint's id and its digest, which tell it from all others. Pure: random bytes come from the caller.
+
+An id is 16 bytes as 32 hex digits that say where its row is:
 
     5 bytes   the sequence, mixed and XORed with a pad made of the session's uid
     4 bytes   the first of the session's uid (of the uid, which travels, not of the id, which may be renamed)
@@ -7,6 +9,8 @@
 The mixing multiplies by an odd number, so that the first n bytes depend on the low n bytes of the sequence alone:
 neighbours differ in their first byte, and the start of an id gives the few sequences it can belong to. An id that
 somebody else made (an adapter's, a predecessor's) is *foreign*: a backend keeps an index of those.
+
+A digest (version 1, frozen: docs/format.md) covers the digests of the parent and of the state, and every field.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ UID_BYTES = 16
 MAX_SEQUENCE = 2**32 - 1
 
 _SEQUENCE_BYTES = 5
+_NO_PARENT = bytes(32)
 _UID_START_BYTES = 4
 _SPACE = 1 << (8 * _SEQUENCE_BYTES)
 _FACTOR = 0x9E3779B97D | 1
@@ -34,6 +39,13 @@ def make_id(sequence: int, uid: bytes, tail: bytes) -> str:
     """The id of a checkpoint."""
     mixed = sequence * _FACTOR % _SPACE ^ _pad(uid)
     return (mixed.to_bytes(_SEQUENCE_BYTES, "little") + uid[:_UID_START_BYTES] + tail).hex()
+
+
+def checkpoint_digest(*, id_: str, parent: bytes | None, state: bytes, sequence: int, fields: bytes) -> bytes:
+    """A checkpoint's digest: its parent's, its state's, and every field of its own."""
+    raw = id_.encode("utf-8", "surrogatepass")
+    head = b"checkpoint\0" + len(raw).to_bytes(4, "big") + raw + sequence.to_bytes(8, "big")
+    return sha256(head + (parent or _NO_PARENT) + state + fields).digest()
 
 
 def id_starts(sequences: Iterable[int], uid: bytes) -> list[str]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from backstay.codec import held_digest, is_held
 from backstay.delta import LOST, Record
 from backstay.errors import CorruptionError, InvalidInputError
 from backstay.model import MAX_STATE_BYTES
@@ -50,7 +51,7 @@ _RAW, _ZSTD = range(2)
 # it, and the system clears each page of it. Once a longer one was returned it keeps those that are shorter.
 bytes(2 * 1024 * 1024)
 
-_presses: list[Any] = []
+_presses: dict[int, list[Any]] = {}  # compressors at rest, by level
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, bytes, bytes, int, int, bytes]).decode
 
@@ -217,13 +218,33 @@ def pack_blob(content: bytes) -> bytes:
     return bytes([mode]) + packed
 
 
+def pack_held(content: bytes) -> bytes:
+    """As `pack_blob`, for contents of files: there are many, and most are read once at the most."""
+    if len(content) < _PACK_FROM_BYTES:
+        return bytes([_RAW]) + content
+    packed = _padded(compress(content, _FAST_LEVEL), content)
+    return bytes([_ZSTD]) + packed if len(packed) < len(content) else bytes([_RAW]) + content
+
+
 def open_blob(data: bytes, digest: bytes) -> bytes:
     """The blob in these bytes, or a CorruptionError."""
     if data:
         content = _unpack(data[0], data[1:], MAX_BLOB_BYTES)
-        if sha256(content).digest() == digest:
+        if (held_digest(content) if is_held(digest) else sha256(content).digest()) == digest:
             return content
     raise CorruptionError(f"blob {digest.hex()[:12]} is damaged")
+
+
+def compress(data: bytes, level: int) -> bytes:
+    """A zstd frame, for data that is not long. A compressor that is used again is twice as fast."""
+    resting = _presses.setdefault(level, [])
+    try:  # a thread that uses one has taken it out of the list
+        press = resting.pop()
+    except IndexError:
+        press = zstd.ZstdCompressor(level)
+    packed: bytes = press.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
+    resting.append(press)
+    return packed
 
 
 def pack_value(data: bytes) -> bytes:
@@ -292,17 +313,16 @@ def split_digests(refs: bytes) -> tuple[bytes, ...]:
 def _pack(body: bytes) -> tuple[int, bytes]:
     if len(body) < _PACK_FROM_BYTES:
         return _RAW, body
-    if len(body) < _FAST_FROM_BYTES:
-        # One that is used again is twice as fast. Whoever uses it has taken it out of the list: threads may be here.
-        press = _presses.pop() if _presses else zstd.ZstdCompressor(_LEVEL)
-        packed = press.compress(body, zstd.ZstdCompressor.FLUSH_FRAME)
-        _presses.append(press)
-    else:
-        packed = zstd.compress(body, _FAST_LEVEL)
+    packed = compress(body, _LEVEL) if len(body) < _FAST_FROM_BYTES else zstd.compress(body, _FAST_LEVEL)
+    packed = _padded(packed, body)
+    return (_ZSTD, packed) if len(packed) < len(body) else (_RAW, body)
+
+
+def _padded(packed: bytes, body: bytes) -> bytes:
     if len(packed) * MAX_RATIO < len(body):
         rest = max(-(-len(body) // MAX_RATIO) - len(packed) - _SKIPPED.size, 0)
         packed += _SKIPPED.pack(_SKIP, rest) + bytes(rest)
-    return (_ZSTD, packed) if len(packed) < len(body) else (_RAW, body)
+    return packed
 
 
 def _unpack(mode: int, packed: bytes, limit: int) -> bytes:

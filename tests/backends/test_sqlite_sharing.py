@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+import backstay
 from backstay.backends.sqlite import SqliteBackend
 from backstay.backends.sqlite.connections import connect
 from backstay.errors import BackstayError, CorruptionError
 from backstay.port import Ask, Batch, BlobsAbsentError, CheckpointRow, Kind, LaneQuery, SessionQuery, View
 from backstay.port.rows import ENTERED
+from backstay.store.packing import PACK_ROWS
 from backstay.testing.author import Author, Runner, call_row, check_states, delete
 from tests.backends.test_sqlite_crashes import in_child
 
@@ -233,3 +235,15 @@ def test_errors_of_sqlite_are_never_shown_to_a_caller(path: Path) -> None:
                 act()
             assert "keyframes" not in str(caught.value)
             assert caught.value.__cause__ is not None
+
+
+def test_a_packing_waits_for_no_sync_of_its_own_and_the_commit_behind_it_does(path: Path) -> None:
+    with backstay.open(path) as store:
+        backend, session = store.backend, store.session("a")
+        assert isinstance(backend, SqliteBackend)
+        for number in range(PACK_ROWS):
+            session.commit({"n": number})
+        assert backend.read(Ask("a")).session.packed == PACK_ROWS  # type: ignore[union-attr]
+        assert (backend.commits, backend.syncs) == (PACK_ROWS + 1, PACK_ROWS)
+        session.commit({"n": PACK_ROWS})
+        assert (backend.commits, backend.syncs) == (PACK_ROWS + 2, PACK_ROWS + 1)

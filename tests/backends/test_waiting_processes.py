@@ -166,6 +166,41 @@ def test_a_thousand_messages_from_four_processes_while_the_run_dies_fifty_times(
     receive_through_deaths(store, url, senders=4, each=250, deaths=50)
 
 
+MORE = ["a message", "nothing"]
+OLDER = """
+import sys
+import backstay.port
+backstay.port.KNOWN = backstay.port.Features(backstay.port.SEGMENTS, backstay.port.SEGMENTS)
+import backstay
+try:
+    with backstay.open(sys.argv[1]) as store:
+        print([info.id for info in store.sessions()], store.session("t").head() is None)
+        store.session("u").commit({"n": 1})
+        print("wrote")
+except backstay.FormatError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("what", ["a wait", *[pytest.param(what, marks=pytest.mark.exhaustive) for what in MORE]])
+def test_a_store_with_waits_is_refused_by_a_version_that_does_not_know_them(
+    store: backstay.Store, url: str, what: str
+) -> None:
+    with store.run("t") as run:
+        run.call("tool", lambda: 1, args={})
+    if what == "a wait":
+        leave_waiting(store)
+    elif what == "a message":
+        store.session("t").send("inbox", 1)
+    said = children.finish(children.start(OLDER, url))
+    if what == "nothing":
+        assert said == ["['t'] False", "wrote"]
+    else:
+        assert "features that this version does not know" in said[-1]
+        assert "wrote" not in said
+    assert store.verify().ok
+
+
 def test_a_waiting_worker_resumes_soon_after_the_answer(store: backstay.Store, url: str) -> None:
     leave_waiting(store)
     worker = children.start(WORKER, url)

@@ -33,6 +33,7 @@ def live(nursery: Nursery, told: Told) -> tuple[int, int]:
 
 
 def undisturbed(nursery: Nursery, place: Place) -> int:
+    """How many storage calls there are."""
     clear(place)
     ended, calls = live(nursery, Told(place))
     assert ended == 0

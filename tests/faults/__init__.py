@@ -13,5 +13,18 @@ from tests.faults.posix import Posix
 from tests.faults.power import Crash, Moment, Timeline
 from tests.faults.switch import SECTOR_BYTES, Call, Faults, Verb
 from tests.faults.vfs import FaultVFS, mount
+from tests.faults.wire import Messages
 
-__all__ = ["SECTOR_BYTES", "Call", "Crash", "FaultVFS", "Faults", "Moment", "Posix", "Timeline", "Verb", "mount"]
+__all__ = [
+    "SECTOR_BYTES",
+    "Call",
+    "Crash",
+    "FaultVFS",
+    "Faults",
+    "Messages",
+    "Moment",
+    "Posix",
+    "Timeline",
+    "Verb",
+    "mount",
+]

@@ -55,26 +55,31 @@ def keep_changing(store: Store, stop: threading.Event, failures: list[BaseExcept
         failures.append(error)
 
 
+def watch_while_it_changes(store: Store, reads: int) -> None:
+    """Ask everything, again and again, while another thread commits and prunes."""
+    stop, failures = threading.Event(), list[BaseException]()
+    session = store.session("s")
+    session.commit({"n": 0})
+    session.commit({"n": 1})
+    thread = threading.Thread(target=keep_changing, args=(store, stop, failures))
+    thread.start()
+    try:
+        for number in range(reads):
+            for what, ask in ASKED.items():
+                try:
+                    ask(store.session("s"))
+                except backstay.BackstayError as error:
+                    message = f"{what}, read {number}: {error}"
+                    raise AssertionError(message) from error
+    finally:
+        stop.set()
+        thread.join()
+    assert not failures, failures[0]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_reader_is_told_that_a_branch_does_not_exist_while_it_is_committed_to_and_pruned(
     kind: str, tmp_path: Path
 ) -> None:
-    stop, failures = threading.Event(), list[BaseException]()
     with open_kind(kind, tmp_path) as store:
-        session = store.session("s")
-        session.commit({"n": 0})
-        session.commit({"n": 1})
-        thread = threading.Thread(target=keep_changing, args=(store, stop, failures))
-        thread.start()
-        try:
-            for number in range(READS):
-                for what, ask in ASKED.items():
-                    try:
-                        ask(store.session("s"))
-                    except backstay.BackstayError as error:
-                        message = f"{what}, read {number}: {error}"
-                        raise AssertionError(message) from error
-        finally:
-            stop.set()
-            thread.join()
-    assert not failures, failures[0]
+        watch_while_it_changes(store, READS)

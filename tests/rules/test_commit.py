@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from backstay.digest import checkpoint_digest
 from backstay.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -17,7 +16,7 @@ from backstay.errors import (
     InvalidInputError,
     LeaseHeldError,
 )
-from backstay.ids import MAX_SEQUENCE, make_id
+from backstay.ids import MAX_SEQUENCE, checkpoint_digest, make_id
 from backstay.port import CallRow, CheckpointRow, KeyframeRow, LaneRow, SessionRow, Stale, TagRow, Unreadable
 from backstay.port.rows import Took
 from backstay.rules.commit import Totals, commit

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import backstay
-from backstay import AlreadyExistsError, ChildEndedError, Status, aio
+from backstay import AlreadyExistsError, ChildEndedError, InvalidInputError, Status, aio
 from tests.run.conftest import url_of
 from tests.run.crashes import Cut, World, cut_off
 
@@ -65,6 +65,57 @@ def test_a_child_that_ended_is_not_made_again_after_a_crash_of_its_parent(store:
     assert head is not None
     assert head.total_usage.tokens_in == 10
     assert len(list(store.session("t/research").log())) == 1
+
+
+def test_a_child_that_ended_in_the_moment_in_which_its_parent_died_is_not_made_again(
+    store: backstay.Store, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: object) -> None:
+        raise Cut
+
+    with monkeypatch.context() as patched:
+        patched.setattr(backstay.Run, "_record_child", dies)  # the child has ended, and its parent has not said so
+        with pytest.raises(Cut), store.run("t") as run:
+            parent_of(run, world)
+    assert statuses(store)["t/research"] is Status.COMPLETED
+    with store.run("t") as run:
+        parent_of(run, world)
+    assert world.done == ["searched"]
+    assert store.session("t").load() == {"got": "searched"}
+    assert store.session("t").checkpoint().total_usage.tokens_in == 10
+    assert len(list(store.session("t/research").log())) == 1
+
+
+def test_a_child_that_is_called_again_counts_what_came_since(store: backstay.Store, world: World) -> None:
+    with store.run("t") as run:
+        for turn in range(3):
+            with run.child("research", input=turn) as sub:
+                research(sub, world)
+                sub.state["turn"] = turn
+            run.state["turn"] = turn
+            run.step()
+    assert world.done == ["searched"] * 3
+    assert store.session("t/research").checkpoint().total_usage.tokens_in == 30
+    assert [point.total_usage.tokens_in for point in store.session("t").log()][::-1][:3] == [10, 20, 30]
+
+
+def broken(run: backstay.Run, world: World) -> None:
+    with run.child("research", input=1) as sub:
+        sub.call("search", world.do("searched"), args={})
+        raise OSError("no network")
+
+
+def test_a_child_that_failed_begins_anew_when_it_is_called_again(store: backstay.Store, world: World) -> None:
+    with store.run("t") as run:
+        with pytest.raises(ChildEndedError):
+            broken(run, world)
+        run.state["n"] = 1
+        run.step()
+        with run.child("research", input=2) as sub:
+            assert (sub.input, sub.resumed) == (2, False)
+            sub.state["found"] = sub.call("search", world.do("searched again"), args={})
+    assert world.done == ["searched", "searched again"]
+    assert store.session("t/research").load() == {"found": "searched again"}
 
 
 def test_a_child_that_died_goes_on_where_it_was(store: backstay.Store, world: World) -> None:
@@ -181,6 +232,50 @@ def test_children_are_deleted_and_exported_with_their_parent(
         other.import_(tmp_path / "one.backstay")
         assert set(statuses(other)) == {"t"}
     assert world.done == []
+
+
+def test_children_that_are_imported_under_another_name_stay_with_their_parent(
+    store: backstay.Store, world: World, tmp_path: Path
+) -> None:
+    def work(run: backstay.Run) -> None:
+        with run.child("research", input=1) as sub:
+            with sub.child("deeper") as deeper:
+                deeper.state["n"] = deeper.call("search", world.do("searched"), args={})
+            sub.state["ok"] = sub.wait("ok")
+        run.state["ok"] = sub.state["ok"]
+
+    with store.run("t") as run:
+        work(run)
+    store.session("other").commit({"n": 1})
+    file = tmp_path / "all.backstay"
+    store.export(file)
+    store.session("new/research").commit({"not": "a child"})
+    family = ("new", "new/research", "new/research/deeper")
+    with pytest.raises(AlreadyExistsError, match="new/research"):
+        store.import_(file, rename={"t": "new", "other": "another"})
+    store.delete("new/research")
+    with pytest.raises(InvalidInputError, match="child of 't'"):
+        store.import_(file, rename={"t/research": "new", "other": "another"})
+    store.export(tmp_path / "t.backstay", session="t")
+    assert store.import_(tmp_path / "t.backstay", rename="new").sessions == family
+    store.session("t (2)/research").commit({"in": "the way"})
+    renamed = dict(store.import_(file, on_exists="rename").renamed)
+    assert renamed == {"other": "other (2)", "t": "t (3)", "t/research": "t (3)/research",
+                       "t/research/deeper": "t (3)/research/deeper"}  # fmt: skip
+    for id_ in ("new", "t (3)"):
+        assert [info.id for info in store.session(id_).children()] == [f"{id_}/research"]
+        assert store.session(f"{id_}/research/deeper").parent == f"{id_}/research"
+        store.session(f"{id_}/research").answer("ok", id_)
+        with store.run(id_) as run:
+            work(run)
+        assert store.session(id_).load() == {"ok": id_}
+    assert world.done == ["searched"]  # by the one that was exported
+    store.delete("new")
+    assert not {info.id for info in store.sessions()} & set(family)
+    store.export(tmp_path / "child.backstay", session="t/research")
+    assert store.import_(tmp_path / "child.backstay", rename="alone").sessions == ("alone", "alone/deeper")
+    assert store.session("alone").parent is None
+    assert store.verify().ok
 
 
 def test_the_same_awaited(tmp_path: Path) -> None:

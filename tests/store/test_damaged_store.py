@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import backstay
 from backstay import CorruptionError, Damaged, Session, Store
 from backstay.port import Ask, Kind
-from tests.store.rows import execute, put, rows_of, spoil
+from tests.store.rows import execute, put, rows_of, spoil, take_away
 from tests.store.travel import KINDS, open_kind
 
 
@@ -82,6 +83,31 @@ def test_a_salvage_marks_what_is_lost_and_keeps_the_rest(store: Store) -> None:
     assert [type(item) for item in found[3:]] == [Damaged]
     with pytest.raises(backstay.InvalidInputError):
         store.session("s").commit({"messages": found}, branch="main")
+
+
+@pytest.mark.parametrize("how", ["gone", "unreadable"])
+def test_a_row_lost_in_the_middle_costs_what_rests_on_it_up_to_the_next_keyframe(store: Store, how: str) -> None:
+    made = history(store.session("s"), 30)
+    keyframes = [row.sequence for row in rows_of(store, Kind.KEYFRAME, "s")]
+    wide = next(at for at, after in itertools.pairwise(keyframes) if after - at > 3)
+    lost, next_keyframe = wide + 1, keyframes[keyframes.index(wide) + 1]
+    if how == "gone":
+        take_away(store, "s", Kind.CHECKPOINT, lost)
+    else:
+        spoil(store, "delta", made[lost - 1])
+    session = store.session("s")
+    for checkpoint in made:
+        truth = [message(number) for number in range(checkpoint.sequence)]
+        if not lost <= checkpoint.sequence < next_keyframe:
+            assert session.load(checkpoint)["messages"] == truth
+            continue
+        with pytest.raises(CorruptionError):
+            session.load(checkpoint)
+        if checkpoint.sequence > lost:
+            left = session.load(checkpoint, salvage=True)["messages"]
+            assert len(left) == len(truth)
+            assert all(item == true for item, true in zip(left, truth, strict=True) if not isinstance(item, Damaged))
+            assert left[lost + 1 :] == truth[lost + 1 :]  # those that came after it
 
 
 def test_verify_names_each_checkpoint_that_cannot_be_read_and_no_other(store: Store) -> None:

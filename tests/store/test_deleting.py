@@ -8,6 +8,8 @@ import pytest
 
 import backstay
 from backstay import InvalidInputError, NotFoundError, Session, Store
+from backstay.port import Ask
+from backstay.store.packing import PACK_ROWS
 
 
 def long_history(session: Session, count: int) -> dict[str, dict[str, Any]]:
@@ -221,3 +223,19 @@ def test_a_session_can_be_made_again_under_its_old_name(store: Store, session: S
     assert (point.sequence, point.parent_id, point.total_usage.tokens_in) == (1, None, 0)
     assert set(again.branches()) == {"main"}
     assert store.verify().ok
+
+
+def test_a_checkpoint_that_another_session_object_deleted_does_not_come_back_by_packing(tmp_path: Path) -> None:
+    with backstay.open(tmp_path / "store.db") as store:
+        ours, theirs = store.session("a"), store.session("a")
+        for number in range(PACK_ROWS - 1):
+            ours.commit({"said": f"message {number}"})
+        gone = theirs.checkpoint("main~20")
+        theirs.delete(gone.id)
+        ours.commit({"said": "the one that packs"})
+        assert store.backend.read(Ask("a")).session.packed == 0  # type: ignore[union-attr]
+        ours.commit({"said": "the next one"})
+        assert store.backend.read(Ask("a")).session.packed >= PACK_ROWS  # type: ignore[union-attr]
+        assert gone.id not in [made.id for made in ours.log()]
+        assert len(list(ours.log())) == PACK_ROWS
+        assert store.verify().ok

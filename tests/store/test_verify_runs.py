@@ -1,5 +1,6 @@
 """Damage to a journal: told, with what it costs; never a reason to make a call twice; and a way to go on."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -205,4 +206,34 @@ def test_what_is_left_of_a_session_that_was_lost_is_told_and_touches_no_other(pa
 def test_what_is_in_doubt_is_not_damage(store: Store) -> None:
     with crashing(store.session("s").run()) as run:
         leave_in_doubt(run, "transfer")
+    assert store.verify().ok
+
+
+@pytest.mark.parametrize("left", ["paused", "waiting", "interrupted", "resumed and killed"])
+def test_a_last_pending_call_that_is_gone_is_told_and_no_run_makes_it_again(left: str, store: Store) -> None:
+    session = store.session("s")
+    session.commit({"n": 1})
+    with contextlib.suppress(KeyboardInterrupt), session.run() as run:
+        run.call("look", lambda: 1, args={})
+        run.call("pay", lambda: 2, args={})
+        if left == "paused":
+            run.pause("for now")
+        elif left == "waiting":
+            run.wait("ok")
+        else:
+            raise KeyboardInterrupt
+    if left == "resumed and killed":
+        with crashing(session.run()):
+            pass
+    assert store.verify().ok
+    last = calls_at(store, 1)[-1]
+    take_away(store, "s", Kind.CALL, last.at)
+    (problem,) = store.verify().problems
+    assert "must be there" in problem.what
+    with pytest.raises(CorruptionError, match="must be pending"), session.run() as run:
+        raise AssertionError
+    session.abandon(reason="a call is lost")
+    assert store.verify().ok
+    with session.run() as run:
+        run.state["n"] = 2
     assert store.verify().ok

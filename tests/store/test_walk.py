@@ -15,8 +15,8 @@ import backstay
 from backstay.backends.sqlite.connections import Connection
 from backstay.face import Session
 
-COMMIT_FILES, COMMIT_STEPS = 17, 27
-LOAD_FILES, LOAD_STEPS = 18, 21
+COMMIT_FILES, COMMIT_STEPS = 18, 25
+LOAD_FILES, LOAD_STEPS = 17, 21
 SEGMENT_STEPS = 16  # more, for the segments between the last keyframe and the head
 
 HOUSE = str(Path(backstay.__file__).parent)

@@ -11,7 +11,7 @@ import msgspec
 import backstay
 from backstay.backends.sqlite import SqliteBackend
 from backstay.delta import Record
-from backstay.digest import checkpoint_digest
+from backstay.ids import checkpoint_digest
 from backstay.model import SessionId, StateDict
 from backstay.port import EVERY, Ask, CallRow, CheckpointRow, KeyframeRow, Kind, LaneRow, Row, SessionRow
 from backstay.port.row_codec import known_lines, known_names

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstay.digest import EMPTY_LIST, checkpoint_digest, dict_tree, leaf_of, state_digest, tree_of
+from backstay.digest import EMPTY_LIST, dict_tree, leaf_of, state_digest, tree_of
+from backstay.ids import checkpoint_digest
 from tests.unit.values import exactly, states, values
 
 BIG = 10**30

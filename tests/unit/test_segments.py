@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from backstay.delta import Record
 from backstay.delta.record import decode_ops
-from backstay.digest import checkpoint_digest
 from backstay.errors import CorruptionError
-from backstay.ids import make_id
+from backstay.ids import checkpoint_digest, make_id
 from backstay.port import CheckpointRow, SegmentRow, Unreadable
 from backstay.port import segments as codec
 from backstay.port.packed_line import PackedLine

@@ -20,6 +20,7 @@ ROLES = {"user": "green", "assistant": "cyan", "tool": "magenta", "system": "yel
 _FOLD_LINES = {"tool": 4, "system": 4, "developer": 4}
 _FOLD_TO = 12
 _STATUSES = {"done": "green", "failed": "red", "in_doubt": "bold red", "abandoned": "yellow", "skipped": "yellow"}
+_STATUSES |= {"unknown": "bold red"}
 _MAX_TEXT = 4000  # of an argument or a result, before it is measured
 
 

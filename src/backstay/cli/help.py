@@ -18,6 +18,7 @@ TOPICS = {
     "start": "The first ten minutes: kill an agent, find out, carry on, go back.",
     "runs": "Loops that survive: calls, doubt, human in the loop, stop, recovery.",
     "commits": "States, commits, lost-update safety, refs, branches.",
+    "workspace": "Files in the same checkpoint: rewind, undo, fork into a folder, bisect.",
     "time-travel": "Go back, fork, change, compare.",
     "adapters": "LangGraph, deepagents, the OpenAI Agents SDK, one of your own.",
     "page": "The store in your browser: `backstay web`.",

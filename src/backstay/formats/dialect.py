@@ -3,6 +3,8 @@
 Reading is strict: UTF-8 only, no NaN, no number that no double can hold, no half of a surrogate pair; whatever the
 original would refuse is a `DamagedError`. Python's own float text differs from serde_json's, so numbers are
 written here. No files are touched.
+
+Values are counted before any is decoded: a megabyte of `[],[],` would be fifty of them in memory.
 """
 
 from __future__ import annotations
@@ -23,6 +25,12 @@ _TIME = re.compile(
 )
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _DAY_S = 86_400
+# So many values are read from any text, and from a long one as many as there is room for where most say something.
+_SPARE_VALUES = 100_000
+_VALUE_BYTES = 16
+_DENSE = 20  # so many bytes for each mark, or less: it may be made of marks
+# One that is not closed goes to the end: whoever begins again at every mark in it is at it for hours.
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 _FIRST_SECOND = (date.min.toordinal() - _EPOCH_DAY) * _DAY_S
 AFTER_LAST_SECOND = (date.max.toordinal() + 1 - _EPOCH_DAY) * _DAY_S
 _MAX_SECOND = 60  # a leap second
@@ -39,7 +47,10 @@ class Literal(str):
 
 
 def parse(data: bytes) -> Any:
-    """The value in these bytes, or DamagedError."""
+    """The value in these bytes, or DamagedError; not decoded if there may be too many values in it."""
+    most = _SPARE_VALUES + len(data) // _VALUE_BYTES
+    if count_values(data) > most:
+        raise DamagedError(f"it holds more than the {most:,} values that are read from {len(data):,} bytes")
     text = _decoded(data)
     value = _parsed(text, _float, _int)
     if _SURROGATE.search(data):
@@ -53,6 +64,16 @@ def parse_object(data: bytes) -> dict[str, Any]:
     if type(value) is not dict:
         raise DamagedError("it holds no JSON object")
     return value
+
+
+def count_values(data: bytes) -> int:
+    """At least as many as there are values, without decoding. Marks inside texts count only where they are few."""
+    marks = _marks(data)
+    return marks if marks * _DENSE < len(data) else _marks(_TEXT.sub(b"", data))
+
+
+def _marks(data: bytes) -> int:
+    return sum([data.count(mark) for mark in (b"[", b"{", b",", b":")])
 
 
 def _decoded(data: bytes) -> str:

@@ -1,19 +1,19 @@
 """Files of JSON lines that another program wrote, perhaps is writing, and perhaps made to do harm: read with limits.
 
-A line is counted before it is decoded: a few megabytes of `[[[[` or `{},{},` would be gigabytes of values. A file that
-grows while it is read is read as far as it went at the first look; its last line may be half written.
+Values are counted before they are decoded, in each line and in the file. A file that grows while it is read is read as
+far as it went at the first look; its last line may be half written.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
+import os
 import sys
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, Protocol
 
-from backstay.formats.dialect import DamagedError, parse
+from backstay.formats.dialect import DamagedError, count_values, parse
 from backstay.formats.model import Reading
 from backstay.formats.source import Entry, Source
 from backstay.model import MAX_STATE_BYTES
@@ -25,12 +25,10 @@ else:
 
 MAX_FILE_BYTES = MAX_STATE_BYTES
 MAX_LINE_BYTES = 32 * 1024 * 1024
-MAX_LINES = 1_000_000
-MAX_VALUES = 1_000_000  # in one line
+MAX_LINES = 250_000
+_SPARE_LINES = 10_000  # of a packed file; beyond that a line for each of its bytes
 MAX_FILE_VALUES = 10_000_000
-_DENSE = 20  # so many bytes for each mark, or less: it may be made of marks
 _MAGIC = b"\x28\xb5\x2f\xfd"
-_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 
 
 class _Lines(Protocol):
@@ -53,8 +51,8 @@ class JsonLines:
         """
         seen = sha256()
         size = values = 0
-        with self._open() as file:
-            for number in range(1, MAX_LINES + 2):
+        with self._open() as (file, most):
+            for number in range(1, most + 2):
                 left = (MAX_FILE_BYTES if self._size is None else self._size) - size
                 line = file.readline(min(MAX_LINE_BYTES, left) + 1)
                 if len(line) > left:
@@ -65,8 +63,8 @@ class JsonLines:
                 seen.update(line)
                 if not line:
                     break
-                if number > MAX_LINES:
-                    raise DamagedError(f"it has more than the {MAX_LINES:,} lines that are read")
+                if number > most:
+                    raise DamagedError(f"it has more than the {most:,} lines that are read")
                 if len(line) > MAX_LINE_BYTES:
                     size += self._skip(file, seen, MAX_FILE_BYTES - size)
                     self._tell(reading, number, f"it has more than the {MAX_LINE_BYTES:,} bytes that are read")
@@ -82,15 +80,17 @@ class JsonLines:
             raise DamagedError("it has changed while it was read")
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[_Lines]:
+    def _open(self) -> Iterator[tuple[_Lines, int]]:
+        """The file, unpacked if need be, and how many lines of it are read."""
         with self._source.opened(self.entry.parts) as file:
             packed = self._source.peek(self.entry.parts, len(_MAGIC)) == _MAGIC
             if not packed:
-                yield file
+                yield file, MAX_LINES
                 return
+            most = min(MAX_LINES, _SPARE_LINES + os.fstat(file.fileno()).st_size)
             with zstd.ZstdFile(file, options={zstd.DecompressionParameter.window_log_max: 27}) as plain:
                 try:
-                    yield plain
+                    yield plain, most
                 except (zstd.ZstdError, EOFError) as error:
                     raise DamagedError(f"it cannot be unpacked: {error}") from error
 
@@ -111,7 +111,7 @@ class JsonLines:
         if not line.strip():
             return None
         try:
-            value = bounded(line)
+            value = parse(line)
         except DamagedError as damage:
             if not line.endswith(b"\n") and "torn" in str(damage):
                 if reading is not None:
@@ -130,20 +130,3 @@ class JsonLines:
 
     def _where(self, number: int) -> str:
         return f"{self.entry.shown}:{number}"
-
-
-def bounded(data: bytes, *, most: int = MAX_VALUES) -> Any:
-    """The value in these bytes, or DamagedError; not decoded if there may be too many values in it."""
-    if count_values(data) > most:
-        raise DamagedError(f"it holds more than the {most:,} values that are read")
-    return parse(data)
-
-
-def count_values(data: bytes) -> int:
-    """At least as many as there are values, without decoding. Marks inside texts count only where they are few."""
-    marks = _marks(data)
-    return marks if marks * _DENSE < len(data) else _marks(_TEXT.sub(b"", data))
-
-
-def _marks(data: bytes) -> int:
-    return sum([data.count(mark) for mark in (b"[", b"{", b",", b":")])

@@ -18,8 +18,8 @@ from itertools import islice
 from typing import Any
 
 from backstay.formats.chat import arguments_of, flatten, moment_us
-from backstay.formats.dialect import DamagedError, JsonWriter
-from backstay.formats.jsonl import MAX_FILE_BYTES, JsonLines, bounded
+from backstay.formats.dialect import DamagedError, JsonWriter, parse
+from backstay.formats.jsonl import MAX_FILE_BYTES, JsonLines
 from backstay.formats.model import MAIN, FoundPoint, PendingCall, Reading, arrange
 from backstay.formats.source import Entry, Source
 from backstay.formats.transcript import count_of, usable_name
@@ -35,7 +35,6 @@ _NAMES = ("session", "session_id", "conversation_id", "thread_id", "id", "name",
 _TIMES = ("timestamp", "created_at", "created", "time", "date")
 _SLOT = ("a file whose conversations are at hand",)
 _MAX_COST = 10**9
-_MAX_VALUES = 4_000_000  # of a whole file
 _USED_IN, _USED_OUT = ("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")
 
 
@@ -93,7 +92,7 @@ class _File:
             if self._digest not in (None, digest):
                 raise DamagedError("it has changed while it was read")
             self._digest = digest
-            value = bounded(data, most=_MAX_VALUES)
+            value = parse(data)
             for one in value if isinstance(value, list) else [value]:
                 _sort(one, said, found, self.entry.shown, reading)
         else:

@@ -13,12 +13,15 @@ from typing import Any, Protocol
 
 import msgspec
 
+from backstay.codec import is_held
 from backstay.errors import CorruptionError, FormatError
 from backstay.hints import RUN_VERIFY
 from backstay.model import Problem
 from backstay.port.lease import is_live
 from backstay.port.rows import (
     INBOX,
+    MESSAGE,
+    WAIT,
     CallKey,
     CallRow,
     CheckpointRow,
@@ -38,6 +41,7 @@ LOOK_S = 0.5  # the longest that `wait` waits before it looks again
 
 EVERY = None  # in an Ask: all of them
 
+_WAITS = frozenset({WAIT, MESSAGE})
 _GAPS = 1000  # missing calls that are named one by one: a number in a file from outside may be any
 
 
@@ -50,7 +54,21 @@ class Features(msgspec.Struct, frozen=True, gc=False):
 
 SEGMENTS = 1  # checkpoints are packed: neither read nor written by a process that does not know how
 
-KNOWN = Features(SEGMENTS, SEGMENTS)
+WAITING = 2  # runs were left waiting, or messages sent: a version that does not know them would make calls again
+
+FILES = 4  # states hold blobs: a version that does not know would hand a list of files to a loop, or drop it
+
+_ALL = SEGMENTS | WAITING | FILES
+KNOWN = Features(_ALL, _ALL)
+
+
+def feature_of(row: Row) -> int:
+    """The feature that a store has once it holds such a row; 0 for what every version knows."""
+    if type(row) is CallRow:
+        return WAITING if row.kind in _WAITS else 0
+    found = SEGMENTS if type(row) is SegmentRow else 0
+    refs = getattr(row, "refs", None)
+    return found | FILES if refs and any(map(is_held, refs)) else found
 
 
 def refuse_unknown(features: Features, *, writing: bool) -> None:
@@ -69,7 +87,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     of the checkpoints whose parent is one of these. `pending`: the branches whose pending calls are wanted, EVERY for
     all branches that came; `counted`: the branches whose pending calls are only counted. `calls`: single calls;
     `journals`: all calls under some journals. `beside`: the id of another session, whose row is wanted too.
-    `segments`: sequences whose segments are wanted as they are kept, of those that are packed.
+    `segments`: sequences whose segments are wanted as they are kept, of those that are packed. `lazy`: whatever the
+    rule decides is a lazy Batch, or an empty one.
     """
 
     session: str
@@ -86,6 +105,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     journals: tuple[JournalKey, ...] = ()
     beside: str | None = None
     segments: tuple[int, ...] = ()
+    lazy: bool = False
 
 
 _NOTHING: Mapping[Any, Any] = {}
@@ -126,8 +146,9 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     """The decision of a rule: rows to put, keys to drop (a JournalKey: all calls under it), blobs that the rows need.
 
     Puts come before drops. A segment that is put takes the place of the checkpoints' own rows from its first to its
-    last, and of all segments that reach in between. An empty batch writes and syncs nothing. `lazy`: it only renews a
-    lease, so losing it ends that early and no more: it need not be synced and wakes no waiter. `wakes`: a waiter may be
+    last, and of all segments that reach in between. An empty batch writes and syncs nothing. `lazy`: nothing
+    is lost with it (a lease that it renewed ends earlier, rows that it packed lie where they lay): it need not be
+    synced before a later write is, and wakes no waiter. `wakes`: a waiter may be
     waiting for this.
     """
 
@@ -166,7 +187,7 @@ class Records(msgspec.Struct, frozen=True):
 
     `session` is None if there is no such session, `rows` is empty if it has nothing by that ref. `rows` are oldest
     first, where many are packed as a PackedLine; only the oldest has its keyframe here. `blobs` are packed; one that is
-    not there is left out.
+    not there is left out, and so is one that states only hold (`codec.is_held`).
     """
 
     session: SessionRow | None
@@ -177,16 +198,17 @@ class Records(msgspec.Struct, frozen=True):
 
 
 class SessionQuery(msgspec.Struct, frozen=True, gc=False):
-    """A query for sessions, newest first: touched before a number, with a status, an agent, an id that begins so.
+    """A query for sessions, newest first: touched before a number, with an id that begins so.
 
-    `uid_start`: the first bytes of the uid; `foreign`: a session that has a checkpoint with this foreign id, or with
-    `foreign_start` one that begins so.
+    `facets`: it has one of each of these (`port.facets`). `since_us`: it was updated then or later. `uid_start`: the
+    first bytes of the uid; `foreign`: a session that has a checkpoint with this foreign id, or with `foreign_start`
+    one that begins so.
     """
 
     before: int | None = None
     limit: int = 100
-    status: str | None = None
-    agent: str | None = None
+    facets: tuple[tuple[int, ...], ...] = ()
+    since_us: int | None = None
     prefix: str = ""
     uid_start: bytes | None = None
     foreign: str | None = None
@@ -341,9 +363,11 @@ def numbered(calls: Iterable[CallRow | Unreadable], run: int, journal: int) -> l
 
 __all__ = [
     "EVERY",
+    "FILES",
     "KNOWN",
     "LOOK_S",
     "SEGMENTS",
+    "WAITING",
     "Ask",
     "Backend",
     "Batch",
@@ -372,6 +396,7 @@ __all__ = [
     "Unreadable",
     "View",
     "decided",
+    "feature_of",
     "live_lanes",
     "numbered",
     "refuse_unknown",

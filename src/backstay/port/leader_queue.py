@@ -17,13 +17,19 @@ _GLANCE_S = 0.00005
 
 
 class Job:
-    """One piece of work in the queue, and what became of it."""
+    """One piece of work in the queue, and what became of it. What `act` is, `alone` and `lazy`, its leader knows."""
 
+    act: Any = None
+    alone = False
+    lazy = False
     awake: threading.Lock | None = None  # what a thread that does not lead waits for
     done = False
     gone = False  # its thread was interrupted and waits no longer
     value: Any = None
     error: BaseException | None = None
+
+    def __init__(self, act: Any = None, *, alone: bool = False, lazy: bool = False) -> None:
+        self.act, self.alone, self.lazy = act, alone, lazy
 
     def finish(self, value: Any) -> None:
         """It was done, and gave this."""

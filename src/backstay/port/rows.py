@@ -101,7 +101,8 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     `wait` is there while its run was left waiting; a restore puts it aside as `undo_wait`. `sent` counts the messages
     that were ever sent here, `inbox` those that no boundary took in yet. `caller` is the call of a parent that
-    the last run of this child was made for.
+    the last run of this child was made for. `calls`: so many were pending when a run was entered or left here, and must
+    be there still.
     """
 
     name: str
@@ -132,6 +133,7 @@ class LaneRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     sent: int = 0
     inbox: int = 0
     caller: str = ""
+    calls: int = 0
 
 
 class TagRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -247,7 +249,8 @@ class CallRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     finished call has a `result`, or its `place` in the state of the checkpoint that took it in, or an `error`: type and
     text. `args` and `result` are packed values (sealing.pack_value). `token` is that of the run which started it last;
     `nonce` recognises an outside decision;
-    `partial` is what had come of a stream that was cut off.
+    `partial` is what had come of a stream that was cut off; `files` the files as they were before a call that may be
+    rolled back.
     """
 
     run: int
@@ -272,6 +275,7 @@ class CallRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     parts: bytes = b""
     wait: CallWait | None = None
     partial: bytes | None = None
+    files: bytes | None = None
 
     @property
     def at(self) -> CallKey:
@@ -306,6 +310,7 @@ STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED = (
     "abandoned",
 )
 
+UNKNOWN = "unknown"  # passed over like a skipped one, by a run that says that it is not known whether it was made
 CUT_OFF = "cut_off"  # a stream that was closed early; it is asked for again
 
 # Those of a call of kind WAIT; its answer is DONE. A message is SENT until it is received.

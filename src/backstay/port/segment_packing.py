@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from backstay.errors import CorruptionError
-from backstay.ids import TAIL_BYTES, make_id, match_ours
+from backstay.ids import TAIL_BYTES, id_starts, match_ours
 from backstay.port.rows import CheckpointRow, SegmentRow
 from backstay.port.segments import (
     LENGTH_BYTES,
@@ -23,12 +22,7 @@ from backstay.port.segments import (
     owner_of,
     seal_frame,
 )
-from backstay.sealing import DIGEST_BYTES, DeltaParts, cut_delta, is_sealed
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from backstay.sealing import DIGEST_BYTES, DeltaParts, compress, cut_delta, is_sealed
 
 _LEVEL, _FAST_LEVEL = 6, 3  # a segment that will soon be merged is not worth more
 _WORTH_IT = 0.95  # of its length: what packs less is kept as it is
@@ -63,7 +57,7 @@ def pack_segment(rows: Sequence[CheckpointRow], *, uid: bytes) -> SegmentRow:
     level = _LEVEL if len(rows) > MAX_ENTRIES // 2 else _FAST_LEVEL
     packed: list[bytes] = []
     for number, data in enumerate(frames):
-        shorter = zstd.compress(data, level)
+        shorter = compress(data, level)
         kept = shorter if len(shorter) < _WORTH_IT * len(data) else data  # most of the headers are random
         content = len(data).to_bytes(LENGTH_BYTES, "big") + kept
         packed.append(seal_frame(content, uid, first, last, number, owner_of(number, packed)) + content)
@@ -92,10 +86,11 @@ def _pack_headers(rows: Sequence[CheckpointRow], uid: bytes) -> bytes:
     places = {row.sequence: row for row in rows}
     parents: dict[int, tuple[bytes | None, bytes | None]] = {}
     ids: dict[int, str] = {}
+    starts = id_starts(places, uid)
     for at, row in enumerate(rows):
-        if [len(row.tail), len(row.state_digest), len(row.digest)] != [TAIL_BYTES, DIGEST_BYTES, DIGEST_BYTES]:
+        if len(row.tail) != TAIL_BYTES or not len(row.state_digest) == len(row.digest) == DIGEST_BYTES:
             raise CorruptionError(f"checkpoint #{row.sequence} has no digest")
-        if row.id != make_id(row.sequence, uid, row.tail):
+        if row.id != starts[at] + row.tail.hex():
             ids[at] = row.id
         parent = None if row.parent is None else places.get(row.parent)
         if parent is None or (parent.id, parent.digest) != (row.parent_id, row.parent_digest):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from backstay.codec import is_held
 from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
 from backstay.ids import sequence_of
@@ -31,6 +32,7 @@ from backstay.port import (
     live_lanes,
     numbered,
 )
+from backstay.port.facets import facets_of
 from backstay.port.row_codec import is_foreign
 from backstay.port.rows import SegmentRow, kind_of
 from backstay.port.segments import Segment, open_segment
@@ -51,6 +53,7 @@ class Tables:
         self.children: dict[int, set[int]] = {}
         self.foreign: dict[str, int] = {}
         self.refs: Refs = {}
+        self._sizes: dict[int, tuple[SegmentRow, int]] = {}
 
     # writing
 
@@ -191,9 +194,16 @@ class Tables:
     def _count_checkpoints(self) -> None:
         line = self.session
         rows = [row for row in self.segments.values() if isinstance(row, SegmentRow)]
-        count = len(self.checkpoints) + sum([len(self._open(row)) for row in rows])
+        count = len(self.checkpoints) + sum([self._size(row) for row in rows])
         if not line.hidden and count != line.checkpoints:
             raise self._missing(f"it has {counted(count, 'checkpoint')} and counts {line.checkpoints}")
+
+    def _size(self, row: SegmentRow) -> int:
+        """How many checkpoints are in a segment; it is opened once."""
+        known = self._sizes.get(row.first)
+        if known is None or known[0] is not row:
+            known = self._sizes[row.first] = row, len(self._open(row))
+        return known[1]
 
     def _missing(self, what: str) -> CorruptionError:
         return CorruptionError(f"session {self.session.id!r}: {what}", hint=RUN_VERIFY)
@@ -246,7 +256,7 @@ class Tables:
         return Records(self.session, lane, tuple(rows), None if keyframe is None else keyframe.data)
 
     def refs_of(self, records: Records) -> set[bytes]:
-        """The blobs that some records need."""
+        """The blobs that some records are made of; those that they only hold are not among them."""
         wanted: set[bytes] = set()
         for number, row in enumerate(records.rows):
             at = row.sequence if isinstance(row, CheckpointRow) else row.key
@@ -256,7 +266,7 @@ class Tables:
                 wanted.update(self.refs.get((Kind.CHECKPOINT, at), ()))
             elif isinstance(at, int):
                 wanted.update(self.refs.get((Kind.KEYFRAME, at), ()))
-        return wanted
+        return {ref for ref in wanted if not is_held(ref)}
 
     def ancestors(self, sequence: int, limit: int) -> list[CheckpointRow | Unreadable]:
         """A checkpoint and its ancestors."""
@@ -343,8 +353,14 @@ def is_wanted(row: SessionRow, query: SessionQuery) -> bool:
     return (
         row.hidden == query.hidden
         and (query.before is None or row.touched < query.before)
-        and (query.status is None or row.status == query.status)
-        and (query.agent is None or row.agent == query.agent)
         and row.id.startswith(query.prefix)
         and (query.uid_start is None or row.uid.startswith(query.uid_start))
+        and (query.since_us is None or row.updated_us >= query.since_us)
+        and (not query.facets or has_facets(row, query))
     )
+
+
+def has_facets(row: SessionRow, query: SessionQuery) -> bool:
+    """True if a session has one of each of the facets that a query asks for."""
+    found = facets_of(row)
+    return all([not found.isdisjoint(some) for some in query.facets])

@@ -20,6 +20,11 @@ def pending_of(calls: Iterable[CallRow | Unreadable]) -> list[CallRow | Unreadab
     return [call for call in calls if isinstance(call, Unreadable) or call.status not in _GIVEN_UP]
 
 
+def doubts_in(calls: Iterable[CallRow | Unreadable]) -> int:
+    """How many of the calls pending on a branch without a live run are in doubt."""
+    return sum([isinstance(call, CallRow) and in_doubt(call, None) for call in calls])
+
+
 def given_up(calls: Iterable[CallRow | Unreadable], reason: str, *, at_us: int, nonce: str) -> list[CallRow]:
     """Those that are pending, abandoned; unanswered waits are cancelled.
 

@@ -202,7 +202,7 @@ _NO_UNDO: Mapping[str, object] = {"undo": None, "undo_journal": None, "undo_call
 def _lanes(view: View, gone: frozenset[int], rows: Iterable[CheckpointRow]) -> Iterable[LaneRow]:
     """The branches that move back, or lose what an undo would lead to."""
     tooks = [took for row in rows if row.took for took in row.took.each]
-    left = {(took.run, took.left): took.journal for took in tooks if took.left is not None}
+    left = {(took.run, took.left): (took.journal, took.count) for took in tooks if took.left is not None}
     for lane in view.lanes.values():
         change: dict[str, object] = {}
         if lane.undo is not None and lane.undo in gone:
@@ -211,15 +211,18 @@ def _lanes(view: View, gone: frozenset[int], rows: Iterable[CheckpointRow]) -> I
             at = _staying(view, lane.head.sequence, gone)
             anchor = None if at is None else view.checkpoints.get(at)
             assert isinstance(anchor, CheckpointRow)  # noqa: S101 - refused before
-            journal = left.get((lane.run, anchor.sequence), anchor.sequence)
+            journal, calls = left.get((lane.run, anchor.sequence), (anchor.sequence, 0))
             if lane.wait is not None:  # what it waited for goes with the head
                 change |= {"wait": None, "status": "in_progress", "reason": None}
             if lane.undo == anchor.sequence and lane.undo_journal is not None:
-                journal = lane.undo_journal  # the restore goes that parked them; there is nothing left to undo
+                journal, calls = (
+                    lane.undo_journal,
+                    lane.undo_calls,
+                )  # the restore goes that parked them; there is nothing left to undo
                 if lane.undo_wait is not None:
                     change |= {"wait": lane.undo_wait, "status": WAITING, "reason": lane.undo_wait.reason}
                 change |= _NO_UNDO
-            change |= {"head": anchor.head, "journal": journal, "token": lane.token + 1}
+            change |= {"head": anchor.head, "journal": journal, "calls": calls, "token": lane.token + 1}
         if change:
             yield msgspec.structs.replace(lane, **change)
 

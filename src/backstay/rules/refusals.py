@@ -24,6 +24,7 @@ from backstay.errors import (
     NotFoundError,
 )
 from backstay.hints import DECIDE_CALLS, LIST_SESSIONS, NEWEST_INTACT, Hint
+from backstay.model import counted
 from backstay.port import CallRow, LaneRow, Unreadable, View
 from backstay.port.rows import IN_DOUBT, STARTED
 
@@ -216,6 +217,15 @@ def doubtful(session: str, branch: str, calls: Iterable[CallRow | Unreadable]) -
         message = f"session {session!r}, branch {branch!r}: it is not known whether these calls happened: "
         found.append((Reason.IN_DOUBT, InDoubtError(message + ", ".join(unknown[:_NAMES]), hint=DECIDE_CALLS)))
     return found
+
+
+def calls_missing(session: str, view: View, lane: LaneRow | None) -> list[Found]:
+    """For a run that would go on where fewer calls are pending than there were: it would make them again."""
+    if lane is None or len(view.pending.get(lane.name, ())) >= lane.calls:
+        return []
+    must, there = counted(lane.calls, "call"), len(view.pending.get(lane.name, ()))
+    message = f"session {session!r}, branch {lane.name!r}: {must} must be pending, and {there} can be read"
+    return [(Reason.DAMAGED, CorruptionError(message, hint=_ABANDON))]
 
 
 def call_moved(call_id: str) -> Found:

@@ -16,8 +16,8 @@ from backstay.codec import decode, encode_canonical
 from backstay.port import Ask, Batch, CallKey, CallRow, Decide, Kind, LaneRow, More, SessionRow, Unreadable, View
 from backstay.port.lease import Claim, Holder
 from backstay.port.rows import ABANDONED, STARTED, WAITING
-from backstay.rules import refusals
-from backstay.rules.calls import given_up, pending_of, stopped
+from backstay.rules import file_restore, refusals
+from backstay.rules.calls import doubts_in, given_up, pending_of, stopped
 from backstay.rules.refusals import EDIT, Lease
 from backstay.rules.sessions import About, filled
 from backstay.sealing import open_value
@@ -140,7 +140,8 @@ def enter(new: Enter) -> Decide:
         if lane is not None and lane.nonce == new.nonce and new.nonce:
             found_it = {"entered": lane.was_entered, "unfinished": lane.was_unfinished}
             return Batch(answer=_entered(new, msgspec.structs.replace(lane, **found_it), lane, calls))
-        found = refusals.held(view, new.branch)
+        if not (found := refusals.held(view, new.branch)) and (placing := file_restore.placing(calls)) is not None:
+            raise file_restore.FilesPendingError(placing)
         if new.branch in view.tags:
             found.append(refusals.name_taken(new.branch))
         elif lane is None and session is not None and session.checkpoints and new.parent is None:
@@ -150,7 +151,7 @@ def enter(new: Enter) -> Decide:
         expected = new.expect_token
         if expected is not None and (lane is None or lane.token != expected or not (lane.entered or lane.wait)):
             found.append(refusals.run_moved(new.session, new.branch))
-        doubtful = refusals.doubtful(new.session, new.branch, calls)
+        doubtful = refusals.doubtful(new.session, new.branch, calls) + refusals.calls_missing(new.session, view, lane)
         stop = None if lane is None else lane.stop
         if stop is None:
             found += [reason for reason in doubtful if new.restart or reason[0] is _DAMAGED]
@@ -214,6 +215,7 @@ def _begun(new: Enter, view: View, lane: LaneRow | None, calls: list[CallRow | U
         since_us=new.at_us,
         doubts=0,
         stop=None,
+        calls=len(view.pending.get(new.branch, ())),
     )
 
 
@@ -281,11 +283,6 @@ def release(lease: Lease) -> Decide:
     return decide
 
 
-def doubts_in(calls: Iterable[CallRow | Unreadable]) -> int:
-    """How many of the calls pending on a branch without a live run are in doubt."""
-    return sum([isinstance(call, CallRow) and refusals.in_doubt(call, None) for call in calls])
-
-
 def lease_ask(lease: Lease) -> Ask:
     """The rows that `renew` reads."""
     return Ask(lease.session, names=(lease.branch,))
@@ -324,6 +321,8 @@ def leave(lease: Lease, *, status: str | None, reason: str | None, at_us: int = 
                 return More(Ask(lease.session, names=(lease.branch,), pending=(lease.branch,)))
             why = lane.stop or reason or ""
             return _cancelled(view, lane, why, at_us=at_us, nonce=nonce, answer=why)
+        if lane.name in view.pending:
+            lane = msgspec.structs.replace(lane, calls=len(view.pending[lane.name]))
         if status is None or lane.purpose is not None:
             return Batch((msgspec.structs.replace(view.session, touched=view.fresh), let_go(lane)), wakes=True)
         doubts = doubts_in(view.pending.get(lane.name, ()))
@@ -453,7 +452,7 @@ def abandon(session: str, branch: str, *, reason: str, at_us: int, nonce: str) -
         if not calls and not lane.unfinished:
             return Batch(answer=0)
         after = msgspec.structs.replace(
-            ended(lane, completed=True), token=lane.token + 1, status="halted", reason=reason
+            ended(lane, completed=True), token=lane.token + 1, status="halted", reason=reason, calls=len(pending)
         )
         line = msgspec.structs.replace(view.session, touched=view.fresh, status="halted", reason=reason)
         return Batch((*calls, after, line), wakes=True, answer=len(calls))
@@ -492,7 +491,8 @@ def cancel(session: str, branch: str, *, reason: str, at_us: int, nonce: str) ->
 def _cancelled(view: View, lane: LaneRow, reason: str, *, at_us: int, nonce: str, answer: object) -> Batch:
     """The end of a run that was stopped."""
     assert view.session is not None  # noqa: S101 - its lane is here
-    calls = stopped(view.pending.get(lane.name, ()), reason, at_us=at_us, nonce=nonce)
-    after = msgspec.structs.replace(ended(lane, completed=True), status="cancelled", reason=reason)
+    pending = view.pending.get(lane.name, ())
+    calls = stopped(pending, reason, at_us=at_us, nonce=nonce)
+    after = msgspec.structs.replace(ended(lane, completed=True), status="cancelled", reason=reason, calls=len(pending))
     line = msgspec.structs.replace(view.session, touched=view.fresh, status="cancelled", reason=reason)
     return Batch((*calls, after, line), wakes=True, answer=answer)

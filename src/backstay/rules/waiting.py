@@ -25,6 +25,7 @@ from backstay.port.rows import (
     LaneWait,
 )
 from backstay.rules import refusals, runs
+from backstay.rules.calls import doubts_in
 from backstay.rules.refusals import Lease
 from backstay.sealing import open_value
 
@@ -70,9 +71,14 @@ def leave(left: Left) -> Decide:
             ready = ready or not isinstance(now, CallRow) or now.status != WAITING
         due = [row.wait.due_us for row in left.waits if row.wait is not None and row.wait.due_us is not None]
         wait = LaneWait(left.reason, min(due, default=None), ready, names)
-        doubts = runs.doubts_in(view.pending.get(lane.name, ()))
+        pending = view.pending.get(lane.name, ())
         after = msgspec.structs.replace(
-            runs.ended(lane, completed=False), status=WAITING, reason=left.reason, wait=wait, doubts=doubts
+            runs.ended(lane, completed=False),
+            status=WAITING,
+            reason=left.reason,
+            wait=wait,
+            doubts=doubts_in(pending),
+            calls=len(pending),
         )
         line = msgspec.structs.replace(view.session, touched=view.fresh, status=WAITING, reason=left.reason)
         return Batch((line, after), wakes=True)

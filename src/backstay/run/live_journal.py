@@ -33,7 +33,7 @@ from backstay.model import Call, StateDict
 from backstay.names import check_name
 from backstay.port import Ask, Backend, CallKey, CallRow, View
 from backstay.port.lease import clock_us
-from backstay.port.rows import CUT_OFF, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED
+from backstay.port.rows import CUT_OFF, FAILED, IN_DOUBT, RETRY, SKIPPED, STARTED, UNKNOWN
 from backstay.rules import runs
 from backstay.rules.refusals import StopAsked, fenced, in_doubt
 from backstay.rules.runs import Entered
@@ -312,7 +312,7 @@ class LiveJournal:
         if call.error is not None and call.error[0] == UNSTORABLE:
             self.unstorable(slot, call)
             raise not_storable(call, call.error[1])
-        data = None if call.status == SKIPPED or call.result is None else open_value(call.result)
+        data = None if call.status in (SKIPPED, UNKNOWN) or call.result is None else open_value(call.result)
         calling.result = None if data is None else decode(data)
         self.succeeded(slot, call, calling.result, data)
         return calling
@@ -329,8 +329,8 @@ class LiveJournal:
                 return None
             if callable(on_doubt):
                 calling.finish(said)
-            elif on_doubt == "skip":
-                calling.skip()
+            elif on_doubt in ("skip", "unknown"):
+                calling.skip(SKIPPED if on_doubt == "skip" else UNKNOWN)
             return calling
         finally:
             self._journal.stop(slot)

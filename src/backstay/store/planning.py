@@ -7,12 +7,14 @@ much of a keyframe, and damage to one of them does not reach far.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from os import urandom
 from typing import Any
 
 import msgspec
 
 from backstay.delta import Known, Record, advance, know, whole
+from backstay.delta.record import decode_ops
 from backstay.errors import InvalidInputError
 from backstay.ids import TAIL_BYTES, UID_BYTES
 from backstay.model import MAX_STATE_BYTES, StateDict
@@ -22,6 +24,7 @@ from backstay.rules.commit import Commit, Totals
 from backstay.sealing import pack_blob, seal_keyframe, spill, spill_delta, spilled
 from backstay.store.appending import Extension
 from backstay.store.fields import Fields, Given, encode_fields, make_fields, read_fields
+from backstay.store.files import join
 from backstay.store.reading import Loaded
 
 _MIN_DELTA_WEIGHT = 1024  # reading a row costs something, however small it is
@@ -53,7 +56,7 @@ def tip_of(loaded: Loaded) -> Tip:
         loaded.session.uid,
         loaded.row.head,
         read_fields(loaded.row),
-        know(loaded.state),
+        know(join(loaded.state, loaded.files)),
         sum([max(_MIN_DELTA_WEIGHT, size) for size in loaded.deltas]),
         loaded.keyframe_bytes,
         loaded.touched,
@@ -141,9 +144,13 @@ class Plan:
         kept = frozenset[bytes]() if self._tip is None else self._tip.blobs
         return [(digest, piece) for digest, piece in self.pieces.items() if digest not in kept]
 
-    def with_all_blobs(self) -> Commit:
+    def with_all_blobs(self, held: Mapping[bytes, bytes]) -> Commit:
         """The commit with every piece it refers to: some that were thought to be kept are not."""
         blobs = {digest: pack_blob(piece) for digest, piece in self.pieces.items()}
+        return self.with_blobs({**blobs, **held})
+
+    def with_blobs(self, blobs: Mapping[bytes, bytes]) -> Commit:
+        """The commit with some more blobs."""
         return msgspec.structs.replace(self.commit, blobs={**self.commit.blobs, **blobs})
 
     def moved(self, loaded: Loaded, tip: Tip, row: CheckpointRow) -> Loaded | None:
@@ -184,8 +191,8 @@ def _compared(
         delta, pieces, known = state.advance(before)
     else:
         delta, pieces, known = advance(before, state, frozen=frozen)
-    touched, old = tip.touched, before.tree.children
-    for key, tree in known.tree.children.items():
-        if old.get(key) is not tree and key not in touched:  # a tree that `advance` went into is another
-            touched |= {key}
+    changed: set[str] = set()
+    for op in decode_ops(delta.ops):
+        changed.add(op[1][0] if op[1] else op[2])
+    touched = tip.touched if changed <= tip.touched else tip.touched | changed
     return delta, pieces, known, touched

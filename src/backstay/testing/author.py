@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from backstay.delta import Known, Record, advance, know, rebuild, whole
-from backstay.digest import checkpoint_digest, state_digest
+from backstay.digest import state_digest
 from backstay.errors import CorruptionError, NotFoundError
-from backstay.ids import TAIL_BYTES, UID_BYTES
+from backstay.ids import TAIL_BYTES, UID_BYTES, checkpoint_digest
 from backstay.model import StateDict
 from backstay.port import Ask, Backend, CallRow, CheckpointRow, Key, Kind, Records, Row, SegmentRow, Unreadable
 from backstay.port.lease import Holder, here

@@ -36,6 +36,7 @@ from backstay.port.rows import (
     SKIPPED,
     STARTED,
     TIMED_OUT,
+    UNKNOWN,
     WAIT,
     WAITING,
     CallWait,
@@ -58,7 +59,7 @@ _NOTHING_OR_DELETE = Hint(
 
 UNREADABLE = (CorruptionError, InvalidInputError, UnavailableError)
 
-_STATUSES = frozenset({CUT_OFF, STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, RETRY, ABANDONED})
+_STATUSES = frozenset({CUT_OFF, STARTED, IN_DOUBT, DONE, FAILED, SKIPPED, UNKNOWN, RETRY, ABANDONED})
 _STATUSES_BY_KIND = {
     "tool": _STATUSES,
     "llm": _STATUSES,
@@ -219,7 +220,7 @@ class CallCheck:
         parked = None if lane.undo_journal is None else self._journals.pop((lane.run, lane.undo_journal), None)
         try:
             check_value(lane.input)
-            if (journal is None or journal.why is None) and _parked_misfit(lane, parked) is None:
+            if _pending_misfit(lane, journal or _Journal()) is None and _parked_misfit(lane, parked) is None:
                 return
             self._look_again(lane)
         except UNREADABLE as error:
@@ -244,7 +245,7 @@ class CallCheck:
         lane = view.lanes.get(name)
         if lane is None or (lane.journal, lane.undo_journal) != (before.journal, before.undo_journal):
             return  # another process went on there
-        why = _Journal(view.pending.get(name, ())).why
+        why = _pending_misfit(lane, _Journal(view.pending.get(name, ())))
         if why is not None:
             self._tell_pending(name, why)
         why = _parked_misfit(lane, _Journal(view.journals.get(parked[0], ())) if parked else None)
@@ -268,6 +269,12 @@ class CallCheck:
 
     def _tell(self, what: str, cost: str, remedy: str) -> None:
         self.problems.append(Problem(what=what, session_id=SessionId(self._session), cost=cost, remedy=remedy))
+
+
+def _pending_misfit(lane: LaneRow, journal: _Journal) -> str | None:
+    """Why these are not the calls that are pending: no fewer than there were when a run last said."""
+    fewer = f"{counted(lane.calls, 'call')} must be there, and {journal.count} can be read"
+    return journal.why or (fewer if journal.count < lane.calls else None)
 
 
 def _parked_misfit(lane: LaneRow, parked: _Journal | None) -> str | None:

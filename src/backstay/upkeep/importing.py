@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -60,10 +60,11 @@ def import_file(
     naming = _Naming(backend, rename, on_exists)
     with opened(path) as file:
         lines = _lines(file)
-        naming.settle(list(lines))
+        naming.settle({session: line.parent for session, line in lines.items()})
         if not dry_run:
             sweep(backend)
-        intake = _FileImport(backend, file, naming, Meter(progress, sum(lines.values())), dry_run=dry_run)
+        total = sum([max(0, line.checkpoints) for line in lines.values()])
+        intake = _FileImport(backend, file, naming, Meter(progress, total), dry_run=dry_run)
         try:
             for session in lines:
                 intake.bring(session)
@@ -74,75 +75,115 @@ def import_file(
     return intake.report()
 
 
-def _lines(file: Backend) -> dict[str, int]:
-    """The sessions of a file with how many checkpoints they say they have, the one touched longest ago first."""
-    found: list[tuple[int, str, int]] = []
+def _lines(file: Backend) -> dict[str, SessionRow]:
+    """The sessions of a file, the one touched longest ago first; but no child before its parent."""
+    found: list[SessionRow] = []
     before: int | None = None
     while page := file.sessions(SessionQuery(before=before, limit=_SESSIONS_PAGE)):
-        found += [(line.touched, line.id, max(0, line.checkpoints)) for line in page]
+        found += page
         if before is not None and page[-1].touched >= before:
             raise CorruptionError("the export is damaged: the list of its sessions has no end")
         before = page[-1].touched
-    lines = {session: count for _, session, count in sorted(found)}
+    lines = {line.id: line for line in sorted(found, key=lambda line: (line.touched, line.id))}
     if len(lines) != len(found):
         raise CorruptionError("the export is damaged: a session comes twice")
-    return lines
+    for line in found:
+        if line.parent is not None and not line.id.startswith(f"{line.parent}/"):
+            raise CorruptionError(f"the export is damaged: session {line.id[:64]!r} is no child of its parent")
+    # The name of a child begins with its parent's, so a parent has fewer of these.
+    generations = sorted(lines, key=lambda session: session.count("/") if lines[session].parent in lines else 0)
+    return {session: lines[session] for session in generations}
 
 
 class _Naming:
-    """The name of each session here, and what is done when that name is taken."""
+    """The name of each session here, and what is done when that name is taken. A child is called after its parent."""
 
     def __init__(self, backend: Backend, rename: Rename | None, on_exists: str) -> None:
         self._backend = backend
         self._on_exists = on_exists
         self._rename = rename
-        self._wanted: dict[str, str] = {}
+        self._parents: Mapping[str, str | None] = {}
+        self._names: dict[str, str] = {}
+        self._asked: dict[str, str] = {}
         if isinstance(rename, str):
             check_name(rename, "a session id")
         elif rename is not None:
             for new in rename.values():
                 check_name(new, "a session id")
 
-    def settle(self, sessions: Collection[str]) -> None:
+    def settle(self, parents: Mapping[str, str | None]) -> None:
         """All sessions of the file are known: an error if that is not what the caller had in mind."""
-        rename = self._rename
-        if isinstance(rename, str) and len(sessions) != 1:
-            message = f"the file holds {len(sessions)} sessions, and one name is given for all"
+        self._parents, rename = parents, self._rename
+        roots = [session for session, parent in parents.items() if parent not in parents]
+        if isinstance(rename, str) and len(roots) != 1:
+            message = f"the file holds {len(roots)} sessions, and one name is given for all"
             raise InvalidInputError(message, hint=_NAME_EACH)
-        unknown = set() if isinstance(rename, str) else set(rename or ()) - set(sessions)
+        given = {roots[0]: rename} if isinstance(rename, str) else dict(rename or {})
+        unknown = given.keys() - parents.keys()
         if unknown:
             message = f"the file holds no session {min(unknown)!r}"
-            raise InvalidInputError(message, hint=f"it holds {', '.join(list(sessions)[:8])}")
-        for session in sessions:
-            wanted = rename if isinstance(rename, str) else (rename or {}).get(session, session)
-            self._wanted[session] = wanted
-            if self._on_exists == "refuse" and not self.is_free(wanted):
-                raise self.taken(wanted)
-        if len(set(self._wanted.values())) != len(self._wanted):
+            raise InvalidInputError(message, hint=f"it holds {', '.join(list(parents)[:8])}")
+        for session in given.keys() - set(roots):
+            message = f"session {session!r} is a child of {parents[session]!r}"
+            raise InvalidInputError(message, hint="a child is renamed with its parent: name that one")
+        for session in parents:
+            self._asked[session] = name = self._call(session, given.get(session, session))
+            if self._on_exists == "refuse" and not self.is_free(name):
+                raise self.taken(name)
+        if len(set(self._names.values())) != len(self._names):
             message = "two sessions would get the same name"
             raise InvalidInputError(message, hint=_NAME_EACH)
 
+    def _call(self, session: str, name: str) -> str:
+        """Settle the name of a session; a child of another in the file is called after that."""
+        parent = self._parents[session]
+        if parent in self._names and parent is not None:
+            name = check_name(f"{self._names[parent]}{session[len(parent) :]}", "a session id")
+        self._names[session] = name
+        return name
+
     def wanted(self, session: str) -> str:
-        """The name it gets if that is free."""
-        return self._wanted[session]
+        """The name it gets if that is free. Where another may be found, its children's are too."""
+        name = self._names[session]
+        if self._on_exists == "rename" and not all([self.is_free(self._names[one]) for one in self._family(session)]):
+            return self.next_name(session, name) or name
+        return name
+
+    def parent(self, session: str) -> str | None:
+        """The name that its parent has here. A child that comes alone and under another name is no child any more."""
+        parent = self._parents[session]
+        if parent in self._names and parent is not None:
+            return self._names[parent]
+        return parent if self._names[session] == session else None
 
     def is_skipped(self, session: str) -> bool:
         """True if it is here already, and is to be left."""
-        return self._on_exists == "skip" and not self.is_free(self._wanted[session])
+        return self._on_exists == "skip" and not self.is_free(self._names[session])
 
     def next_name(self, session: str, taken: str) -> str | None:
         """Another name, if `taken` turned out to be so; None to skip the session."""
-        if self._on_exists == "refuse":
-            raise self.taken(taken)
         if self._on_exists == "skip":
             return None
+        if self._on_exists == "refuse" or self._parents[session] in self._names:
+            raise self.taken(taken)
+        family = self._family(session)
         number = 2
         while True:
             tail = f" ({number})"
-            name = self._wanted[session][: MAX_NAME_CHARS - len(tail)] + tail
-            if name not in self._wanted.values() and self.is_free(name):
-                return name
+            self._names[session] = self._asked[session][: MAX_NAME_CHARS - len(tail)] + tail
+            names = [self._call(one, self._names[one]) for one in family]
+            others = {name for one, name in self._names.items() if one not in family}
+            if all([name not in others and self.is_free(name) for name in names]):
+                return names[0]
             number += 1
+
+    def _family(self, session: str) -> list[str]:
+        """A session and those below it, no child before its parent."""
+        found = [session]
+        for one, parent in self._parents.items():
+            if parent in found:
+                found.append(one)
+        return found
 
     def is_free(self, name: str) -> bool:
         """True if no session here has this name."""
@@ -191,7 +232,7 @@ class _FileImport:
             name: str | None = self._naming.wanted(session)
             while name is not None:
                 try:
-                    arrival.show(name)
+                    arrival.show(name, parent=self._naming.parent(session))
                     break
                 except AlreadyExistsError:
                     name = self._naming.next_name(session, name)

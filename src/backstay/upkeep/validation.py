@@ -109,7 +109,8 @@ class Validator:
         check_value(row.input)
         last = self._line.sequence
         numbers = [row.journal, *([] if row.undo_journal is None else [row.undo_journal])]
-        if not all([0 <= number <= last for number in numbers]) or not 0 <= row.undo_calls <= MAX_SEQUENCE:
+        counts = (row.undo_calls, row.calls)
+        if not all([0 <= n <= last for n in numbers]) or not all([0 <= n <= MAX_SEQUENCE for n in counts]):
             raise CorruptionError("it has calls on a checkpoint that cannot be")
         if row.undo_calls and (row.undo_journal in (None, row.journal) or not row.run):
             raise CorruptionError("it has parked calls that cannot be")

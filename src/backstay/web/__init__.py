@@ -33,6 +33,7 @@ __all__ = ["html_file", "make_demo", "serve"]
 LOOPBACK = "127.0.0.1"
 _OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _MIN_TOKEN_CHARS = 16
+_BACKENDS = {"sqlite": "SQLite", "postgres": "PostgreSQL", "files": "Files", "memory": "Memory"}
 _STOP_S = 1
 
 
@@ -63,7 +64,13 @@ def serve(
     port = sockets[0].getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
     door = Door(token, port, _OWN_NAMES if is_loopback(host) else {*_OWN_NAMES, shown.lower()})
-    about = AboutStore(name, store.backend.name, read_only, store.backend.name == "postgres", is_demo)
+    about = AboutStore(
+        name,
+        _BACKENDS.get(store.backend.name, store.backend.name),
+        read_only,
+        store.backend.name == "postgres",
+        is_demo,
+    )
     site = Site(store, about, door)
     config = uvicorn.Config(
         site,
@@ -119,5 +126,5 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let the pages go, then stop."""
-        await self._site.close()
+        self._site.close()
         await super().shutdown(sockets=sockets)

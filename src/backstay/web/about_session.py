@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
-from backstay.errors import NotFoundError
+from backstay.errors import CorruptionError, NotFoundError
 from backstay.hints import LIST_SESSIONS
 from backstay.store.fields import to_info
 from backstay.store.overview import crashed_sessions, session_row, undo_target, waiting_sessions
@@ -25,18 +26,19 @@ def info_of(visit: Visit, session: Session) -> SessionInfo:
     return to_info(row, crashed=row.id in crashed_sessions(backend), waiting=row.id in waiting_sessions(backend))
 
 
-def head_of(visit: Visit, session: Session, tab: str, needs: list[Need] | None = None) -> dict[str, Any]:
+def head_of(visit: Visit, session: Session, tab: str, needs: list[Need]) -> dict[str, Any]:
     """The head line and the tabs."""
     info = info_of(visit, session)
     status = info.status.value
     if info.crashed:
-        in_doubt = needs is None or any(need.kind == "doubt" for need in needs)
-        status = "in_doubt" if in_doubt else "crashed"
+        status = "in_doubt" if any(need.kind == "doubt" for need in needs) else "crashed"
     can_undo = False
     head = None
-    if not visit.about.read_only and undo_target(visit.store.backend, session.id, "main") is not None:
-        head = session.head("main")
-        can_undo = head is not None
+    if not visit.about.read_only:
+        with contextlib.suppress(CorruptionError):
+            target = undo_target(visit.store.backend, session.id, "main")
+            head = None if target is None else session.head("main")
+            can_undo = head is not None
     return {
         "info": info,
         "session_id": session.id,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from backstay.errors import InvalidInputError, NotFoundError
+from backstay.errors import InvalidInputError
 from backstay.model import counted
 from backstay.shapes.going_back import leaving, refuse_moved, standing_at
 from backstay.shapes.text import short
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _BY = "the page"
 
 
-def find(parts: list[str]) -> Action:
-    """The action at an address; NotFoundError if there is none."""
+def find_action(parts: list[str]) -> Action | None:
+    """The action at an address."""
     match parts:
-        case ["s", _, "do", name] if name in ACTIONS:
-            return ACTIONS[name]
+        case ["s", _, "do", name]:
+            return ACTIONS.get(name)
         case ["store", "do", "verify"]:
             return verify
-    raise NotFoundError("there is no such action")
+    return None
 
 
 def fork(visit: Visit, form: Form) -> Done:

@@ -145,10 +145,9 @@ def bars(calls: Sequence[tuple[str, float]]) -> str:
     for (kind, _), width in zip(calls, widths, strict=True):
         if x + width > _BAR_ROOM + 1:
             break
-        y, height = (1.0, 12.0) if kind == "model" else (4.0, 6.0) if kind == "tool" else (1.5, 11.0)
-        out += f'<rect class="b-{kind}" x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="{height:g}" rx="1.5"/>'
+        out += f'<rect class="b-{kind}" x="{x:.1f}" width="{width:.1f}"/>'  # the sheet knows its height
         x += width + 2
-    return f'<svg class="bars" viewBox="0 0 112 14" preserveAspectRatio="none" aria-hidden="true">{out}</svg>'
+    return f'<svg class="bars" viewBox="0 0 112 14" preserveAspectRatio="none">{out}</svg>'
 
 
 def spark(costs: Sequence[float]) -> str:

@@ -6,9 +6,11 @@ damaged has its place among the others and says so.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from backstay.bookkeeping import is_writes
 from backstay.codec import decode
 from backstay.errors import BackstayError, CorruptionError
 from backstay.port import Ask, CallRow, CheckpointRow, Kind, Unreadable
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from backstay.face import Session, Store
     from backstay.model import Checkpoint
 
-PAGE = 200
+PAGE = 150
 _BEYOND = 2**40  # no sequence is as large
 _ARG_CHARS, _ARGS = 80, 3
 _SHOWN_KINDS = {"llm": "model", "tool": "tool"}
@@ -40,15 +42,26 @@ class HistoryStep(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Steps, newest first, and whether there are older ones."""
+    """Steps, newest first; `older` is the id that the next page is before, empty if there is none.
+
+    Rows that only record writes of a framework's tasks are left out; `between` has the parent of each.
+    """
 
     steps: list[HistoryStep]
-    more: bool
+    older: str
+    between: dict[str, str | None]
 
     @property
     def points(self) -> list[Checkpoint]:
         """The checkpoints that can be read."""
         return [step.point for step in self.steps if step.point is not None]
+
+    def parent_of(self, point: Checkpoint) -> str | None:
+        """The checkpoint before, past the rows that are left out."""
+        parent: str | None = point.parent_id
+        while parent in self.between:
+            parent = self.between[parent or ""]
+        return parent
 
 
 def history_page(store: Store, session: Session, *, before: str | None = None, branch: str | None = None) -> Page:
@@ -61,7 +74,29 @@ def history_page(store: Store, session: Session, *, before: str | None = None, b
     else:
         below = _BEYOND if before is None else session.checkpoint(before).sequence
         rows = _scan(store, session.id, below, PAGE + 1)
-    return Page(steps_of(store, session.id, rows[:PAGE], history), len(rows) > PAGE)
+    steps = steps_of(store, session.id, rows[:PAGE], history)
+    last = next((step.point.id for step in reversed(steps) if step.point is not None), "")
+    between: dict[str, str | None] = {
+        step.point.id: step.point.parent_id for step in steps if step.point is not None and is_writes(step.point)
+    }
+    return Page([step for step in steps if not is_bookkeeping(step)], last if len(rows) > PAGE else "", between)
+
+
+def trimmed(page: Page, most: int) -> Page:
+    """The newest steps of a page, as many as have together at most so many calls; at least one."""
+    kept, calls = list[HistoryStep](), 0
+    for step in page.steps:
+        calls += len(step.calls)
+        if calls > most and kept:
+            last = next((each.point.id for each in reversed(kept) if each.point is not None), page.older)
+            return page._replace(steps=kept, older=last)
+        kept.append(step)
+    return page
+
+
+def is_bookkeeping(step: HistoryStep) -> bool:
+    """True for a row that people do not mean when they speak of checkpoints."""
+    return step.point is not None and is_writes(step.point)
 
 
 def _scan(store: Store, session: str, below: int, limit: int) -> list[CheckpointRow | Unreadable]:
@@ -84,7 +119,7 @@ def steps_of(
 ) -> list[HistoryStep]:
     """Rows as checkpoints with their calls."""
     history = history or History(store.backend, store.events, store.session(session).id, agent=None)
-    calls = calls_by_checkpoint(store.backend, session, [row for row in rows if isinstance(row, CheckpointRow)])
+    calls = _calls(store, session, [row for row in rows if isinstance(row, CheckpointRow)])
     found = []
     for row in rows:
         if isinstance(row, Unreadable):
@@ -97,6 +132,18 @@ def steps_of(
     return found
 
 
+def _calls(store: Store, session: str, rows: list[CheckpointRow]) -> dict[int, list[CallRow]]:
+    """The calls of checkpoints; where some of them cannot be read, those of the others."""
+    try:
+        return calls_by_checkpoint(store.backend, session, rows)
+    except CorruptionError:
+        found: dict[int, list[CallRow]] = {}
+        for row in rows:
+            with contextlib.suppress(CorruptionError):
+                found |= calls_by_checkpoint(store.backend, session, [row])
+        return found
+
+
 def last_steps(store: Store, session: str, count: int) -> list[Checkpoint]:
     """The checkpoints made last, newest first; those that cannot be read are left out."""
     rows = _scan(store, session, _BEYOND, count)
@@ -105,15 +152,19 @@ def last_steps(store: Store, session: str, count: int) -> list[Checkpoint]:
     for row in rows:
         try:
             if isinstance(row, CheckpointRow):
-                found.append(history.checkpoint(row))
+                point = history.checkpoint(row)
+                found += [] if is_writes(point) else [point]
         except CorruptionError:
             continue
     return found
 
 
 def pending_calls(store: Store, session: str) -> dict[str, list[CallRow]]:
-    """By branch: the calls since its head."""
-    view = store.backend.read(Ask(session, names=None, pending=None))
+    """By branch: the calls since its head; none where they cannot be read, which what needs a person then says."""
+    try:
+        view = store.backend.read(Ask(session, names=None, pending=None))
+    except CorruptionError:
+        return {}
     return {name: [row for row in rows if isinstance(row, CallRow)] for name, rows in view.pending.items() if rows}
 
 

@@ -13,8 +13,9 @@ from backstay.web.history import history_page, steps_of
 from backstay.web.needs import needs_of_session
 from backstay.web.pages.session import history_data
 from backstay.web.paths import FileLinks
-from backstay.web.reader import turns_of
+from backstay.web.reader import Room, turns_of
 from backstay.web.view import environment, static_file
+from backstay.web.words import key
 
 if TYPE_CHECKING:
     from backstay.face import Session, Store
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 MAX_TALKS = 12
 _MESSAGES = 400
+_FILE_CHARS = 4_000_000
 
 
 def html_file(store: Store, session: Session) -> str:
@@ -32,7 +34,7 @@ def html_file(store: Store, session: Session) -> str:
     needs = needs_of_session(store, session, info.agent if info else None, ())
     history = history_data(store, session, page, needs, newest=True)
     talks = _talks(store, session, [branch for branch in history["branches"] if branch["head"]])
-    link = FileLinks(frozenset(talk["point"].id for talk in talks))
+    link = FileLinks(frozenset(key(talk["point"].id) for talk in talks))
     style = (static_file("style.css") or b"").decode()
     template = environment().get_template("file.html")
     return template.render(
@@ -45,7 +47,7 @@ def html_file(store: Store, session: Session) -> str:
         style=style,
         made_at=now(),
         version=__version__,
-        more=page.more,
+        more=bool(page.older),
     )
 
 
@@ -74,5 +76,6 @@ def _turns(store: Store, session: Session, point: Checkpoint) -> dict[str, Any]:
     window = range(max(0, len(messages) - _MESSAGES), len(messages))
     rows = store.backend.ancestors(session.id, point.sequence, limit=1)
     calls = steps_of(store, session.id, rows)[0].calls if rows else []
-    turns = turns_of(messages, window, new_from=len(messages), calls=calls)
+    room = Room(_FILE_CHARS, folded_chars=_FILE_CHARS)  # a file has no page that would show the rest
+    turns = turns_of(messages, window, new_from=len(messages), calls=calls, room=room)
     return {"turns": turns, "left_out": window.start, "damage": ""}

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from backstay.errors import BackstayError
+from backstay.errors import BackstayError, CorruptionError
 from backstay.face.run_status import RunStatus, run_statuses
-from backstay.model import counted
+from backstay.hints import in_shell
+from backstay.model import Status, counted
 from backstay.shapes.text import brief, safe
+from backstay.store.overview import branch_statuses
 from backstay.web.words import clock
 
 if TYPE_CHECKING:
@@ -43,21 +45,27 @@ class Need(NamedTuple):
 def needs_of_store(store: Store, damaged: Iterable[Problem]) -> list[Need]:
     """Of all sessions, the one touched last first; damage that verify found behind them."""
     found: list[Need] = []
-    for wait in store.waiting()[:_LOOKED_AT]:
-        found += _of_wait(wait)
-    for info in store.crashed()[:_LOOKED_AT]:
-        session = store.session(info.id)
-        found += _of_runs(store, session, info.agent)
+    try:
+        for wait in store.waiting()[:_LOOKED_AT]:
+            found += _of_wait(wait)
+        for info in store.crashed()[:_LOOKED_AT]:
+            session = store.session(info.id)
+            found += _of_runs(store, session, info.agent)
+    except CorruptionError as error:
+        found.append(_unreadable("", None, error))
     return found + [_of_problem(problem) for problem in damaged]
 
 
 def needs_of_session(store: Store, session: Session, agent: str | None, damaged: Iterable[Problem]) -> list[Need]:
     """Of one session, on all its branches."""
     found: list[Need] = []
-    for run in session.runs():
-        if run.waiting:
-            for wait in session.waiting(run.branch):
-                found += _of_wait(wait)
+    try:
+        for branch, (status, _) in branch_statuses(store.backend, session.id).items():
+            if status == Status.WAITING.value:
+                for wait in session.waiting(branch):
+                    found += _of_wait(wait)
+    except CorruptionError as error:
+        found.append(_unreadable(session.id, agent, error))
     found += _of_runs(store, session, agent)
     return found + [_of_problem(problem) for problem in damaged if problem.session_id == session.id]
 
@@ -158,7 +166,8 @@ def _of_problem(problem: Problem) -> Need:
 
 
 def _unreadable(session: str, agent: str | None, error: BackstayError) -> Need:
-    return Need(_id("v", session, "", ""), "damage", session, "", agent, error.message, None, [("remedy", error.hint)])
+    lines = [("remedy", in_shell(error.hint))] if error.hint else []
+    return Need(_id("v", session, "", error.message), "damage", session, "", agent, error.message, None, lines)
 
 
 def arg_lines(args: Any) -> list[tuple[str, str]]:

@@ -26,43 +26,47 @@ _STILL_HERE_S = 15.0
 
 
 class News:
-    """A number that rises with each piece of news, and those who wait for it."""
+    """Wakes those who listen with each piece of news.
+
+    A listener may be cancelled at any moment, when its page goes: each has an event of its own, and no lock is shared.
+    """
 
     def __init__(self, store: Store, verification: Verification) -> None:
         self._store, self._verification = store, verification
         self._number, self._closed = 0, False
-        self._changed = asyncio.Condition()
-        self._listeners = 0
+        self._listeners: set[asyncio.Event] = set()
         self._looking: asyncio.Task[None] | None = None
         self._runs: object = None
         self._runs_seen_at = 0.0
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Server-sent events, one for each piece of news, for at most ten minutes."""
-        self._listeners += 1
+        woken = asyncio.Event()
+        self._listeners.add(woken)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
-        end, number = time.monotonic() + LONGEST_S, self._number
+        end = time.monotonic() + LONGEST_S
         try:
             yield b"retry: 1000\ndata: 0\n\n"
-            while not self._closed and time.monotonic() < end:
-                async with self._changed:
-                    try:
-                        await asyncio.wait_for(self._changed.wait(), min(_STILL_HERE_S, end - time.monotonic()))
-                    except TimeoutError:
-                        yield b": still here\n\n"
-                        continue
-                if number != self._number:
-                    number = self._number
-                    yield f"data: {number}\n\n".encode()
+            while not self._closed and (left_s := end - time.monotonic()) > 0:
+                try:
+                    await asyncio.wait_for(woken.wait(), min(_STILL_HERE_S, left_s))
+                except TimeoutError:
+                    yield b": still here\n\n"
+                    continue
+                woken.clear()
+                yield f"data: {self._number}\n\n".encode()
         finally:
-            self._listeners -= 1
+            self._listeners.discard(woken)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """End all streams."""
         self._closed = True
-        async with self._changed:
-            self._changed.notify_all()
+        self._wake()
+
+    def _wake(self) -> None:
+        for woken in self._listeners:
+            woken.set()
 
     async def _look(self) -> None:
         """Look for as long as a page listens."""
@@ -72,8 +76,7 @@ class News:
             if now != seen:
                 seen = now
                 self._number += 1
-                async with self._changed:
-                    self._changed.notify_all()
+                self._wake()
 
     def _state(self, seen: tuple[object, ...] | None) -> tuple[object, ...]:
         """The store in a few numbers, after a moment, or as soon as they may differ."""

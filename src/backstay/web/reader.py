@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from backstay.port import CallRow
 
 FOLD_LINES, FOLD_CHARS = 40, 6000
-_IN_PAGE_CHARS = 12_000  # of what is folded; more is a link to a page of its own
+_FOLDED_CHARS = 12_000  # of what is folded; more is a link to a page of its own
+_PAGE_CHARS = 80_000  # of all texts of a page
+_GLANCE_LINES, _GLANCE_CHARS = 6, 600
 _MAX_IMAGE_BYTES = 8 << 20
 _IMAGES = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF87a": "gif", b"GIF89a": "gif", b"RIFF": "webp"}
 _WHO = {"user": "User", "assistant": "Assistant", "system": "System", "developer": "Developer", "tool": "Tool"}
@@ -85,6 +87,7 @@ def turns_of(
     calls: Sequence[CallRow] = (),
     full: int = -1,
     image: int = -1,
+    room: Room | None = None,
 ) -> list[ReaderTurn]:
     """The turns of the messages in a window. `full`: the message that is not folded; `image`: the one to be shown."""
     results = _results(messages)
@@ -92,24 +95,24 @@ def turns_of(
     journal = {call.key: call for call in calls if call.key}
     models = [seconds_of(call) for call in calls if call.kind == "llm" and call.parent is None]
     made = iter(models if len(models) == _answers_in(messages[new_from:]) else ())
-    images = [0]
+    images, room = [0], room or Room()
     found = []
     for index in window:
         message = messages[index]
         if isinstance(message, Mapping) and _is_answer(message, asked_ids):
             continue
-        folding = index != full
+        here = Unfolded() if index == full else room
         is_new = index >= new_from
         if not isinstance(message, Mapping):
             text = message if isinstance(message, str) else brief(message)
             found.append(
-                ReaderTurn(index, "message", "Message", "", [Piece("text", fold(text, folding))], [], is_new, False)
+                ReaderTurn(index, "message", "Message", "", [Piece("text", here.fold(text))], [], is_new, False)
             )
             continue
         speaker = speaker_of(message)
         seconds = next(made, None) if is_new and speaker == "assistant" else None
-        boxes = [_box(each, results.get(each.id), journal.get(each.id), folding) for each in asked_in(message)]
-        pieces = _pieces(message, folding, images, image)
+        boxes = [_box(each, results.get(each.id), journal.get(each.id), here) for each in asked_in(message)]
+        pieces = _pieces(message, here, images, image)
         editable = speaker in ("user", "system", "developer") and any(piece.kind == "text" for piece in pieces)
         who = _WHO.get(speaker, speaker)
         small = "" if seconds is None else f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
@@ -169,7 +172,7 @@ def _text(message: Mapping[str, Any]) -> str:
     return "\n".join([brief(block) if text is None else text for _, text, block in said_in(message)])
 
 
-def _box(asked: Asked, result: tuple[str, bool] | None, call: CallRow | None, folding: bool) -> Box:  # noqa: FBT001
+def _box(asked: Asked, result: tuple[str, bool] | None, call: CallRow | None, room: Room) -> Box:
     args = asked.args
     if isinstance(args, str):
         try:
@@ -183,41 +186,53 @@ def _box(asked: Asked, result: tuple[str, bool] | None, call: CallRow | None, fo
     if call is not None:
         status = call.status
     seconds = None if call is None or call.ended_us is None else seconds_of(call)
-    out = None if result is None else fold(result[0], folding)
-    return Box(asked.name, arg_words(args), fold(whole, folding) if whole else None, out, status, seconds)
+    out = None if result is None else room.fold(result[0])
+    return Box(asked.name, arg_words(args), room.fold(whole) if whole else None, out, status, seconds)
 
 
-def _pieces(message: Mapping[str, Any], folding: bool, images: list[int], wanted: int) -> list[Piece]:  # noqa: FBT001
+def _pieces(message: Mapping[str, Any], room: Room, images: list[int], wanted: int) -> list[Piece]:
     found = []
     for kind, text, block in said_in(message):
         if text is not None:
-            found.append(Piece("quiet" if kind in QUIET else "text", fold(text, folding)))
+            found.append(Piece("quiet" if kind in QUIET else "text", room.fold(text)))
             continue
         picture = image_in(block, images[0], show=images[0] == wanted)
         if picture is not None:
             images[0] += 1
             found.append(Piece("image", Folded(""), picture))
         else:
-            found.append(Piece("other", fold(brief(block), folding)))
+            found.append(Piece("other", room.fold(brief(block))))
     return found
 
 
-def fold(text: str, folding: bool = True) -> Folded:  # noqa: FBT001, FBT002
-    """A text with at most so many lines shown at once."""
-    text = text.replace("\r\n", "\n").rstrip("\n")
-    if not folding:
-        return Folded(text)
-    head = text[:FOLD_CHARS]
-    lines = head.split("\n")
-    shown = "\n".join(lines[:FOLD_LINES])
-    rest = text[len(shown) :]
-    if not rest.strip():
-        return Folded(text)
-    rest = rest.removeprefix("\n")
-    size = len(rest.encode("utf-8", "replace"))
-    if len(rest) > _IN_PAGE_CHARS:
-        return Folded(shown, "", rest.count("\n") + 1, size, left_out=True)
-    return Folded(shown, rest, rest.count("\n") + 1, size)
+class Room:
+    """How much text a page has room for: once it is used up, texts are cut to a glance and the rest is a click away."""
+
+    def __init__(self, chars: int = _PAGE_CHARS, *, folded_chars: int = _FOLDED_CHARS) -> None:
+        self._left, self._folded_chars = chars, folded_chars
+
+    def fold(self, text: str) -> Folded:
+        """A text with at most so many lines shown at once."""
+        text = text.replace("\r\n", "\n").rstrip("\n")
+        lines, chars = (FOLD_LINES, FOLD_CHARS) if self._left > 0 else (_GLANCE_LINES, _GLANCE_CHARS)
+        shown = "\n".join(text[:chars].split("\n")[:lines])
+        rest = text[len(shown) :]
+        if not rest.strip():
+            self._left -= len(text)
+            return Folded(text)
+        rest = rest.removeprefix("\n")
+        size, count = len(rest.encode("utf-8", "replace")), rest.count("\n") + 1
+        left_out = len(rest) > min(self._folded_chars, self._left)
+        self._left -= len(shown) + (0 if left_out else len(rest))
+        return Folded(shown, "" if left_out else rest, count, size, left_out)
+
+
+class Unfolded(Room):
+    """Room for a message that was asked for whole."""
+
+    def fold(self, text: str) -> Folded:
+        """All of it."""
+        return Folded(text.replace("\r\n", "\n").rstrip("\n"))
 
 
 def pretty(value: Any) -> str:

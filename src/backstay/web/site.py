@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.concurrency import run_in_threadpool
@@ -34,8 +33,9 @@ if TYPE_CHECKING:
 
     from backstay.face import Store
 
+_log = logging.getLogger("backstay.web")
 _TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
-_MAX_FORM_BYTES = 8 << 20
+_MAX_FORM_BYTES, _DRAINED_BYTES = 8 << 20, 64 << 10
 _STATUSES: list[tuple[type[BackstayError], int]] = [
     (NotFoundError, 404),
     (InvalidInputError, 400),
@@ -64,6 +64,9 @@ class Site:
             response = await self._answer(request)
         except ClientDisconnect:
             return
+        except Exception:  # noqa: BLE001 - the last door: what comes here is a mistake of ours, and is told like one
+            _log.exception("a bug in Backstay: %s %s", request.method, request.url.path)
+            response = PlainTextResponse("A bug in Backstay: the terminal says where.\n", 500)
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
         await response(scope, receive, send)
@@ -76,6 +79,7 @@ class Site:
         entering = parts == ["enter"]
         refused = self.door.refusal(request.method, request.headers.raw, entering=entering)
         if refused is not None:
+            await _drain(request)
             return PlainTextResponse(refused.why + "\n", refused.status)
         if entering:
             return self._enter(request)
@@ -92,6 +96,7 @@ class Site:
             return PlainTextResponse("This token is not the one that `backstay web` printed last.\n", 403)
         response = RedirectResponse("/", 303)
         response.headers["set-cookie"] = self.door.set_cookie
+        response.headers["referrer-policy"] = "no-referrer"  # the token is in this address
         return response
 
     def _static(self, parts: list[str]) -> Response:
@@ -135,21 +140,27 @@ class Site:
     def _do(self, parts: list[str], form: dict[str, str]) -> Response:
         back = form.get("back", "/")
         back = back if back.startswith("/") and not back.startswith(("//", "/\\")) else "/"
+        act = actions.find_action(parts)
+        if act is None:
+            return PlainTextResponse("There is no such action.\n", 404)
         try:
-            act: Callable[..., Any] = actions.find(parts)
             notice, goto = act(self._visit(parts, QueryParams()), form)
-        except NotFoundError as error:
-            if parts[:1] != ["s"] or parts[2:3] != ["do"]:
-                return PlainTextResponse("There is no such action.\n", 404)
-            notice, goto = _refused(error), None
         except BackstayError as error:
             notice, goto = _refused(error), None
         return RedirectResponse(_with_note(goto or back, self._notices.keep(notice)), 303)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """End what is still open."""
-        await self.news.close()
-        await asyncio.sleep(0)
+        self.news.close()
+
+
+async def _drain(request: Request) -> None:
+    """Read a small form that is not wanted: a connection that is closed on it might lose the answer."""
+    left = _DRAINED_BYTES
+    async for chunk in request.stream():
+        left -= len(chunk)
+        if left < 0:
+            return
 
 
 def _refused(error: BackstayError) -> Notice:

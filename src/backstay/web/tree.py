@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from backstay.model import counted
 from backstay.shapes.text import brief, safe
 
-_DEPTH, _ITEMS, _CHARS = 6, 60, 400
-_ALL = 2000  # nodes of one page
+_DEPTH, _ITEMS, _CHARS = 6, 60, 200
+_ALL = 500  # nodes of one page
 
 
 class TreeNode(NamedTuple):

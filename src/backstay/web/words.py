@@ -11,6 +11,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _THOUSAND, _MILLION = 1000, 1_000_000
 _CENT = 0.01
 _TENTHS_BELOW_S = 60
+_OWN_ID_CHARS, _KEY_CHARS, _HEX = 32, 16, frozenset("0123456789abcdef")
 
 STATUSES = {
     "in_progress": ("run", "In progress"),
@@ -123,7 +124,13 @@ def status_of(word: str) -> tuple[str, str]:
     return STATUSES.get(word, ("off", word.replace("_", " ")))
 
 
+def key(id_: str) -> str:
+    """An id of Backstay's own, short enough to stand in a page many times and long enough to be one alone."""
+    return id_[:_KEY_CHARS] if len(id_) == _OWN_ID_CHARS and not set(id_) - _HEX else id_
+
+
 FILTERS = {
+    "key": key,
     "line": line,
     "age": age,
     "age_short": age_short,

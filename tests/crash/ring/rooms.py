@@ -30,6 +30,7 @@ class Place(NamedTuple):
 
     folder: Path
     kind: str = "sqlite"
+    url: str = ""  # of a store that lies elsewhere
 
     @property
     def path(self) -> Path:
@@ -43,7 +44,7 @@ class Place(NamedTuple):
 
     def open(self, durability: str = "full") -> Store:
         """The store, made if there is none."""
-        url = str(self.path) if self.kind == "sqlite" else f"file:{self.path}"
+        url = self.url or (str(self.path) if self.kind == "sqlite" else f"file:{self.path}")
         return backstay.open(url, durability=durability)  # type: ignore[arg-type]
 
     def clear(self) -> None:

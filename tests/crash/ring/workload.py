@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import backstay
+from backstay.backends.files import rewrite
 from backstay.face import Session, Store
 from backstay.model import StateDict
 from backstay.retention import Retention
@@ -43,6 +44,7 @@ class Day:
 
     def __init__(self, open_store: Callable[[], Store], bundle: Path) -> None:
         packing.PACK_ROWS, packing.MERGED = 2, 1
+        rewrite.TAIL_BYTES = 3_000
         self._open = open_store
         self._bundle = bundle
         self.store = open_store()

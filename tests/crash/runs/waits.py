@@ -8,7 +8,7 @@ import backstay
 from backstay import InDoubtError, Status
 from tests.crash.ring.nursery import Say
 from tests.crash.runs.agent import Outside, Told
-from tests.faults import Faults, Posix, mount
+from tests.faults import Faults, Messages, Posix, mount
 
 REFUND, CHILD, STOPPED = "refund", "refund/check", "stopped"
 
@@ -64,7 +64,7 @@ def go(say: Say, told: Told) -> None:
     faults = Faults(kill_at=told.kill_at)
     told.place.folder.mkdir(parents=True, exist_ok=True)
     outside = Outside(told.place.folder.parent)
-    with mount(faults), Posix(faults, told.place.folder), told.place.open() as store:
+    with mount(faults), Posix(faults, told.place.folder), Messages(faults), told.place.open() as store:
         try:
             if not [line for line in store.sessions() if line.id == REFUND]:
                 with store.run(REFUND, input="refund order 7") as run:

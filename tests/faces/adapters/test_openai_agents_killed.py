@@ -82,7 +82,7 @@ def test_killed_inside_a_tool_the_next_run_has_what_was_paid_for_and_knows_what_
         assert len(seen) == 5
         assert lines(asyncio.run(session.get_items())) == [*heard(after), "assistant: I will check"]
         taken = [call for _, calls in history(store) for call in calls]
-        assert set(taken[:3]) == {("model", None, "done"), ("look", "c1", "done"), (name, "c2", "skipped")}
+        assert set(taken[:3]) == {("model", None, "done"), ("look", "c1", "done"), (name, "c2", "unknown")}
         assert store.crashed() == []
         assert store.verify().ok
     assert sorted(world.read_text().splitlines()) == ["look 7", "pay 7"]

@@ -1,13 +1,15 @@
 """LangGraph's own tests with BackstaySaver in place of its savers: `python -m tests.faces.adapters.theirs [KIND ...]`.
 
+Arguments behind `--` are those of pytest; the kind `theirs` leaves LangGraph's own savers in their place.
+
 They come with its source distribution, which pip fetches for the version that is installed; they run in an environment
-made for them. Kinds of stores: memory, sqlite, files. Their tests keep values of classes of their own, which the user
-of a saver has to allow; `allow=True` is what their savers do by default.
+made for them. Kinds of stores: memory, sqlite, files. The saver is opened as the docs show it, without a setting.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -30,19 +32,19 @@ _URLS = {"memory": "memory://", "sqlite": "sqlite:///{}/store.db", "files": "fil
 @pytest.fixture(params=os.environ["BACKSTAY_KINDS"].split())
 def sync_checkpointer(request):
     with _tempfile.TemporaryDirectory() as folder:
-        with _Saver.open(_URLS[request.param].format(folder), allow=True) as saver:
+        with _Saver.open(_URLS[request.param].format(folder)) as saver:
             yield saver
 
 
 @pytest.fixture(params=os.environ["BACKSTAY_KINDS"].split())
 async def async_checkpointer(request):
     with _tempfile.TemporaryDirectory() as folder:
-        async with _Saver.open(_URLS[request.param].format(folder), allow=True) as saver:
+        async with _Saver.open(_URLS[request.param].format(folder)) as saver:
             yield saver
 """
 
 
-def main(kinds: list[str]) -> int:
+def main(kinds: list[str], options: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="backstay-theirs-") as name:
         folder = Path(name)
         venv.create(folder / "venv", with_pip=True)
@@ -56,13 +58,15 @@ def main(kinds: list[str]) -> int:
             packed.extractall(folder, filter="data")
         (source,) = [path for path in folder.glob("langgraph-*") if path.is_dir()]
         conftest = source / "tests" / "conftest.py"
-        conftest.write_text(conftest.read_text() + FIXTURES)
+        if kinds != ["theirs"]:
+            conftest.write_text(conftest.read_text() + FIXTURES)
         # What is tested is what is installed: the sources beside the tests would be imported instead.
         (source / "langgraph").rename(source / "not-imported")
         env = {**os.environ, "NO_DOCKER": "true", "BACKSTAY_KINDS": " ".join(kinds or KINDS)}
-        tests = [python, "-m", "pytest", "-q", "--tb=short", "-W", "ignore", "-n", "2", "tests"]
+        tests = [python, "-m", "pytest", "-q", "--tb=short", "-W", "ignore", "-n", "2", *(options or ["tests"])]
         return subprocess.run(tests, cwd=source, env=env, check=False).returncode
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    given, _, more = (" ".join(sys.argv[1:]) + " ").partition("-- ")
+    sys.exit(main(given.split(), shlex.split(more)))

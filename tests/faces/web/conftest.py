@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,16 @@ def store(file: Path) -> Iterator[backstay.Store]:
 def visitor(store: backstay.Store) -> Iterator[Visitor]:
     with served(store) as port:
         yield Visitor(port)
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """Waits for what a thread of the server will have done."""
+
+    def wait(holds: Callable[[], bool]) -> None:
+        end = time.monotonic() + 60
+        while not holds():
+            assert time.monotonic() < end, "it did not come"
+            time.sleep(0.05)
+
+    return wait

@@ -87,7 +87,7 @@ def served(store: backstay.Store, **options: Any) -> Iterator[int]:
 
     stop = threading.Event()
     thread = threading.Thread(
-        target=serve, args=(store, "test.db"), kwargs={"token": TOKEN, "on_ready": on_ready, "stop": stop, **options}
+        target=serve, args=(store, "agents.db"), kwargs={"token": TOKEN, "on_ready": on_ready, "stop": stop, **options}
     )
     thread.start()
     try:

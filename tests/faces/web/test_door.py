@@ -63,6 +63,14 @@ def test_a_page_on_another_port_of_this_computer_can_neither_read_nor_write(visi
     assert visitor.ask("GET", f"/enter?token={TOKEN}", cookie="", sec_fetch_site=site).status == 403
 
 
+@pytest.mark.parametrize(
+    "origin", ["null", "http://127.0.0.1", "https://127.0.0.1:PORT", "http://127.0.0.1:PORT.evil.example"]
+)
+def test_an_origin_that_is_like_the_own_one_is_another(visitor: Visitor, origin: str) -> None:
+    form = {"at": "main", "name": "x"}
+    assert visitor.ask("POST", "/s/s/do/tag", form, origin=origin.replace("PORT", str(visitor.port))).status == 403
+
+
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"])
 def test_there_are_no_other_ways_than_to_read_and_to_post(visitor: Visitor, method: str) -> None:
     answer = visitor.ask(method, "/")
@@ -94,7 +102,7 @@ def test_every_answer_forbids_what_no_page_needs(visitor: Visitor, path: str) ->
         assert "require-trusted-types-for 'script'" in policy
         assert headers["cache-control"] == "no-store"
         assert headers["x-content-type-options"] == "nosniff"
-        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["referrer-policy"] == "same-origin"
         assert headers["cross-origin-resource-policy"] == "same-origin"
         assert "server" not in headers
 
@@ -160,3 +168,8 @@ def test_one_command_serves_until_it_is_stopped(file: Path, tmp_path: Path) -> N
         visitor = Visitor(int(address.split(":")[2].partition("/")[0]))
         assert "fix-login-bug" in visitor.get("/").text
     shutil.rmtree(tmp_path / "nothing", ignore_errors=True)
+
+
+def test_a_malformed_cookie_of_another_server_on_this_machine_locks_nobody_out(visitor: Visitor) -> None:
+    for other in ('{"a": 1}', "x", "a=b c,d;=;;", 'theme="dark'):
+        assert visitor.ask("GET", "/", cookie=f"{other}; {visitor.cookie}").status == 200

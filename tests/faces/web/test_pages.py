@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
 import backstay
+from backstay.port import Kind
 from backstay.shapes import SHAPES
 from tests.faces.cli.test_json import wrong
-from tests.faces.web.serving import Visitor
+from tests.faces.web.serving import Visitor, served
+from tests.store.rows import harm
 
 SESSION = "/s/fix-login-bug"
 PATHS = {
@@ -40,6 +44,13 @@ PATHS = {
     "/s/churn-2026-46/timeline": "call",
     "/store": "stats",
 }
+
+
+@pytest.fixture(scope="module")
+def visitor(made: Path) -> Iterator[Visitor]:
+    """Of a server that all tests here share: they only look."""
+    with backstay.open(made) as store, served(store) as port:
+        yield Visitor(port)
 
 
 class Balance(HTMLParser):
@@ -131,7 +142,7 @@ def test_what_needs_a_person_is_on_top(visitor: Visitor) -> None:
     assert page.index("Needs you") < page.index("<table")
 
 
-def test_a_session_can_be_taken_away_as_a_file(visitor: Visitor, store: backstay.Store) -> None:
+def test_a_session_can_be_taken_away_as_a_file(visitor: Visitor) -> None:
     answer = visitor.get(f"{SESSION}/export?as=html")
     assert answer.headers["content-disposition"] == 'attachment; filename="fix-login-bug.html"'
     assert "<script" not in answer.text
@@ -140,8 +151,6 @@ def test_a_session_can_be_taken_away_as_a_file(visitor: Visitor, store: backstay
 
 
 def test_a_page_of_a_hundred_sessions_leads_to_the_next(tmp_path_factory: pytest.TempPathFactory) -> None:
-    from tests.faces.web.serving import served
-
     with backstay.open(tmp_path_factory.mktemp("many") / "s.db", durability="relaxed") as store:
         for number in range(105):
             store.session(f"s-{number:03d}").commit({"n": number})
@@ -152,3 +161,54 @@ def test_a_page_of_a_hundred_sessions_leads_to_the_next(tmp_path_factory: pytest
             assert older is not None
             rest = json.loads(visitor.get(older[1] + "&format=json").text)
     assert [each["id"] for each in first + rest] == [f"s-{number:03d}" for number in range(104, -1, -1)]
+
+
+def test_a_page_stays_small_whatever_a_session_holds(tmp_path_factory: pytest.TempPathFactory) -> None:
+    words = "many words that somebody said " * 700
+    with backstay.open(tmp_path_factory.mktemp("large") / "s.db", durability="relaxed") as store:
+        with store.run("s") as run:
+            run.state["messages"] = []
+            run.state["notes"] = {f"k{n}": [words[:900]] * 20 for n in range(300)}
+            for step in range(70):
+                run.append(
+                    [{"role": "user", "content": words}, {"role": "assistant", "content": f"{step} {words}"}][step % 2]
+                )
+                for call in range(8):
+                    run.call(f"tool {call}", lambda: words[:3000], key=f"{step}.{call}", args={"text": words[:3000]})
+                run.step()
+        session = store.session("s")
+        session.fork("main~60", "other")
+        session.commit({"messages": [{"role": "user", "content": f"{n} {words}"} for n in range(60)]}, branch="other")
+        with served(store) as port:
+            visitor = Visitor(port)
+            for path in (
+                "",
+                "/timeline",
+                "/calls",
+                "/c/main",
+                "/c/main?tab=state",
+                "/c/main?tab=raw",
+                "/c/main?tab=calls",
+                "/d/main/other",
+            ):
+                page = visitor.get(f"/s/s{path}")
+                assert page.status == 200
+                assert len(page.text.encode()) < 160_000, path
+            assert len(visitor.get("/s/s/c/main?full=69").text) > len(words)
+
+
+def test_a_damaged_session_shows_what_is_intact_and_says_what_is_not(
+    file: Path, until: Callable[[Callable[[], bool]], None]
+) -> None:
+    with backstay.open(file) as store:
+        damaged = store.session("search-spike").checkpoint("main~2").sequence
+    harm(file, "search-spike", Kind.CHECKPOINT, damaged, lambda body: bytes(len(body)))
+    with backstay.open(file) as store, served(store) as port:
+        visitor = Visitor(port)
+        page = visitor.get("/s/search-spike")
+        assert page.status == 200
+        assert page.text.count('chip-bad">damaged') == 1
+        assert len(re.findall(r'<li class="row[^"]*" id="c-', page.text)) == 4
+        visitor.post("/store/do/verify")
+        until(lambda: "Damage found" in visitor.get("/").text)
+        assert "Damaged session" in visitor.get("/s/search-spike").text

@@ -28,12 +28,14 @@ import ormsgpack
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
 from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.types import Send
 
 from backstay.errors import InvalidInputError, UnsupportedError
 
 Plain = Any
 
 _LC = "lc"
+SEND = "send"
 _SCALARS = frozenset({str, int, float, bool, NoneType, bytes})
 _NATIVE = _SCALARS | {datetime, date, timedelta, Decimal, UUID}
 _MANY_CHANNELS = 32
@@ -52,14 +54,16 @@ _ROLES = {"HumanMessage": "user", "AIMessage": "assistant", "SystemMessage": "sy
 class _Shape:
     """A class of messages: its tag in the data, its role, and the values its fields have where nobody gave any."""
 
-    __slots__ = ("cls", "defaults", "fresh", "names", "role", "tag")
+    __slots__ = ("beside", "cls", "defaults", "fresh", "names", "role", "tag")
 
     def __init__(self, cls: Any) -> None:
         self.cls = cls
         self.tag = cls.__name__
         self.role = _ROLES.get(self.tag)
         fields = cls.model_fields
-        self.names = frozenset(fields)
+        self.names = set(fields)
+        # What stands beside the fields in the data.
+        self.beside = tuple([key for key in ("role", _LC, "extra") if key not in self.names])
         self.defaults = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
         # Those that must not be shared between two messages.
         self.fresh = tuple([(name, type(value)) for name, value in self.defaults.items() if value in ({}, [])])
@@ -169,25 +173,23 @@ class Memo:
     def value(self, value: Any) -> Plain:
         """A value of a graph as a state can hold it, and as its serializer wants it."""
         if not self._seals:
-            if type(value) is dict and any([type(item) is list for item in value.values()]):
-                self._learn([item for item in value.values() if type(item) is list])
-            elif type(value) is list:
-                self._learn([value])
             return self.plain(value)
         # Each item for itself, so that a list that grows costs what was added.
         return [self._sealed(item) for item in value] if type(value) is list else self._sealed(value)
 
-    def _learn(self, lists: list[list[Any]]) -> None:
-        """Have at hand what was made of the messages that these lists share with a channel."""
-        for values in lists:
-            if len(values) < _FEW or type(values[0]) not in _SHAPE_OF:
-                continue
-            for runs in self._runs.values():
-                for messages, fields, plain in runs:
-                    if messages and messages[0] is values[0]:
-                        self._known |= {
-                            id(one): (one, *rest) for one, *rest in zip(messages, fields, plain, strict=True)
-                        }
+    def _list(self, values: list[Any]) -> list[Plain]:
+        """A list that may begin with the messages of a channel: a subgraph is given them, and gives them back."""
+        if len(values) >= _FEW and type(values[0]) in _SHAPE_OF:
+            alike = [
+                run for runs in self._runs.values() for run in runs if run.messages[:1] and run.messages[0] is values[0]
+            ]
+            longest = max(alike, key=lambda run: len(run.messages), default=None)
+            for run in sorted(alike, key=lambda run: -len(run.messages)):
+                if run.begins(values):
+                    return run.plain + [self.plain(item) for item in values[len(run.messages) :]]
+            if longest is not None:  # some went, or were changed: each is looked up
+                self._known |= {id(one): (one, *rest) for one, *rest in zip(*longest, strict=True)}
+        return [item if type(item) in _SCALARS else self.plain(item) for item in values]
 
     def _sealed(self, value: Any) -> Plain:
         if type(value) not in _SHAPE_OF or value.__pydantic_extra__:
@@ -209,7 +211,7 @@ class Memo:
         if kind in _NATIVE:
             return value
         if kind is list:
-            return [item if type(item) in _SCALARS else self.plain(item) for item in value]
+            return self._list(value)
         shape = _SHAPE_OF.get(kind)
         if shape is not None:
             return self._message(value, shape)
@@ -224,6 +226,8 @@ class Memo:
             return value
         if kind is bytearray:
             return {_LC: "bytearray", "data": bytes(value)}
+        if kind is Send and value.timeout is None and not self._seals:
+            return {_LC: SEND, "node": value.node, "arg": self.plain(value.arg)}
         if kind is _Shown:
             return {_LC: value.code, "as": self.plain(value.content)}
         return self._fallback(value)
@@ -350,27 +354,31 @@ class Codec:
                 return {key: self.revive(item) for key, item in value["items"]}
             if tag == "bytearray":
                 return bytearray(value["data"])
+            if tag == SEND:
+                return Send(value["node"], self.revive(value["arg"]))
         if type(tag) is int and "as" in value:
             return self._foreign(tag, value["as"])
         # Somebody's data that only looks like ours, or a kind that a later version knows.
         return {key: item if key == _LC else self.revive(item) for key, item in value.items()}
 
     def _message(self, plain: dict[str, Plain], shape: _Shape) -> tuple[Any, dict[str, Any]]:
-        copy = shape.defaults.copy()
-        for name, held in plain.items():
-            if name in shape.names:
-                copy[name] = held
+        names = shape.names
+        copy = {**shape.defaults, **plain}
+        for name in shape.beside:
+            copy.pop(name, None)
+        if len(copy) != len(names):  # a key that a later version has
+            copy = {name: held for name, held in copy.items() if name in names}
         fields = copy.copy()
         for name, kind in shape.fresh:
             fields[name] = kind()
         for name, held in plain.items():
-            if type(held) not in _SCALARS and name in shape.names:
+            if type(held) not in _SCALARS and name in names:
                 fields[name] = self.revive(held)
         # What model_construct does, without its walk over all fields: the values were validated before they were kept.
         message = shape.cls.__new__(shape.cls)
         extra = self.revive(plain["extra"]) if "extra" in plain and "extra" not in shape.names else {}
         _set(message, "__dict__", fields)
-        _set(message, "__pydantic_fields_set__", set(fields))
+        _set(message, "__pydantic_fields_set__", names.copy())
         _set(message, "__pydantic_extra__", extra)
         _set(message, "__pydantic_private__", None)
         return message, copy

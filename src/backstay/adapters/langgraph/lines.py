@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from typing import Any, NamedTuple
 
+from backstay.adapters.langgraph.inner_steps import InnerSteps
 from backstay.adapters.langgraph.rows import LONG_NS, MINE, Entries, Held, branch_of, held, line_of, number_of
 from backstay.adapters.langgraph.thread_status import status_of
 from backstay.bookkeeping import checkpoint_of
@@ -26,6 +28,7 @@ _LINES_AT_ONCE = 4
 _PAGE_ROWS = 64
 _MANY_WAITING = 64
 _MANY_ASKED = 256
+_AWAITED_S = 0.02
 _log = logging.getLogger("backstay.adapters.langgraph")
 
 
@@ -55,8 +58,11 @@ class Thread:
         self.asked: OrderedDict[str, None] = OrderedDict()  # checkpoints that were asked for by their ids
         self.id = self.session.id
         self.lock = threading.RLock()
+        self._came = threading.Condition(self.lock)  # a checkpoint
+        self._put_at: dict[str, float] = {}  # by namespace: when one came last
         self.tails: dict[str, LineEnd] = {}
         self.early: set[str] = set()  # checkpoints that were not there yet when writes of theirs came
+        self.inner = InnerSteps()
         self._waiting: dict[str, Entries] = {}
 
     # reading
@@ -204,6 +210,23 @@ class Thread:
         self._waiting[checkpoint] = self._waiting.get(checkpoint, []) + entries
         self.early.add(checkpoint)
 
+    def await_checkpoint(self, ns: str, checkpoint: str) -> LineEnd | None:
+        """The end of a line once it is this checkpoint, which may come any moment; None if it does not.
+
+        A graph writes in the background, where the writes of a step may be faster than its checkpoint.
+        """
+
+        def here() -> LineEnd | None:
+            tail = self.tails.get(ns)
+            return tail if tail is not None and tail.head.of == checkpoint else None
+
+        left_s = self._put_at.get(ns, 0.0) + _AWAITED_S - time.monotonic()
+        found = here()
+        if found is None and left_s > 0:
+            self._came.wait_for(lambda: here() is not None, left_s)
+            found = here()
+        return found
+
     def waited(self, checkpoint: str) -> Entries:
         """The writes that waited for a checkpoint, which is about to be put."""
         return self._waiting.get(checkpoint, [])
@@ -292,6 +315,8 @@ class Thread:
         # An input is not in its channel yet; what the step before said is not said again.
         summary = "" if trigger == "input" else None
         self._commit(ns, place, state, id_=id_, trigger=trigger, step=step, summary=summary, more=more, mine=mine)
+        self._put_at[ns] = time.monotonic()
+        self._came.notify_all()
 
     def write(self, ns: str, place: Place, state: StateDict, *, id_: str, summary: str) -> None:
         """Writes, on top of the state that they find."""
@@ -338,7 +363,9 @@ class Thread:
         )
         if len(self.tails) >= _MANY_LINES and ns not in self.tails:
             # Namespaces come and go with every task; the graph itself goes on.
-            del self.tails[next(name for name in self.tails if name)]
+            gone = next(name for name in self.tails if name)
+            del self.tails[gone]
+            self._put_at.pop(gone, None)
         head = Held(
             id=done.id,
             sequence=done.sequence,

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
@@ -33,14 +33,17 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 import backstay
 from backstay.adapters.langgraph.codec import Codec, Memo, listed
 from backstay.adapters.langgraph.delta_channels import gathered, history, notes_of
+from backstay.adapters.langgraph.folding import fold
+from backstay.adapters.langgraph.importing import import_tuple
 from backstay.adapters.langgraph.lines import LineEnd, Place, Thread
 from backstay.adapters.langgraph.listing import checkpoints, made_by, outdated, stranded
 from backstay.adapters.langgraph.opening import Done, SaverOpening, sync_store
 from backstay.adapters.langgraph.placement import NEVER, elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
 from backstay.adapters.langgraph.rows import MINE, Entries, Held, in_order, short_ts
-from backstay.adapters.langgraph.sharing import hoisted, unhoisted, writes_of
+from backstay.adapters.langgraph.sharing import hoisted, sent, unhoisted, unsent, writes_of
 from backstay.aio import AsyncStore
-from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
+from backstay.bookkeeping import INNER_PART, PARTS, WRITES_PART
+from backstay.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
 from backstay.face import Store
 from backstay.face.calls_beside import calls_session
 from backstay.model import Durability, StateDict
@@ -66,6 +69,8 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
 
     Types that the graph's schema names are built again when they are read, and those on LangGraph's own safe list.
     `allow` names others, as classes or as (module, name); True is all. One that is unknown is UnsupportedError.
+
+    With `subgraphs="fold"` the checkpoints of a subgraph go when the graph around it has put its next one.
     """
 
     def __init__(
@@ -75,12 +80,16 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         serde: Any = None,
         allow: Collection[type | tuple[str, ...]] | bool = (),
         agent: str | None = None,
+        subgraphs: Literal["keep", "fold"] = "keep",
     ) -> None:
+        if subgraphs not in ("keep", "fold"):
+            raise InvalidInputError(f'subgraphs must be "keep" or "fold", not {subgraphs!r}')
         if serde is None:
             serde = JsonPlusSerializer(allowed_msgpack_modules=True if allow is True else list(allow or ()) or None)
         super().__init__(serde=serde)
         self.store = backstay.open(store) if isinstance(store, str | Path) else sync_store(store)
         self._agent = agent
+        self._folds = subgraphs == "fold"
         self._threads: OrderedDict[str, tuple[Thread, Memo]] = OrderedDict()
         self._guard = threading.Lock()
         # Of its own, because a graph's tools may fill the one that everybody uses, and wait there for this saver.
@@ -95,10 +104,11 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         serde: Any = None,
         allow: Collection[type | tuple[str, ...]] | bool = (),
         agent: str | None = None,
+        subgraphs: Literal["keep", "fold"] = "keep",
     ) -> SaverOpening[Self]:
         """A saver with its own store: `with BackstaySaver.open("sqlite:///agent.db") as saver`, or `async with`."""
         opened = partial(backstay.open, url, durability=durability)
-        return SaverOpening(lambda: cls(opened(), serde=serde, allow=allow, agent=agent))
+        return SaverOpening(lambda: cls(opened(), serde=serde, allow=allow, agent=agent, subgraphs=subgraphs))
 
     @classmethod
     def from_conn_string(cls, conn_string: str) -> SaverOpening[Self]:
@@ -146,7 +156,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
 
     def get_delta_channel_history(self, *, config: Config, channels: Sequence[str]) -> Any:
         """What delta channels are rebuilt from: seed and writes, which a checkpoint of this saver holds itself."""
-        thread, _ = self._thread(config["configurable"]["thread_id"])
+        thread, memo = self._thread(config["configurable"]["thread_id"])
         ns: str = config["configurable"].get("checkpoint_ns", "")
         wanted = get_checkpoint_id(config)
         with thread.lock:
@@ -155,18 +165,17 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             state = {} if row is None or row.ns != ns else thread.state(row.id)
             result, missing = {}, []
             for channel in channels:
-                told = history(state, channel)
+                told = history(state, channel, partial(self._items, ns, memo))
                 if told is None:
                     missing.append(channel)
                     continue
                 seed, writes = told
-                result[channel] = self._history(channel, seed, writes)
+                result[channel] = {"writes": [(task, channel, value) for task, value in writes]}
+                result[channel] |= {"seed": seed[0]} if seed else {}
         return result | super().get_delta_channel_history(config=config, channels=missing) if missing else result
 
-    def _history(self, channel: str, seed: Sequence[Any], writes: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        write = self.codec.write
-        entry: dict[str, Any] = {"writes": [(task, channel, write(channel, value)) for task, value in writes]}
-        return entry | {"seed": write(channel, seed[0])} if seed else entry
+    def _items(self, ns: str, memo: Memo, channel: str, value: Any) -> Any:
+        return self.codec.channels(ns, {channel: value}, memo)[channel]
 
     def list(
         self,
@@ -210,13 +219,12 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             entries = merged(entries if about.took else merged(early, entries), late)
         revive = self.codec.revive
         start = mine.get("start", [])
-        apart = {MINE, *notes_of(state), *start}  # what a delta channel holds is asked for by itself
+        apart = {MINE, *PARTS, *notes_of(state), *start}  # what a delta channel holds is asked for by itself
         values = self.codec.channels(ns, {key: value for key, value in state.items() if key not in apart}, memo)
         for name in mine.get("snapshots", ()):
             values[name] = _DeltaSnapshot(values[name])
-        inner, *rest = mine["cp"]
-        values.update(revive(unhoisted(inner, start, state)))
-        checkpoint = {key: revive(value) for key, value in rest}
+        values.update(revive(unsent(unhoisted(state.get(INNER_PART, {}), start, state), state)))
+        checkpoint = {key: revive(value) for key, value in mine["cp"]}
         checkpoint |= {"id": row.of, "ts": about.ts, "channel_values": values}
         write = self.codec.write
         writes = [(task, channel, write(channel, value)) for _, task, _, channel, value in in_order(entries)]
@@ -249,14 +257,19 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
                 deltas, notes = gathered(before, versions, values, plain)
                 same = unchanged(before, versions, {**values, **deltas})
                 left, start = hoisted(inner, {**values, **same, **deltas}, base)
+                left = sent(left, {**values, **same, **deltas, **start})
                 # A tuple is one value: it is written anew each time, but packs to almost nothing beside the one before.
-                own = {**mine, "cp": (left, *rest.items()), "writes": early}
+                own = {**mine, "cp": tuple(rest.items())}
                 own |= {"delta": notes} if notes else {}
                 own |= {"start": list(start)} if start else {}
-                state = {**values, **same, **deltas, **start, MINE: own}
+                parts = {MINE: own, WRITES_PART: early, INNER_PART: left}
+                state = {**values, **same, **deltas, **start, **parts}
                 thread.put(ns, place, state, id_=id_, metadata=plain, parent=parent, ts=ts, took=bool(early))
 
             self._put(thread, ns, id_, parent, write)
+            if self._folds:
+                thread.inner.note(ns, plain)
+                fold(thread, thread.inner.done(ns, parent, plain))
         return _config(asked["thread_id"], ns, id_)
 
     def _put(
@@ -295,8 +308,8 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
                 self._put_writes(thread, ns, str(asked["checkpoint_id"]), entries)
 
     def _put_writes(self, thread: Thread, ns: str, id_: str, entries: Entries) -> None:
-        tail = thread.tails.get(ns)
-        if tail is not None and tail.head.of == id_:
+        tail = thread.await_checkpoint(ns, id_)
+        if tail is not None:
             with contextlib.suppress(*_MOVED):
                 return on_checkpoint(thread, ns, tail, entries)
         for _ in range(_RACES):
@@ -385,7 +398,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         for asked in sorted(found, key=itemgetter("checkpoint_id")):
             tup = saver.get_tuple({"configurable": asked})
             if tup is not None:
-                self._import(tup)
+                import_tuple(self, tup)
         return len(found)
 
     async def aimport_from(self, saver: Any) -> int:
@@ -394,21 +407,8 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         for asked in sorted(found, key=itemgetter("checkpoint_id")):
             tup = await saver.aget_tuple({"configurable": asked})
             if tup is not None:
-                await self._threaded(self._import, tup)
+                await self._threaded(import_tuple, self, tup)
         return len(found)
-
-    def _import(self, tup: CheckpointTuple) -> None:
-        asked = tup.config["configurable"]
-        parent = None if tup.parent_config is None else tup.parent_config["configurable"]["checkpoint_id"]
-        here = {"thread_id": asked["thread_id"], "checkpoint_ns": asked.get("checkpoint_ns", "")}
-        stored = self.put({"configurable": {**here, "checkpoint_id": parent}}, tup.checkpoint, tup.metadata, {})
-        by_task: dict[str, list[tuple[str, Any]]] = {}
-        for task, channel, value in tup.pending_writes or ():
-            by_task.setdefault(task, []).append((channel, value))
-        # Their paths are not to be had; where they came in another order than that of the tasks, their places are.
-        in_order = list(by_task) == sorted(by_task)
-        for at, (task, writes) in enumerate(by_task.items()):
-            self.put_writes(stored, writes, task, "" if in_order else f"{at:06}")
 
     # the same, awaited
 

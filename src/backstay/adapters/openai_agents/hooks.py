@@ -19,7 +19,6 @@ from backstay.adapters.openai_agents.items import Items, output_item, take_in
 from backstay.adapters.openai_agents.live import Context, Live, key_of, lives, visits
 from backstay.adapters.openai_agents.session import BackstaySession
 from backstay.driving import Slot, Task
-from backstay.run import Run
 
 
 class BackstayHooks(RunHooks[Any]):  # type: ignore[misc]
@@ -112,7 +111,7 @@ class BackstayHooks(RunHooks[Any]):  # type: ignore[misc]
             raise
 
     async def _enter(self, session: BackstaySession, key: object, wrapper: Context, task: Task) -> Live:
-        run: Run = session.fresh().run(branch=session.branch, lease_s=self._lease_s)
+        run = session.new_run(self._lease_s)
         live = Live(session, run, key)
         await live.enter()
         live.accompany(wrapper, task)

@@ -42,7 +42,7 @@ def take_in(run: Run) -> bool:
         if call.parent is not None:
             continue  # goes with the call it was made in
         with contextlib.suppress(errors.CallFailedError):
-            calling = run.begin(call.name, key=call.key, kind=_kind_of(call), args=call.args, on_doubt="skip")
+            calling = run.begin(call.name, key=call.key, kind=_kind_of(call), args=call.args, on_doubt="unknown")
             if not calling.done:  # somebody said: make it again. The model is told that it was not made
                 calling.finish(NOT_RUN)
         if _is_answer(call):
@@ -85,6 +85,11 @@ def own(items: Iterable[Any]) -> Items:
             message = f"items[{index}] must be a dict, not {type(each).__name__}"
             raise errors.InvalidInputError(message, hint='{"role": "user", "content": "…"}')
     return copy.deepcopy(plain)
+
+
+def only_added(new: Items) -> bool:
+    """True if these items go behind any others: none of them is a call, or its outcome, that may be there already."""
+    return not any([_kind(each).endswith(("_call", "_call_output")) for each in new])
 
 
 def joined(old: Items, new: Items) -> Items:

@@ -17,13 +17,14 @@ from agents import SessionSettings, TResponseInputItem
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 
 from backstay import errors
-from backstay.adapters.openai_agents.items import PART, Items, items_of, joined, mended, own, take_in
+from backstay.adapters.openai_agents.items import PART, Items, items_of, joined, mended, only_added, own, take_in
 from backstay.adapters.openai_agents.live import Change, Context, Live, key_of, lives, visits
 from backstay.aio import AsyncSession, AsyncStore
 from backstay.aio.threads import InOrder, Threads
 from backstay.face import Session, Store
 from backstay.model import NOTHING, Call, Checkpoint
 from backstay.port import Ask
+from backstay.run import Run
 from backstay.store.refs import Ref
 
 _TRIES, _PAUSE_S = 500, 0.005
@@ -52,6 +53,7 @@ class BackstaySession:
         self._session = self.fresh()
         self._turns = InOrder(self.threads)
         self._known: tuple[str | None, dict[str, Any]] | None = None  # the head as we saw it last, and its state
+        self._is_ours = False  # its messages were looked at, and are items
 
     def __repr__(self) -> str:
         return f"<BackstaySession {self.session_id!r} {self.branch}>"
@@ -69,8 +71,13 @@ class BackstaySession:
     async def add_items(self, items: list[TResponseInputItem], *, wrapper: Context = None) -> None:
         """Add items, all or none; on disk when this returns."""
         new = own(items)
-        if new:
-            await self._change(lambda old: (joined(old, new), None), wrapper, "add_items")
+        if not new:
+            return
+        live = await self._own_run(wrapper)
+        if live is None and only_added(new):
+            await self._turns.finish(self._append, new)
+        else:
+            await self._changed(live, lambda old: (joined(old, new), None), "add_items")
 
     async def pop_item(self, *, wrapper: Context = None) -> TResponseInputItem | None:
         """Take the last item away. The checkpoint before still has it: `restore`."""
@@ -119,15 +126,39 @@ class BackstaySession:
 
     def _read(self) -> Items:
         for _ in range(_TRIES):
-            head = self._session.head(self.branch)
+            id_, state = self._look()
             left, _ = self._left_behind()
-            items = [] if head is None else items_of(self._session.load(head))
+            items = items_of(state)
+            self._is_ours = True
             if not left:
-                return list(items)
-            again = self._session.head(self.branch)
-            if (head and head.id) == (again and again.id):  # otherwise it may have taken in what we add here
+                return items
+            if id_ == self._look()[0]:  # otherwise it may have taken in what we add here
                 return mended(items, left)
         raise errors.ConflictError(f"{self!r} moved {_TRIES} times while it was read", hint="try again")
+
+    def _look(self) -> tuple[str | None, dict[str, Any]]:
+        """The head of the branch and its state; nothing where there is none yet."""
+        try:
+            state = self._session.load(self.branch)
+        except errors.NotFoundError:
+            return None, {}
+        return (state.at[2] if state.at is not None else None), state
+
+    def _append(self, new: Items) -> None:
+        """Items behind those there are, whatever they are: this costs what is new."""
+        if not self._is_ours:  # looked at once: others may have made it
+            items_of(self._look()[1])
+            self._is_ours = True
+        left, live = self._left_behind()
+        if not left and not live:
+            self._known = None
+            try:
+                self._session.append(new, part=PART, branch=self.branch, trigger="add_items")
+            except (errors.ConflictError, errors.InDoubtError, errors.LeaseHeldError):
+                pass  # a run has begun, or has left something
+            else:
+                return
+        self._write(lambda old: (joined(old, new), None), "add_items")
 
     def _write(self, change: Change, trigger: str) -> Any:
         if trigger != "add_items":
@@ -140,8 +171,7 @@ class BackstaySession:
                 time.sleep(_PAUSE_S)  # it may be another's `_write_leased`, which is soon over
                 continue
             if self._known is None:
-                head = self._session.head(self.branch)
-                self._known = (None, {}) if head is None else (head.id, self._session.load(head))
+                self._known = self._look()
             id_, state = self._known
             items, result = change(items_of(state))
             if items is None and not left:
@@ -163,7 +193,7 @@ class BackstaySession:
     def _write_leased(self, change: Change) -> Any:
         """A change that must see no other in between: the first after a crash."""
         self._known = None
-        with self.fresh().run(branch=self.branch) as run:
+        with self._session.run(branch=self.branch) as run:
             take_in(run)
             items, result = change(items_of(run.state))
             if items is not None:
@@ -171,10 +201,16 @@ class BackstaySession:
         return result
 
     async def _change(self, change: Change, wrapper: Context, trigger: str) -> Any:
-        live = await self._own_run(wrapper)
+        return await self._changed(await self._own_run(wrapper), change, trigger)
+
+    async def _changed(self, live: Live | None, change: Change, trigger: str) -> Any:
         if live is None:
             return await self._turns.finish(self._write, change, trigger)
         return await self.threads.finish(live.change, change)
+
+    def new_run(self, lease_s: float) -> Run:
+        """A run on this branch, which knows what this session knows of its head."""
+        return self._session.run(branch=self.branch, lease_s=lease_s)
 
     async def _own_run(self, wrapper: Context) -> Live | None:
         """The run of this caller, if it has one. One that ended without a word is left now.

@@ -141,6 +141,14 @@ class Folder:
         refuse_unknown(self._meta.features, writing=writing)
         self._meta_seen = seen
 
+    def need(self, feature: int) -> None:
+        """From now on this store is for versions that know a feature."""
+        features = self._meta.features
+        if not features.read & feature:
+            needed = Features(features.read | feature, features.write | feature)
+            meta = msgspec.structs.replace(self._meta, features=needed)
+            self.put(self.path / META, msgspec.json.encode(meta) + b"\n", sync=True)
+
     def close(self) -> None:
         """Let the files go."""
         files, self._lock_file, self._counter_file = (self._lock_file, self._counter_file), -1, -1

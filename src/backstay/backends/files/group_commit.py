@@ -19,7 +19,19 @@ from backstay.backends.files.folder import Count, Folder, place
 from backstay.backends.files.journal import JournalFile, new_born
 from backstay.backends.files.rewrite import is_wasteful, rewrite
 from backstay.errors import ClosedError, CorruptionError, UnavailableError
-from backstay.port import Ask, Batch, BlobsAbsentError, Decide, Kind, LaneRow, Row, SessionRow, View, decided
+from backstay.port import (
+    Ask,
+    Batch,
+    BlobsAbsentError,
+    Decide,
+    Kind,
+    LaneRow,
+    Row,
+    SessionRow,
+    View,
+    decided,
+    feature_of,
+)
 from backstay.port.leader_queue import Job, LeaderQueue
 
 _GATHER_S = 0.002
@@ -196,6 +208,8 @@ class JournalWriter:
         session = rows[0] if rows and isinstance(rows[0], SessionRow) else None
         if journal is None and session is None:
             return None
+        for feature in {feature_of(row) for row in rows} - {0}:
+            self._folder.need(feature)
         born = new_born() if journal is None else journal.born
         self._keep_blobs(batch, journal, born)
         if session is not None and session.touched > self._count.last:

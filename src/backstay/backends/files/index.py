@@ -60,6 +60,7 @@ class Rows(Tables):
         self.marked: dict[str, int] = {}
         self.session_put: Put | None = None
         self.written = 0  # rows and drops in the journal
+        self.packed_at: dict[int, int] = {}  # how many rows stand in each packed line
         self.forgotten = False  # the journal holds a row that was dropped or replaced
         self.damage: list[str] = []
         self.hole = 0
@@ -67,12 +68,15 @@ class Rows(Tables):
         self._session_at = -1
         self.name_at: dict[str, int] = {}
         self._new: dict[str, Put] = {}
+        self._opened: tuple[JournalLine | None, dict[Any, Put]] = (None, {})  # the line that was asked for last
 
     # taking in lines
 
     def take(self, line: JournalLine, at: int) -> None:
         """What the line at a place says; `settle` comes after the last one for now."""
         self.written += len(line.rows) + len(line.drops)
+        if line.packed:
+            self.packed_at[at] = len(line.rows)
         if self._lost_after is not None:
             added = [put.key for put in line.rows if put.kind == "checkpoint" and isinstance(put.key, int)]
             above = [key for key in added if key > self._lost_after]
@@ -205,9 +209,11 @@ class Rows(Tables):
         """A row as it stands in its line."""
         at = self.places[kind].at(key) if at is None else at
         line = self._load(at) if at else None
-        name = KIND_NAMES[kind]
-        found = [put for put in (() if line is None else line.rows) if put.kind == name and put.key == key]
-        return found[-1] if found else None
+        if line is None:
+            return None
+        if self._opened[0] is not line:
+            self._opened = line, {(put.kind, put.key): put for put in line.rows}
+        return self._opened[1].get((KIND_NAMES[kind], key))
 
     def _checkpoint(self, key: int, at: int, parent: int | None) -> CheckpointRow | Unreadable:
         put = self.put_at(Kind.CHECKPOINT, key, at)
@@ -216,7 +222,7 @@ class Rows(Tables):
         row = open_checkpoint(body_of(put.body), uid=self.session.uid, sequence=key, parent=parent)
         if isinstance(row, Unreadable):
             return row
-        if row.id != put.id:
+        if put.id is not None and row.id != put.id:
             return Unreadable(key, f"checkpoint #{key} does not agree with its index", parent)
         return msgspec.structs.replace(row, refs=_digests(put))
 

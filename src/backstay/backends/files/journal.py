@@ -57,6 +57,7 @@ class JournalFile:
         self.generation = 1
         self.lines = 0
         self.end = 0
+        self.begun = 0  # where the lines end with which it was written anew
         self.synced = 0  # how many lines are known to be on the disk
         self.settled = True  # False: others wrote lines behind those, and nobody knows whether they were synced
         self.epoch = 0  # of the backend, when this was last compared with the file
@@ -67,7 +68,7 @@ class JournalFile:
         self._folder, self._disk, self._path = folder, folder.disk, folder.journal(name)
         self._file = file
         self._last = ""
-        self._size = 0
+        self._size = self._begun_lines = 0
         self._renewals = -1  # of the store's counter, when its note was last read
         self._safe_end = 0  # where the lines end that are known to be on the disk
         self._kept_end = 0  # where they ended when this was last read or synced
@@ -124,6 +125,7 @@ class JournalFile:
         sure = 0
         if header is not None:
             self.born, self.generation, sure = bytes.fromhex(header.born), header.generation, header.lines
+            self._begun_lines = sure
             self.end, self._last = begin, sum_of(data[:begin])
         elif note is not None:
             self.born, self.generation = bytes.fromhex(note.born), note.generation
@@ -202,6 +204,8 @@ class JournalFile:
     def _take(self, line: JournalLine, at: int, raw: bytes) -> None:
         self.rows.take(line, at)
         self.lines, self.end, self._last = line.n, at + len(raw), sum_of(raw)
+        if line.n <= self._begun_lines:
+            self.begun = self.end
 
     def _pieces(self, at: int) -> Iterator[tuple[int, bytes]]:
         """What stands between newlines from a place on, with the newline."""
@@ -235,11 +239,19 @@ class JournalFile:
     def line(self, at: int) -> JournalLine | None:
         """The line at a place, verified."""
         if self._recent[0] != at:
-            data = self._disk.read(self._file, _LINE_BYTES, at)
-            while b"\n" not in data and len(more := self._disk.read(self._file, 2 * len(data), at)) > len(data):
-                data = more
-            self._recent = at, open_line(data[: data.find(b"\n") + 1])
+            self._recent = at, open_line(self._raw(at))
         return self._recent[1]
+
+    def packed(self, at: int) -> bytes:
+        """What is packed in the line at a place, verified as far as its sum goes."""
+        line = open_line(self._raw(at), unpack=False)
+        return b"" if line is None else line.packed
+
+    def _raw(self, at: int) -> bytes:
+        data = self._disk.read(self._file, _LINE_BYTES, at)
+        while b"\n" not in data and len(more := self._disk.read(self._file, 2 * len(data), at)) > len(data):
+            data = more
+        return data[: data.find(b"\n") + 1]
 
     def forget_recent(self) -> None:
         """Let go of the line that was read last."""

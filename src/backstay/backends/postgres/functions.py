@@ -1,4 +1,4 @@
-"""What runs inside the server, so that a look, a write and a load are one round trip each.
+"""What runs inside the server, so that a look, a write and a load are one round trip each: looks and loads.
 
 Made with the schema and named by a number: a later version adds functions beside these and leaves them to the processes
 that still use them. They know keys, revisions and references, and no rule.
@@ -7,41 +7,28 @@ Answers of `look_2` are arrays of bytes, each a letter, numbers and the rest, be
 less than rows of columns: `i` the clock and the features, `s` the session, `b` the one beside it, `n` a name, `k` a
 call, `m` how many calls, `c` a checkpoint, `g` a segment, `l` one without its body, `p` a child, `f` a foreign id, `t`
 how many rows there are.
-
-`write_2` takes the session and one row of each kind, which is what nearly every write has; it costs the server a third
-of what arrays would. What a write has besides follows it in the same transaction (see `shipment`). Where something is
-not as expected the transaction ends with an error: nothing is written.
-
-All who write take locks in one order, so that nobody waits for somebody who waits for him: the session's row, names by
-name, then blobs by digest; and what is compared under a lock stays as it is until the end. A name stands for the calls
-under its journal, a session's row for everything else (see `schema`). A write that changes only calls and branches that
-are there (`p_light`) locks no more than these branches; it looks for the session after that, so that a session which is
-just being hidden by a writer who looked at its branches is not written to. Each statement sees what was committed
-before it began (READ COMMITTED): so a blob is locked by one statement and its references are looked for by the next, or
-a commit that had just referred to it would be missed.
-
-A revision that is expected is NULL for a row that must not be there, and 0 where any will do.
 """
 
+from backstay.codec import HELD_MARK
 from backstay.port import Kind
 
 FORMAT = 2
-RING = 64  # see `schema`: where a checkpoint's row lies
+RING = 32  # see `schema`: where a checkpoint's row lies
 BEYOND = 1 << 32
-FAR = 1_000_000  # a sequence is moved only so far that it cannot go back behind a number that was just given
 
 # Plans are kept by the server's sessions and outlive the small tables they were made for: none may rest on a table
 # being small. To plan for each value again would cost more than the statements do.
-_PLANS = "SET enable_seqscan = off SET plan_cache_mode = force_generic_plan"
+PLANS = "SET enable_seqscan = off SET plan_cache_mode = force_generic_plan"
 
-_LAST = "coalesce(pg_sequence_last_value('{schema_text}.touches'), 0)"
-_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+LAST = "coalesce(pg_sequence_last_value('{schema_text}.touches'), 0)"
+_PIECE = f"substr(r.digest, 1, {len(HELD_MARK)}) <> '\\x{HELD_MARK.hex()}'::bytea"  # states only hold the others
+NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _LOOK = """
-  p_hidden boolean, p_id bytea, p_names bytea[], p_every boolean, p_sequences bigint[], p_ids bytea[], p_low bytea,
-  p_high bytea, p_children bigint[], p_pending bytea[], p_counted bytea[], p_runs bigint[], p_journals bigint[],
+  p_hidden boolean, p_id bytea, p_names bytea[], p_every boolean, p_sequences bigint[], p_ids bytea[], p_lows bytea[],
+  p_highs bytea[], p_children bigint[], p_pending bytea[], p_counted bytea[], p_runs bigint[], p_journals bigint[],
   p_ns bigint[], p_beside bytea, p_heads boolean, p_segments bigint[]"""
 _LOOKED = """
-  p_hidden, p_id, p_names, p_every, p_sequences, p_ids, p_low, p_high, p_children, p_pending, p_counted, p_runs,
+  p_hidden, p_id, p_names, p_every, p_sequences, p_ids, p_lows, p_highs, p_children, p_pending, p_counted, p_runs,
   p_journals, p_ns, p_beside, p_heads, p_segments"""
 _SESSION = "int8send(sid) || int8send(revision) || int8send(touched) || body"
 LINKS = "int8send(first) || int8send(last) || int8send(coalesce(needs, -1)) || int8send(octet_length(links)) || links"
@@ -58,7 +45,7 @@ def _at(sequence: str) -> str:
 
 # STABLE: every statement inside sees the caller's one moment.
 LOOK = f"""
-CREATE FUNCTION {{schema}}.look_2({_LOOK}) RETURNS bytea[] LANGUAGE plpgsql STABLE {_PLANS} AS {{body}}
+CREATE FUNCTION {{schema}}.look_2({_LOOK}) RETURNS bytea[] LANGUAGE plpgsql STABLE {PLANS} AS {{body}}
 DECLARE
   v bytea[];
   v_sid bigint;
@@ -67,7 +54,7 @@ DECLARE
   v_unnamed boolean := false;
   v_missing boolean := false;
 BEGIN
-  SELECT ARRAY['i'::bytea || int8send({_NOW}) || int8send({_LAST}) || int8send(read_features)
+  SELECT ARRAY['i'::bytea || int8send({NOW}) || int8send({LAST}) || int8send(read_features)
     || int8send(write_features)] INTO v
   FROM {{schema}}.meta WHERE format = {FORMAT};
   IF p_beside IS NOT NULL THEN
@@ -108,11 +95,11 @@ BEGIN
       JOIN {{schema}}.calls c ON c.sid = v_sid AND c.run = w.run AND c.journal = w.journal
         AND c.n BETWEEN coalesce(w.n, 0) AND coalesce(w.n, 9223372036854775807));
   END IF;
-  IF p_ids IS NOT NULL OR p_low IS NOT NULL THEN
+  IF p_ids IS NOT NULL OR p_lows IS NOT NULL THEN
     v := v || ARRAY(SELECT 'f'::bytea || int8send(sequence) || id FROM {{schema}}.foreign_ids
       WHERE sid = v_sid AND id = ANY(p_ids)
-      UNION SELECT 'f'::bytea || int8send(sequence) || id FROM {{schema}}.foreign_ids
-      WHERE sid = v_sid AND id >= p_low AND id < p_high);
+      UNION SELECT 'f'::bytea || int8send(sequence) || id FROM unnest(p_lows, p_highs) AS w(low, high)
+      JOIN {{schema}}.foreign_ids ON sid = v_sid AND id >= w.low AND id < w.high);
     p_sequences := p_sequences || ARRAY(
       SELECT sequence FROM {{schema}}.foreign_ids WHERE sid = v_sid AND id = ANY(p_ids));
   END IF;
@@ -151,7 +138,7 @@ END
 # The same under the locks that a write takes, with a number that nobody else is given. A process that stands still with
 # these locks loses them after a while.
 HOLD = f"""
-CREATE FUNCTION {{schema}}.hold_2({_LOOK}, p_idle bytea) RETURNS bytea[] LANGUAGE plpgsql {_PLANS} AS {{body}}
+CREATE FUNCTION {{schema}}.hold_2({_LOOK}, p_idle bytea) RETURNS bytea[] LANGUAGE plpgsql {PLANS} AS {{body}}
 DECLARE
   v_sid bigint;
 BEGIN
@@ -163,209 +150,13 @@ BEGIN
 END
 """
 
-# Where something is not as expected.
-_MISS = "RAISE EXCEPTION 'what a write rests on has changed' USING ERRCODE = 'BS002'"
-SAME = f"""
-CREATE FUNCTION {{schema}}.same_2(p_found bigint, p_expect bigint) RETURNS void LANGUAGE plpgsql AS {{body}}
-BEGIN
-  IF p_found IS DISTINCT FROM p_expect THEN
-    {_MISS};
-  END IF;
-END
-"""
-
-# A branch or tag: compared alone, compared and raised to another revision, or put.
-NAME = f"""
-CREATE FUNCTION {{schema}}.name_2(p_sid bigint, p_name bytea, p_expect bigint, p_revision bigint, p_marks bigint,
-  p_run bigint, p_journal bigint, p_sequence bigint, p_body bytea)
-RETURNS boolean LANGUAGE plpgsql {_PLANS} AS {{body}}
-DECLARE
-  v_revision bigint;
-BEGIN
-  IF p_revision IS NULL THEN
-    SELECT revision INTO v_revision FROM {{schema}}.names WHERE sid = p_sid AND name = p_name FOR NO KEY UPDATE;
-    IF v_revision IS DISTINCT FROM p_expect THEN
-      {_MISS};
-    END IF;
-  ELSIF p_expect > 0 THEN
-    IF p_body IS NULL THEN
-      UPDATE {{schema}}.names SET revision = p_revision WHERE sid = p_sid AND name = p_name AND revision = p_expect;
-    ELSE
-      UPDATE {{schema}}.names SET revision = p_revision, marks = p_marks, run = p_run, journal = p_journal,
-        sequence = p_sequence, body = p_body
-      WHERE sid = p_sid AND name = p_name AND revision = p_expect;
-    END IF;
-    IF NOT FOUND THEN
-      {_MISS};
-    END IF;
-  ELSE
-    IF p_expect = 0 THEN
-      DELETE FROM {{schema}}.names WHERE sid = p_sid AND name = p_name;
-    END IF;
-    INSERT INTO {{schema}}.names(sid, name, revision, marks, run, journal, sequence, body)
-    VALUES (p_sid, p_name, p_revision, p_marks, p_run, p_journal, p_sequence, p_body);
-  END IF;
-  RETURN true;
-END
-"""
-
-# The number to touch the session with comes from the sequence; it may have to be the very next one (`p_exact`).
-_TOUCH = f"""
-    v_touched := nextval('{{schema_text}}.touches');
-    IF v_touched <> p_exact THEN
-      {_MISS};
-    END IF;
-    IF p_touched - v_touched > {FAR} THEN
-      PERFORM 1 FROM {{schema}}.meta WHERE format = {FORMAT} FOR UPDATE;
-      PERFORM setval('{{schema_text}}.touches', p_touched - 1) WHERE {_LAST} < p_touched - {FAR};
-    END IF;
-    WHILE v_touched < p_touched LOOP
-      v_touched := nextval('{{schema_text}}.touches');
-    END LOOP;
-"""
-_KNOWN = f"""(
-    SELECT (read_features & ~p_read) | (write_features & ~p_write) FROM {{schema}}.meta WHERE format = {FORMAT}) = 0"""
-
-WRITE = f"""
-CREATE FUNCTION {{schema}}.write_2(
-  p_relaxed boolean, p_read bigint, p_write bigint, p_light boolean, p_hidden boolean, p_id bytea, p_sid bigint,
-  p_expect bigint, p_revision bigint, p_touched bigint, p_exact bigint,
-  p_put_hidden boolean, p_put_id bytea, p_uid bytea, p_checkpoints bigint, p_logical bigint, p_status bytea,
-  p_agent bytea, p_body bytea,
-  p_name bytea, p_n_expect bigint, p_n_revision bigint, p_n_marks bigint, p_n_run bigint, p_n_journal bigint,
-  p_n_sequence bigint, p_n_body bytea,
-  p_c_run bigint, p_c_journal bigint, p_c_n bigint, p_c_body bytea,
-  p_k_slot bigint, p_k_sequence bigint, p_k_parent bigint, p_k_body bytea)
-RETURNS bytea LANGUAGE plpgsql {_PLANS} AS {{body}}
-DECLARE
-  v_sid bigint := p_sid;
-  v_touched bigint;
-  v_done boolean;
-BEGIN
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
-    RAISE EXCEPTION 'a write needs READ COMMITTED' USING ERRCODE = 'BS003';
-  ELSIF p_relaxed THEN
-    PERFORM set_config('synchronous_commit', 'off', true);
-  ELSIF current_setting('synchronous_commit') = 'off' THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
-  END IF;
-  IF p_touched IS NOT NULL THEN{_TOUCH}
-  END IF;
-  IF NOT p_light THEN
-    IF p_body IS NULL THEN
-      UPDATE {{schema}}.sessions SET revision = p_revision
-      WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND revision = p_expect AND {_KNOWN};
-    ELSIF p_expect IS NULL THEN
-      INSERT INTO {{schema}}.sessions(
-        hidden, id, uid, touched, era, revision, checkpoints, logical, status, agent, body)
-      SELECT p_put_hidden, p_put_id, p_uid, coalesce(v_touched, 0), coalesce(v_touched, 0) >> 8, p_revision,
-        p_checkpoints, p_logical, p_status, p_agent, p_body WHERE {_KNOWN}
-      ON CONFLICT (hidden, id) DO NOTHING RETURNING sid INTO v_sid;
-    ELSE
-      UPDATE {{schema}}.sessions SET revision = p_revision, touched = coalesce(v_touched, touched),
-        era = coalesce(v_touched, touched) >> 8, checkpoints = p_checkpoints, logical = p_logical, status = p_status,
-        agent = p_agent, body = p_body
-      WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND revision = p_expect AND {_KNOWN};
-    END IF;
-    IF NOT FOUND THEN
-      {_MISS};
-    END IF;
-    IF p_put_id IS NOT NULL AND p_expect IS NOT NULL THEN
-      UPDATE {{schema}}.sessions SET hidden = p_put_hidden, id = p_put_id, uid = p_uid WHERE sid = v_sid;
-    END IF;
-  END IF;
-  IF p_name IS NOT NULL THEN
-    v_done := {{schema}}.name_2(v_sid, p_name, p_n_expect, p_n_revision, p_n_marks, p_n_run, p_n_journal, p_n_sequence,
-      p_n_body);
-  END IF;
-  IF p_light THEN
-    PERFORM 1 FROM {{schema}}.sessions WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND {_KNOWN};
-    IF NOT FOUND THEN
-      {_MISS};
-    END IF;
-  END IF;
-  IF p_c_body IS NOT NULL THEN
-    INSERT INTO {{schema}}.calls(sid, run, journal, n, body) VALUES (v_sid, p_c_run, p_c_journal, p_c_n, p_c_body)
-    ON CONFLICT (sid, run, journal, n) DO UPDATE SET body = excluded.body;
-  END IF;
-  IF p_k_body IS NOT NULL THEN
-    INSERT INTO {{schema}}.checkpoints(sid, slot, sequence, parent, body)
-    VALUES (v_sid, p_k_slot, p_k_sequence, p_k_parent, p_k_body)
-    ON CONFLICT (sid, slot) DO UPDATE SET sequence = excluded.sequence, parent = excluded.parent, body = excluded.body;
-  END IF;
-  RETURN int8send({_NOW}) || int8send({_LAST}) || int8send(v_sid) || int8send(coalesce(v_touched, 0));
-END
-"""
-
-# References go and come; a blob that nobody refers to any more goes. Those of a packed checkpoint stay under its own
-# number; where a segment comes or goes, so do those of all segments that reach into it. Those who insert wait only for
-# those who inserted the same before, and those who lock only for those who lock, both in the order of digests: so there
-# is no circle. A blob that another removes between the insert that found it and the lock is therefore a miss: to insert
-# it now, with locks held, could close one.
-REFER = f"""
-CREATE FUNCTION {{schema}}.refer_2(p_sid bigint, p_every boolean, p_r_kinds bigint[], p_r_lows bigint[],
-  p_r_highs bigint[], p_d_kinds bigint[], p_d_numbers bigint[], p_d_digests bytea[], p_b_digests bytea[],
-  p_b_contents bytea[])
-RETURNS void LANGUAGE plpgsql {_PLANS} AS {{body}}
-DECLARE
-  v_gone bytea[];
-  v_held bytea[];
-  v_lost text;
-BEGIN
-  IF p_every THEN
-    WITH gone AS (DELETE FROM {{schema}}.refs r WHERE r.sid = p_sid RETURNING r.digest)
-    SELECT array_agg(DISTINCT digest) INTO v_gone FROM gone;
-  ELSIF p_r_kinds IS NOT NULL THEN
-    WITH stretches AS (
-      SELECT CASE d.kind WHEN {Kind.SEGMENT:d} THEN {Kind.CHECKPOINT:d} ELSE d.kind END AS kind,
-        least(d.low, min(s.first)) AS low, greatest(d.high, max(s.last)) AS high
-      FROM unnest(p_r_kinds, p_r_lows, p_r_highs) AS d(kind, low, high) LEFT JOIN {{schema}}.segments s
-      ON d.kind = {Kind.SEGMENT:d} AND s.sid = p_sid AND s.first <= d.high AND s.last >= d.low
-      GROUP BY d.kind, d.low, d.high),
-    gone AS (
-      DELETE FROM {{schema}}.refs r USING stretches d
-      WHERE r.sid = p_sid AND r.kind = d.kind AND r.number BETWEEN d.low AND d.high
-      AND NOT EXISTS(SELECT 1 FROM unnest(p_d_kinds, p_d_numbers, p_d_digests) AS n(kind, number, digest)
-        WHERE n.kind = r.kind AND n.number = r.number AND n.digest = r.digest)
-      RETURNING r.digest)
-    SELECT array_agg(DISTINCT digest) INTO v_gone FROM gone;
-  END IF;
-  IF p_b_digests IS NULL AND v_gone IS NULL THEN
-    RETURN;
-  END IF;
-  INSERT INTO {{schema}}.blobs(digest, data)
-  SELECT b.digest, b.data FROM unnest(p_b_digests, p_b_contents) AS b(digest, data) WHERE b.data IS NOT NULL
-  ORDER BY b.digest ON CONFLICT (digest) DO NOTHING;
-  IF v_gone IS NULL THEN
-    v_held := ARRAY(SELECT digest FROM {{schema}}.blobs WHERE digest = ANY(p_b_digests) ORDER BY digest FOR KEY SHARE);
-  ELSE
-    v_held := ARRAY(
-      SELECT digest FROM {{schema}}.blobs WHERE digest = ANY(p_b_digests || v_gone) ORDER BY digest FOR UPDATE);
-  END IF;
-  IF NOT p_b_digests <@ v_held THEN
-    v_lost := (SELECT string_agg(encode(b.digest, 'hex'), ' ')
-      FROM unnest(p_b_digests, p_b_contents) AS b(digest, data)
-      WHERE b.data IS NULL AND b.digest <> ALL(v_held));
-    IF v_lost IS NULL THEN
-      {_MISS};
-    END IF;
-    RAISE EXCEPTION 'blobs are needed and not here' USING ERRCODE = 'BS001', DETAIL = v_lost;
-  END IF;
-  INSERT INTO {{schema}}.refs(sid, kind, number, digest)
-  SELECT p_sid, d.kind, d.number, d.digest FROM unnest(p_d_kinds, p_d_numbers, p_d_digests) AS d(kind, number, digest)
-  ON CONFLICT DO NOTHING;
-  DELETE FROM {{schema}}.blobs b
-  WHERE b.digest = ANY(v_gone) AND NOT EXISTS (SELECT 1 FROM {{schema}}.refs r WHERE r.digest = b.digest);
-END
-"""
-
 # From a checkpoint along its parents, so many of them, or to a keyframe, and then the blobs they need. A segment comes
 # as it is kept, and is followed by its runs. 5 and 6 say how many rows there are where what was asked for is not there,
 # 7 stands for a row that is missing.
 STATE = f"""
 CREATE FUNCTION {{schema}}.state_2(p_id bytea, p_name bytea, p_sequence bigint, p_without bigint[], p_limit bigint)
 RETURNS TABLE(o_kind integer, o_number bigint, o_parent bigint, o_body bytea)
-LANGUAGE plpgsql STABLE {_PLANS} AS {{body}}
+LANGUAGE plpgsql STABLE {PLANS} AS {{body}}
 DECLARE
   v_sid bigint;
   v_next bigint := p_sequence;
@@ -453,46 +244,8 @@ BEGIN
   END IF;
   RETURN QUERY SELECT 4, 0::bigint, 0::bigint, b.digest || b.data FROM {{schema}}.blobs b WHERE b.digest IN (
     SELECT r.digest FROM unnest(v_lows, v_highs) AS d(low, high) JOIN {{schema}}.refs r
-    ON r.sid = v_sid AND r.kind = {Kind.CHECKPOINT:d} AND r.number BETWEEN d.low AND d.high
+    ON r.sid = v_sid AND r.kind = {Kind.CHECKPOINT:d} AND r.number BETWEEN d.low AND d.high AND {_PIECE}
     UNION ALL SELECT r.digest FROM {{schema}}.refs r
-    WHERE r.sid = v_sid AND r.kind = {Kind.KEYFRAME:d} AND r.number = v_next);
+    WHERE r.sid = v_sid AND r.kind = {Kind.KEYFRAME:d} AND r.number = v_next AND {_PIECE});
 END
 """
-
-# A segment takes the place of all rows between its first and its last, and of the segments that reach in between. What
-# leads to its checkpoints stays as it is if it holds just those that were there.
-PACK = f"""
-CREATE FUNCTION {{schema}}.pack_2(p_sid bigint, p_feature bigint, p_first bigint, p_last bigint, p_needs bigint,
-  p_entries bigint, p_starts bigint[], p_parents bigint[], p_links bytea, p_body bytea, p_f_sequences bigint[],
-  p_f_ids bytea[])
-RETURNS void LANGUAGE plpgsql {_PLANS} AS {{body}}
-DECLARE
-  v_low bigint;
-  v_high bigint;
-  v_entries bigint;
-  v_count bigint;
-BEGIN
-  UPDATE {{schema}}.meta SET read_features = read_features | p_feature, write_features = write_features | p_feature
-  WHERE format = {FORMAT} AND read_features & p_feature = 0;
-  WITH gone AS (DELETE FROM {{schema}}.segments WHERE sid = p_sid AND first <= p_last AND last >= p_first
-    RETURNING first, last, entries)
-  SELECT least(p_first, min(first)), greatest(p_last, max(last)), coalesce(sum(entries), 0)
-  INTO v_low, v_high, v_entries FROM gone;
-  UPDATE {{schema}}.checkpoints SET sequence = 0, parent = NULL, body = ''
-  WHERE sid = p_sid AND slot < {BEYOND} AND sequence BETWEEN v_low AND v_high;
-  GET DIAGNOSTICS v_count = ROW_COUNT;
-  v_entries := v_entries + v_count;
-  DELETE FROM {{schema}}.checkpoints
-  WHERE sid = p_sid AND slot BETWEEN v_low | {BEYOND} AND v_high | {BEYOND};
-  GET DIAGNOSTICS v_count = ROW_COUNT;
-  IF v_entries + v_count <> p_entries THEN
-    DELETE FROM {{schema}}.foreign_ids WHERE sid = p_sid AND sequence BETWEEN v_low AND v_high;
-    INSERT INTO {{schema}}.foreign_ids(sid, sequence, id)
-    SELECT p_sid, f.* FROM unnest(p_f_sequences, p_f_ids) AS f ON CONFLICT DO NOTHING;
-  END IF;
-  INSERT INTO {{schema}}.segments(sid, first, last, needs, entries, starts, parents, links, body)
-  VALUES (p_sid, p_first, p_last, p_needs, p_entries, p_starts, p_parents, p_links, p_body);
-END
-"""
-
-FUNCTIONS = (LOOK, HOLD, SAME, NAME, WRITE, REFER, STATE, PACK)

@@ -9,10 +9,11 @@ there is besides follows in statements of its own, in the same transaction and t
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Sequence
 from typing import Any
 
+from backstay.backends.postgres.foreign_ids import pack_id
 from backstay.backends.postgres.packed import index_of, slot_of, slots_of
 from backstay.backends.postgres.protocol import (
     BOOL,
@@ -31,7 +32,9 @@ from backstay.backends.postgres.protocol import (
     text_bytes,
 )
 from backstay.backends.postgres.views import KnownSession, Watched, name_columns
+from backstay.codec import is_held
 from backstay.port import (
+    FILES,
     KNOWN,
     SEGMENTS,
     Ask,
@@ -48,7 +51,9 @@ from backstay.port import (
     SegmentRow,
     SessionRow,
     TagRow,
+    feature_of,
 )
+from backstay.port.facets import faceted, facets_of, time_era
 from backstay.port.row_codec import is_foreign, pack
 from backstay.port.rows import kind_of
 from backstay.port.segments import open_segment
@@ -58,10 +63,10 @@ MOST_BYTES = 4 * 1024 * 1024
 
 _WRITE_TYPES = (
     *(BOOL, INT, INT, BOOL, BOOL, BYTES, INT, INT, INT, INT, INT),
-    *(BOOL, BYTES, BYTES, INT, INT, BYTES, BYTES, BYTES),
+    *(BOOL, BYTES, BYTES, INT, INT, INT, INT_LIST, BYTES),
     *(BYTES, INT, INT, INT, INT, INT, INT, BYTES),
     *(INT, INT, INT, BYTES),
-    *(INT, INT, INT, BYTES),
+    *(INT, INT, INT, BYTES, BYTES),
 )
 _WRITE = "SELECT {schema}.write_2(" + ", ".join(["%s"] * len(_WRITE_TYPES)) + ")"
 
@@ -77,11 +82,18 @@ _RAISE = "UPDATE {schema}.names SET revision = %s WHERE sid = %s AND run = %s AN
 _REFER = f"SELECT {{schema}}.refer_2({_SID}, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 _PACK = f"SELECT {{schema}}.pack_2({_SID}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 _PACK_TYPES = (INT, INT, INT, INT, INT, INT, INT_LIST, INT_LIST, BYTES, BYTES, INT_LIST, BYTES_LIST)
+_NEED = (
+    "UPDATE {schema}.meta SET read_features = read_features | %s, write_features = write_features | %s "
+    "WHERE read_features & %s = 0"
+)
 _FREE_ROWS = "DELETE FROM {schema}.checkpoints WHERE sid = %s AND slot = ANY(%s) AND sequence = ANY(%s)"
 _DROP_SEGMENTS = (
     "WITH gone AS (DELETE FROM {schema}.segments WHERE sid = %s AND first = ANY(%s) RETURNING sid, first, last) "
-    "DELETE FROM {schema}.foreign_ids f USING gone g WHERE f.sid = g.sid AND f.sequence BETWEEN g.first AND g.last"
+    "DELETE FROM {schema}.foreign_ids f USING gone g WHERE f.sid = g.sid "
+    "AND f.sequence >> 7 BETWEEN g.first >> 7 AND g.last >> 7 AND f.sequence BETWEEN g.first AND g.last"
 )
+_DROP_IDS = "DELETE FROM {schema}.foreign_ids WHERE sid = %s AND sequence >> 7 = ANY(%s) AND sequence = ANY(%s)"
+
 _DROP_CALLS = (
     "DELETE FROM {schema}.calls c USING unnest(%s, %s, %s) AS d(run, journal, n) "
     "WHERE c.sid = %s AND c.run = d.run AND c.journal = d.journal AND (d.n IS NULL OR c.n = d.n)"
@@ -91,7 +103,6 @@ _OF_A_SESSION = ("names", "calls", "keyframes", "foreign_ids", "checkpoints", "s
 _KEYED = {
     Kind.NAME: ("names", "name"),
     Kind.KEYFRAME: ("keyframes", "sequence"),
-    Kind.CHECKPOINT: ("foreign_ids", "sequence"),
 }
 _TELL = "SELECT pg_notify('{channel}', '')"
 
@@ -109,7 +120,7 @@ def _many(table: str, keys: str, *rest: str) -> str:
 _CALLS = _many("calls", "run, journal, n", "body")
 _CHECKPOINTS = _many("checkpoints", "slot", "sequence", "parent", "body")
 _KEYFRAMES = _many("keyframes", "sequence", "body")
-_FOREIGN = _many("foreign_ids", "sequence", "id")
+_FOREIGN = f"INSERT INTO {{schema}}.foreign_ids(sid, sequence, id) SELECT {_SID}, r.* FROM unnest(%s, %s) AS r"
 
 _FEATURES = (pack_int(KNOWN.read), pack_int(KNOWN.write))
 _ABSENT = (None, None)
@@ -121,7 +132,7 @@ class Shipment:
     """See the module's text."""
 
     def __init__(self, known: KnownSession) -> None:
-        self.revision = secrets.randbits(62) + 1
+        self.revision = (int.from_bytes(os.urandom(8), "big") >> 2) + 1
         self.full = False
         self.line: SessionRow | None = None
         self.light = True  # neither rests on the session's row nor changes what its revision stands for; see `schema`
@@ -244,7 +255,7 @@ class Shipment:
             *self._session_values(),
             *first,
             *(_call_values(calls.pop(), uid) if len(calls) == 1 else _NOTHING[:4]),
-            *(self._row_values(rows.pop(), uid) if len(rows) == 1 and self._is_new(rows[0]) else _NOTHING[:4]),
+            *(self._row_values(rows.pop(), uid) if len(rows) == 1 and self._is_new(rows[0]) else _NOTHING[:5]),
         ]
         found = [Step(_WRITE, values, _WRITE_TYPES)]
         if self._beside is not None:
@@ -252,7 +263,11 @@ class Shipment:
             found.append(step(_BESIDE, text_bytes(id_), self._sid, revision))
         found += [Step(_NAME, [sid, *each], _NAME_TYPES) for each in names]
         found += [step(_RAISE, self.revision, self._sid, *journal) for journal in sorted(self._journals)]
-        if self._rows or calls or self._keyframes or self._segments or self._drops:
+        needs = {feature_of(call) for call in self._calls.values()} - {0}
+        if any([is_held(ref) for refs in self._refs.values() for ref in refs]):
+            needs.add(FILES)
+        found += [step(_NEED, each, each, each) for each in needs]
+        if rows or calls or self._keyframes or self._segments or self._drops or any(self._refs.values()):
             found += self._more_steps(rows, calls, uid)
         if self._drops:
             found += self._drop_steps()
@@ -277,10 +292,14 @@ class Shipment:
             *([pack_bool(line.hidden), text_bytes(line.id), line.uid] if named else _NOTHING[:3]),
             pack_int(line.checkpoints),
             pack_int(line.logical_bytes),
-            text_bytes(line.status),
-            None if line.agent is None else text_bytes(line.agent),
+            pack_int(time_era(line.updated_us)),
+            None if self._has_facets_of(line) else pack_ints(sorted(facets_of(line))),
             pack(line, line.uid),
         ]
+
+    def _has_facets_of(self, line: SessionRow) -> bool:
+        """True if the server has the facets of a line already."""
+        return self._expect is not None and self._session is not None and faceted(line) == faceted(self._session)
 
     def _name_values(self, uid: bytes) -> list[list[Sent]]:
         """Names as `name_2` has them, in the order in which they are locked."""
@@ -310,15 +329,15 @@ class Shipment:
         if rows:
             old = [row.sequence for row in rows if not self._is_new(row)]
             if old and sid is not None:
-                found.append(step(_FREE_ROWS, sid, slots_of(old), old))
+                found += _free_steps(sid, old)
             keys = _columns([(self._slot(row), row.sequence, row.parent) for row in rows], 3)
             found.append(step(_CHECKPOINTS, sid, *keys, [pack(row, uid) for row in rows]))
         if self._keyframes:
             bodies = [row.data for row in self._keyframes.values()]
             found.append(step(_KEYFRAMES, sid, list(self._keyframes), bodies))
-        foreign = [row for row in self._rows.values() if is_foreign(row, uid)]
+        foreign = [row for row in rows if is_foreign(row, uid)]
         if foreign:
-            ids = all_text_bytes([row.id for row in foreign])
+            ids = [pack_id(row.id) for row in foreign]
             found.append(step(_FOREIGN, sid, [row.sequence for row in foreign], ids))
         found += self._ref_steps(uid)
         # Behind the references: these look at the segments that go.
@@ -355,7 +374,8 @@ class Shipment:
 
     def _row_values(self, row: CheckpointRow, uid: bytes) -> list[Sent]:
         parent = None if row.parent is None else pack_int(row.parent)
-        return [pack_int(self._slot(row)), pack_int(row.sequence), parent, pack(row, uid)]
+        foreign = pack_id(row.id) if is_foreign(row, uid) else None
+        return [pack_int(self._slot(row)), pack_int(row.sequence), parent, pack(row, uid), foreign]
 
     def _drop_steps(self) -> list[Step]:
         sid = self._sid
@@ -370,10 +390,18 @@ class Shipment:
             if gone:
                 found.append(step(f"DELETE FROM {{schema}}.{table} WHERE sid = %s AND {column} = ANY(%s)", sid, gone))
         if keys[Kind.CHECKPOINT]:
-            found.append(step(_FREE_ROWS, sid, slots_of(keys[Kind.CHECKPOINT]), keys[Kind.CHECKPOINT]))
+            found += _free_steps(sid, keys[Kind.CHECKPOINT])
         if keys[Kind.SEGMENT]:
             found.append(step(_DROP_SEGMENTS, sid, keys[Kind.SEGMENT]))
         return found
+
+
+def _free_steps(sid: int | None, sequences: list[int]) -> list[Step]:
+    """Checkpoints that have rows of their own, and are not to have them any more."""
+    return [
+        step(_FREE_ROWS, sid, slots_of(sequences), sequences),
+        step(_DROP_IDS, sid, sorted({at >> 7 for at in sequences}), sequences),
+    ]
 
 
 def _call_values(call: CallRow, uid: bytes) -> list[Sent]:
@@ -395,7 +423,7 @@ def _segment_values(row: SegmentRow, uid: bytes) -> list[Sent]:
         row.links,
         row.body,
         pack_ints(list(foreign)),
-        pack_texts(all_text_bytes(foreign.values())),
+        pack_texts([pack_id(id_) for id_ in foreign.values()]),
     ]
 
 

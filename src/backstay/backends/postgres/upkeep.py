@@ -10,10 +10,10 @@ from typing import Any
 
 import psycopg
 
+from backstay.backends.postgres.foreign_ids import pack_id
 from backstay.backends.postgres.functions import LINKS
 from backstay.backends.postgres.packed import index_of, segment_of
 from backstay.backends.postgres.pool import Wire
-from backstay.backends.postgres.protocol import text_bytes
 from backstay.backends.postgres.views import line_columns, name_columns
 from backstay.errors import CorruptionError
 from backstay.hints import REPAIR
@@ -40,22 +40,24 @@ _ORPHANS = (
     ("refs", _LEADS_NOWHERE, "references of no row"),
 )
 _LINES = (
-    "SELECT sid, hidden, id, era = touched >> 8, uid, checkpoints, logical, status, agent, body FROM {schema}.sessions "
-    "ORDER BY hidden, id"
+    "SELECT sid, hidden, id, era = touched >> 8, uid, checkpoints, logical, time_era, facets, body "
+    "FROM {schema}.sessions ORDER BY hidden, id"
 )
 _NAMES = "SELECT name, marks, run, journal, sequence, body FROM {schema}.names WHERE sid = %s ORDER BY name"
 _UNNAMED = (
     "SELECT sequence, parent, body FROM {schema}.checkpoints c WHERE sid = %s AND sequence > %s AND NOT EXISTS("
-    "SELECT 1 FROM {schema}.foreign_ids f WHERE f.sid = c.sid AND f.sequence = c.sequence) ORDER BY sequence LIMIT 200"
+    "SELECT 1 FROM {schema}.foreign_ids f WHERE f.sid = c.sid AND f.sequence >> 7 = c.sequence >> 7 "
+    "AND f.sequence = c.sequence) ORDER BY sequence LIMIT 200"
 )
 _SEGMENTS = (
     f"SELECT entries, starts, parents, {LINKS} || body, first, ARRAY(SELECT f.sequence FROM {{schema}}.foreign_ids f "
-    "WHERE f.sid = s.sid AND f.sequence BETWEEN s.first AND s.last) FROM {schema}.segments s "
+    "WHERE f.sid = s.sid AND f.sequence >> 7 BETWEEN s.first >> 7 AND s.last >> 7 "
+    "AND f.sequence BETWEEN s.first AND s.last) FROM {schema}.segments s "
     "WHERE sid = %s AND first > %s ORDER BY first LIMIT 20"
 )
 _MEND_SEGMENT = "UPDATE {schema}.segments SET entries = %s, starts = %s, parents = %s WHERE sid = %s AND first = %s"
 _MEND_LINE = (
-    "UPDATE {schema}.sessions SET uid = %s, checkpoints = %s, logical = %s, status = %s, agent = %s::bytea "
+    "UPDATE {schema}.sessions SET uid = %s, checkpoints = %s, logical = %s, time_era = %s, facets = %s::bigint[] "
     "WHERE sid = %s"
 )
 _MEND_NAME = (
@@ -131,7 +133,7 @@ def _lost_ids(wire: Wire, sid: int, line: SessionRow) -> Iterator[tuple[str, Fix
         for sequence, parent, body in page:
             row = open_checkpoint(body, uid=line.uid, sequence=sequence, parent=parent)
             if isinstance(row, CheckpointRow) and is_foreign(row, line.uid):
-                yield _unfound(line, sequence), (_MEND_ID, [sid, sequence, text_bytes(row.id)])
+                yield _unfound(line, sequence), (_MEND_ID, [sid, sequence, pack_id(row.id)])
 
 
 def _wrong_segments(wire: Wire, sid: int, line: SessionRow) -> Iterator[tuple[str, Fix | None]]:
@@ -148,7 +150,7 @@ def _wrong_segments(wire: Wire, sid: int, line: SessionRow) -> Iterator[tuple[st
                 yield what, (_MEND_SEGMENT, [*index_of(segment), sid, first])
             for sequence, id_ in segment.foreign().items() if segment.is_readable else ():
                 if sequence not in known:
-                    yield _unfound(line, sequence), (_MEND_ID, [sid, sequence, text_bytes(id_)])
+                    yield _unfound(line, sequence), (_MEND_ID, [sid, sequence, pack_id(id_)])
 
 
 def _unfound(line: SessionRow, sequence: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from backstay.backends.postgres import packed
+from backstay.backends.postgres import foreign_ids, packed
 from backstay.backends.postgres.protocol import Sent, all_text_bytes, pack_bool, pack_ints, pack_texts, text_bytes
 from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
@@ -40,6 +40,7 @@ from backstay.port import (
     numbered,
     refuse_unknown,
 )
+from backstay.port.facets import facets_of, time_era
 from backstay.port.lease import clock_us
 from backstay.port.row_codec import is_foreign, marks_of, open_call, open_checkpoint, open_name, open_session
 from backstay.port.segments import open_segment
@@ -47,7 +48,7 @@ from backstay.port.tables import named_by
 
 LOOK = "SELECT {schema}.look_2(" + ", ".join(["%s"] * 17) + ")"
 HOLD = "SELECT {schema}.hold_2(" + ", ".join(["%s"] * 18) + ")"
-LOOK_TYPES = (16, 17, 1001, 16, 1016, 1001, 17, 17, 1016, 1001, 1001, 1016, 1016, 1016, 17, 16, 1016)
+LOOK_TYPES = (16, 17, 1001, 16, 1016, 1001, 1001, 1001, 1016, 1001, 1001, 1016, 1016, 1016, 17, 16, 1016)
 HOLD_TYPES = (*LOOK_TYPES, 17)
 
 _EMPTY_LIST = struct.pack("!iii", 0, 0, 17)
@@ -109,16 +110,16 @@ def look_values(ask: Ask, uid: bytes | None) -> list[Sent]:
     keys: list[tuple[int, int, int | None]] = [*ask.calls, *[(*at, None) for at in ask.journals]]
     located = [] if uid is None else [sequence_of(id_, uid) for id_ in ask.ids]
     sequences = [*ask.sequences, *[at for at in located if at is not None]]
-    low = text_bytes(ask.prefix) if ask.prefix else None
+    within = foreign_ids.ranges(ask.prefix) if ask.prefix else []
     return [
         pack_bool(ask.hidden),
         text_bytes(ask.session),
         pack_texts(all_text_bytes(ask.names or ())),
         pack_bool(ask.names is None),
         pack_ints(list(dict.fromkeys(sequences))),
-        pack_texts(all_text_bytes(ask.ids)) if ask.ids else None,
-        low,
-        None if low is None else low + b"\xff",
+        pack_texts([foreign_ids.pack_id(id_) for id_ in ask.ids]) if ask.ids else None,
+        pack_texts([low for low, _ in within]),
+        pack_texts([high for _, high in within]),
         pack_ints(ask.children_of),
         _EMPTY_LIST if pending is None else pack_texts(all_text_bytes(pending)),
         pack_texts(all_text_bytes(ask.counted)),
@@ -380,7 +381,7 @@ def known_of(answer: list[bytes], ask: Ask, *, writing: bool) -> KnownSession:
             parent, sequence = _TWO.unpack_from(rest)
             known.children.setdefault(parent, []).append(sequence)
         elif kind == b"f":
-            known.foreign[bytes(rest[8:]).decode("utf-8", "surrogatepass")] = _ONE.unpack_from(rest)[0]
+            known.foreign[foreign_ids.open_id(part[9:])] = _ONE.unpack_from(rest)[0]
         else:
             totals = _TWO.unpack_from(rest)
     _complete(known, ask)
@@ -448,8 +449,7 @@ def session_of(body: bytes, id_: str, touched: int, *, hidden: bool = False) -> 
 
 def line_columns(row: SessionRow) -> list[Any]:
     """What the server knows of a session's line."""
-    agent = None if row.agent is None else text_bytes(row.agent)
-    return [row.uid, row.checkpoints, row.logical_bytes, text_bytes(row.status), agent]
+    return [row.uid, row.checkpoints, row.logical_bytes, time_era(row.updated_us), sorted(facets_of(row))]
 
 
 def name_columns(row: LaneRow | TagRow) -> list[int | None]:

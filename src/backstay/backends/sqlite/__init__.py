@@ -18,7 +18,7 @@ import apsw
 from backstay.backends.sqlite import batches, history, listing, schema, states, store_file, upkeep, views
 from backstay.backends.sqlite.connections import NONSENSE, Connection, connect, connect_export, translated
 from backstay.backends.sqlite.forking import FORK_PATIENCE_S, let_go, register, unregister
-from backstay.backends.sqlite.group_commit import GroupCommit
+from backstay.backends.sqlite.group_commit import GroupCommit, Write
 from backstay.backends.sqlite.readers import Readers
 from backstay.backends.sqlite.views import find_line
 from backstay.errors import ClosedError, UnsupportedError
@@ -107,7 +107,7 @@ class SqliteBackend:
         return self._read(lambda connection: views.look(connection, ask, fresh=batches.last_touched(connection) + 1)[1])
 
     def write(self, ask: Ask, decide: Decide) -> View:
-        return self._write(partial(self._writer.write, ask, decide))
+        return self._write(partial(self._writer.write, ask, decide), lazy=ask.lazy)
 
     def state(self, session: str, ref: str | int, *, salvage: bool = False, without: Collection[int] = ()) -> Records:
         return self._read(partial(states.state, session, ref, salvage=salvage, without=without))
@@ -207,12 +207,13 @@ class SqliteBackend:
             self._group.disconnect()
         unregister(self)
 
-    def _write(self, job: Callable[[Connection], T], *, alone: bool = False) -> T:
+    def _write(self, job: Callable[[Connection], T], *, alone: bool = False, lazy: bool = False) -> T:
         if self._pid != os.getpid():
             self._refuse_child()
         if self._group is None:
             raise UnsupportedError(f"{self.path} is an export: it is only read", hint="backstay import takes it in")
-        return self._group.run(job, alone=alone)
+        done: T = self._group.run(Write(job, alone=alone, lazy=lazy))
+        return done
 
     def _read(self, job: Callable[[Connection], T]) -> T:
         if self._pid != os.getpid():

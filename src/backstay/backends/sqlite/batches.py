@@ -12,12 +12,22 @@ import apsw
 
 from backstay.backends.sqlite import journals, packed, schema
 from backstay.backends.sqlite.connections import NONSENSE, Connection, is_damage, translate_nonsense
-from backstay.backends.sqlite.schema import Entry, child_entries, key_of, lead, line_entries, name_entries, sequence_in
+from backstay.backends.sqlite.schema import (
+    Entry,
+    child_entries,
+    facet_entries,
+    key_of,
+    lead,
+    line_entries,
+    name_entries,
+    sequence_in,
+)
 from backstay.backends.sqlite.views import Line, find_checkpoint, look
+from backstay.codec import is_held
 from backstay.errors import BackstayError, CorruptionError, UnsupportedError
 from backstay.ids import MAX_SEQUENCE
 from backstay.port import (
-    SEGMENTS,
+    FILES,
     Ask,
     Batch,
     BlobsAbsentError,
@@ -29,12 +39,15 @@ from backstay.port import (
     Kind,
     LaneRow,
     More,
+    Row,
     SegmentRow,
     SessionRow,
     TagRow,
     Unreadable,
     View,
+    feature_of,
 )
+from backstay.port.facets import TIME_BITS, faceted
 from backstay.port.row_codec import is_foreign, pack_all
 
 _NEWEST_ERA = "SELECT max(value) FROM lookup WHERE what = ?"
@@ -100,10 +113,19 @@ class Writer:
             line, view = self._look(connection, batch.ask)
             batch = decide(view)
             assert isinstance(batch, Batch)  # noqa: S101 - a rule looks again once
+        assert batch.lazy or not ask.lazy or not (batch.puts or batch.drops), "it would not be synced"  # noqa: S101
         if batch.puts or batch.drops:
-            work = _Work(connection, line)
+            uid = None if line is None else line.row.uid
+            for row in batch.puts:
+                if type(row) is SessionRow:
+                    uid = row.uid
+            if uid is None:  # neither is there a session, nor does one come
+                view.answer = batch.answer
+                return view
             try:
-                work.apply(batch)
+                packed = pack_all(batch.puts, uid)
+                work = _Work(connection, line)
+                work.apply(batch, packed)
             except OverflowError as error:
                 raise CorruptionError("a row has a number that no store can hold") from error
             except BackstayError:
@@ -161,19 +183,14 @@ class _Work:
         self.touched = 0
         self.sinks = False  # the largest `touched` may now be smaller than it was
 
-    def apply(self, batch: Batch) -> None:
-        """Write it, all or nothing: the caller takes back what an error left half done."""
+    def apply(self, batch: Batch, packed: list[tuple[Row, bytes, int]]) -> None:
+        """Write it, with its rows as they are kept: all, or the caller takes back what an error left half done."""
         refs: set[bytes] = set()
         for row in batch.puts:
             if type(row) in _REFERRING and row.refs:  # type: ignore[union-attr]
                 refs.update(row.refs)  # type: ignore[union-attr]
         if refs:
             self._put_blobs(refs, batch)
-        lines = [row for row in batch.puts if type(row) is SessionRow]
-        if not lines and self._row is None:
-            return
-        uid = (lines[-1] if lines else self._row).uid  # type: ignore[union-attr]
-        packed = pack_all(batch.puts, uid)
         for row, body, _ in packed:
             if type(row) is SessionRow:
                 self._put_line(row, body)
@@ -194,6 +211,8 @@ class _Work:
             absent = set(find_absent(self._connection, unknown))
             if absent:
                 raise BlobsAbsentError(absent)
+        if any(map(is_held, refs)):
+            schema.need(self._connection, FILES)
         put_blobs(self._connection, {ref: batch.blobs[ref] for ref in refs - unknown})
 
     def _put_line(self, row: SessionRow, body: bytes) -> None:
@@ -209,6 +228,13 @@ class _Work:
             or (before.hidden, before.id, before.uid) != (row.hidden, row.id, row.uid)
         ):
             self._lead(set() if before is None else line_entries(before, self._sid), line_entries(row, self._sid))
+        if (
+            before is None
+            or before.updated_us >> TIME_BITS != row.updated_us >> TIME_BITS
+            or before.hidden is not row.hidden
+            or faceted(before) != faceted(row)
+        ):
+            self._lead(set() if before is None else facet_entries(before, self._sid), facet_entries(row, self._sid))
         self.touched = max(self.touched, row.touched)
         self.sinks |= before is not None and row.touched < before.touched
         self._row = row
@@ -229,6 +255,8 @@ class _Work:
         """A call."""
         if not self._connection.tables.get("calls"):
             make_on_demand(self._connection, "calls")
+        if feature := feature_of(row):
+            schema.need(self._connection, feature)
         journals.put(self._connection, self._sid, row, body)
 
     def put_name(self, row: LaneRow | TagRow, body: bytes, marks: int) -> None:
@@ -277,7 +305,7 @@ class _Work:
         sid, bounds = self._sid, (_checked(row.first), _checked(row.last))
         if not self._connection.tables.get("segments"):
             make_on_demand(self._connection, "segments")
-            schema.need(self._connection, SEGMENTS)
+            schema.need(self._connection, feature_of(row))
         for old in packed.reaching(self._connection, sid, *bounds):
             self._drop_segment(old)
         if self._connection.has("refs"):
@@ -385,7 +413,7 @@ class _Work:
             self._execute(_DROP_ALL_REFS, (self._sid,))
         self._execute(_DROP_CHILDREN, (schema.CHILD, *bounds))
         self._execute(_DROP_ROW, (self._sid, Kind.SESSION, self._row.id))
-        self._lead(line_entries(self._row, self._sid), set())
+        self._lead(line_entries(self._row, self._sid) | facet_entries(self._row, self._sid), set())
         # Counters stay above what it had, and what it said is to be nowhere in the file: see upkeep.scrub.
         self._execute(schema.PUT_META, (schema.SID_FLOOR, self._sid))
         self._execute(schema.PUT_META, (schema.SCRUB, 1))

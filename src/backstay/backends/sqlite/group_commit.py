@@ -2,8 +2,9 @@
 
 The thread that leads (see port.leader_queue) runs every job that is waiting in one transaction with one sync. A job
 that fails fails alone: most have written nothing by then; where one has, the transaction is done again with savepoints.
-A failed COMMIT fails all jobs in it. The WAL is tended here too: kept at one size and reused, because a growing
-file doubles a sync.
+A failed COMMIT fails all jobs in it. Lazy jobs by themselves are committed without a sync: the log is written in order,
+so the next sync takes them along, and a power cut before it takes them back whole. The WAL is tended here too: kept at
+one size and reused, because a growing file doubles a sync.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import apsw
 
@@ -26,16 +27,17 @@ from backstay.port.leader_queue import Job, LeaderQueue
 _CHECKPOINT_PAGES = 230
 _RESTART_PAGES = 4 * _CHECKPOINT_PAGES
 _GATHER_S = 0.002
+_SYNCED, _LAZY = "PRAGMA synchronous = FULL", "PRAGMA synchronous = NORMAL"
 _KEEP_READING = "SELECT key FROM meta"  # has two rows at least, so it stays unfinished after the first
 
-T = TypeVar("T")
 
+class Write(Job):
+    """A job for the writing connection: `act` is done inside a transaction that is on disk when its turn is over.
 
-class _Write(Job):
-    """A job for the writing connection."""
+    `alone`: outside of any transaction. `lazy`: it need not be on disk before the next transaction is.
+    """
 
-    def __init__(self, act: Callable[[Connection], Any], *, alone: bool) -> None:
-        self.act, self.alone = act, alone
+    act: Callable[[Connection], Any]
 
 
 class _HalfDoneError(Exception):
@@ -60,18 +62,16 @@ class GroupCommit:
         # Where a commit is not synced there is nothing that a note could promise.
         self._tail = Tail(path) if durability == "full" else None
         self._wal_pages = 0
+        self._left_at = -1  # the pager's number after the last COMMIT
         self._frames = 0  # in the log after the last COMMIT, 0 if that wrote nothing
         self._wal_grown = self._logless = durability not in ("full", "relaxed")
         self._queue = LeaderQueue(self._lead, gather_s=_GATHER_S)
+        self.run = self._queue.run
         self.hold, self.release = self._queue.hold, self._queue.release  # while the process forks
         self._upkeep_error: BackstayError | None = None
+        self._lazy = False  # this connection's commits may not be synced
         self._closed = False
         connection.set_wal_hook(self._note_wal)
-
-    def run(self, act: Callable[[Connection], T], *, alone: bool = False) -> T:
-        """Do something inside a transaction that is on disk when this returns; `alone`: outside of any transaction."""
-        value: T = self._queue.run(_Write(act, alone=alone))
-        return value
 
     def close(self) -> None:
         """Refuse everything further, and wait for what is under way."""
@@ -87,7 +87,7 @@ class GroupCommit:
         if self._tail is not None:
             self._tail.close()
 
-    def _lead(self, jobs: list[_Write]) -> None:
+    def _lead(self, jobs: list[Write]) -> None:
         if self._closed:
             for job in jobs:
                 job.fail(ClosedError("the store is closed", hint="open it again"))
@@ -102,7 +102,7 @@ class GroupCommit:
         if self._wal_pages >= _CHECKPOINT_PAGES:
             self._tend_wal()
 
-    def _transact(self, jobs: list[_Write], *, savepoints: bool = False) -> bool:
+    def _transact(self, jobs: list[Write], *, savepoints: bool = False) -> bool:
         """All jobs in one transaction. Each job is resolved, or, if this thread was interrupted, none is.
 
         False, and none is, if SQLite found fault with the rows of one of them: it may have taken back more than its
@@ -114,11 +114,19 @@ class GroupCommit:
             if self._upkeep_error is not None:
                 error, self._upkeep_error = self._upkeep_error, None
                 raise error
+            lazy = self._tail is not None and all([job.lazy for job in jobs])
+            if lazy is not self._lazy:
+                # Noted first: an interrupt in between must not leave anything unsynced that is thought to be synced.
+                self._lazy = True
+                connection.execute(_LAZY if lazy else _SYNCED)
+                self._lazy = lazy
             connection.execute("BEGIN IMMEDIATE")
             # Left open beyond the COMMIT: as long as somebody reads, nobody begins the log anew, and the note is true.
             reading = connection.execute(_KEEP_READING)
             next(reading, None)
-            if connection.execute(DATA_VERSION).fetchall() != connection.version:
+            # The pager's own number counts our commits too: as long as it is as we left it, no other has written.
+            moved = connection.data_version() != self._left_at
+            if moved and connection.execute(DATA_VERSION).fetchall() != connection.version:
                 self._moved(connection)
             if not self._wal_grown:
                 self._wal_grown = True
@@ -127,9 +135,11 @@ class GroupCommit:
             # From here on until it is over nobody can tell what a failure leaves on the disk.
             committing, self._frames = True, 0
             connection.execute("COMMIT")
-            if self._tail is not None and self._frames:
+            self._left_at = connection.data_version()
+            if self._tail is not None and self._frames and not lazy:
                 self._tail.keep(self._frames)
-            self._resolve(done)
+            for job, value in done:
+                job.value, job.done = value, True
         except Exception as error:  # noqa: BLE001 - handed to those whose jobs it ended, not to whoever leads
             self._rollback()
             if isinstance(error, _HalfDoneError):
@@ -157,19 +167,19 @@ class GroupCommit:
         finally:
             if reading is not None:
                 reading.close()
-        self.syncs += bool(self._frames)
+        self.syncs += bool(self._frames) and not lazy
         self.jobs += len(done)
         return True
 
-    def _forget_outcomes(self, jobs: list[_Write]) -> None:
+    def _forget_outcomes(self, jobs: list[Write]) -> None:
         for job in jobs:
             job.done, job.error = False, None
 
-    def _resolve(self, done: list[tuple[_Write, Any]]) -> None:
+    def _resolve(self, done: list[tuple[Write, Any]]) -> None:
         for job, value in done:
             job.value, job.done = value, True
 
-    def _run_all(self, jobs: list[_Write], *, savepoints: bool) -> list[tuple[_Write, Any]]:
+    def _run_all(self, jobs: list[Write], *, savepoints: bool) -> list[tuple[Write, Any]]:
         connection, done = self.connection, []
         for job in jobs:
             if job.gone:  # better not at all than behind the back of whoever was interrupted
@@ -201,7 +211,7 @@ class GroupCommit:
                 if self.connection.in_transaction:
                     raise
 
-    def _run_alone(self, job: _Write) -> None:
+    def _run_alone(self, job: Write) -> None:
         self._wal_grown = self._logless  # it may cut the log
         try:
             job.finish(job.act(self.connection))

@@ -24,7 +24,7 @@ from backstay.backends.sqlite.views import (
 from backstay.errors import CorruptionError
 from backstay.ids import MAX_SEQUENCE
 from backstay.port import CheckpointRow, Key, KeyframeRow, Kind, Row, Unreadable
-from backstay.port.row_codec import open_name
+from backstay.port.row_codec import open_checkpoints, open_name
 from backstay.port.segments import open_segment
 
 _CHECKPOINTS = "SELECT key, parent, body FROM checkpoints WHERE key > ?1 AND key < ?2 ORDER BY key {} LIMIT ?3"
@@ -145,7 +145,10 @@ def _checkpoints(connection: Connection, line: Line, order: str, bounds: tuple[i
         rows = _some(connection.execute(_CHECKPOINTS.format(order), bounds))
         if len(rows) < bounds[2]:
             refuse_miscount(connection, line)
-        return [open_found(line, sequence_in(key), parent, body) for key, parent, body in rows]
+        columns = [(sequence_in(key), parent, body) for key, parent, body in rows]
+        if all([type(body) is bytes and isinstance(parent, int | None) for _, parent, body in columns]):
+            return [*open_checkpoints(columns, uid=line.row.uid)]
+        return [open_found(line, *row) for row in columns]
     except apsw.Error as error:
         if not is_damage(error):
             raise

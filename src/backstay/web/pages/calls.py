@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 from backstay import shapes
 from backstay.store.fields import to_call
 from backstay.web.about_session import crumbs_of, head_of
-from backstay.web.history import arg_words, args_of, history_page, kind_of_call, pending_calls, seconds_of, when
+from backstay.web.history import (
+    arg_words,
+    args_of,
+    history_page,
+    kind_of_call,
+    pending_calls,
+    seconds_of,
+    trimmed,
+    when,
+)
+from backstay.web.needs import needs_of_session
 from backstay.web.view import Shown
 
 if TYPE_CHECKING:
@@ -15,12 +25,14 @@ if TYPE_CHECKING:
     from backstay.port import CallRow
     from backstay.web.view import Visit
 
+_CALLS = 200
+
 
 def show(visit: Visit) -> Shown:
     """The page."""
     session = visit.session()
     before = visit.query.get("before") or None
-    page = history_page(visit.store, session, before=before)
+    page = trimmed(history_page(visit.store, session, before=before), _CALLS)
     made: list[tuple[CallRow, Checkpoint | None, str]] = []
     if before is None:
         for branch, calls in pending_calls(visit.store, session.id).items():
@@ -29,11 +41,10 @@ def show(visit: Visit) -> Shown:
         if step.point is not None:
             made += [(call, step.point, step.point.branch) for call in reversed(step.calls)]
     made = [each for each in made if kind_of_call(each[0]) is not None]
-    older = page.points[-1].id if page.more and page.points else ""
     data = {
-        **head_of(visit, session, "calls"),
+        **head_of(visit, session, "calls", needs_of_session(visit.store, session, None, ())),
         "calls": [_line(*each) for each in made],
-        "older": older,
+        "older": page.older,
         "before": before or "",
     }
     crumbs = crumbs_of(visit, session, ("calls", None))

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from backstay import shapes
+from backstay.bookkeeping import PART, visible
 from backstay.difference import same
 from backstay.errors import BackstayError, CorruptionError, InvalidInputError
 from backstay.port import Ask, CheckpointRow
+from backstay.shapes.conversation import said_in
 from backstay.shapes.going_back import leaving
+from backstay.shapes.points import diff_between, names_told, point_at
 from backstay.shapes.text import short
-from backstay.store.overview import names_by_checkpoint
 from backstay.web.about_session import crumbs_of, info_of
-from backstay.web.history import arg_words, args_of, described, kind_of_call, seconds_of, steps_of
+from backstay.web.history import arg_words, args_of, described, is_bookkeeping, kind_of_call, seconds_of, steps_of
 from backstay.web.paths import Links
-from backstay.web.reader import fold, pretty, turns_of
+from backstay.web.reader import Room, pretty, turns_of
 from backstay.web.tree import tree_of
 from backstay.web.view import Shown
 
@@ -28,16 +30,19 @@ WINDOW = 60
 TABS = ("conversation", "state", "calls", "raw", "fields")
 _EARLIER, _LATER = 11, 8
 _LISTED = 8
-_RAW_CHARS = 100_000
+_RAW_CHARS = 80_000
+_CALLS = 100
+_TITLE_CHARS = 140
 
 
 def show(visit: Visit) -> Shown:
     """The page."""
     session, store = visit.session(), visit.store
     info = info_of(visit, session)
-    point = session.checkpoint(visit.parts[3])
-    named = names_by_checkpoint(store.backend, session.id)
+    point = point_at(session, visit.parts[3])
+    named = names_told(store, session)
     state, damage = _state(session, point)
+    state = visible(state)
     messages = state.get("messages")
     messages = messages if isinstance(messages, list) else []
     tab = visit.query.get("tab") or ("conversation" if messages else "state")
@@ -55,14 +60,15 @@ def show(visit: Visit) -> Shown:
         "refs": refs,
         "ref": _ref(point, later, heads) if not refs else "",
         "title_code": described(point, calls)[0],
-        "title_text": _title(point, calls),
+        "title_text": _title(point, calls, messages),
         "tab": tab,
         "steps": [(each, _nav_words(each, made)) for each, made in steps],
         "previous": steps[at - 1][0] if at else None,
         "next": later[0] if later else None,
         "damage": damage,
+        "metadata": {key: value for key, value in point.metadata.items() if key != PART},
         "count": {"conversation": len(messages), "calls": len(calls)},
-        "calls": [_call_view(call) for call in calls] if tab == "calls" else [],
+        "calls": _call_views(calls) if tab == "calls" else [],
         "seconds": sum(seconds_of(call) for call in calls if call.parent is None),
         "actions": _actions(visit, session, point, heads),
     }
@@ -178,7 +184,9 @@ def _neighbours(
         later.append(own[0])
         sequence = own[0].sequence
     found = steps_of(store, session.id, [*reversed(earlier), *later])
-    kept = [(step.point, step.calls) for step in found if step.point is not None]
+    kept = [(step.point, step.calls) for step in found if step.point is not None and not is_bookkeeping(step)]
+    if all(each.id != point.id for each, _ in kept):  # writes of a checkpoint that was pruned
+        kept.append((point, []))
     return kept, next(n for n, (each, _) in enumerate(kept) if each.id == point.id)
 
 
@@ -193,13 +201,20 @@ def _ref(point: Checkpoint, later: list[Checkpoint], heads: dict[str, str]) -> s
     return next((f"{point.branch}~{n}" for n, each in enumerate(later, 1) if each.id == head), "")
 
 
-def _title(point: Checkpoint, calls: list[CallRow]) -> str:
+def _title(point: Checkpoint, calls: list[CallRow], messages: list[Any]) -> str:
     if point.label:
         return point.label
     code, text = described(point, calls)
     if not code and text == point.summary and ": " in text[:12]:
-        text = text.partition(": ")[2]  # who says it stands below
+        text = _first_line(messages) or text.partition(": ")[2]  # who says it stands below
     return text or point.trigger
+
+
+def _first_line(messages: list[Any]) -> str:
+    """The first line of the last message, which a summary has cut."""
+    last = messages[-1] if messages and isinstance(messages[-1], dict) else {}
+    text = next((said.text for said in said_in(last) if said.text and said.text.strip()), "")
+    return text.strip().partition("\n")[0][:_TITLE_CHARS]
 
 
 def _nav_words(point: Checkpoint, calls: list[CallRow]) -> str:
@@ -209,7 +224,12 @@ def _nav_words(point: Checkpoint, calls: list[CallRow]) -> str:
     return f"{code} {text}".strip() if code else point.label or text
 
 
-def _call_view(call: CallRow) -> dict[str, Any]:
+def _call_views(calls: list[CallRow]) -> list[dict[str, Any]]:
+    room = Room()
+    return [_call_view(call, room) for call in calls[:_CALLS]]
+
+
+def _call_view(call: CallRow, room: Room) -> dict[str, Any]:
     args = args_of(call)
     return {
         "id": call.id,
@@ -217,9 +237,9 @@ def _call_view(call: CallRow) -> dict[str, Any]:
         "kind": kind_of_call(call) or call.kind,
         "status": call.status,
         "words": arg_words(args),
-        "args": fold(pretty(args)) if args not in (None, {}) else None,
+        "args": room.fold(pretty(args)) if args not in (None, {}) else None,
         "error": None if call.error is None else ": ".join(call.error),
-        "result": fold(_result(call)) if call.result is not None else None,
+        "result": room.fold(_result(call)) if call.result is not None else None,
         "in_state": call.place is not None,
         "seconds": seconds_of(call) if call.ended_us is not None else None,
         "nested": call.parent is not None,
@@ -261,17 +281,21 @@ def _plan(session: Session, point: Checkpoint, branch: str) -> dict[str, Any]:
     assert head is not None  # noqa: S101 - the branch is there
     gone = leaving(session, head, point)
     try:
-        parts = [(str(stat.part), stat.added, stat.removed, stat.changed) for stat in session.diff(head, point).stat()]
+        parts = [
+            (str(stat.part), stat.added, stat.removed, stat.changed)
+            for stat in diff_between(session, head, point, names=("", "")).stat()
+        ]
     except CorruptionError:
         parts = None
-    doubts = [call for call in session.calls(branch, pending=True) if call.status in ("in_doubt", "started", "waiting")]
+    pending = session.calls(branch, pending=True)
     return {
         "head": head,
         "leaving": (gone or [])[:_LISTED],
         "leaving_more": max(0, len(gone or []) - _LISTED),
         "aside": gone is None,
         "parts": parts,
-        "pending": len(doubts),
+        "doubts": sum(call.status == "in_doubt" for call in pending),
+        "pending": sum(call.status in ("started", "waiting") for call in pending),
     }
 
 
@@ -280,8 +304,6 @@ def _edit(point: Checkpoint, index: int) -> dict[str, Any] | None:
     messages = point.state.get("messages")
     if not isinstance(messages, list) or not 0 <= index < len(messages):
         return None
-    from backstay.shapes.conversation import said_in  # noqa: PLC0415
-
     message = messages[index]
     if not isinstance(message, dict):
         return {"index": index, "text": message} if isinstance(message, str) else None

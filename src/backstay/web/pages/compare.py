@@ -6,9 +6,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from backstay import shapes
+from backstay.bookkeeping import told
 from backstay.errors import BackstayError, NotFoundError
 from backstay.store.overview import branch_statuses
 from backstay.web.about_session import crumbs_of, head_of
+from backstay.web.needs import needs_of_session
 from backstay.web.pages.diff import stat_words
 from backstay.web.view import Shown
 
@@ -19,25 +21,29 @@ if TYPE_CHECKING:
 
 MAX_COMPARED = 6
 _LISTED = 60
-_LOOKED_AT = 2000
+_LOOKED_AT = 300
+_COMPARED_BYTES = 1_000_000  # of all states together; beyond, what differs is a click away
 
 
 def show(visit: Visit) -> Shown:
     """The page."""
     session = visit.session()
     heads = session.branches()
+    needs = needs_of_session(visit.store, session, None, ())
     statuses = branch_statuses(visit.store.backend, session.id)
+    shown = statuses | {need.branch: ("in_doubt", None) for need in needs if need.kind == "doubt"}
     ordered = sorted(heads, key=lambda name: (name != "main", -heads[name].sequence))
     wanted = [name for name in visit.several("b") if name]
     unknown = [name for name in wanted if name not in heads]
     if unknown:
         raise NotFoundError(f"session {session.id!r} has no branch {unknown[0]!r}")
     chosen = (wanted or ordered)[:MAX_COMPARED]
-    logs = {name: list(islice(session.log(name), _LOOKED_AT)) for name in chosen}
+    logs = {name: list(islice(told(session.log(name)), _LOOKED_AT)) for name in chosen}
+    compares = sum(heads[name].size_bytes for name in chosen) <= _COMPARED_BYTES
     data: dict[str, Any] = {
-        **head_of(visit, session, "compare"),
+        **head_of(visit, session, "compare", needs),
         "chosen": chosen,
-        "rows": [_row(session, name, heads[name], logs, chosen[0], statuses) for name in chosen],
+        "rows": [_row(session, name, heads[name], logs, chosen[0], shown, compares=compares) for name in chosen],
         "others": [name for name in ordered if name not in chosen][:_LISTED],
         "hidden": max(0, len(ordered) - len(chosen) - _LISTED),
         "most": MAX_COMPARED,
@@ -59,6 +65,8 @@ def _row(
     logs: dict[str, list[Checkpoint]],
     first: str,
     statuses: dict[str, tuple[str, str | None]],
+    *,
+    compares: bool,
 ) -> dict[str, Any]:
     log = logs[name]
     shared = {point.id for point in logs[first]} if name != first else set()
@@ -79,7 +87,9 @@ def _row(
         "wall": (head.created_at - log[-1].created_at).total_seconds() if log else 0.0,
         "differs": "",
     }
-    if name != first:
+    if name != first and not compares:
+        row["differs"] = "show"
+    elif name != first:
         try:
             row["differs"] = stat_words(session.diff(first, name))
         except BackstayError as error:

@@ -13,8 +13,8 @@ from backstay import shapes
 from backstay.errors import InvalidInputError
 from backstay.model import counted
 from backstay.shapes.conversation import asked_in, said_in, speaker_of
+from backstay.shapes.points import diff_between, names_told, point_at
 from backstay.shapes.text import brief, short
-from backstay.store.overview import names_by_checkpoint
 from backstay.web.about_session import crumbs_of, info_of
 from backstay.web.history import arg_words
 from backstay.web.paths import Links
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from backstay.web.view import Visit
 
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
-_LARGEST = 64 << 10  # characters that are compared word by word
+_LARGEST = 48 << 10  # characters of a page that are compared word by word
 _SHOWN_ITEMS = 40
-_VALUE_CHARS = 600
-_MAX_CHANGES = 300
-_GLANCE_LINES, _GLANCE_CHARS = 12, 2000
+_VALUE_CHARS = 240
+_MAX_CHANGES = 120
+_GLANCE_LINES, _GLANCE_CHARS = 12, 800
 _ROW = 7
 
 Marked = list[tuple[bool, str]]  # pieces of a text, and whether the other side lacks it
@@ -54,7 +54,8 @@ class Pair(NamedTuple):
     kind: str
     a: Side | None
     b: Side | None
-    size: str = ""
+    note: str = ""
+    is_large: bool = False
 
 
 def choose(visit: Visit) -> Response:
@@ -69,11 +70,12 @@ def show(visit: Visit) -> Shown:
     """The page."""
     session = visit.session()
     info = info_of(visit, session)
-    a, b = session.checkpoint(visit.parts[3]), session.checkpoint(visit.parts[4])
-    diff = session.diff(a, b)
+    a, b = point_at(session, visit.parts[3]), point_at(session, visit.parts[4])
+    named = names_told(visit.store, session)
+    names = _called(a, named.get(a.id, [])), _called(b, named.get(b.id, []))
+    diff = diff_between(session, a, b, names=names)
     talk = next((part for part in diff.parts if part.name == "messages" and part.items), None)
-    named = names_by_checkpoint(visit.store.backend, session.id)
-    pairs = [] if talk is None else [_pair(item) for item in talk.items[:_SHOWN_ITEMS]]
+    pairs = [] if talk is None else _pairs(talk.items[:_SHOWN_ITEMS])
     rest = [_change(part, change) for part in diff.parts if part is not talk for change in _changes(part)]
     data: dict[str, Any] = {
         "info": info,
@@ -91,7 +93,7 @@ def show(visit: Visit) -> Shown:
         "sums": _sums(a, b, talk, rest),
         "between": _between(a, b),
     }
-    title = f"{_called(a, data['a_names'])} to {_called(b, data['b_names'])}"
+    title = f"{names[0]} to {names[1]}"
     crumbs = crumbs_of(visit, session, ("difference", None))
     return Shown("diff.html", title, crumbs, data, lambda: shapes.diff(diff))
 
@@ -154,19 +156,41 @@ def _sums(
     return found
 
 
-def _pair(item: ItemChange) -> Pair:
+def _pairs(items: tuple[ItemChange, ...]) -> list[Pair]:
+    """The pairs, word by word as far as a page has room."""
+    found, left = list[Pair](), _LARGEST
+    for item in items:
+        found.append(_pair(item, left))
+        left -= sum(len(text) for side in (found[-1].a, found[-1].b) if side is not None for _, text in side.text)
+    return found
+
+
+def _pair(item: ItemChange, largest: int) -> Pair:
     before = None if item.kind == "added" else _said(item.before)
     after = None if item.kind == "removed" else _said(item.after)
     sizes = max(len(before[1]) if before else 0, len(after[1]) if after else 0)
-    if before is not None and after is not None and sizes <= _LARGEST:
+    if before is not None and after is not None and sizes <= largest:
         left, right = marked(before[1], after[1])
     else:
         left, right = _alone(before), _alone(after)
     a = None if before is None else Side(before[0], (item.index_before or 0) + 1, left, _hidden(before, left))
     b = None if after is None else Side(after[0], (item.index_after or 0) + 1, right, _hidden(after, right))
-    return Pair(
-        item.kind, a, b, f"Changed, {sizes:,} characters" if item.kind == "changed" and sizes > _LARGEST else ""
-    )
+    note, is_large = "", item.kind == "changed" and sizes > largest
+    if is_large:
+        note = f"Changed, {sizes:,} characters: too large to show word by word."
+    elif item.kind == "changed" and before == after:
+        note = f"Differs in {_places(item)} alone."
+    return Pair(item.kind, a, b, note, is_large)
+
+
+def _places(item: ItemChange) -> str:
+    """Where two messages differ that say the same."""
+    paths = [change.path[2:] for change in item.changes[:3]]
+    return ", ".join(["".join(map(_step, path)).lstrip(".") for path in paths]) or "its form"
+
+
+def _step(step: Any) -> str:
+    return f"[{step}]" if isinstance(step, int) else f".{step}"
 
 
 def _alone(said: tuple[str, str] | None) -> Marked:
@@ -224,13 +248,18 @@ def _changes(part: PartDiff) -> list[tuple[Any, Change | ItemChange]]:
 
 def _change(part: PartDiff, found: tuple[Any, Change | ItemChange]) -> dict[str, Any]:
     path, change = found
-    words = "".join([f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]).lstrip(".")
+    words = "".join(map(_step, path)).lstrip(".")
     return {
         "path": words or str(part.name),
         "kind": change.kind,
-        "before": brief(change.before, chars=_VALUE_CHARS),
-        "after": brief(change.after, chars=_VALUE_CHARS),
+        "before": _value(change.before),
+        "after": _value(change.after),
     }
+
+
+def _value(value: Any) -> str:
+    text = brief(value, chars=_VALUE_CHARS)
+    return text if len(text) <= _VALUE_CHARS else text[:_VALUE_CHARS] + "…"
 
 
 def stat_words(diff: Diff) -> str:

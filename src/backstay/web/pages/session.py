@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backstay import shapes
+from backstay.errors import CorruptionError
 from backstay.graph_layout import Layout, Node, lay_out
 from backstay.model import counted
-from backstay.store.overview import branch_statuses, names_by_checkpoint
+from backstay.shapes.points import names_told
+from backstay.shapes.text import short
+from backstay.store.overview import branch_statuses
 from backstay.web import drawing
 from backstay.web.about_session import crumbs_of, head_of
 from backstay.web.drawing import GraphLine, GraphRow, PlotLine
@@ -24,7 +27,7 @@ from backstay.web.history import (
 )
 from backstay.web.needs import needs_of_session
 from backstay.web.view import Shown
-from backstay.web.words import length
+from backstay.web.words import key, length
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 _IDLE_S = 600.0
 _BRANCHES_LISTED = 12
 _PENDING_SHOWN = 3
+_SHORT_CHARS = 8
 
 
 class Row(NamedTuple):
@@ -82,15 +86,14 @@ def show(visit: Visit) -> Shown:
 def history_data(store: Store, session: Session, page: Page, needs: list[Need], *, newest: bool) -> dict[str, Any]:
     """Rows, graph, plot and branches, for the page and for a file."""
     points = page.points
-    layout = lay_out([Node(point.id, point.parent_id, point.branch) for point in points])
-    named = names_by_checkpoint(store.backend, session.id)
-    tints: dict[str, int] = {}
-    for strand in layout.strands:
-        tints.setdefault(strand.branch, len(tints))
+    layout, tints = laid_out(page)
+    named = names_told(store, session)
     rows = _rows(store, session, page, layout, tints, named, needs, newest=newest)
-    statuses = branch_statuses(store.backend, session.id)
+    try:
+        statuses = branch_statuses(store.backend, session.id)
+    except CorruptionError:  # what needs a person says so
+        statuses = {}
     statuses |= {need.branch: ("in_doubt", None) for need in needs if need.kind == "doubt"}
-    older = points[-1].id if page.more and points else ""
     return {
         "rows": rows,
         "graph": _graph(rows, layout, points, tints),
@@ -98,11 +101,21 @@ def history_data(store: Store, session: Session, page: Page, needs: list[Need], 
         "folded": layout.folded,
         "named": named,
         "colour": drawing.colour,
-        "older": older,
+        "older": page.older,
+        "columns": _columns(rows),
         "branches": _branches(points, statuses, named, tints),
         "branches_more": max(0, len(statuses) - _BRANCHES_LISTED),
-        **_plot(points, layout, tints),
+        **_plot(page, layout, tints),
     }
+
+
+def laid_out(page: Page) -> tuple[Layout, dict[str, int]]:
+    """The lanes of a page, and the colour of each branch: the same in every view of it."""
+    layout = lay_out([Node(point.id, page.parent_of(point), point.branch) for point in page.points])
+    tints: dict[str, int] = {}
+    for strand in layout.strands:
+        tints.setdefault(strand.branch, len(tints))
+    return layout, tints
 
 
 def _rows(
@@ -137,6 +150,12 @@ def _rows(
         rows.append(_row(step, point, lane, tint, named.get(point.id, [])))
         later = point.created_at
     return rows
+
+
+def _columns(rows: list[Row]) -> str:
+    """The classes of the rows: long ids need room, and a page without calls has no column for them."""
+    long = any(row.point is not None and len(short(row.point.id)) > _SHORT_CHARS for row in rows)
+    return " ".join(filter(None, ["long-ids" if long else "", "" if any(row.bars for row in rows) else "no-calls"]))
 
 
 def _worked(rows: list[Row]) -> float:
@@ -179,6 +198,7 @@ def _row(step: HistoryStep, point: Checkpoint, lane: int, tint: int, names: list
     code, what = described(point, step.calls)
     if point.label:
         what = f"{point.label}: {what}" if what else point.label
+    what = what or ("" if code else point.trigger)
     bars = bars_of(step.calls)
     kind = (
         "moved" if point.restored_from is not None else "tip" if any(kind == "branch" for _, kind in names) else "point"
@@ -261,12 +281,13 @@ def _branches(
     return found[:_BRANCHES_LISTED]
 
 
-def _plot(points: list[Checkpoint], layout: Layout, tints: dict[str, int]) -> dict[str, Any]:
+def _plot(page: Page, layout: Layout, tints: dict[str, int]) -> dict[str, Any]:
     """The use of each branch, step by step; nothing where nothing was used."""
+    points = page.points
     by_cost = any(point.total_usage.cost for point in points)
     depth: dict[str, int] = {}
     for point in reversed(points):
-        depth[point.id] = depth.get(point.parent_id or "", 0) + 1
+        depth[point.id] = depth.get(page.parent_of(point) or "", 0) + 1
 
     def used(point: Checkpoint) -> float:
         total = point.total_usage
@@ -298,7 +319,7 @@ def _plot(points: list[Checkpoint], layout: Layout, tints: dict[str, int]) -> di
 
 
 def _picked(page: Page, a: str, b: str) -> dict[str, Checkpoint | None]:
-    known: dict[str, Checkpoint] = {point.id: point for point in page.points}
+    known = {key(point.id): point for point in page.points}
     return {"a": known.get(a), "b": known.get(b)}
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backstay import shapes
 from backstay.errors import InvalidInputError
-from backstay.model import Status
+from backstay.model import Hit, Status
 from backstay.store import overview
 from backstay.web import drawing
 from backstay.web.history import last_steps
@@ -17,11 +18,12 @@ from backstay.web.view import Shown
 
 if TYPE_CHECKING:
     from backstay.face import Store
-    from backstay.model import Hit, SessionInfo
+    from backstay.model import SessionInfo
     from backstay.web.view import Visit
 
 PAGE = 100
 _HITS = 50
+_SEARCH_S = 3.0
 _COUNTED = 1000  # sessions: beyond, counting them by status would take longer than the page
 _SPARKS = 14
 _FILTERS = ("in_progress", "waiting", "in_doubt", "failed", "completed")
@@ -44,7 +46,9 @@ def show(visit: Visit) -> Shown:
     needs = needs_of_store(store, visit.verification.seen().problems)
     doubted = {need.session: need for need in reversed(needs)}
     status, agent, before = query.get("status") or None, query.get("agent") or None, _cursor(query.get("before"))
-    infos, hits = ([], _hits(store, text, agent)) if text else (_listed(store, status, agent, before), [])
+    found = _search(store, text, agent, before) if text else Searched([], 0, None)
+    infos = [] if text else _listed(store, status, agent, before)
+    hits = found.hits
     more, infos = len(infos) > PAGE, infos[:PAGE]
     total = store.stats().sessions
     data: dict[str, Any] = {
@@ -53,6 +57,8 @@ def show(visit: Visit) -> Shown:
         "needs_all": len(needs),
         "lines": [_line(store, info, doubted.get(info.id)) for info in infos],
         "hits": hits,
+        "searched": found.sessions,
+        "go_on": "" if found.cursor is None else str(found.cursor),
         "q": text,
         "status": status or "",
         "agent": agent or "",
@@ -91,8 +97,23 @@ def _listed(store: Store, status: str | None, agent: str | None, before: int | N
     return list(found)
 
 
-def _hits(store: Store, text: str, agent: str | None) -> list[Hit]:
-    return list(islice(store.search(text, agent=agent), _HITS))
+class Searched(NamedTuple):
+    """Places that have a text, how many sessions were looked into, and where to go on if those were not all."""
+
+    hits: list[Hit]
+    sessions: int
+    cursor: int | None
+
+
+def _search(store: Store, text: str, agent: str | None, before: int | None) -> Searched:
+    """Search session by session, the one touched last first, for a moment; a page does not wait for all of a store."""
+    hits, count, end = list[Hit](), 0, time.monotonic() + _SEARCH_S
+    for info in store.sessions(agent=agent, before=before):
+        hits += islice(store.search(text, session=info.id), _HITS - len(hits))
+        count += 1
+        if len(hits) >= _HITS or time.monotonic() > end:
+            return Searched(hits, count, info.cursor)
+    return Searched(hits, count, None)
 
 
 def _runs(store: Store) -> list[Any]:

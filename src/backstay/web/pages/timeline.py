@@ -13,8 +13,19 @@ from backstay.store.fields import to_call
 from backstay.store.overview import children_of
 from backstay.web import drawing
 from backstay.web.about_session import crumbs_of, head_of
-from backstay.web.history import Page, arg_words, args_of, history_page, kind_of_call, pending_calls, seconds_of, when
+from backstay.web.history import (
+    Page,
+    arg_words,
+    args_of,
+    history_page,
+    kind_of_call,
+    pending_calls,
+    seconds_of,
+    trimmed,
+    when,
+)
 from backstay.web.needs import arg_lines, needs_of_session
+from backstay.web.pages.session import laid_out
 from backstay.web.paths import Links
 from backstay.web.timeline_drawing import Scale, TimeBar, TimeLane, overview, ticks, timeline
 from backstay.web.view import Shown
@@ -26,7 +37,7 @@ if TYPE_CHECKING:
     from backstay.port import CallRow
     from backstay.web.view import Visit
 
-MAX_LANES, MAX_CHILDREN = 8, 4
+MAX_LANES, MAX_CHILDREN, MAX_BARS = 8, 4, 180
 _DAY_S = 86_400.0
 
 Made = tuple["CallRow", "Checkpoint | None"]
@@ -37,7 +48,7 @@ def show(visit: Visit) -> Shown:
     session, store = visit.session(), visit.store
     needs = needs_of_session(store, session, None, ())
     before = visit.query.get("before") or None
-    page = history_page(store, session, before=before)
+    page = trimmed(history_page(store, session, before=before), MAX_BARS)
     pending = pending_calls(store, session.id) if before is None else {}
     doubted = {need.ref for need in needs if need.kind == "doubt"}
     chosen = visit.query.get("call", "")
@@ -50,7 +61,7 @@ def show(visit: Visit) -> Shown:
     made += [(call, None) for calls in pending.values() for call in calls]
     data: dict[str, Any] = {
         **head_of(visit, session, "timeline", needs),
-        "older": page.points[-1].id if page.more and page.points else "",
+        "older": page.older,
         "before": before or "",
         "labels": [label for _, label in lanes],
         "selected": _selected(made, chosen),
@@ -70,7 +81,7 @@ def _drawn(lanes: list[TimeLane], died: list[tuple[float, str]]) -> dict[str, An
     spans = [(bar.start, max(bar.end, bar.start + 0.001)) for lane in lanes for bar in lane.bars]
     if not spans:
         return {"timeline": "", "range": "", "said": ""}
-    word_s = sum(end - start for start, end in spans) / 20  # as long as a word beside a mark takes
+    word_s = sum(end - start for start, end in spans) / 13  # as long as a word beside a mark takes
     marks = [(at, at + word_s) for lane in lanes for at, _ in lane.marks] + [(at, at) for at, _ in died]
     scale = Scale(spans, marks)
     first, last = min(start for start, _ in spans), max(end for _, end in spans)
@@ -100,12 +111,18 @@ def _lanes(
             marks.setdefault(step.point.branch, []).append((step.point.created_at.timestamp(), step.point.trigger))
     for branch, calls in pending.items():
         by_branch.setdefault(branch, []).extend([(call, None) for call in calls])
-    branches = sorted(by_branch, key=lambda name: name != "main")
+    tints = laid_out(page)[1]
+    branches = sorted(by_branch, key=lambda name: tints.get(name, len(tints)))
     found = []
-    for n, branch in enumerate(branches[:MAX_LANES]):
+    for branch in branches[:MAX_LANES]:
         bars = _bars(session.id, by_branch[branch], doubted, chosen)
         if bars or marks.get(branch):
-            label = {"name": branch, "sub": _calls_words(bars), "colour": drawing.colour(n), "href": ""}
+            label = {
+                "name": branch,
+                "sub": _calls_words(bars),
+                "colour": drawing.colour(tints.get(branch, 4)),
+                "href": "",
+            }
             found.append((TimeLane(bars, marks.get(branch, [])), label))
     return found
 
@@ -146,7 +163,7 @@ def _children(
     found = []
     for row in children_of(visit.store.backend, session.id)[:MAX_CHILDREN]:
         child = visit.store.session(row.id)
-        page = history_page(visit.store, child)
+        page = trimmed(history_page(visit.store, child), MAX_BARS // MAX_CHILDREN)
         made: list[Made] = [(call, step.point) for step in page.steps for call in step.calls]
         bars = [bar for bar in _bars(child.id, made, set(), chosen) if span[0] - 1 <= bar.start <= span[1] + 1]
         if bars:

@@ -7,7 +7,7 @@
     : { createHTML: (text) => text };
   const byId = (id) => document.getElementById(id);
   const typed = new WeakSet(); // fields that a person has changed: news must not take that away
-  let source = null, busy = false, again = false, seenAt = new Date();
+  let busy = false, again = false, seenAt = new Date();
 
   function say(word, kind) {
     byId("live-word").textContent = word;
@@ -69,14 +69,16 @@
           notice(fresh.length === 1 ? "1 new row" : fresh.length + " new rows", "Show");
         } else {
           for (const row of fresh) row.classList.add("fresh");
-          const options = { morphStyle: "innerHTML", ignoreActiveValue: true, callbacks };
+          const options = { morphStyle: "outerHTML", ignoreActiveValue: true, callbacks };
           Idiomorph.morph(byId("main"), page.getElementById("main"), options);
           if (force || fresh.length) notice("");
           document.title = page.title;
         }
       }
-    } catch { lost(); }
-    busy = false;
+    } catch (error) {
+      if (error instanceof TypeError) lost(); // as fetch says that there is no answer
+      else throw error;
+    } finally { busy = false; }
     if (again) { again = false; refresh(false); }
   }
 
@@ -85,26 +87,54 @@
     notice("The page lost its process. What you see is from " + seenAt.toLocaleTimeString() + ".");
   }
 
-  function listen() {
-    if (source || document.hidden) return;
-    source = new EventSource("/live");
-    let first = true;
-    source.onmessage = () => {
-      if (byId("live-word").textContent === "lost") notice("");
-      say("live", "live");
-      if (!first) refresh(false);
-      first = false;
-    };
-    source.onerror = () => { if (source && source.readyState !== EventSource.OPEN) lost(); };
+  // A browser has six connections for a server, and a seventh page would hang if each held one. So one page listens and
+  // tells the others; when it is hidden or closed, the next one that is seen takes its turn.
+  const channel = new BroadcastChannel("backstay");
+  let asked = null, leading = null;
+
+  function heard(word) {
+    if (word === "lost") { lost(); return; }
+    if (byId("live-word").textContent === "lost") notice("");
+    say("live", "live");
+    if (word === "news") refresh(false);
   }
 
-  // A browser has six connections for a server, and each open page holds one: those that are not seen let go.
+  channel.onmessage = ({ data }) => {
+    if (data !== "who") heard(data);
+    else if (leading) channel.postMessage("live");
+  };
+
+  function lead() {
+    return new Promise((done) => {
+      const source = new EventSource("/live");
+      const tell = (word) => { heard(word); channel.postMessage(word); };
+      let first = true;
+      source.onmessage = () => { tell(first ? "live" : "news"); first = false; };
+      source.onerror = () => { if (source.readyState !== EventSource.OPEN) tell("lost"); };
+      leading = () => { source.close(); leading = null; done(); };
+    });
+  }
+
+  function listen() {
+    if (asked || document.hidden) return;
+    asked = new AbortController();
+    channel.postMessage("who");
+    if (navigator.locks) navigator.locks.request("backstay", { signal: asked.signal }, lead).catch(() => {});
+    else lead();
+  }
+
+  function rest() {
+    if (leading) leading();
+    if (asked) asked.abort();
+    asked = null;
+  }
+
   document.addEventListener("visibilitychange", () => {
-    if (!document.hidden) { listen(); refresh(false); return; }
-    if (source) source.close();
-    source = null;
+    if (document.hidden) { rest(); return; }
+    listen();
+    refresh(false);
   });
-  window.addEventListener("pagehide", () => { if (source) source.close(); source = null; });
+  window.addEventListener("pagehide", rest);
   window.addEventListener("pageshow", listen);
   document.addEventListener("input", (event) => typed.add(event.target));
   document.addEventListener("keydown", (event) => {
