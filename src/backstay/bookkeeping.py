@@ -1,6 +1,7 @@
 """What an adapter keeps of its framework among a user's things, so that what is shown to people can leave it out.
 
-BackstaySaver keeps LangGraph's own data under `lg`, in the state and in the metadata of a checkpoint. The writes of
+BackstaySaver keeps LangGraph's own data under `lg`, in the state (and beside it, under `lg:…`, what would be compared
+again and again within it) and in the metadata of a checkpoint. The writes of
 tasks are rows of their own with the trigger `writes`, on top of their checkpoint (`<checkpoint>+1`), or where the line
 ends (`<checkpoint>!…`, early and late ones). People see checkpoints: the last row of writes says how one stands.
 """
@@ -16,6 +17,7 @@ import msgspec
 from backstay.model import Checkpoint, StateDict
 
 PART = "lg"
+WRITES_PART, INNER_PART = PARTS = ("lg:writes", "lg:inner")
 WRITES = "writes"
 _SUFFIX = re.compile(r"(?:\+\d+|![0-9a-f]{16})\Z")
 
@@ -29,7 +31,7 @@ def visible(state: Mapping[str, Any]) -> StateDict:
     """A state without what an adapter keeps in it for its framework."""
     kept = state.get(PART)
     is_ours = isinstance(kept, dict) and ("cp" in kept or "stray" in kept)
-    return {key: value for key, value in state.items() if not is_ours or key != PART}
+    return {key: value for key, value in state.items() if not is_ours or (key != PART and key not in PARTS)}
 
 
 def is_writes(point: Checkpoint) -> bool:

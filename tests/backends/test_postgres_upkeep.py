@@ -22,7 +22,7 @@ HARM = {
     "foreign ids of no checkpoint": "INSERT INTO foreign_ids SELECT sid, 999, 'x' FROM sessions LIMIT 1",
     "references of no row": "INSERT INTO refs SELECT sid, 2, 999, 'x' FROM sessions LIMIT 1",
     "blobs that no row needs": "INSERT INTO blobs VALUES ('x', 'y')",
-    "the line of session 'a session' does not agree": "UPDATE sessions SET status = 'x', checkpoints = 7",
+    "the line of session 'a session' does not agree": "UPDATE sessions SET facets = '{7}', checkpoints = 7",
     "session 'a session' does not agree with its index": "UPDATE sessions SET era = 99",
     "the row of 'main' does not agree": "UPDATE names SET sequence = 1, marks = 1 WHERE name = 'main'",
     "checkpoint #4 is not found by its id": "DELETE FROM foreign_ids",
@@ -87,7 +87,7 @@ def test_an_index_that_says_otherwise_than_its_row_is_damage_until_it_is_mended(
     author: Author, postgres_url: str
 ) -> None:
     backend = author.backend
-    change(author, "UPDATE sessions SET agent = 'x'", postgres_url)
+    change(author, "UPDATE sessions SET facets = '{7}'", postgres_url)
     with pytest.raises(CorruptionError):
         backend.sessions(SessionQuery())
     change(author, "UPDATE names SET journal = 99 WHERE name = 'main'", postgres_url)

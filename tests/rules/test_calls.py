@@ -58,6 +58,16 @@ def test_what_became_of_a_call_takes_the_place_of_what_was_written_before() -> N
     assert batch.answer == done("a", (5, 1, 4))
 
 
+def test_a_run_that_was_asked_to_stop_begins_no_call_and_records_those_in_flight() -> None:
+    stopped = msgspec.structs.replace(LIVE, stop="enough")
+    begun = msgspec.structs.replace(call("a"), status=STARTED, token=1)
+    with pytest.raises(refusals.StopAsked, match="enough"):
+        runs.journal(lease(), begun, at=None)(view_of(BEGUN, stopped, counts={"main": 0}))
+    view = view_of(BEGUN, stopped, call("a", (5, 1, 0)))
+    batch = batch_of(runs.journal(lease(), done("a"), at=(5, 1, 0))(view))
+    assert batch.puts == (done("a", (5, 1, 0)),)
+
+
 def test_a_journal_write_renews_a_lease_that_has_aged_and_touches_nothing_else_before() -> None:
     aged = msgspec.structs.replace(LIVE, claim=claim(NOW_US - LEASE_US // 20 - 1))
     batch = batch_of(runs.journal(lease(), call("a"), at=None)(view_of(BEGUN, aged, counts={"main": 0})))

@@ -67,6 +67,57 @@ def test_a_child_that_ended_is_not_made_again_after_a_crash_of_its_parent(store:
     assert len(list(store.session("t/research").log())) == 1
 
 
+def test_a_child_that_ended_in_the_moment_in_which_its_parent_died_is_not_made_again(
+    store: backstay.Store, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: object) -> None:
+        raise Cut
+
+    with monkeypatch.context() as patched:
+        patched.setattr(backstay.Run, "_record_child", dies)  # the child has ended, and its parent has not said so
+        with pytest.raises(Cut), store.run("t") as run:
+            parent_of(run, world)
+    assert statuses(store)["t/research"] is Status.COMPLETED
+    with store.run("t") as run:
+        parent_of(run, world)
+    assert world.done == ["searched"]
+    assert store.session("t").load() == {"got": "searched"}
+    assert store.session("t").checkpoint().total_usage.tokens_in == 10
+    assert len(list(store.session("t/research").log())) == 1
+
+
+def test_a_child_that_is_called_again_counts_what_came_since(store: backstay.Store, world: World) -> None:
+    with store.run("t") as run:
+        for turn in range(3):
+            with run.child("research", input=turn) as sub:
+                research(sub, world)
+                sub.state["turn"] = turn
+            run.state["turn"] = turn
+            run.step()
+    assert world.done == ["searched"] * 3
+    assert store.session("t/research").checkpoint().total_usage.tokens_in == 30
+    assert [point.total_usage.tokens_in for point in store.session("t").log()][::-1][:3] == [10, 20, 30]
+
+
+def broken(run: backstay.Run, world: World) -> None:
+    with run.child("research", input=1) as sub:
+        sub.call("search", world.do("searched"), args={})
+        raise OSError("no network")
+
+
+def test_a_child_that_failed_begins_anew_when_it_is_called_again(store: backstay.Store, world: World) -> None:
+    with store.run("t") as run:
+        with pytest.raises(ChildEndedError):
+            broken(run, world)
+        run.state["n"] = 1
+        run.step()
+        with run.child("research", input=2) as sub:
+            assert (sub.input, sub.resumed) == (2, False)
+            sub.state["found"] = sub.call("search", world.do("searched again"), args={})
+    assert world.done == ["searched", "searched again"]
+    assert store.session("t/research").load() == {"found": "searched again"}
+
+
 def test_a_child_that_died_goes_on_where_it_was(store: backstay.Store, world: World) -> None:
     with cut_off(store) as run, run.child("research", input="x") as sub:
         sub.call("search", world.do("searched"), args={})

@@ -47,7 +47,7 @@ from backstay.delta.record import (
     TEXT,
     Record,
 )
-from backstay.delta.shadow import Vector, all_themselves, is_text_dict, same, shadow_of
+from backstay.delta.shadow import Number, Vector, all_themselves, is_text_dict, same, shadow_of
 from backstay.digest import DictTree, Leaf, ListTree, Tree, leaf_of, tree_of
 from backstay.errors import InvalidInputError
 from backstay.model import StateDict
@@ -311,10 +311,14 @@ def _dict(
     shadow: dict[str, Any] | None = None
     changed: dict[str, Tree] = {}
     fresh = 0
+    find = old.get
     for key, value in new.items():
-        if key in skip:
+        if skip and key in skip:
             continue
-        before = old.get(key, _MISSING)
+        before = find(key, _MISSING)
+        # The same number as before, told by what it is: of many keys most are that, and a call for each would add up.
+        if type(before) is Number and before.value is value:
+            continue
         if before is not _MISSING:
             try:  # as `same`, without a call for each part of a state
                 if before == value:

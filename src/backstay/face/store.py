@@ -149,7 +149,7 @@ class Store:
         if wanted.crashed or wanted.waiting:  # those are few, and found without a look at all the others
             crashed, waiting = overview.crashed_sessions(self.backend), overview.waiting_sessions(self.backend)
             lines = (crashed if wanted.crashed else waiting).values()
-            found = [row for row in lines if wanted.wants_any(row) and (before is None or row.touched < before)]
+            found = [row for row in lines if wanted.wants(row) and (before is None or row.touched < before)]
             yield from islice(self._infos(found, wanted, crashed, waiting), limit)
             return
         left, rows = limit, _FIRST_PAGE_ROWS

@@ -192,16 +192,17 @@ class Records(msgspec.Struct, frozen=True):
 
 
 class SessionQuery(msgspec.Struct, frozen=True, gc=False):
-    """A query for sessions, newest first: touched before a number, with a status, an agent, an id that begins so.
+    """A query for sessions, newest first: touched before a number, with an id that begins so.
 
-    `uid_start`: the first bytes of the uid; `foreign`: a session that has a checkpoint with this foreign id, or with
-    `foreign_start` one that begins so.
+    `facets`: it has one of each of these (`port.facets`). `since_us`: it was updated then or later. `uid_start`: the
+    first bytes of the uid; `foreign`: a session that has a checkpoint with this foreign id, or with `foreign_start`
+    one that begins so.
     """
 
     before: int | None = None
     limit: int = 100
-    status: str | None = None
-    agent: str | None = None
+    facets: tuple[tuple[int, ...], ...] = ()
+    since_us: int | None = None
     prefix: str = ""
     uid_start: bytes | None = None
     foreign: str | None = None

@@ -171,12 +171,16 @@ def open_name(body: bytes, *, uid: bytes, name: str) -> LaneRow | TagRow:
     return row
 
 
-def open_names(rows: Iterable[tuple[str, bytes]], *, uid: bytes) -> dict[str, LaneRow | TagRow]:
-    """All branches and tags of a session, each as `open_name` would open it; too many to be remembered."""
+def open_names(rows: Iterable[tuple[Any, Any, Any]], *, uid: bytes) -> dict[str, LaneRow | TagRow]:
+    """All branches and tags of a session by name, marks and body, each as `open_name` would open it.
+
+    They are too many to be remembered. CorruptionError if marks are not those of the row.
+    """
     found: dict[str, LaneRow | TagRow] = {}
-    for name, body in rows:
-        data = body[SEAL_BYTES:]
-        if sha256(_encode(("name", uid, name)) + data).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
+    start = _encode(("name", uid, ""))[:-1]
+    for name, marks, body in rows:
+        data = body[SEAL_BYTES:] if type(body) is bytes else b""
+        if not data or sha256(b"".join([start, _encode(name), data])).digest()[:SEAL_BYTES] != body[:SEAL_BYTES]:
             raise _misplaced(f"the row of {name!r}")
         try:
             row = _lane(data[1:]) if data[:1] == _LANE else _tag(data[1:])
@@ -184,6 +188,8 @@ def open_names(rows: Iterable[tuple[str, bytes]], *, uid: bytes) -> dict[str, La
             raise _misplaced(f"the row of {name!r}") from error
         if row.name != name:
             raise _misplaced(f"the row of {name!r}")
+        if marks != marks_of(row):
+            raise CorruptionError(f"the row of {name!r} does not agree with its index", hint=RUN_VERIFY)
         found[name] = row
     return found
 

@@ -31,6 +31,7 @@ from backstay.port import (
     live_lanes,
     numbered,
 )
+from backstay.port.facets import facets_of
 from backstay.port.row_codec import is_foreign
 from backstay.port.rows import SegmentRow, kind_of
 from backstay.port.segments import Segment, open_segment
@@ -351,8 +352,14 @@ def is_wanted(row: SessionRow, query: SessionQuery) -> bool:
     return (
         row.hidden == query.hidden
         and (query.before is None or row.touched < query.before)
-        and (query.status is None or row.status == query.status)
-        and (query.agent is None or row.agent == query.agent)
         and row.id.startswith(query.prefix)
         and (query.uid_start is None or row.uid.startswith(query.uid_start))
+        and (query.since_us is None or row.updated_us >= query.since_us)
+        and (not query.facets or has_facets(row, query))
     )
+
+
+def has_facets(row: SessionRow, query: SessionQuery) -> bool:
+    """True if a session has one of each of the facets that a query asks for."""
+    found = facets_of(row)
+    return all([not found.isdisjoint(some) for some in query.facets])

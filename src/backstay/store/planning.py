@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from backstay.delta import Known, Record, advance, know, whole
+from backstay.delta.record import decode_ops
 from backstay.errors import InvalidInputError
 from backstay.ids import TAIL_BYTES, UID_BYTES
 from backstay.model import MAX_STATE_BYTES, StateDict
@@ -184,8 +185,8 @@ def _compared(
         delta, pieces, known = state.advance(before)
     else:
         delta, pieces, known = advance(before, state, frozen=frozen)
-    touched, old = tip.touched, before.tree.children
-    for key, tree in known.tree.children.items():
-        if old.get(key) is not tree and key not in touched:  # a tree that `advance` went into is another
-            touched |= {key}
+    changed: set[str] = set()
+    for op in decode_ops(delta.ops):
+        changed.add(op[1][0] if op[1] else op[2])
+    touched = tip.touched if changed <= tip.touched else tip.touched | changed
     return delta, pieces, known, touched

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from backstay import names
+from backstay.bookkeeping import checkpoint_of
 from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.hints import NEWEST_INTACT, Hint
 from backstay.ids import sequences_starting
@@ -162,10 +163,11 @@ class Refs:
         rows = self._backend.read(Ask(self._session, sequences=tuple(wanted))).checkpoints.values()
         found = [row for row in rows if isinstance(row, CheckpointRow) and row.id.startswith(prefix)]
         if len(found) > 1:
-            # An adapter's rows are named after a checkpoint, with more behind its id: that one is meant.
-            first = min(found, key=lambda row: len(row.id))
-            if all([row.id.startswith(first.id) for row in found]):
-                return first, None
+            # An adapter's rows are named after a checkpoint, with more behind its id: that one is meant, or the last
+            # row that holds its state where it was pruned.
+            own = [row for row in found if checkpoint_of(row.id) == row.id or "+" in row.id]
+            if own and len({checkpoint_of(row.id) for row in found}) == 1:
+                return min(own, key=lambda row: (checkpoint_of(row.id) != row.id, -row.sequence)), None
             message = f"{prefix!r} could be {', '.join([row.id for row in found[:_CANDIDATES]])}"
             raise InvalidInputError(message, hint="give more characters")
         return (found[0], None) if found else None

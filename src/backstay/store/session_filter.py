@@ -1,7 +1,8 @@
 """Which sessions a listing is about: what a backend is asked for, and what is compared here, line by line.
 
-A backend has indexes for some questions and not for others (docs/scale.md has the figures). What it does not know it is
-not asked: owner, metadata and time are compared with each line of the listing.
+A backend is asked for facets (status, agent, owner, scalars of the metadata), a time and the start of the id. It may
+keep indexes of them (docs/scale.md has the figures). A facet is a short number: whether a line says what was asked for
+is compared here, with each line that came.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from backstay.errors import InvalidInputError
 from backstay.model import Status
 from backstay.names import check_name
 from backstay.port import SessionQuery, SessionRow
+from backstay.port.facets import facet, scalar_facets
 from backstay.store.fields import check_text
 
 MAX_METADATA_BYTES = 16 * 1024  # a session's line is read and written with every commit
@@ -32,6 +34,7 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None
     prefix: str = ""
     metadata: Mapping[str, bytes] = {}
+    facets: tuple[tuple[int, ...], ...] = ()
     since_us: int | None = None
     crashed: bool | None = None
     waiting: bool | None = None
@@ -39,25 +42,21 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_backends_own(self) -> bool:
         """True if all that is asked for is asked of the backend."""
-        ours = self.owner, self.since_us, self.crashed, self.waiting
-        return not self.metadata and all([want is None for want in ours])
+        return self.crashed is None and self.waiting is None
 
     def query(self, *, before: int | None, limit: int) -> SessionQuery:
         """The question that a backend answers."""
-        return SessionQuery(before=before, limit=limit, status=self.status, agent=self.agent, prefix=self.prefix)
+        return SessionQuery(before=before, limit=limit, facets=self.facets, since_us=self.since_us, prefix=self.prefix)
 
     def wants(self, row: SessionRow) -> bool:
-        """True for a line that a backend gave and that passes all else."""
-        if self.owner is not None and row.owner != self.owner:
-            return False
-        if self.since_us is not None and row.updated_us < self.since_us:
-            return False
-        return not self.metadata or self._has_metadata(row)
-
-    def wants_any(self, row: SessionRow) -> bool:
-        """True for a line that comes from elsewhere than `query`."""
-        asked = (self.status, row.status), (self.agent, row.agent)
-        return all([want in (None, has) for want, has in asked]) and row.id.startswith(self.prefix) and self.wants(row)
+        """True for a line that says all that was asked for."""
+        asked = (self.status, row.status), (self.agent, row.agent), (self.owner, row.owner)
+        return (
+            all([want in (None, has) for want, has in asked])
+            and row.id.startswith(self.prefix)
+            and (self.since_us is None or row.updated_us >= self.since_us)
+            and (not self.metadata or self._has_metadata(row))
+        )
 
     def _has_metadata(self, row: SessionRow) -> bool:
         kept: dict[str, Any] = decode(row.metadata) if row.metadata else {}
@@ -88,12 +87,16 @@ def check_filter(
         raise InvalidInputError(f"{status!r} is not a status", hint=f"one of {', '.join(Status)}") from None
     if metadata is not None and not isinstance(metadata, Mapping):
         raise InvalidInputError(f"metadata must be a dict, not {type(metadata).__name__}")
+    said: dict[str, Any] = {"status": wanted, "agent": agent, "owner": owner}
+    facets = [(facet(what, value),) for what, value in said.items() if value is not None]
+    scalars = [scalar_facets(key, value) for key, value in (metadata or {}).items()]
     return SessionFilter(
         status=wanted,
         agent=agent,
         owner=owner,
         prefix=prefix or "",
         metadata={check_name(key, "a key of metadata"): _value(key, value) for key, value in (metadata or {}).items()},
+        facets=(*facets, *[some for some in scalars if some]),
         since_us=None if since is None else _since(since),
         crashed=crashed,
         waiting=waiting,

@@ -105,6 +105,62 @@ def test_a_delta_thread_has_at_every_step_what_langgraph_itself_replays(seed: in
             assert values_of(ours, mine) == values_of(theirs, other)
 
 
+def checkpoint_id(config: Any) -> str:
+    return str(config["configurable"]["checkpoint_id"])
+
+
+def wander(dice: random.Random, ours: Any, theirs: Any, steps: int) -> dict[str, tuple[Any, Any]]:
+    """The same random story in two graphs: by the ids of our checkpoints, their configs and the values they replay."""
+    for number in range(steps):
+        text = dice.choice(["hello", "more", "forget", "clear", "hello"])
+        durability = dice.choice(["sync", "async", "exit"])
+        for graph in (ours, theirs):
+            graph.invoke(ask(text, number), thread(), durability=durability)
+    pairs = zip(ours.get_state_history(thread()), theirs.get_state_history(thread()), strict=True)
+    return {checkpoint_id(mine.config): (other.config, values_of(theirs, other.config)) for mine, other in pairs}
+
+
+@pytest.mark.parametrize("seed", [*range(4), *[pytest.param(n, marks=pytest.mark.exhaustive) for n in range(4, 60)]])
+def test_prune_restore_fork_copy_and_export_leave_what_langgraph_itself_replays(seed: int, tmp_path: Path) -> None:
+    dice = random.Random(seed)
+    frequency = dice.choice([2, 4, 100])
+    with backstay.open("memory:") as store, backstay.open("memory:") as other:
+        saver = BackstaySaver(store)
+        ours, theirs = graph_over(saver, frequency), graph_over(InMemorySaver(), frequency)
+        known = wander(dice, ours, theirs, 10)
+        if dice.random() < 0.7:
+            store.prune(Retention(keep_last=dice.randint(2, 12)))
+        if dice.random() < 0.3:
+            saver.prune(["t"])
+        if dice.random() < 0.5:
+            saver.copy_thread("t", "copy")
+            saver.delete_thread("t")
+            saver.copy_thread("copy", "t")
+        if dice.random() < 0.5:
+            store.export(tmp_path / "out.backstay")
+            other.import_(tmp_path / "out.backstay")
+            store = other  # noqa: PLW2901 - the one that the story goes on in
+        ours = graph_over(BackstaySaver(store), frequency)  # remembers nothing
+        left = list(ours.get_state_history(thread()))
+        assert left
+        for snapshot in left:
+            expected = known[checkpoint_id(snapshot.config)][1]
+            assert snapshot.values == values_of(ours, snapshot.config) == expected
+        session = store.session("t")
+        at = checkpoint_id(dice.choice(left).config)
+        forked = session.fork(at, "looked-at").head.state
+        assert [message["id"] for message in forked.get("messages", [])] == [
+            message["id"] for message in session.load(at).get("messages", [])
+        ]
+        session.restore(at)
+        config, expected = known[at]
+        assert values_of(ours, thread()) == expected
+        ours.invoke(ask("after", 99), thread())
+        after = theirs.invoke(ask("after", 99), config)
+        assert values_of(ours, thread()) == after
+        assert store.verify().ok
+
+
 def talk(graph: Any, turns: int) -> list[tuple[Any, Any]]:
     """Turns of a conversation, and what each checkpoint of it holds."""
     for number in range(turns):

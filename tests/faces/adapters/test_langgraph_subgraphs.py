@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
 
 pytest.importorskip("langgraph.checkpoint.conformance", reason="the extra `langgraph` and its conformance suite")
 
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import Command, interrupt
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, Send, interrupt
 
 import backstay
 from backstay.adapters.langgraph import BackstaySaver
@@ -63,6 +66,66 @@ def test_agents_in_agents_are_kept_as_langgraph_keeps_them(durability: Any, asks
             tup.checkpoint["channel_values"] for tup in BackstaySaver(saver.store).list(thread(checkpoint_ns=None))
         ]
         assert all("lc" not in str(value.get("__start__", "")) for value in inner)
+
+
+def sending(saver: Any, delta: bool) -> Any:
+    """A model that sends each tool all of its state, as LangChain's agents do."""
+
+    def join(value: list[Any], writes: Sequence[Any]) -> Any:
+        for write in writes:
+            value = add_messages(value, write)
+        return value
+
+    reducer: Any = DeltaChannel(join, snapshot_frequency=7) if delta else add_messages
+    State = TypedDict("State", {"messages": Annotated[list[Any], reducer], "count": int})  # noqa: UP013
+
+    def model(state: Any) -> dict[str, Any]:
+        last = state["messages"][-1]
+        return {"messages": [AIMessage(f"{TEXT}{last.content}", id=f"a{last.id}")], "count": True}
+
+    def tool(given: Any) -> dict[str, Any]:
+        if given["ask"]:
+            interrupt("may I?")
+        heard = given["state"]["messages"]
+        return {"messages": [AIMessage(f"{given['number']} of {len(heard)}", id=f"t{given['number']}{heard[-1].id}")]}
+
+    def fan(state: Any) -> Any:
+        ask = len(state["messages"]) > 9
+        return [Send("tool", {"state": state, "number": number, "ask": ask and number == 1}) for number in range(2)]
+
+    graph = StateGraph(State)
+    graph.add_node("model", model)
+    graph.add_node("tool", tool)
+    graph.add_edge(START, "model")
+    graph.add_conditional_edges("model", fan, ["tool"])
+    return graph.compile(checkpointer=saver)
+
+
+@pytest.mark.parametrize("delta", [False, True])
+def test_what_an_agent_sends_its_tools_is_kept_once_and_comes_back_as_it_was(delta: bool) -> None:
+    with backstay.open("memory:") as store:
+        ours, theirs = sending(BackstaySaver(store), delta), sending(InMemorySaver(), delta)
+        for number in range(6):
+            for graph in (ours, theirs):
+                found = graph.invoke(ask(number), thread())
+                if "__interrupt__" in found:
+                    assert len(graph.get_state(thread()).next) == 1
+                    again = sending(BackstaySaver(store), delta) if graph is ours else graph  # remembers nothing
+                    again.invoke(Command(resume="yes"), thread())
+            ours = sending(BackstaySaver(store), delta)
+        assert told(ours) == told(theirs)
+        pairs = zip(ours.checkpointer.list(thread()), theirs.checkpointer.list(thread()), strict=True)
+        for mine, other in pairs:
+            writes = [
+                [(channel, value) for _, channel, value in tup.pending_writes if channel != "__interrupt__"]
+                for tup in (mine, other)
+            ]
+            assert writes[0] == writes[1]
+            assert mine.checkpoint["channel_values"].get("__pregel_tasks") == other.checkpoint["channel_values"].get(
+                "__pregel_tasks"
+            )
+        for point in store.session("t").log(limit=8):
+            assert len(str(point.state["lg:inner"])) + len(str(point.state["lg:writes"])) < 3500
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])

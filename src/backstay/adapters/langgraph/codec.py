@@ -28,12 +28,14 @@ import ormsgpack
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
 from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.types import Send
 
 from backstay.errors import InvalidInputError, UnsupportedError
 
 Plain = Any
 
 _LC = "lc"
+SEND = "send"
 _SCALARS = frozenset({str, int, float, bool, NoneType, bytes})
 _NATIVE = _SCALARS | {datetime, date, timedelta, Decimal, UUID}
 _MANY_CHANNELS = 32
@@ -171,12 +173,6 @@ class Memo:
     def value(self, value: Any) -> Plain:
         """A value of a graph as a state can hold it, and as its serializer wants it."""
         if not self._seals:
-            if type(value) is list:
-                return self._list(value)
-            if type(value) is dict and _LC not in value and all([type(key) is str for key in value]):
-                return {
-                    key: self._list(item) if type(item) is list else self.plain(item) for key, item in value.items()
-                }
             return self.plain(value)
         # Each item for itself, so that a list that grows costs what was added.
         return [self._sealed(item) for item in value] if type(value) is list else self._sealed(value)
@@ -193,8 +189,7 @@ class Memo:
                     return run.plain + [self.plain(item) for item in values[len(run.messages) :]]
             if longest is not None:  # some went, or were changed: each is looked up
                 self._known |= {id(one): (one, *rest) for one, *rest in zip(*longest, strict=True)}
-        plain: list[Plain] = self.plain(values)
-        return plain
+        return [item if type(item) in _SCALARS else self.plain(item) for item in values]
 
     def _sealed(self, value: Any) -> Plain:
         if type(value) not in _SHAPE_OF or value.__pydantic_extra__:
@@ -216,7 +211,7 @@ class Memo:
         if kind in _NATIVE:
             return value
         if kind is list:
-            return [item if type(item) in _SCALARS else self.plain(item) for item in value]
+            return self._list(value)
         shape = _SHAPE_OF.get(kind)
         if shape is not None:
             return self._message(value, shape)
@@ -231,6 +226,8 @@ class Memo:
             return value
         if kind is bytearray:
             return {_LC: "bytearray", "data": bytes(value)}
+        if kind is Send and value.timeout is None and not self._seals:
+            return {_LC: SEND, "node": value.node, "arg": self.plain(value.arg)}
         if kind is _Shown:
             return {_LC: value.code, "as": self.plain(value.content)}
         return self._fallback(value)
@@ -357,6 +354,8 @@ class Codec:
                 return {key: self.revive(item) for key, item in value["items"]}
             if tag == "bytearray":
                 return bytearray(value["data"])
+            if tag == SEND:
+                return Send(value["node"], self.revive(value["arg"]))
         if type(tag) is int and "as" in value:
             return self._foreign(tag, value["as"])
         # Somebody's data that only looks like ours, or a kind that a later version knows.

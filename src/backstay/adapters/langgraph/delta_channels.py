@@ -12,7 +12,7 @@ restore, fork and export move them with it, and people see them. A list that onl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from backstay.adapters.langgraph.placement import is_inner
@@ -89,14 +89,15 @@ def _merged(value: Any, new: Iterable[Any]) -> Any:
     return value
 
 
-def history(state: StateDict, channel: str) -> tuple[list[Any], list[Write]] | None:
+def history(state: StateDict, channel: str, revive: Callable[[str, Any], Any]) -> tuple[list[Any], list[Write]] | None:
     """The seed of a channel (no item if it has none) and its writes, oldest first; None if the state does not say."""
     note = notes_of(state).get(channel)
     if note is None:
         return None
     if "raw" in note:
-        return [note["base"]] if "base" in note else [], [(task, value) for task, value in note["raw"]]
-    items, at = state[channel], note["seed"] or 0
+        seed = [revive(channel, note["base"])] if "base" in note else []
+        return seed, [(task, revive(channel, value)) for task, value in note["raw"]]
+    items, at = revive(channel, state[channel]), note["seed"] or 0
     seed = [] if note["seed"] is None else [items[:at]]
     writes: list[Write] = []
     for task, count in note["writes"]:

@@ -7,6 +7,7 @@ from collections.abc import Container
 from backstay.adapters.langgraph.lines import LineEnd, Place, Thread
 from backstay.adapters.langgraph.rows import MINE, Entries, Held, stray_id, write_id
 from backstay.adapters.langgraph.sharing import referred, writes_of
+from backstay.bookkeeping import WRITES_PART
 from backstay.codec import encode_canonical
 from backstay.model import StateDict
 
@@ -54,20 +55,21 @@ def unchanged(before: StateDict, versions: StateDict, values: Container[str]) ->
     missing = [name for name in versions if name not in values and name in before and not is_inner(name)]
     if not missing:
         return {}
-    _, *rest = before.get(MINE, {}).get("cp", ({},))
-    known = dict(rest).get("channel_versions", {})
+    known = dict(before.get(MINE, {}).get("cp", ())).get("channel_versions", {})
     return {name: before[name] for name in missing if known.get(name) == versions[name]}
 
 
 def on_checkpoint(thread: Thread, ns: str, tail: LineEnd, entries: Entries) -> None:
     """Writes of the checkpoint that a line ends with."""
     head = tail.head
-    mine = {key: value for key, value in tail.state.get(MINE, {}).items() if key != "stray"}
-    before = mine.get("writes", [])
+    mine = tail.state.get(MINE, {})
+    if "stray" in mine:  # otherwise the same object, which is not looked at again
+        mine = {key: value for key, value in mine.items() if key != "stray"}
+    before = tail.state.get(WRITES_PART, [])
     after = merged(before, referred(entries, tail.state))
     if _is_same(after, before):
         return
-    state = {**tail.state, MINE: {**mine, "writes": after}}
+    state = {**tail.state, MINE: mine, WRITES_PART: after}
     place = Place(tail.branch, head)
     thread.write(ns, place, state, id_=write_id(head.of, head.number + 1), summary=_channels(entries))
 

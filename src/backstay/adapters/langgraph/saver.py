@@ -40,8 +40,9 @@ from backstay.adapters.langgraph.listing import checkpoints, made_by, outdated, 
 from backstay.adapters.langgraph.opening import Done, SaverOpening, sync_store
 from backstay.adapters.langgraph.placement import NEVER, elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
 from backstay.adapters.langgraph.rows import MINE, Entries, Held, in_order, short_ts
-from backstay.adapters.langgraph.sharing import hoisted, unhoisted, writes_of
+from backstay.adapters.langgraph.sharing import hoisted, sent, unhoisted, unsent, writes_of
 from backstay.aio import AsyncStore
+from backstay.bookkeeping import INNER_PART, PARTS, WRITES_PART
 from backstay.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
 from backstay.face import Store
 from backstay.face.calls_beside import calls_session
@@ -155,7 +156,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
 
     def get_delta_channel_history(self, *, config: Config, channels: Sequence[str]) -> Any:
         """What delta channels are rebuilt from: seed and writes, which a checkpoint of this saver holds itself."""
-        thread, _ = self._thread(config["configurable"]["thread_id"])
+        thread, memo = self._thread(config["configurable"]["thread_id"])
         ns: str = config["configurable"].get("checkpoint_ns", "")
         wanted = get_checkpoint_id(config)
         with thread.lock:
@@ -164,18 +165,17 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             state = {} if row is None or row.ns != ns else thread.state(row.id)
             result, missing = {}, []
             for channel in channels:
-                told = history(state, channel)
+                told = history(state, channel, partial(self._items, ns, memo))
                 if told is None:
                     missing.append(channel)
                     continue
                 seed, writes = told
-                result[channel] = self._history(channel, seed, writes)
+                result[channel] = {"writes": [(task, channel, value) for task, value in writes]}
+                result[channel] |= {"seed": seed[0]} if seed else {}
         return result | super().get_delta_channel_history(config=config, channels=missing) if missing else result
 
-    def _history(self, channel: str, seed: Sequence[Any], writes: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        write = self.codec.write
-        entry: dict[str, Any] = {"writes": [(task, channel, write(channel, value)) for task, value in writes]}
-        return entry | {"seed": write(channel, seed[0])} if seed else entry
+    def _items(self, ns: str, memo: Memo, channel: str, value: Any) -> Any:
+        return self.codec.channels(ns, {channel: value}, memo)[channel]
 
     def list(
         self,
@@ -219,13 +219,12 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             entries = merged(entries if about.took else merged(early, entries), late)
         revive = self.codec.revive
         start = mine.get("start", [])
-        apart = {MINE, *notes_of(state), *start}  # what a delta channel holds is asked for by itself
+        apart = {MINE, *PARTS, *notes_of(state), *start}  # what a delta channel holds is asked for by itself
         values = self.codec.channels(ns, {key: value for key, value in state.items() if key not in apart}, memo)
         for name in mine.get("snapshots", ()):
             values[name] = _DeltaSnapshot(values[name])
-        inner, *rest = mine["cp"]
-        values.update(revive(unhoisted(inner, start, state)))
-        checkpoint = {key: revive(value) for key, value in rest}
+        values.update(revive(unsent(unhoisted(state.get(INNER_PART, {}), start, state), state)))
+        checkpoint = {key: revive(value) for key, value in mine["cp"]}
         checkpoint |= {"id": row.of, "ts": about.ts, "channel_values": values}
         write = self.codec.write
         writes = [(task, channel, write(channel, value)) for _, task, _, channel, value in in_order(entries)]
@@ -258,11 +257,13 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
                 deltas, notes = gathered(before, versions, values, plain)
                 same = unchanged(before, versions, {**values, **deltas})
                 left, start = hoisted(inner, {**values, **same, **deltas}, base)
+                left = sent(left, {**values, **same, **deltas, **start})
                 # A tuple is one value: it is written anew each time, but packs to almost nothing beside the one before.
-                own = {**mine, "cp": (left, *rest.items()), "writes": early}
+                own = {**mine, "cp": tuple(rest.items())}
                 own |= {"delta": notes} if notes else {}
                 own |= {"start": list(start)} if start else {}
-                state = {**values, **same, **deltas, **start, MINE: own}
+                parts = {MINE: own, WRITES_PART: early, INNER_PART: left}
+                state = {**values, **same, **deltas, **start, **parts}
                 thread.put(ns, place, state, id_=id_, metadata=plain, parent=parent, ts=ts, took=bool(early))
 
             self._put(thread, ns, id_, parent, write)

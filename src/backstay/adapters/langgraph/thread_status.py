@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from backstay.adapters.langgraph.rows import MINE, Entries
+from backstay.bookkeeping import INNER_PART, WRITES_PART
 from backstay.model import Outcome, StateDict, Status
 
 # Channels of LangGraph's own.
@@ -17,8 +18,7 @@ def status_of(state: StateDict) -> Outcome | Status:
 
     Where a graph was stopped by `interrupt_before` LangGraph writes nothing about it: that is in progress.
     """
-    mine = state.get(MINE, {})
-    entries: Entries = mine.get("writes", [])
+    entries: Entries = state.get(WRITES_PART, [])
     resumed = {entry[1] for entry in entries if entry[3] == _RESUME}
     asked = [entry for entry in entries if entry[3] == _INTERRUPT and entry[1] not in resumed]
     if asked:
@@ -28,17 +28,16 @@ def status_of(state: StateDict) -> Outcome | Status:
     raised = [entry for entry in entries if entry[3] == _ERROR and entry[1] not in done]
     if raised:
         return Status.FAILED((_text(raised[0][4]) or "a node raised")[:_ASKED_CHARS])
-    return Status.COMPLETED if not entries and _is_finished(mine) else Status.IN_PROGRESS
+    return Status.COMPLETED if not entries and _is_finished(state) else Status.IN_PROGRESS
 
 
-def _is_finished(mine: dict[str, Any]) -> bool:
+def _is_finished(state: StateDict) -> bool:
     """True if no node is to run. Of a graph that was not built by StateGraph or entrypoint it is not known."""
-    inner, *rest = mine.get("cp", ({},))
-    about = dict(rest)
+    about = dict(state.get(MINE, {}).get("cp", ()))
     versions, seen = about.get("channel_versions", {}), about.get("versions_seen", {})
     if _START not in versions:
         return False
-    for name, value in inner.items():
+    for name, value in state.get(INNER_PART, {}).items():
         is_trigger = name == _START or name.startswith("branch:to:") or _is_joined(name, value)
         is_trigger = is_trigger or (name == _SENT and bool(value))
         if is_trigger and all([known.get(name) != versions.get(name) for known in seen.values()]):

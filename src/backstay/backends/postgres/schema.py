@@ -51,9 +51,11 @@ CREATE SEQUENCE {{schema}}.touches;
 CREATE TABLE {{schema}}.sessions(
   sid bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, touched bigint NOT NULL, revision bigint NOT NULL,
   checkpoints bigint NOT NULL, logical bigint NOT NULL, hidden boolean NOT NULL, id bytea NOT NULL, uid bytea NOT NULL,
-  era bigint NOT NULL, status bytea NOT NULL, agent bytea, body bytea NOT NULL, UNIQUE(hidden, id))
+  era bigint NOT NULL, time_era bigint NOT NULL, facets bigint[] NOT NULL, body bytea NOT NULL, UNIQUE(hidden, id))
   WITH (fillfactor = 70);
 CREATE INDEX sessions_era ON {{schema}}.sessions(hidden, era);
+CREATE INDEX sessions_time_era ON {{schema}}.sessions(time_era);
+CREATE INDEX sessions_facets ON {{schema}}.sessions USING gin(facets);
 CREATE INDEX sessions_uid ON {{schema}}.sessions(uid);
 CREATE TABLE {{schema}}.names(
   sid bigint NOT NULL, revision bigint NOT NULL, marks bigint NOT NULL, run bigint, journal bigint, sequence bigint,

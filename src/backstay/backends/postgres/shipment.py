@@ -51,6 +51,7 @@ from backstay.port import (
     TagRow,
     feature_of,
 )
+from backstay.port.facets import faceted, facets_of, time_era
 from backstay.port.row_codec import is_foreign, pack
 from backstay.port.rows import kind_of
 from backstay.port.segments import open_segment
@@ -60,7 +61,7 @@ MOST_BYTES = 4 * 1024 * 1024
 
 _WRITE_TYPES = (
     *(BOOL, INT, INT, BOOL, BOOL, BYTES, INT, INT, INT, INT, INT),
-    *(BOOL, BYTES, BYTES, INT, INT, BYTES, BYTES, BYTES),
+    *(BOOL, BYTES, BYTES, INT, INT, INT, INT_LIST, BYTES),
     *(BYTES, INT, INT, INT, INT, INT, INT, BYTES),
     *(INT, INT, INT, BYTES),
     *(INT, INT, INT, BYTES, BYTES),
@@ -286,10 +287,14 @@ class Shipment:
             *([pack_bool(line.hidden), text_bytes(line.id), line.uid] if named else _NOTHING[:3]),
             pack_int(line.checkpoints),
             pack_int(line.logical_bytes),
-            text_bytes(line.status),
-            None if line.agent is None else text_bytes(line.agent),
+            pack_int(time_era(line.updated_us)),
+            None if self._has_facets_of(line) else pack_ints(sorted(facets_of(line))),
             pack(line, line.uid),
         ]
+
+    def _has_facets_of(self, line: SessionRow) -> bool:
+        """True if the server has the facets of a line already."""
+        return self._expect is not None and self._session is not None and faceted(line) == faceted(self._session)
 
     def _name_values(self, uid: bytes) -> list[list[Sent]]:
         """Names as `name_2` has them, in the order in which they are locked."""

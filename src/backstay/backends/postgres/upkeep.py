@@ -40,8 +40,8 @@ _ORPHANS = (
     ("refs", _LEADS_NOWHERE, "references of no row"),
 )
 _LINES = (
-    "SELECT sid, hidden, id, era = touched >> 8, uid, checkpoints, logical, status, agent, body FROM {schema}.sessions "
-    "ORDER BY hidden, id"
+    "SELECT sid, hidden, id, era = touched >> 8, uid, checkpoints, logical, time_era, facets, body "
+    "FROM {schema}.sessions ORDER BY hidden, id"
 )
 _NAMES = "SELECT name, marks, run, journal, sequence, body FROM {schema}.names WHERE sid = %s ORDER BY name"
 _UNNAMED = (
@@ -57,7 +57,7 @@ _SEGMENTS = (
 )
 _MEND_SEGMENT = "UPDATE {schema}.segments SET entries = %s, starts = %s, parents = %s WHERE sid = %s AND first = %s"
 _MEND_LINE = (
-    "UPDATE {schema}.sessions SET uid = %s, checkpoints = %s, logical = %s, status = %s, agent = %s::bytea "
+    "UPDATE {schema}.sessions SET uid = %s, checkpoints = %s, logical = %s, time_era = %s, facets = %s::bigint[] "
     "WHERE sid = %s"
 )
 _MEND_NAME = (

@@ -40,6 +40,7 @@ from backstay.port import (
     numbered,
     refuse_unknown,
 )
+from backstay.port.facets import facets_of, time_era
 from backstay.port.lease import clock_us
 from backstay.port.row_codec import is_foreign, marks_of, open_call, open_checkpoint, open_name, open_session
 from backstay.port.segments import open_segment
@@ -448,8 +449,7 @@ def session_of(body: bytes, id_: str, touched: int, *, hidden: bool = False) -> 
 
 def line_columns(row: SessionRow) -> list[Any]:
     """What the server knows of a session's line."""
-    agent = None if row.agent is None else text_bytes(row.agent)
-    return [row.uid, row.checkpoints, row.logical_bytes, text_bytes(row.status), agent]
+    return [row.uid, row.checkpoints, row.logical_bytes, time_era(row.updated_us), sorted(facets_of(row))]
 
 
 def name_columns(row: LaneRow | TagRow) -> list[int | None]:

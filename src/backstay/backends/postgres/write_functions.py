@@ -31,6 +31,23 @@ BEGIN
 END
 """
 
+
+def _change_name(sid: str, of: str) -> str:
+    """A branch or tag that is there gets another revision, and another body if there is one."""
+    return f"""
+    IF {of}_body IS NULL THEN
+      UPDATE {{schema}}.names SET revision = {of}_revision
+      WHERE sid = {sid} AND name = p_name AND revision = {of}_expect;
+    ELSE
+      UPDATE {{schema}}.names SET revision = {of}_revision, marks = {of}_marks, run = {of}_run,
+        journal = {of}_journal, sequence = {of}_sequence, body = {of}_body
+      WHERE sid = {sid} AND name = p_name AND revision = {of}_expect;
+    END IF;
+    IF NOT FOUND THEN
+      {_MISS};
+    END IF;"""
+
+
 # A branch or tag: compared alone, compared and raised to another revision, or put.
 NAME = f"""
 CREATE FUNCTION {{schema}}.name_2(p_sid bigint, p_name bytea, p_expect bigint, p_revision bigint, p_marks bigint,
@@ -44,17 +61,7 @@ BEGIN
     IF v_revision IS DISTINCT FROM p_expect THEN
       {_MISS};
     END IF;
-  ELSIF p_expect > 0 THEN
-    IF p_body IS NULL THEN
-      UPDATE {{schema}}.names SET revision = p_revision WHERE sid = p_sid AND name = p_name AND revision = p_expect;
-    ELSE
-      UPDATE {{schema}}.names SET revision = p_revision, marks = p_marks, run = p_run, journal = p_journal,
-        sequence = p_sequence, body = p_body
-      WHERE sid = p_sid AND name = p_name AND revision = p_expect;
-    END IF;
-    IF NOT FOUND THEN
-      {_MISS};
-    END IF;
+  ELSIF p_expect > 0 THEN{_change_name("p_sid", "p")}
   ELSE
     IF p_expect = 0 THEN
       DELETE FROM {{schema}}.names WHERE sid = p_sid AND name = p_name;
@@ -87,8 +94,8 @@ WRITE = f"""
 CREATE FUNCTION {{schema}}.write_2(
   p_relaxed boolean, p_read bigint, p_write bigint, p_light boolean, p_hidden boolean, p_id bytea, p_sid bigint,
   p_expect bigint, p_revision bigint, p_touched bigint, p_exact bigint,
-  p_put_hidden boolean, p_put_id bytea, p_uid bytea, p_checkpoints bigint, p_logical bigint, p_status bytea,
-  p_agent bytea, p_body bytea,
+  p_put_hidden boolean, p_put_id bytea, p_uid bytea, p_checkpoints bigint, p_logical bigint, p_time_era bigint,
+  p_facets bigint[], p_body bytea,
   p_name bytea, p_n_expect bigint, p_n_revision bigint, p_n_marks bigint, p_n_run bigint, p_n_journal bigint,
   p_n_sequence bigint, p_n_body bytea,
   p_c_run bigint, p_c_journal bigint, p_c_n bigint, p_c_body bytea,
@@ -115,14 +122,14 @@ BEGIN
       WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND revision = p_expect AND {_KNOWN};
     ELSIF p_expect IS NULL THEN
       INSERT INTO {{schema}}.sessions(
-        hidden, id, uid, touched, era, revision, checkpoints, logical, status, agent, body)
+        hidden, id, uid, touched, era, revision, checkpoints, logical, time_era, facets, body)
       SELECT p_put_hidden, p_put_id, p_uid, coalesce(v_touched, 0), coalesce(v_touched, 0) >> 8, p_revision,
-        p_checkpoints, p_logical, p_status, p_agent, p_body WHERE {_KNOWN}
+        p_checkpoints, p_logical, p_time_era, p_facets, p_body WHERE {_KNOWN}
       ON CONFLICT (hidden, id) DO NOTHING RETURNING sid INTO v_sid;
     ELSE
       UPDATE {{schema}}.sessions SET revision = p_revision, touched = coalesce(v_touched, touched),
-        era = coalesce(v_touched, touched) >> 8, checkpoints = p_checkpoints, logical = p_logical, status = p_status,
-        agent = p_agent, body = p_body
+        era = coalesce(v_touched, touched) >> 8, checkpoints = p_checkpoints, logical = p_logical,
+        time_era = p_time_era, facets = coalesce(p_facets, facets), body = p_body
       WHERE hidden = p_hidden AND id = p_id AND sid = p_sid AND revision = p_expect AND {_KNOWN};
     END IF;
     IF NOT FOUND THEN
@@ -132,7 +139,8 @@ BEGIN
       UPDATE {{schema}}.sessions SET hidden = p_put_hidden, id = p_put_id, uid = p_uid WHERE sid = v_sid;
     END IF;
   END IF;
-  IF p_name IS NOT NULL THEN
+  IF p_n_expect > 0 AND p_n_revision IS NOT NULL THEN{_change_name("v_sid", "p_n")}
+  ELSIF p_name IS NOT NULL THEN
     v_done := {{schema}}.name_2(v_sid, p_name, p_n_expect, p_n_revision, p_n_marks, p_n_run, p_n_journal, p_n_sequence,
       p_n_body);
   END IF;

@@ -12,7 +12,16 @@ import apsw
 
 from backstay.backends.sqlite import journals, packed, schema
 from backstay.backends.sqlite.connections import NONSENSE, Connection, is_damage, translate_nonsense
-from backstay.backends.sqlite.schema import Entry, child_entries, key_of, lead, line_entries, name_entries, sequence_in
+from backstay.backends.sqlite.schema import (
+    Entry,
+    child_entries,
+    facet_entries,
+    key_of,
+    lead,
+    line_entries,
+    name_entries,
+    sequence_in,
+)
 from backstay.backends.sqlite.views import Line, find_checkpoint, look
 from backstay.errors import BackstayError, CorruptionError, UnsupportedError
 from backstay.ids import MAX_SEQUENCE
@@ -36,6 +45,7 @@ from backstay.port import (
     View,
     feature_of,
 )
+from backstay.port.facets import TIME_BITS, faceted
 from backstay.port.row_codec import is_foreign, pack_all
 
 _NEWEST_ERA = "SELECT max(value) FROM lookup WHERE what = ?"
@@ -214,6 +224,13 @@ class _Work:
             or (before.hidden, before.id, before.uid) != (row.hidden, row.id, row.uid)
         ):
             self._lead(set() if before is None else line_entries(before, self._sid), line_entries(row, self._sid))
+        if (
+            before is None
+            or before.updated_us >> TIME_BITS != row.updated_us >> TIME_BITS
+            or before.hidden is not row.hidden
+            or faceted(before) != faceted(row)
+        ):
+            self._lead(set() if before is None else facet_entries(before, self._sid), facet_entries(row, self._sid))
         self.touched = max(self.touched, row.touched)
         self.sinks |= before is not None and row.touched < before.touched
         self._row = row
@@ -392,7 +409,7 @@ class _Work:
             self._execute(_DROP_ALL_REFS, (self._sid,))
         self._execute(_DROP_CHILDREN, (schema.CHILD, *bounds))
         self._execute(_DROP_ROW, (self._sid, Kind.SESSION, self._row.id))
-        self._lead(line_entries(self._row, self._sid), set())
+        self._lead(line_entries(self._row, self._sid) | facet_entries(self._row, self._sid), set())
         # Counters stay above what it had, and what it said is to be nowhere in the file: see upkeep.scrub.
         self._execute(schema.PUT_META, (schema.SID_FLOOR, self._sid))
         self._execute(schema.PUT_META, (schema.SCRUB, 1))

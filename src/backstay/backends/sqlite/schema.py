@@ -12,6 +12,8 @@ entries change seldom: so a small store has one page of them, and most commits w
     FOREIGN  a checkpoint id not of our making its  sequence
     CHILD    sid and parent                   its   sequence only where the parent is not the sequence before
     JOURNAL  sid, run and journal             its   a number of the calls under it
+    FACET    a facet of a session             it    0        as long as it is shown
+    TIME     when it was updated, // 2**29 us it    0        the same
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ import apsw
 from backstay.backends.sqlite.connections import DATA_VERSION, Connection
 from backstay.errors import CorruptionError, FormatError
 from backstay.port import KNOWN, Features, LaneRow, SessionRow, TagRow, refuse_unknown
+from backstay.port.facets import facets_of, time_era
 from backstay.port.row_codec import marks_of
 
 APPLICATION_ID = 0x4261636B  # "Back"
-SHOWN, HIDDEN, UID, ERA, MARKS, FOREIGN, CHILD, JOURNAL = range(8)
+SHOWN, HIDDEN, UID, ERA, MARKS, FOREIGN, CHILD, JOURNAL, FACET, TIME = range(10)
 UID_START_BYTES = 4
 ERA_BITS = 8
 SEQUENCE_BITS = 32
@@ -174,12 +177,19 @@ def lead(connection: apsw.Connection, *, drop: Iterable[Entry] = (), put: Iterab
 
 
 def line_entries(row: SessionRow, sid: int) -> set[Entry]:
-    """What leads to a session."""
+    """What leads to a session by its names, and to the newest ones."""
     return {
         (HIDDEN if row.hidden else SHOWN, row.id, sid, 0),
         (UID, row.uid[:UID_START_BYTES], sid, 0),
         (ERA, row.touched >> ERA_BITS, sid, 0),
     }
+
+
+def facet_entries(row: SessionRow, sid: int) -> set[Entry]:
+    """What leads to a session by what its line says."""
+    if row.hidden:
+        return set()
+    return {(TIME, time_era(row.updated_us), sid, 0), *[(FACET, facet, sid, 0) for facet in facets_of(row)]}
 
 
 def name_entries(row: LaneRow | TagRow, sid: int) -> set[Entry]:

@@ -12,7 +12,15 @@ import apsw
 from backstay.backends.sqlite import journals, packed, schema
 from backstay.backends.sqlite.connections import BUSY_S, Connection, is_damage
 from backstay.backends.sqlite.listing import open_line
-from backstay.backends.sqlite.schema import Entry, child_entries, lead, line_entries, name_entries, sequence_in
+from backstay.backends.sqlite.schema import (
+    Entry,
+    child_entries,
+    facet_entries,
+    lead,
+    line_entries,
+    name_entries,
+    sequence_in,
+)
 from backstay.backends.sqlite.views import Line, open_body
 from backstay.errors import CorruptionError
 from backstay.hints import REPAIR, RUN_VERIFY
@@ -141,7 +149,7 @@ def _compare(connection: Connection) -> tuple[set[Entry], set[Entry]]:
 def _note_entries(connection: Connection, line: Line, true: set[Entry], doubtful: set[tuple[Any, Any]]) -> bool:
     """What must lead to a session and its rows, and which of them cannot tell. True if none of them is missing."""
     sid, uid = line.sid, line.row.uid
-    true |= line_entries(line.row, sid)
+    true |= line_entries(line.row, sid) | facet_entries(line.row, sid)
     names: Any = connection.execute(_NAMES, (sid,)).fetchall()
     for name, body in names:
         try:

@@ -210,11 +210,8 @@ def _names(connection: Connection, line: Line, asked: tuple[str, ...] | None) ->
     sid, session = line.sid, line.row
     if asked is None:
         found: Any = connection.execute(_NAMES, (sid,)).fetchall()
-        names = open_names([(name, open_body(body)) for name, _, body in found], uid=session.uid)
-        for name, marks, _ in found:
-            if marks != marks_of(names[name]):
-                raise _marks_disagree(name)
-        tags = sum([isinstance(row, TagRow) for row in names.values()])
+        names = open_names(found, uid=session.uid)
+        tags = sum([type(row) is TagRow for row in names.values()])
         if not session.hidden and (len(names) - tags, tags) != (session.lanes, session.tags):
             raise _names_missing(session)
         return names

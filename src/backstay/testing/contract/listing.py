@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from backstay.codec import encode_stored
 from backstay.port import (
     LOOK_S,
     Ask,
@@ -26,11 +27,14 @@ from backstay.port import (
     TagRow,
     View,
 )
+from backstay.port.facets import MAX_SCALARS, facet, scalar_facets
 from backstay.port.lease import Holder, here
 from backstay.port.rows import ENTERED, INBOX, MARK_READY, MARK_WAITING, LaneWait
 from backstay.testing.author import SESSION, Author, Runner, call_row
-from backstay.testing.contract.handmade import checkpoint, claim_until, line, nothing, put
+from backstay.testing.contract.handmade import UID, checkpoint, claim_until, line, nothing, put
 from backstay.testing.contract.hooks import Hooks
+
+HOUR_US = 1 << 32
 
 
 class ListingContract(Hooks):
@@ -75,6 +79,8 @@ class ListingContract(Hooks):
             fields: dict[str, Any] = {
                 "agent": agents[number % 4],
                 "status": ["in_progress", "completed", "failed"][number % 3],
+                "owner": f"o-{number % 7}",
+                "updated_us": number % 3 * HOUR_US + number,
             }
             uid = bytes([number // 4, number % 4]) + bytes(14)
             name = id_ + "-" * (number // len(ids))
@@ -86,10 +92,18 @@ class ListingContract(Hooks):
         backend.write(Ask(hidden.id, hidden=True), lambda _view: Batch((hidden,)))
         queries: list[tuple[dict[str, Any], Callable[[SessionRow], bool]]] = [
             ({}, lambda _row: True),
-            ({"agent": "a"}, lambda row: row.agent == "a"),
-            ({"agent": "nobody"}, lambda _row: False),
-            ({"status": "failed"}, lambda row: row.status == "failed"),
-            ({"status": "failed", "agent": "b"}, lambda row: (row.status, row.agent) == ("failed", "b")),
+            (said(agent="a"), lambda row: row.agent == "a"),
+            (said(agent="nobody"), lambda _row: False),
+            (said(status="failed"), lambda row: row.status == "failed"),
+            (said(status="failed", agent="b"), lambda row: (row.status, row.agent) == ("failed", "b")),
+            ({"facets": ((facet("agent", "a"), facet("agent", "b")),)}, lambda row: row.agent in ("a", "b")),
+            (said(owner="o-1"), lambda row: row.owner == "o-1"),
+            ({"since_us": HOUR_US + 5}, lambda row: row.updated_us >= HOUR_US + 5),
+            ({"since_us": 9 * HOUR_US}, lambda _row: False),
+            (
+                {"since_us": HOUR_US, **said(owner="o-1", status="failed")},
+                lambda row: row.updated_us >= HOUR_US and (row.owner, row.status) == ("o-1", "failed"),
+            ),
             ({"uid_start": b"\0"}, lambda row: row.uid[0] == 0),
             ({"uid_start": b"\1\2"}, lambda row: row.uid[:2] == b"\1\2"),
             ({"foreign": "id 3"}, lambda row: rows.index(row) % 5 == 3),
@@ -97,15 +111,48 @@ class ListingContract(Hooks):
             ({"foreign": "id", "foreign_start": True}, lambda _row: True),
             ({"foreign": "id 3", "foreign_start": True}, lambda row: rows.index(row) % 5 == 3),
             ({"foreign": "ie", "foreign_start": True}, lambda _row: False),
-            ({"foreign": "id 3", "agent": "a"}, lambda row: rows.index(row) % 5 == 3 and row.agent == "a"),
+            ({"foreign": "id 3", **said(agent="a")}, lambda row: rows.index(row) % 5 == 3 and row.agent == "a"),
             *[({"prefix": start}, prefixed(start)) for start in ("a", "a_", "a%", "A", "a\U0010ffff", "日", "z")],
-            ({"prefix": "a", "status": "completed"}, lambda row: row.id[:1] == "a" and row.status == "completed"),
+            ({"prefix": "a", **said(status="completed")}, lambda row: row.id[:1] == "a" and row.status == "completed"),
         ]
         for query, matches in queries:
             for limit in (1, 100):
                 expected = [row for row in reversed(rows) if matches(row)]
                 assert listing(backend, limit=limit, **query) == expected, query
         assert [row.id for row in backend.sessions(SessionQuery(hidden=True))] == ["a hidden"]
+
+    def test_a_session_is_found_by_what_its_line_says_now(self, backend: Backend) -> None:
+        uid = bytes(15) + b"s"
+        other: dict[str, Any] = {"metadata": encode_stored({"n": 1, "tags": ["x"]}), "owner": "ana", "status": "failed"}
+        put(backend, checkpoint(1, uid=UID), session="other", uid=UID, **other)
+        put(backend, checkpoint(1, uid=uid), session="one", uid=uid, updated_us=1)
+        many = {f"k{at:02}": at for at in range(MAX_SCALARS + 2)}  # more than have facets
+        changes: list[tuple[dict[str, Any], set[str]]] = [
+            ({"owner": "ana", "metadata": encode_stored({"n": 1, "tags": ["x"]})}, {"ana", "n"}),
+            ({"owner": "bo", "status": "failed"}, {"bo", "failed", "n"}),
+            ({"metadata": encode_stored({"n": True})}, {"bo", "failed"}),
+            ({"owner": None, "metadata": encode_stored(many)}, {"failed", "n", "k17"}),  # they may be among these
+            ({"status": "in_progress", "metadata": b"", "updated_us": 5 * HOUR_US}, {"late"}),
+            ({"updated_us": 1}, set()),
+        ]
+        asked: dict[str, dict[str, Any]] = {
+            "ana": said(owner="ana"),
+            "bo": said(owner="bo"),
+            "failed": said(status="failed"),
+            "n": {"facets": (scalar_facets("n", 1),)},
+            "k17": {"facets": (scalar_facets("k17", 17),)},
+            "late": {"since_us": 5 * HOUR_US},
+        }
+        for change, expected in changes:
+            put(backend, session="one", uid=uid, **change)
+            for limit in (1, 9):
+                found = {
+                    name
+                    for name, query in asked.items()
+                    if "one" in [row.id for row in backend.sessions(SessionQuery(limit=limit, **query))]
+                }
+                assert found == expected, change
+            assert not list(backend.check())
 
     # lanes, and W9
 
@@ -274,6 +321,11 @@ class ListingContract(Hooks):
         backend.tend(repair=True)
         assert not list(backend.check())
         author.grow(1)
+
+
+def said(**fields: str) -> dict[str, Any]:
+    """A query for sessions whose lines say this."""
+    return {"facets": tuple([(facet(what, value),) for what, value in fields.items()])}
 
 
 def prefixed(start: str) -> Callable[[SessionRow], bool]:
