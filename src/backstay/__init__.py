@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ConflictError,
         CorruptionError,
         FencedError,
+        FilesConflictError,
         FormatError,
         InDoubtError,
         InvalidInputError,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     )
     from backstay.face import Session, Store
     from backstay.face.recovery import recover
+    from backstay.listing import RestorePlan
     from backstay.loops import LoopGuard
     from backstay.messages import repair_messages
     from backstay.model import (
@@ -65,7 +67,9 @@ if TYPE_CHECKING:
     from backstay.opening import open
     from backstay.retention import Retention
     from backstay.run import Run, RunCancelled, RunEnded, Waiting
+    from backstay.run.blaming import BlamedLine
     from backstay.strategy import AfterLlmResponse, AfterToolCall, Always, Event, EveryN, EverySeconds, Never, Strategy
+    from backstay.workspace.policy import Workspace
 
 __version__ = "0.1.0"
 
@@ -79,6 +83,7 @@ _ROOMS = {
         "ConflictError",
         "CorruptionError",
         "FencedError",
+        "FilesConflictError",
         "FormatError",
         "BackstayError",
         "InDoubtError",
@@ -89,6 +94,7 @@ _ROOMS = {
         "UnavailableError",
         "UnsupportedError",
     ),
+    "listing": ("RestorePlan",),
     "loops": ("LoopGuard",),
     "messages": ("repair_messages",),
     "model": (
@@ -116,8 +122,10 @@ _ROOMS = {
     "opening": ("open",),
     "retention": ("Retention",),
     "run": ("Run", "RunCancelled", "RunEnded", "Waiting"),
+    "run.blaming": ("BlamedLine",),
     "face.recovery": ("recover",),
     "face": ("Session", "Store"),
+    "workspace.policy": ("Workspace",),
     "strategy": (
         "AfterLlmResponse",
         "AfterToolCall",
@@ -157,6 +165,7 @@ __all__ = [
     "AlreadyExistsError",
     "Always",
     "BackstayError",
+    "BlamedLine",
     "Branch",
     "Call",
     "CallFailedError",
@@ -171,6 +180,7 @@ __all__ = [
     "EveryN",
     "EverySeconds",
     "FencedError",
+    "FilesConflictError",
     "FormatError",
     "Hit",
     "ImportReport",
@@ -185,6 +195,7 @@ __all__ = [
     "Problem",
     "PruneReport",
     "RecoverReport",
+    "RestorePlan",
     "Retention",
     "Run",
     "RunCancelled",
@@ -203,6 +214,7 @@ __all__ = [
     "VerifyReport",
     "Wait",
     "Waiting",
+    "Workspace",
     "formats",
     "open",
     "recover",

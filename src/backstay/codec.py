@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from hashlib import sha256
 from types import NoneType
 from typing import Any, cast
 from uuid import UUID
@@ -26,7 +27,13 @@ from backstay.model import MAX_DEPTH, Damaged
 Ext = msgspec.msgpack.Ext
 
 # Extension codes. LARGE never appears in the canonical form: it stands for a value kept as blobs, see delta.
-LARGE, TUPLE, SET, FROZENSET, DICT, BIGINT, DATETIME, DATE, TIME, TIMEDELTA, DECIMAL, UUID_, SURROGATES = range(1, 14)
+LARGE, TUPLE, SET, FROZENSET, DICT, BIGINT, DATETIME, DATE, TIME, TIMEDELTA, DECIMAL, UUID_, SURROGATES, HELD = range(
+    1, 15
+)
+
+# A blob that a state only needs, and is not made of, has a digest that says so: no load fetches it.
+HELD_MARK = b"bs-files"
+_HELD_BYTES = 32
 
 _SCALARS = frozenset({str, int, float, bool, NoneType, bytes})
 _all_scalars = _SCALARS.issuperset
@@ -47,6 +54,34 @@ class Root(str):
     """The first step of a path that does not lead into the state: the name of what it leads into."""
 
     __slots__ = ()
+
+
+class HeldBlobs(msgspec.Struct, frozen=True, gc=False):
+    """Blobs that a state needs and that are no part of it: their digests, joined. Zeros stand for one that is gone."""
+
+    digests: bytes
+
+    def each(self) -> list[bytes]:
+        """The digests one by one, those that are gone as zeros."""
+        return [self.digests[at : at + _HELD_BYTES] for at in range(0, len(self.digests), _HELD_BYTES)]
+
+
+def held_digest(content: bytes) -> bytes:
+    """The digest of a blob that states only hold."""
+    return HELD_MARK + sha256(content).digest()[: _HELD_BYTES - len(HELD_MARK)]
+
+
+def is_held(digest: bytes) -> bool:
+    """True if it is the digest of a blob that states only hold."""
+    return digest.startswith(HELD_MARK)
+
+
+def held_in(value: object) -> list[bytes]:
+    """The digests of all blobs that a value holds."""
+    if type(value) is HeldBlobs:
+        return [digest for digest in value.each() if is_held(digest)]
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [digest for item in inside if type(item) not in _SCALARS for digest in held_in(item)]
 
 
 # What msgspec and the builders below raise on damaged or hostile bytes.
@@ -332,6 +367,7 @@ _WRITERS: dict[type, Callable[[Any], Ext]] = {
     timedelta: lambda v: Ext(TIMEDELTA, _encode_plain(_duration(v))),
     Decimal: _write_decimal,
     UUID: lambda v: Ext(UUID_, _encode_plain(v.bytes)),
+    HeldBlobs: lambda v: Ext(HELD, _encode_plain(v.digests)),
 }
 
 
@@ -352,6 +388,13 @@ def _build_time(v: list[Any]) -> time:
     return time(hour, minute, second, micros, tzinfo=_zone(offset), fold=fold)
 
 
+def _build_held(digests: Any) -> HeldBlobs:
+    if type(digests) is not bytes or len(digests) % _HELD_BYTES:
+        message = "a list of held blobs is no list of digests"
+        raise CorruptionError(message)
+    return HeldBlobs(digests)
+
+
 _BUILDERS: dict[int, Callable[[Any], Any]] = {
     TUPLE: tuple,
     SET: set,
@@ -365,4 +408,5 @@ _BUILDERS: dict[int, Callable[[Any], Any]] = {
     DECIMAL: lambda v: Decimal((v[0], tuple(map(int, v[1])), v[2])),
     UUID_: lambda v: UUID(bytes=v),
     SURROGATES: lambda v: v.decode("utf-8", "surrogatepass"),
+    HELD: _build_held,
 }

@@ -1,11 +1,8 @@
 """What differs between two states: per part, lists item by item, everything else by path.
 
-Here live the comparison (`difference`), its result (`Diff` and what it is made of) and the plain-text
-rendering behind `str(diff)`. Equality is that of the codec, not of `==`: `True` is not `1`, `0.0` is not
-`-0.0`, NaN is NaN, and the order of keys does not count.
-
-Nothing here reads a store, knows a checkpoint or colours a terminal; a face that wants more than `str(diff)`
-renders the data. Nothing recurses to the bottom of a value, which may lie deeper than the caller's stack.
+Equality is that of the codec, not of `==`: `True` is not `1`, `0.0` is not `-0.0`, NaN is NaN, and the order of keys
+does not count. Nothing here reads a store, knows a checkpoint or colours a terminal; a face that wants more than
+`str(diff)` renders the data. Nothing recurses to the bottom of a value, which may lie deeper than the caller's stack.
 """
 
 from __future__ import annotations
@@ -19,6 +16,8 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
+
+from backstay.listing import FileDiff
 
 COLUMNS, LINES_PER_PART, LINES_PER_ITEM = 80, 200, 20
 DEPTH_LIMIT = 64  # below, a value is reported whole: nobody reads a longer path
@@ -86,6 +85,7 @@ class Diff:
     a: str
     b: str
     parts: tuple[PartDiff, ...] = ()
+    files: FileDiff | None = None  # where both sides have files
 
     @property
     def added(self) -> tuple[Hashable, ...]:
@@ -107,12 +107,13 @@ class Diff:
         return tuple(part.stat() for part in self.parts)
 
     def __bool__(self) -> bool:
-        return bool(self.parts)
+        return bool(self.parts) or bool(self.files)
 
     def __str__(self) -> str:
-        if not self.parts:
+        if not self:
             return _fit(f"no difference between {self.a} and {self.b}")
-        lines = chain([f"--- {self.a}", f"+++ {self.b}"], *map(_part_lines, self.parts))
+        files = ["files:", *[f"  {line}" for line in str(self.files).splitlines()]] if self.files else []
+        lines = chain([f"--- {self.a}", f"+++ {self.b}"], *map(_part_lines, self.parts), files)
         # The one place where width and escaping are settled, so that no line above can forget them.
         return "\n".join(_fit(line.rstrip(" ")) for line in lines)
 

@@ -46,6 +46,19 @@ class ConflictError(BackstayError):
     code = "conflict"
 
 
+class FilesConflictError(ConflictError):
+    """A restore would change files that others than the session's calls changed; `paths` names them. Nothing was done.
+
+    Say what is to become of them: `keep_mine=`, or their `paths=`.
+    """
+
+    code = "files_conflict"
+
+    def __init__(self, message: str, *, hint: str = "", paths: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.paths = paths
+
+
 class LeaseHeldError(BackstayError):
     """Another run is alive on this branch; wait for it or fork."""
 

@@ -14,6 +14,8 @@ from typing import Any, Literal, NewType
 
 import msgspec
 
+from backstay.file_model import Files
+
 CheckpointId = NewType("CheckpointId", str)
 SessionId = NewType("SessionId", str)
 
@@ -159,6 +161,7 @@ class StateSource(msgspec.Struct):
     """Where a Checkpoint gets its state from when it is asked for: loaded once, then kept."""
 
     load: Callable[[], StateDict]
+    load_files: Callable[[], Files | None] | None = None
     loaded: StateDict | None = None
 
     def state(self) -> StateDict:
@@ -198,6 +201,11 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def state(self) -> StateDict:
         """The state recorded here, verified; loaded on first use."""
         return self.source.state()
+
+    @property
+    def files(self) -> Files | None:
+        """The files of the workspace as they were; None if none were captured. Read on each use."""
+        return None if self.source.load_files is None else self.source.load_files()
 
     def __eq__(self, other: object) -> bool:
         """Two checkpoints are the same if session, id and digest are."""

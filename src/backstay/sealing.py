@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from backstay.codec import held_digest, is_held
 from backstay.delta import LOST, Record
 from backstay.errors import CorruptionError, InvalidInputError
 from backstay.model import MAX_STATE_BYTES
@@ -217,11 +218,19 @@ def pack_blob(content: bytes) -> bytes:
     return bytes([mode]) + packed
 
 
+def pack_held(content: bytes) -> bytes:
+    """As `pack_blob`, for contents of files: there are many, and most are read once at the most."""
+    if len(content) < _PACK_FROM_BYTES:
+        return bytes([_RAW]) + content
+    packed = _padded(compress(content, _FAST_LEVEL), content)
+    return bytes([_ZSTD]) + packed if len(packed) < len(content) else bytes([_RAW]) + content
+
+
 def open_blob(data: bytes, digest: bytes) -> bytes:
     """The blob in these bytes, or a CorruptionError."""
     if data:
         content = _unpack(data[0], data[1:], MAX_BLOB_BYTES)
-        if sha256(content).digest() == digest:
+        if (held_digest(content) if is_held(digest) else sha256(content).digest()) == digest:
             return content
     raise CorruptionError(f"blob {digest.hex()[:12]} is damaged")
 
@@ -305,10 +314,15 @@ def _pack(body: bytes) -> tuple[int, bytes]:
     if len(body) < _PACK_FROM_BYTES:
         return _RAW, body
     packed = compress(body, _LEVEL) if len(body) < _FAST_FROM_BYTES else zstd.compress(body, _FAST_LEVEL)
+    packed = _padded(packed, body)
+    return (_ZSTD, packed) if len(packed) < len(body) else (_RAW, body)
+
+
+def _padded(packed: bytes, body: bytes) -> bytes:
     if len(packed) * MAX_RATIO < len(body):
         rest = max(-(-len(body) // MAX_RATIO) - len(packed) - _SKIPPED.size, 0)
         packed += _SKIPPED.pack(_SKIP, rest) + bytes(rest)
-    return (_ZSTD, packed) if len(packed) < len(body) else (_RAW, body)
+    return packed
 
 
 def _unpack(mode: int, packed: bytes, limit: int) -> bytes:

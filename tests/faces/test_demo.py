@@ -157,3 +157,12 @@ def test_the_demo_cannot_claim_what_does_not_hold(capsys: pytest.CaptureFixture[
         story.ok("two and two are five", holds=False)
     assert failure.value.exit_code == 1
     assert "five" not in capsys.readouterr().out
+
+
+def test_the_scene_with_files_finds_the_step_and_gives_all_of_it_back(tmp_path: Path) -> None:
+    done = demo("--files", temporary=tmp_path / "tmp", COLUMNS="80")
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in ("step 4 broke it, by bash", "kept (yours) notes.txt", "undo takes even that back"):
+        assert word in done.stdout
+    assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
+    assert list((tmp_path / "tmp").iterdir()) == []

@@ -15,7 +15,7 @@ import backstay
 from backstay.backends.sqlite.connections import Connection
 from backstay.face import Session
 
-COMMIT_FILES, COMMIT_STEPS = 17, 23
+COMMIT_FILES, COMMIT_STEPS = 18, 25
 LOAD_FILES, LOAD_STEPS = 17, 21
 SEGMENT_STEPS = 16  # more, for the segments between the last keyframe and the head
 

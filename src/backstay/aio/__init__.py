@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from backstay import opening
 from backstay.aio.run import AsyncCalling, AsyncRun, recover
@@ -48,6 +48,9 @@ from backstay.run.options import OnDoubt, OnFailed
 from backstay.store.events import EventName
 from backstay.strategy import ALWAYS, Strategy
 from backstay.upkeep.progress import Progress
+
+if TYPE_CHECKING:
+    from backstay.workspace.policy import Workspace
 
 
 class Opening:
@@ -119,9 +122,10 @@ class AsyncStore:
         owner: str | None = None,
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        workspace: Workspace | str | os.PathLike[str] | None = None,
     ) -> AsyncSession:
         """A session by its id. Does no I/O, so there is nothing to await."""
-        session = self._store.session(id, agent=agent, owner=owner, title=title, metadata=metadata)
+        session = self._store.session(id, agent=agent, owner=owner, title=title, metadata=metadata, workspace=workspace)
         return AsyncSession(session, self._threads)
 
     def sessions(
@@ -188,9 +192,10 @@ class AsyncStore:
         on_doubt: OnDoubt = "ask",
         on_failed: OnFailed = "raise",
         loops: LoopGuard | None = None,
+        workspace: Workspace | str | os.PathLike[str] | None = None,
     ) -> AsyncRun:
         """A loop that survives. Does no I/O before `async with`."""
-        return self.session(id, agent=agent).run(
+        return self.session(id, agent=agent, workspace=workspace).run(
             strategy=strategy,
             branch=branch,
             input=input,

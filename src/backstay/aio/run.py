@@ -26,7 +26,11 @@ from backstay.run.wait_journal import ABSENT, OpenWait, WaitOutcome
 from backstay.strategy import ALWAYS, Event, Strategy
 
 if TYPE_CHECKING:
+    import os
+
     from backstay.aio import AsyncStore
+    from backstay.run.files import RunFiles
+    from backstay.workspace.policy import Workspace
 
 T = TypeVar("T")
 
@@ -99,6 +103,10 @@ class AsyncRun:
         return self._run.warning
 
     @property
+    def files(self) -> RunFiles | None:
+        return self._run.files
+
+    @property
     def resume_hint(self) -> str | None:
         return self._run.resume_hint
 
@@ -122,6 +130,7 @@ class AsyncRun:
         on_failed: OnFailed | None = None,
         on_mismatch: OnMismatch = "raise",
         approve: bool = False,
+        effects: Literal["files"] | None = None,
     ) -> T: ...
 
     @overload
@@ -138,6 +147,7 @@ class AsyncRun:
         on_failed: OnFailed | None = None,
         on_mismatch: OnMismatch = "raise",
         approve: bool = False,
+        effects: Literal["files"] | None = None,
     ) -> Any: ...
 
     async def call(
@@ -153,6 +163,7 @@ class AsyncRun:
         on_failed: OnFailed | None = None,
         on_mismatch: OnMismatch = "raise",
         approve: bool = False,
+        effects: Literal["files"] | None = None,
     ) -> Any:
         """The outcome of `fn()`, awaited if it can be. `fn` is called on the event loop: what blocks belongs in
         `asyncio.to_thread`.
@@ -173,6 +184,7 @@ class AsyncRun:
             on_failed=on_failed,
             on_mismatch=on_mismatch,
             edited=edited,
+            effects=effects,
         )
         calling = await self._begin(begin)
         if calling.done:
@@ -455,9 +467,10 @@ async def recover(
     on_doubt: OnDoubt = "ask",
     on_failed: OnFailed = "raise",
     loops: LoopGuard | None = None,
+    workspace: Workspace | str | os.PathLike[str] | None = None,
 ) -> RecoverReport:
     """Await `handler(run)` for every session that crashed or is ready; one that fails does not stop the rest."""
-    options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
+    options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops, workspace)
     tally, threads = Tally(), store.threads
     watch = RunWatch(store.sync, agent, wait_s)
     tally.in_doubt |= await threads.run(watch.undecided)

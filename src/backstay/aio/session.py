@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from typing import Any, Literal
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from msgspec import UNSET, UnsetType
 
@@ -13,6 +14,7 @@ from backstay.aio.run import AsyncRun
 from backstay.aio.threads import InOrder, Threads
 from backstay.difference import Diff
 from backstay.face import Session
+from backstay.face.rewinding import Paths
 from backstay.face.session import Expect
 from backstay.loops import LoopGuard
 from backstay.model import (
@@ -32,10 +34,17 @@ from backstay.model import (
     Wait,
 )
 from backstay.retention import Retention
+from backstay.run.blaming import BlamedLine
 from backstay.run.deciding import UNDECIDED
 from backstay.run.options import OnDoubt, OnFailed
 from backstay.store.refs import Ref
 from backstay.strategy import ALWAYS, Strategy
+
+if TYPE_CHECKING:
+    import os
+
+    from backstay.listing import KeepMine, RestorePlan
+    from backstay.workspace.policy import Workspace
 
 
 class AsyncSession:
@@ -89,6 +98,7 @@ class AsyncSession:
         id: str | None = None,
         root: bool = False,
         frozen: bool = False,
+        files: bool = True,
     ) -> Checkpoint:
         """Record a state. It is read in a thread: leave it alone until this returns, or is known to have finished."""
         return await self._turns.run(
@@ -107,6 +117,7 @@ class AsyncSession:
             id=id,
             root=root,
             frozen=frozen,
+            files=files,
         )
 
     async def append(
@@ -155,14 +166,71 @@ class AsyncSession:
             raise
         await self._turns.finish(edit.finish)
 
-    async def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:
-        return await self._turns.run(self._session.restore, ref, branch=branch)
+    @overload
+    async def restore(
+        self,
+        ref: Ref,
+        *,
+        branch: str = "main",
+        files: bool | Literal["only"] = False,
+        keep_mine: KeepMine = None,
+        paths: Paths | None = None,
+        dry_run: Literal[False] = False,
+    ) -> Checkpoint: ...
 
-    async def undo(self, *, branch: str = "main") -> Checkpoint:
-        return await self._turns.run(self._session.undo, branch=branch)
+    @overload
+    async def restore(
+        self,
+        ref: Ref,
+        *,
+        branch: str = "main",
+        files: bool | Literal["only"] = False,
+        keep_mine: KeepMine = None,
+        paths: Paths | None = None,
+        dry_run: Literal[True],
+    ) -> RestorePlan: ...
 
-    async def fork(self, ref: Ref, branch: str) -> Branch:
-        return await self._turns.run(self._session.fork, ref, branch)
+    async def restore(
+        self,
+        ref: Ref,
+        *,
+        branch: str = "main",
+        files: bool | Literal["only"] = False,
+        keep_mine: KeepMine = None,
+        paths: Paths | None = None,
+        dry_run: bool = False,
+    ) -> Checkpoint | RestorePlan:
+        restore: Callable[..., Checkpoint | RestorePlan] = self._session.restore
+        options: dict[str, Any] = {"files": files, "keep_mine": keep_mine, "paths": paths, "dry_run": dry_run}
+        return await self._turns.run(restore, ref, branch=branch, **options)
+
+    async def undo(self, *, branch: str = "main", files: bool = True, keep_mine: KeepMine = True) -> Checkpoint:
+        return await self._turns.run(self._session.undo, branch=branch, files=files, keep_mine=keep_mine)
+
+    async def undo_moves_files(self, *, branch: str = "main") -> bool:
+        return await self._turns.run(self._session.undo_moves_files, branch=branch)
+
+    async def bisect(
+        self,
+        *,
+        good: Ref,
+        bad: Ref = "main",
+        test: Sequence[str],
+        into: str | os.PathLike[str] | None = None,
+        link: Iterable[str] = (),
+        on_try: Callable[[Checkpoint, str], None] | None = None,
+    ) -> Checkpoint:
+        bisect = self._session.bisect
+        return await self._turns.run(bisect, good=good, bad=bad, test=test, into=into, link=link, on_try=on_try)
+
+    async def blame(self, path: str | os.PathLike[str], ref: Ref = "main") -> list[BlamedLine]:
+        return await self._turns.run(self._session.blame, path, ref)
+
+    async def finish_files(self, *, branch: str = "main") -> bool:
+        return await self._turns.run(self._session.finish_files, branch=branch)
+
+    async def fork(self, ref: Ref, branch: str, *, into: str | os.PathLike[str] | None = None) -> Branch:
+        return await self._turns.run(self._session.fork, ref, branch, into=into)
 
     async def delete_branch(self, name: str) -> None:
         await self._turns.run(self._session.delete_branch, name)
@@ -203,7 +271,7 @@ class AsyncSession:
     async def tags(self) -> dict[str, Checkpoint]:
         return await self._turns.run(self._session.tags)
 
-    async def diff(self, a: Ref, b: Ref) -> Diff:
+    async def diff(self, a: Ref, b: Ref | Workspace) -> Diff:
         return await self._turns.run(self._session.diff, a, b)
 
     async def newest_intact(self, branch: str = "main") -> Checkpoint | None:
@@ -222,6 +290,7 @@ class AsyncSession:
         on_doubt: OnDoubt = "ask",
         on_failed: OnFailed = "raise",
         loops: LoopGuard | None = None,
+        workspace: Workspace | str | os.PathLike[str] | None = None,
     ) -> AsyncRun:
         """A loop that survives. Does no I/O before `async with`."""
         run = self._session.run(
@@ -233,6 +302,7 @@ class AsyncSession:
             on_doubt=on_doubt,
             on_failed=on_failed,
             loops=loops,
+            workspace=workspace,
         )
         return AsyncRun(run, self._threads)
 

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import ParamSpec, TypeVar
 
 from backstay.errors import ClosedError
-from backstay.store.history import caller
+from backstay.store.looks import caller
 
 _THREADS = 8  # started when first needed; sessions that commit at once share one sync, so a few more than cores pay off
 _PAGE_ITEMS = 100

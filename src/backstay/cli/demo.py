@@ -31,15 +31,16 @@ _KILLED = -signal.SIGKILL if hasattr(signal, "SIGKILL") else 1
 _PATIENCE_S = 60
 
 
-@click.command("demo", cls=Command, shape="told*", examples=["backstay demo"])
+@click.command("demo", cls=Command, shape="told*", examples=["backstay demo", "backstay demo --files"])
 @click.option(
     "--keep",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep the store in this folder (made if it is missing) instead of removing it at the end.",
 )
+@click.option("--files", is_flag=True, help="One more scene: the files of a workspace, a bisection, and a rewind.")
 @json_option
-def command(keep: Path | None, *, as_json: bool) -> None:
+def command(keep: Path | None, *, files: bool, as_json: bool) -> None:
     """Run a story: an agent is killed inside a tool, carries on, and its history is forked, compared and verified.
 
     The demo takes a few seconds, in a temporary folder that is removed at the end.
@@ -54,11 +55,17 @@ def command(keep: Path | None, *, as_json: bool) -> None:
         else:
             folder = keep
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for name in (FILE, WORLD):
+            for name in (FILE, WORLD, "project"):
                 if (folder / name).exists():
                     message = f"{folder / name} is there already"
                     raise backstay.AlreadyExistsError(message, hint="give --keep a new folder; nothing was changed")
-        tell(JsonStory(screen) if as_json else Story(screen), folder / FILE, agent.World(folder / WORLD))
+        story = JsonStory(screen) if as_json else Story(screen)
+        tell(story, folder / FILE, agent.World(folder / WORLD))
+        if files:
+            from backstay.cli.demo_files import tell_files
+
+            with backstay.open(folder / FILE) as store:
+                tell_files(story, store, folder / "project")
     if keep is not None and not as_json:
         screen.line(safe(f"The store is kept: backstay log {agent.SESSION} --store {shlex.quote(str(folder / FILE))}"))
 

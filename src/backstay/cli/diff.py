@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+import backstay
 from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import ref_argument, session_argument, session_of
 from backstay.cli.store_option import in_store
+from backstay.cli.workspace_option import folder_of, workspace_option
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.difference import Diff, ItemChange, PartDiff
     from backstay.face import Store
+    from backstay.listing import FileDiff
 
 _MARKS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow")}
 _ROWS = 200
@@ -28,17 +31,40 @@ _LINES_PER_ITEM = 6
 )
 @session_argument()
 @ref_argument("a")
-@ref_argument("b")
+@ref_argument("b", default="")
 @click.option("--stat", is_flag=True, help="Only how much of each part differs.")
+@click.option("--files", is_flag=True, help="Show the lines of files that differ, too.")
+@click.option("--disk", is_flag=True, help="In place of B, the files as they are on the disk now.")
+@workspace_option
 @json_option
 @in_store
-def command(store: Store, session: str, a: str, b: str, *, stat: bool, as_json: bool) -> None:
-    """Compare the states at A and B of SESSION: lists item by item side by side, everything else by its path."""
+def command(
+    store: Store,
+    session: str,
+    a: str,
+    b: str,
+    *,
+    stat: bool,
+    files: bool,
+    disk: bool,
+    workspace: str | None,
+    as_json: bool,
+) -> None:
+    """Compare the states at A and B of SESSION: lists item by item side by side, everything else by its path.
+
+    Files of the workspace that differ are listed; with --files, the lines that differ in each.
+    """
+    if disk == bool(b):
+        raise click.UsageError("Give B, or --disk for the files as they are now.")
     from backstay.cli.screen import Screen
     from backstay.shapes.points import diff_between, point_at
 
     where = session_of(store, session)
-    found = diff_between(where, point_at(where, a), point_at(where, b), names=(a, b))
+    if disk:
+        root = workspace or folder_of(where, "main")
+        found, b = where.diff(point_at(where, a), backstay.Workspace(root)), "the disk"
+    else:
+        found = diff_between(where, point_at(where, a), point_at(where, b), names=(a, b))
     with Screen(paged=not as_json) as screen:
         if as_json:
             from backstay import shapes
@@ -51,6 +77,25 @@ def command(store: Store, session: str, a: str, b: str, *, stat: bool, as_json: 
         else:
             for part in found.parts:
                 _part(screen, found, part)
+        if not as_json and found.files:
+            tell_files(screen, found.files, lines=files and not stat)
+
+
+def tell_files(screen: Screen, files: FileDiff, *, lines: bool) -> None:
+    """The files that differ, and the lines in them."""
+    from backstay.cli.files import spelled
+    from backstay.cli.text import safe
+    from backstay.model import counted
+
+    marks = [("+", "green", files.added), ("-", "red", files.removed), ("~", "yellow", files.changed)]
+    marks.append(("m", "yellow", files.mode))
+    rows = sorted([(path, mark, style) for mark, style, paths in marks for path in paths])
+    screen.line(("files", "bold"), f": {counted(len(rows), 'path')}")
+    for path, mark, style in rows:
+        screen.line((f"  {mark} {safe(spelled(path))}", style))
+        for line in files.text(path).splitlines()[2:] if lines and mark != "m" else ():
+            color = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
+            screen.line((f"      {safe(line)}", color))
 
 
 def tell_stat(screen: Screen, diff: Diff) -> None:
@@ -58,7 +103,7 @@ def tell_stat(screen: Screen, diff: Diff) -> None:
     from backstay.cli.text import cut, pad, safe, width
 
     names = [cut(safe(str(stat.part)), screen.width // 2) for stat in diff.stat()]
-    widest = max(map(width, names))
+    widest = max(map(width, names), default=0)
     for name, stat in zip(names, diff.stat(), strict=True):
         counts = [(stat.added, "added"), (stat.removed, "removed"), (stat.changed, "changed")]
         pieces = [(f"  {_MARKS[kind][0]}{number:,} {kind}", _MARKS[kind][1]) for number, kind in counts if number]

@@ -15,16 +15,31 @@ if TYPE_CHECKING:
     from backstay.face import Store
 
 
-@click.command("fork", cls=Command, shape="branch", examples=["backstay fork ticket-42 main~2 try-again"])
+@click.command(
+    "fork",
+    cls=Command,
+    shape="branch",
+    examples=["backstay fork ticket-42 main~2 try-again", "backstay fork fix-bug main~2 try-b --into ../try-b"],
+)
 @session_argument()
 @ref_argument()
 @click.argument("name", metavar="NAME")
+@click.option("--into", metavar="DIR", help="Write its files into a folder of its own, new or empty.")
+@click.option("--n", "count", metavar="N", type=click.IntRange(1, 100), help="So many branches and folders: NAME-1, …")
 @json_option
 @in_store
-def command(store: Store, session: str, ref: str, name: str, *, as_json: bool) -> None:
-    """Make a branch NAME of SESSION at REF. In Python, `session.run(branch=NAME)` goes on there."""
+def command(
+    store: Store, session: str, ref: str, name: str, *, into: str | None, count: int | None, as_json: bool
+) -> None:
+    """Make a branch NAME of SESSION at REF. In Python, `session.run(branch=NAME)` goes on there.
+
+    With --into its files are written to a folder of their own, so that both can be worked on side by side.
+    """
     from backstay.shapes.points import point_at
 
     found = session_of(store, session)
-    branch = found.fork(ref if ref in found.branches() else point_at(found, ref), name)
-    tell_one(found.id, name, branch.head, as_json=as_json)
+    point = ref if ref in found.branches() else point_at(found, ref)
+    for number in range(1, (count or 1) + 1):
+        ending = "" if count is None else f"-{number}"
+        branch = found.fork(point, name + ending, into=None if into is None else into.rstrip("/") + ending)
+        tell_one(found.id, name + ending, branch.head, as_json=as_json)

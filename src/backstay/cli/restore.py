@@ -25,14 +25,20 @@ _LISTED = 8
 @session_argument()
 @ref_argument()
 @branch_option("The branch that goes back.")
+@click.option("--files", is_flag=True, help="Put the files of the workspace back too, as `backstay rewind` does.")
 @yes_option
 @json_option
 @in_store
-def command(store: Store, session: str, ref: str, *, branch: str, yes: bool, as_json: bool) -> None:
+def command(store: Store, session: str, ref: str, *, branch: str, files: bool, yes: bool, as_json: bool) -> None:
     """Bring a branch of SESSION back to the state at REF, as a new checkpoint; nothing is removed.
 
     You are shown what changes and which checkpoints leave the head, and asked. `backstay undo` takes it back.
     """
+    if files:
+        from backstay.cli.rewind import Wishes, rewind
+
+        rewind(store, session, ref, Wishes(branch), yes=yes, as_json=as_json)
+        return
     from backstay.cli.screen import Screen
     from backstay.cli.text import safe, short
     from backstay.shapes.points import point_at

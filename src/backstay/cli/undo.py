@@ -11,6 +11,7 @@ from backstay.cli.command import Command, json_option
 from backstay.cli.confirm import agree, yes_option
 from backstay.cli.lookup import branch_option, session_argument, session_of
 from backstay.cli.store_option import in_store
+from backstay.cli.workspace_option import folder_of, workspace_option
 
 if TYPE_CHECKING:
     from backstay.face import Store
@@ -19,18 +20,29 @@ if TYPE_CHECKING:
 @click.command("undo", cls=Command, shape="restored", examples=["backstay undo ticket-42 -y"])
 @session_argument()
 @branch_option("The branch that was restored.")
+@click.option("--talk-only", is_flag=True, help="Files stay as they are, even if the restore moved some.")
+@workspace_option
 @yes_option
 @json_option
 @in_store
-def command(store: Store, session: str, *, branch: str, yes: bool, as_json: bool) -> None:
-    """Take back the last restore or undo on a branch of SESSION, as a new checkpoint. A second undo is a redo."""
+def command(
+    store: Store, session: str, *, branch: str, talk_only: bool, workspace: str | None, yes: bool, as_json: bool
+) -> None:
+    """Take back the last restore or undo on a branch of SESSION, as a new checkpoint. A second undo is a redo.
+
+    Files come back too, if that restore moved some; what you changed since is kept.
+    """
     from backstay.cli.restore import preview, tell_json
+    from backstay.cli.rewind import tell_plan
     from backstay.cli.screen import Screen
     from backstay.cli.text import safe, short
     from backstay.shapes.going_back import refuse_moved, standing_at
     from backstay.store.overview import undo_target
 
     found = session_of(store, session)
+    moves_files = not talk_only and found.undo_moves_files(branch=branch)
+    root = (workspace or folder_of(found, branch)) if moves_files else None
+    found = store.session(found.id, workspace=root)
     head, target = standing_at(found, branch), undo_target(store.backend, found.id, branch)
     if target is None:
         message = f"branch {branch!r} has no restore to undo"
@@ -38,9 +50,11 @@ def command(store: Store, session: str, *, branch: str, yes: bool, as_json: bool
     screen = Screen(aside=as_json)
     if not (as_json and yes):
         preview(screen, found, branch, head, found.checkpoint(target))
+        if root is not None:
+            tell_plan(screen, found.restore(target, branch=branch, files=True, keep_mine=True, dry_run=True), root)
     agree(f"Bring {safe(branch)} back to {short(target)}?", yes=yes)
     refuse_moved(found, branch, head.id)
-    made = found.undo(branch=branch)
+    made = found.undo(branch=branch, files=moves_files)
     if as_json:
         tell_json(branch, head, made)
         return

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from backstay.codec import (
+    HELD_MARK,
     LARGE,
     Ext,
     Path,
@@ -24,6 +25,7 @@ from backstay.codec import (
     encode_settled,
     encode_stored,
     encode_tagged,
+    held_in,
     settle,
     show_path,
     tag_scalar,
@@ -76,6 +78,8 @@ class DeltaWriter:
         """Add one value in its stored form (`data`, if the caller has it), large strings as references."""
         if data is None:
             data = encode_stored(value, path)
+        if HELD_MARK in data:
+            self._refs += held_in(value)
         if len(data) >= LARGE_BYTES:
             data = encode_tagged(tagged(value, path, scalar=self._scalar))
         self.values.append(data)
@@ -105,16 +109,16 @@ class DeltaWriter:
     def weight_since(self, mark: tuple[int, int, int]) -> int:
         """Roughly how many bytes were added since, references and their pieces included."""
         ops = sum([4 * len(op) + sum([len(str(step)) for step in op[1]]) for op in self.ops[mark[0] :]])
-        pieces = sum([len(self._pieces[ref]) for ref in self._refs[mark[2] :]])
+        pieces = sum([len(self._pieces.get(ref, ref)) for ref in self._refs[mark[2] :]])
         return ops + pieces + sum(map(len, self.values[mark[1] :]))
 
     def finish(self) -> tuple[Record, dict[bytes, bytes]]:
-        """The record, and the pieces it needs by their digests."""
+        """The record, and the pieces of its values by their digests; the blobs that it holds are not among these."""
         if not self._refs:
             return Record(encode_ops(self.ops), b"".join(self.values)), {}
         refs = tuple(dict.fromkeys(self._refs))
         record = Record(encode_ops(self.ops), b"".join(self.values), refs)
-        return record, {ref: self._pieces[ref] for ref in refs}
+        return record, {ref: self._pieces[ref] for ref in refs if ref in self._pieces}
 
     def _scalar(self, value: object) -> Any:
         if type(value) is str and len(value) * 4 >= LARGE_BYTES:

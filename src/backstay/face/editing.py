@@ -25,7 +25,8 @@ from backstay.rules import runs
 from backstay.rules.refusals import EDIT, Lease
 from backstay.run.heartbeat import heartbeat
 from backstay.store.fields import Given
-from backstay.store.history import RACES, History, Place, current_caller
+from backstay.store.history import RACES, History
+from backstay.store.looks import Place, current_caller
 
 LEASE_S = 30.0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backstay.errors import BackstayError, ConflictError, InDoubtError, LeaseHeldError, NotFoundError
 from backstay.face.store import Store
@@ -19,6 +19,11 @@ from backstay.port.rows import DOUBTFUL, ENTERED, MARK_READY
 from backstay.run import Run
 from backstay.run.options import OnDoubt, OnFailed
 from backstay.strategy import ALWAYS, Strategy
+
+if TYPE_CHECKING:
+    import os
+
+    from backstay.workspace.policy import Workspace
 
 MAX_CRASHES = 5
 
@@ -34,6 +39,7 @@ def recover(
     on_doubt: OnDoubt = "ask",
     on_failed: OnFailed = "raise",
     loops: LoopGuard | None = None,
+    workspace: Workspace | str | os.PathLike[str] | None = None,
 ) -> RecoverReport:
     """Call `handler(run)` for every session that crashed or is ready to go on; one that fails does not stop the rest.
 
@@ -53,7 +59,7 @@ def recover(
         print(backstay.recover(store, work, agent="support"))
     ```
     """
-    options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops)
+    options = RunOptions(strategy, lease_s, on_doubt, on_failed, loops, workspace)
     tally = Tally()
     watch = RunWatch(store, agent, wait_s)
     tally.in_doubt |= watch.undecided()
@@ -81,6 +87,7 @@ class RunOptions(NamedTuple):
     on_doubt: OnDoubt
     on_failed: OnFailed
     loops: LoopGuard | None
+    workspace: Workspace | str | os.PathLike[str] | None = None
 
 
 class RunWatch:
@@ -128,13 +135,25 @@ class RunWatch:
         return None if live else (session, lane)
 
     def undecided(self) -> dict[SessionId, str]:
-        """Sessions that no run crashed in, where calls are in doubt: nothing can go on before they are decided."""
-        found = self._store.backend.lanes(LaneQuery(DOUBTFUL))
-        return {
-            SessionId(one.session.id): f"{counted(one.lane.doubts, 'call')} in doubt on branch {one.lane.name!r}"
-            for one in found
-            if not one.live and self._agent in (None, one.session.agent)
-        }
+        """Sessions that no run crashed in, where calls are in doubt: nothing can go on before they are decided.
+
+        Files that were being put back when their process died come to their place here.
+        """
+        found: dict[SessionId, str] = {}
+        for one in self._store.backend.lanes(LaneQuery(DOUBTFUL)):
+            if one.live or self._agent not in (None, one.session.agent):
+                continue
+            id_ = SessionId(one.session.id)
+            try:
+                if self._store.session(id_).finish_files(branch=one.lane.name):
+                    continue
+            except LeaseHeldError:
+                continue  # another process does it
+            except BackstayError as error:
+                found[id_] = f"{type(error).__name__}: {error}"
+            else:
+                found[id_] = f"{counted(one.lane.doubts, 'call')} in doubt on branch {one.lane.name!r}"
+        return found
 
     def took(self, session_id: SessionId, run: Run) -> None:
         """It was entered: should it be left as it was found, it is not for us again."""
@@ -154,6 +173,7 @@ def take_up(store: Store, session_id: SessionId, row: LaneRow, tally: Tally, opt
         on_doubt=options.on_doubt,
         on_failed=options.on_failed,
         loops=options.loops,
+        workspace=options.workspace,
     )
     try:
         run.enter(expect_token=row.token)

@@ -14,11 +14,10 @@ from msgspec import UNSET, UnsetType
 from backstay.codec import settle
 from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.face.editing import Edit
-from backstay.face.family import Family
+from backstay.face.rewinding import Rewinding
 from backstay.hints import NEWEST_INTACT
 from backstay.model import (
     NOTHING,
-    Branch,
     Call,
     Checkpoint,
     Mark,
@@ -32,29 +31,33 @@ from backstay.model import (
     Status,
     StatusName,
     Usage,
-    Wait,
 )
 from backstay.names import check_name
 from backstay.port import EVERY, Ask, Backend, CheckpointRow
 from backstay.retention import Retention
 from backstay.rules import branches
 from backstay.rules.sessions import About
-from backstay.run import Run, answering, deciding
+from backstay.run import Run, deciding
 from backstay.run.deciding import UNDECIDED
-from backstay.store import describing, overview, restoring
+from backstay.store import describing, overview
 from backstay.store.appending import Appended
 from backstay.store.events import Events
 from backstay.store.fields import Given, check_given, check_text
-from backstay.store.history import History, Place
+from backstay.store.history import History
 from backstay.store.intact import newest_intact
+from backstay.store.looks import Place
 from backstay.store.recent import RecentHeads
 from backstay.store.refs import Ref, readable
 from backstay.strategy import ALWAYS, Strategy
 
 if TYPE_CHECKING:
+    import os
+
     from backstay.difference import Diff
     from backstay.loops import LoopGuard
+    from backstay.run.files import SessionFiles
     from backstay.run.options import OnDoubt, OnFailed
+    from backstay.workspace.policy import Workspace
 
 _PAGE_ROWS = 100
 _NOTHING_SAID = Given("manual")
@@ -62,7 +65,7 @@ _NOTHING_SAID = Given("manual")
 Expect = str | Checkpoint | Mark | None
 
 
-class Session(Family):
+class Session(Rewinding):
     """One agent's history: branches over checkpoints."""
 
     def __init__(
@@ -76,11 +79,13 @@ class Session(Family):
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         recent: RecentHeads | None = None,
+        workspace: Workspace | str | os.PathLike[str] | None = None,
     ) -> None:
         self.id = SessionId(check_name(id_, "a session id"))
         self.agent = None if agent is None else check_name(agent, "an agent name")
         self._backend = backend
         self._history = History(backend, events, self.id, agent=self.agent, recent=recent)
+        self._files = _files_of(self._history, workspace)
         if owner is not None or title is not None or metadata:
             self._history.about = About(**describing.checked(owner=owner, title=title, metadata=metadata or {}))
 
@@ -116,8 +121,11 @@ class Session(Family):
         id: str | None = None,
         root: bool = False,
         frozen: bool = False,
+        files: bool = True,
     ) -> Checkpoint:
         """Record a state as the new head of a branch. When this returns it is on disk.
+
+        The files of the session's workspace are recorded with it, unless `files` is False.
 
         `expect` is the checkpoint the branch must still be at, NOTHING or ANY; by default where the state was loaded,
         or where you last saw the branch. `id` is for callers with ids of their own: one that is taken is a
@@ -143,7 +151,8 @@ class Session(Family):
             )
         wanted = self._expected(state, branch, expect)
         root = root or expect is NOTHING
-        made = self._history.write(branch, state, given, expect=wanted, id_=id, root=root, frozen=frozen)
+        found = None if self._files is None or not files else self._files.committed(branch)
+        made = self._history.write(branch, state, given, expect=wanted, id_=id, root=root, frozen=frozen, files=found)
         if isinstance(state, State) and state.at is not None and state.at[:2] == (self.id, branch):
             state.at = (self.id, branch, made.id)
         return made
@@ -219,24 +228,6 @@ class Session(Family):
     def begin_edit(self, branch: str, wait_s: float) -> Edit:
         """The parts of an edit, for a face that waits in another way."""
         return Edit(self._history, check_name(branch, "a branch name"), wait_s)
-
-    def restore(self, ref: Ref, *, branch: str = "main") -> Checkpoint:
-        """Bring a branch back to an earlier state, as a new checkpoint; `undo` takes it back."""
-        return restoring.restore(self._history, ref, check_name(branch, "a branch name"))
-
-    def undo(self, *, branch: str = "main") -> Checkpoint:
-        """The branch as it was before its last restore or undo; so undo twice is redo."""
-        return restoring.undo(self._history, check_name(branch, "a branch name"))
-
-    def fork(self, ref: Ref, branch: str) -> Branch:
-        """A new branch at a checkpoint; nothing is copied."""
-        row = self._history.refs.row(ref)
-        check_name(branch, "a branch name")
-        ask = branches.naming_ask(self.id, branch, row.sequence)
-        self._backend.write(ask, branches.fork(self.id, branch, sequence=row.sequence, id_=row.id))
-        self._history.looks.saw(branch, row.id)
-        self._history.remember_as(branch, row.id)
-        return Branch(branch, self._history.checkpoint(row))
 
     def delete_branch(self, name: str) -> None:
         """Forget a branch; its checkpoints stay and can be read by their ids."""
@@ -384,13 +375,11 @@ class Session(Family):
             found[name] = made[sequence]
         return found
 
-    def diff(self, a: Ref, b: Ref) -> Diff:
-        """The difference between two states, part by part."""
-        from backstay.difference import difference
+    def diff(self, a: Ref, b: Ref | Workspace) -> Diff:
+        """The difference between two states, part by part, and of their files; with a Workspace, to the folder now."""
+        from backstay.run.comparing_files import compared
 
-        before, after = self._history.load(a), self._history.load(b)
-        names = [ref if isinstance(ref, str) else ref.id[:8] for ref in (a, b)]
-        return difference(before.state, after.state, a=names[0], b=names[1])
+        return compared(self._history, a, b, files=self._files)
 
     def newest_intact(self, branch: str = "main") -> Checkpoint | None:
         """The newest checkpoint on a branch whose state can be read and verified in full; None if there is no branch.
@@ -413,8 +402,12 @@ class Session(Family):
         on_doubt: OnDoubt = "ask",
         on_failed: OnFailed = "raise",
         loops: LoopGuard | None = None,
+        workspace: Workspace | str | os.PathLike[str] | None = None,
     ) -> Run:
-        """A loop that survives: `with session.run() as run`. The same line starts and resumes it; see docs/runs.md."""
+        """A loop that survives: `with session.run() as run`. The same line starts and resumes it; see docs/runs.md.
+
+        The files of the `workspace`, by default the session's, are recorded with every boundary.
+        """
         check_name(branch, "a branch name")
         return Run(
             self,
@@ -427,6 +420,7 @@ class Session(Family):
             on_doubt=on_doubt,
             on_failed=on_failed,
             loops=loops,
+            files=self._files if workspace is None else _files_of(self._history, workspace),
         )
 
     def runs(self) -> list[RunInfo]:
@@ -452,28 +446,6 @@ class Session(Family):
         """Decide a call in doubt: "retry" it, "skip" it (it gives None), or say its result, or how it failed."""
         deciding.resolve(self._history, call_id, decision, result=result, failed=failed)
 
-    def waiting(self, branch: str = "main") -> list[Wait]:
-        """What a branch waits for: answers, approvals, times and messages."""
-        return answering.waits(self._history, check_name(branch, "a branch name"))
-
-    def answer(
-        self, name: str, value: Any, *, branch: str = "main", by: str | None = None, args: dict[str, Any] | None = None
-    ) -> None:
-        """Answer what the session waits for, by its name or its id; once: a second, other answer is a ConflictError.
-
-        An approval is answered by True; `args` approves the call with these arguments instead.
-        """
-        branch = check_name(branch, "a branch name")
-        answering.answer(self._history, name, value, branch=branch, by=by, args=args)
-
-    def reject(self, name: str, reason: str, *, branch: str = "main", by: str | None = None) -> None:
-        """Say no to what the session waits for: the run gets a CallFailedError of type "rejected" with the reason."""
-        answering.reject(self._history, name, reason, branch=check_name(branch, "a branch name"), by=by)
-
-    def send(self, name: str, value: Any, *, branch: str = "main") -> None:
-        """Send a message for `run.receive(name)`: each is received once, in order. Makes the session if need be."""
-        answering.send(self._history, name, value, branch=check_name(branch, "a branch name"))
-
     def cancel(self, branch: str = "main", *, reason: str) -> bool:
         """Stop the run of a branch: at its next call or boundary if it is alive, else at once. False: there is none."""
         check_text(reason, "reason", required=True)
@@ -483,6 +455,17 @@ class Session(Family):
         """Give up what is pending on a branch; the calls stay in history as abandoned."""
         check_text(reason, "reason", required=True)
         deciding.abandon(self._history, check_name(branch, "a branch name"), reason=reason)
+
+
+def _files_of(history: History, workspace: Workspace | str | os.PathLike[str] | None) -> SessionFiles | None:
+    """The files of a session; what captures them is loaded where there is a workspace."""
+    if workspace is None:
+        return None
+    from backstay.run.files import SessionFiles
+    from backstay.workspace.policy import workspace_of
+
+    found = workspace_of(workspace)
+    return None if found is None else SessionFiles(history, found)
 
 
 def _missing_head(session: str, name: str, sequence: int) -> CorruptionError:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from backstay.loops import LoopGuard
     from backstay.run import Run
     from backstay.run.options import OnDoubt, OnFailed
+    from backstay.workspace.policy import Workspace
 
 _FIRST_PAGE_ROWS = 200
 _MAX_PAGE_ROWS = 5000
@@ -88,11 +89,13 @@ class Store:
         owner: str | None = None,
         title: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        workspace: Workspace | str | os.PathLike[str] | None = None,
     ) -> Session:
         """A session by its id. Nothing is written until the first commit or run.
 
         `owner`, `title` and `metadata` are recorded then, unless the session has its own: `session.describe` changes
-        those.
+        those. The files of a `workspace` (a folder, or a Workspace) are recorded with every commit; see
+        docs/workspace.md.
         """
         self.refuse_closed()
         return Session(
@@ -104,6 +107,7 @@ class Store:
             title=title,
             metadata=metadata,
             recent=self._recent,
+            workspace=workspace,
         )
 
     def sessions(
@@ -224,9 +228,10 @@ class Store:
         on_doubt: OnDoubt = "ask",
         on_failed: OnFailed = "raise",
         loops: LoopGuard | None = None,
+        workspace: Workspace | str | os.PathLike[str] | None = None,
     ) -> Run:
         """A loop that survives, on the session of that id: `session(id, agent=agent).run(…)`."""
-        return self.session(id, agent=agent).run(
+        return self.session(id, agent=agent, workspace=workspace).run(
             strategy=strategy,
             branch=branch,
             input=input,

@@ -6,8 +6,11 @@ a restore would do, path by path; `backstay.workspace` does it.
 
 from backstay.listing.changes import FileChange, FileChanges, difference
 from backstay.listing.entries import KEPT, OLDER, PERMISSIONS, SECRET, ContentPlace, FileEntry, parent_of, shown
-from backstay.listing.lists import CALL, EMPTY, OUTSIDE, RESTORE, Captured, LeftOut, Listing
+from backstay.listing.file_diff import FileDiff
+from backstay.listing.lists import CALL, EMPTY, OUTSIDE, RESTORE, Captured, LeftOut, Listing, from_value, to_value
 from backstay.listing.plan import PlaceStep, RestorePlan, in_order
+from backstay.listing.restoring import KeepMine, Wish, plan_restore
+from backstay.listing.three_way import merge_lines
 
 __all__ = [
     "CALL",
@@ -22,13 +25,20 @@ __all__ = [
     "ContentPlace",
     "FileChange",
     "FileChanges",
+    "FileDiff",
     "FileEntry",
+    "KeepMine",
     "LeftOut",
     "Listing",
     "PlaceStep",
     "RestorePlan",
+    "Wish",
     "difference",
+    "from_value",
     "in_order",
+    "merge_lines",
     "parent_of",
+    "plan_restore",
     "shown",
+    "to_value",
 ]

@@ -53,11 +53,14 @@ class FileChanges(msgspec.Struct, frozen=True):
 
 def difference(before: Listing, after: Listing) -> FileChanges:
     """The paths that differ: only folders whose packed bytes differ are looked into."""
+    old: dict[bytes, FileEntry] = {}
+    new: dict[bytes, FileEntry] = {}
+    for folder in before.folders_that_differ(after):  # a path that became a folder is in two of them
+        old |= before.folder(folder)
+        new |= after.folder(folder)
     changes: list[FileChange] = []
-    for folder in before.folders_that_differ(after):
-        old, new = before.folder(folder), after.folder(folder)
-        for path in {**old, **new}:
-            was, now = old.get(path), new.get(path)
-            if was is None or now is None or not was.same(now):
-                changes.append(FileChange(path, was, now))
-    return FileChanges(tuple(sorted(changes, key=lambda change: change.path)))
+    for path in sorted({**old, **new}):
+        was, now = old.get(path), new.get(path)
+        if was is None or now is None or not was.same(now):
+            changes.append(FileChange(path, was, now))
+    return FileChanges(tuple(changes))

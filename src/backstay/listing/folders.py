@@ -93,11 +93,15 @@ def pack_folder(folder: bytes, entries: Iterable[FileEntry], before: Iterable[st
 
 def unpack_folder(folder: bytes, values: Iterable[bytes]) -> dict[bytes, FileEntry]:
     """The entries of a folder by their paths, the folder's own among them."""
+    if folder and not all([_is_name(part) for part in folder.split(b"/")]):
+        raise CorruptionError(f"a list of files has a folder {folder[:64]!r}, which cannot be")
     start = folder + b"/" if folder else b""
     found: dict[bytes, FileEntry] = {}
     try:
         for value in values:
             for row in _decode(value):
+                if row.name and not _is_name(row.name):
+                    raise ValueError(row.name)
                 path = start + row.name if row.name else folder
                 found[path] = _entry(path, row)
     except (msgspec.DecodeError, ValueError, TypeError) as error:
@@ -108,16 +112,23 @@ def unpack_folder(folder: bytes, values: Iterable[bytes]) -> dict[bytes, FileEnt
 
 def _entry(path: bytes, row: _EntryRow) -> FileEntry:
     mode, content = row.mode, row.content
-    if stat.S_ISDIR(mode):
+    if stat.S_ISDIR(mode) is bool(row.name):
+        raise ValueError(path)
+    if not row.name:
         return FileEntry(path, mode)
     if isinstance(content, bytes):
         if not stat.S_ISLNK(mode):
-            raise ValueError
+            raise ValueError(path)
         return FileEntry(path, mode, target=content)
     if not stat.S_ISREG(mode) or content < 0:
-        raise ValueError
+        raise ValueError(path)
     place = None if row.group < 0 else ContentPlace(row.group, row.offset, row.pieces)
     return FileEntry(path, mode, content, row.digest, b"", row.mtime_ns, place, row.mark)
+
+
+def _is_name(name: bytes) -> bool:
+    """True for a name that a file can have: whatever a list from elsewhere says, it stays below its root."""
+    return bool(name) and name not in (b".", b"..") and b"/" not in name and b"\0" not in name
 
 
 def by_folder(tree: Mapping[str, bytes]) -> dict[bytes, list[str]]:

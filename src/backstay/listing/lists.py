@@ -5,11 +5,13 @@ It is made of packed folders, which are opened when they are asked for: most loo
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
+from backstay.codec import HeldBlobs, is_held
 from backstay.errors import CorruptionError
 from backstay.listing.entries import FileEntry, parent_of
 from backstay.listing.folders import by_folder, folder_of, key_of, unpack_folder
@@ -33,47 +35,49 @@ class LeftOut(msgspec.Struct, frozen=True):
 class Captured(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a list says of its capture.
 
-    `capture` counts the captures of a line of checkpoints. `exact` is False where a file was being written, or time
-    ran out. `rules` is a digest of what decided which files belong. `git`: HEAD and branch, where there is git.
+    `capture` counts the captures of a line of checkpoints, `groups` the groups of contents made by them. `exact` is
+    False where a file was being written, or time ran out. `rules` is a digest of what decided which files belong.
+    `git`: HEAD and branch, where there is git.
     """
 
-    root: str = ""
     capture: int = 0
+    groups: int = 0
     files: int = 0
     size_bytes: int = 0
     author: str = OUTSIDE
     exact: bool = True
+    git: tuple[str, str] | None = None
+    root: str = ""
     rules: bytes = b""
     why: Mapping[str, LeftOut] = {}
-    git: tuple[str, str] | None = None
-    children: tuple[str, ...] = ()
 
 
 class Listing:
     """The files of a checkpoint. Paths are bytes; `listing[path]` is its FileEntry, `path in listing` looks cheaply.
 
-    `tree`, `patches` and `who` are as they are kept; see docs/format.md. Never changed once made.
+    `tree`, `groups`, `patches` and `who` are as they are kept; see docs/format.md. Never changed once made.
     """
 
-    __slots__ = ("_folders", "_keys", "about", "authors", "groups", "patches", "tree", "who")
+    __slots__ = ("_folders", "_keys", "_starts", "about", "authors", "groups", "patches", "tree", "who")
 
     def __init__(
         self,
         tree: Mapping[str, bytes],
         *,
-        groups: Mapping[int, bytes] | None = None,
-        patches: Mapping[str, Any] | None = None,
+        groups: Mapping[str, HeldBlobs] | None = None,
+        patches: Mapping[str, list[bytes]] | None = None,
         who: Mapping[str, bytes] = _NO_BYTES,
         authors: tuple[str, ...] = (),
         about: Captured | None = None,
     ) -> None:
         self.tree = tree
-        self.groups: Mapping[int, bytes] = {} if groups is None else groups
-        self.patches: Mapping[str, Any] = {} if patches is None else patches
+        self.groups: Mapping[str, HeldBlobs] = {} if groups is None else groups
+        self.patches: Mapping[str, list[bytes]] = {} if patches is None else patches
         self.who = who
         self.authors = authors
         self.about = Captured() if about is None else about
         self._keys: dict[bytes, list[str]] | None = None
+        self._starts: list[int] | None = None
         self._folders: dict[bytes, dict[bytes, FileEntry]] = {}
 
     @property
@@ -131,6 +135,18 @@ class Listing:
         keys += [key for key in theirs if key not in mine]
         return sorted({folder_of(key) for key in keys})
 
+    def group(self, number: int) -> bytes:
+        """The digest of a group by its number."""
+        if self._starts is None:
+            self._starts = sorted([int(key) for key in self.groups])
+        at = bisect_right(self._starts, number) - 1
+        if at >= 0 and number >= 0:
+            start = self._starts[at]
+            digest = self.groups[str(start)].digests[32 * (number - start) : 32 * (number - start + 1)]
+            if is_held(digest):
+                return digest
+        raise CorruptionError(f"a list of files names group {number}, which it does not have")
+
     def authors_since(self, path: bytes, capture: int) -> tuple[str, ...]:
         """The authors of the changes of a path after a capture, oldest first; see OUTSIDE, RESTORE and CALL.
 
@@ -152,3 +168,38 @@ class Listing:
 
 
 EMPTY = Listing({})
+
+_about_encoder = msgspec.msgpack.Encoder()
+_about_decoder = msgspec.msgpack.Decoder(Captured)
+
+
+def to_value(listing: Listing) -> dict[str, Any]:
+    """A list as a part of a state: texts, bytes, and what it holds."""
+    return {
+        "about": _about_encoder.encode(listing.about),
+        "authors": list(listing.authors),
+        "groups": listing.groups,
+        "patched": listing.patches,
+        "tree": listing.tree,
+        "who": listing.who,
+    }
+
+
+def from_value(value: object) -> Listing:
+    """The list that a part of a state is; CorruptionError if it is none."""
+    try:
+        if not isinstance(value, dict):
+            raise TypeError
+        about = _about_decoder.decode(value["about"])
+        tree, who, patched = (_dict_of(value[key]) for key in ("tree", "who", "patched"))
+        authors = tuple([str(author) for author in value["authors"]])
+        groups = {str(int(key)): held for key, held in _dict_of(value["groups"]).items() if isinstance(held, HeldBlobs)}
+    except (msgspec.DecodeError, LookupError, TypeError, ValueError) as error:
+        raise CorruptionError("the list of files of a checkpoint does not decode") from error
+    return Listing(tree, groups=groups, patches=patched, who=who, authors=authors, about=about)
+
+
+def _dict_of(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError
+    return value

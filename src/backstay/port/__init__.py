@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from backstay.codec import is_held
 from backstay.errors import CorruptionError, FormatError
 from backstay.hints import RUN_VERIFY
 from backstay.model import Problem
@@ -55,14 +56,19 @@ SEGMENTS = 1  # checkpoints are packed: neither read nor written by a process th
 
 WAITING = 2  # runs were left waiting, or messages sent: a version that does not know them would make calls again
 
-KNOWN = Features(SEGMENTS | WAITING, SEGMENTS | WAITING)
+FILES = 4  # states hold blobs: a version that does not know would hand a list of files to a loop, or drop it
+
+_ALL = SEGMENTS | WAITING | FILES
+KNOWN = Features(_ALL, _ALL)
 
 
 def feature_of(row: Row) -> int:
     """The feature that a store has once it holds such a row; 0 for what every version knows."""
     if type(row) is CallRow:
         return WAITING if row.kind in _WAITS else 0
-    return SEGMENTS if type(row) is SegmentRow else 0
+    found = SEGMENTS if type(row) is SegmentRow else 0
+    refs = getattr(row, "refs", None)
+    return found | FILES if refs and any(map(is_held, refs)) else found
 
 
 def refuse_unknown(features: Features, *, writing: bool) -> None:
@@ -181,7 +187,7 @@ class Records(msgspec.Struct, frozen=True):
 
     `session` is None if there is no such session, `rows` is empty if it has nothing by that ref. `rows` are oldest
     first, where many are packed as a PackedLine; only the oldest has its keyframe here. `blobs` are packed; one that is
-    not there is left out.
+    not there is left out, and so is one that states only hold (`codec.is_held`).
     """
 
     session: SessionRow | None
@@ -357,6 +363,7 @@ def numbered(calls: Iterable[CallRow | Unreadable], run: int, journal: int) -> l
 
 __all__ = [
     "EVERY",
+    "FILES",
     "KNOWN",
     "LOOK_S",
     "SEGMENTS",

@@ -249,7 +249,8 @@ class CallRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     finished call has a `result`, or its `place` in the state of the checkpoint that took it in, or an `error`: type and
     text. `args` and `result` are packed values (sealing.pack_value). `token` is that of the run which started it last;
     `nonce` recognises an outside decision;
-    `partial` is what had come of a stream that was cut off.
+    `partial` is what had come of a stream that was cut off; `files` the files as they were before a call that may be
+    rolled back.
     """
 
     run: int
@@ -274,6 +275,7 @@ class CallRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     parts: bytes = b""
     wait: CallWait | None = None
     partial: bytes | None = None
+    files: bytes | None = None
 
     @property
     def at(self) -> CallKey:

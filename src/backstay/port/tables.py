@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from backstay.codec import is_held
 from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
 from backstay.ids import sequence_of
@@ -255,7 +256,7 @@ class Tables:
         return Records(self.session, lane, tuple(rows), None if keyframe is None else keyframe.data)
 
     def refs_of(self, records: Records) -> set[bytes]:
-        """The blobs that some records need."""
+        """The blobs that some records are made of; those that they only hold are not among them."""
         wanted: set[bytes] = set()
         for number, row in enumerate(records.rows):
             at = row.sequence if isinstance(row, CheckpointRow) else row.key
@@ -265,7 +266,7 @@ class Tables:
                 wanted.update(self.refs.get((Kind.CHECKPOINT, at), ()))
             elif isinstance(at, int):
                 wanted.update(self.refs.get((Kind.KEYFRAME, at), ()))
-        return wanted
+        return {ref for ref in wanted if not is_held(ref)}
 
     def ancestors(self, sequence: int, limit: int) -> list[CheckpointRow | Unreadable]:
         """A checkpoint and its ancestors."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -51,7 +51,8 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     result is dropped and its place in the state kept, and the messages that they `received` go; `ends_run` ends the
     run, completed. Any other commit, with a lease that is held for a purpose too, leaves pending calls with the head
     they were made on. `undoable`: a restore, which parks them for the undo that takes it back; `takes_up`: an undo,
-    which goes back to those that were parked.
+    which goes back to those that were parked. `keeps_journal`: the state is that of the head, so they stay pending.
+    `settles` is a call that this commit brings to its end: it goes.
     """
 
     session: str
@@ -76,6 +77,8 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     received: tuple[int, ...] = ()
     ends_run: bool = False
     about: About | None = None
+    keeps_journal: bool = False
+    settles: CallKey | None = None
 
     @property
     def is_boundary(self) -> bool:
@@ -126,6 +129,8 @@ def commit(new: Commit) -> Decide:
             if isinstance(call, CallRow) and call.result is not None:
                 puts.append(msgspec.structs.replace(call, result=None, place=place))
         drops = tuple([(Kind.CALL, (branch.run, INBOX, n)) for n in new.received]) if new.received else ()
+        if new.settles is not None:
+            drops += ((Kind.CALL, new.settles),)
         return Batch(tuple(puts), drops, blobs=new.blobs, wakes=new.ends_run, answer=row)
 
     return decide
@@ -149,7 +154,7 @@ def _refuse(new: Commit, view: View, lane: LaneRow | None) -> None:
             found += refusals.held(view, new.branch)
     elif not refusals.holds(lane, new.lease):
         found.append(refusals.fenced(new.lease))
-    calls = view.pending.get(new.branch)
+    calls = _pending(new, view)
     if calls and not new.is_boundary:
         found += refusals.doubtful(new.session, new.branch, calls)
     head = None if lane is None or lane.head is None else lane.head.id
@@ -161,6 +166,14 @@ def _refuse(new: Commit, view: View, lane: LaneRow | None) -> None:
         found.append(refusals.full(new.session))
     if found:
         refusals.settle(found)
+
+
+def _pending(new: Commit, view: View) -> Sequence[CallRow | Unreadable]:
+    """The calls that are pending, without the one that this commit brings to its end."""
+    calls = view.pending.get(new.branch, ())
+    if new.settles is None:
+        return calls
+    return [call for call in calls if not isinstance(call, CallRow) or call.at != new.settles]
 
 
 def _has(row: CheckpointRow | Unreadable, id_: str) -> bool:
@@ -203,7 +216,9 @@ def _took(new: Commit, view: View, lane: LaneRow) -> Took | None:
     if new.undoable and lane.head is not None:  # what is pending is parked; what was parked before, no undo leads to
         parked = lane.undo_calls
         return Took(lane.run, lane.undo_journal or 0, parked, lane.undo) if parked else None
-    count = len(view.pending.get(new.branch, ()))
+    if new.keeps_journal:
+        return None
+    count = len(_pending(new, view))
     return Took(lane.run, lane.journal, count, stood_at(lane)) if count else None
 
 
@@ -222,8 +237,12 @@ def _lane(new: Commit, view: View, lane: LaneRow | None, sequence: int) -> LaneR
         change |= {"journal": before.undo_journal, "calls": before.undo_calls}
         if before.undo_wait is not None:  # the calls that it waits for are pending again
             change |= {"wait": before.undo_wait, "status": WAITING, "reason": before.undo_wait.reason}
+    if new.keeps_journal:
+        change |= {"journal": before.journal, "calls": before.calls}
+    if new.settles is not None:
+        change["doubts"] = 0
     if (new.undoable or new.takes_up) and before.head is not None:
-        parked = len(view.pending.get(new.branch, ()))
+        parked = len(_pending(new, view))
         change |= {"undo": before.head.sequence, "undo_journal": before.journal, "undo_calls": parked}
         change["undo_wait"] = before.wait
     if new.received:

@@ -16,7 +16,7 @@ from backstay.codec import decode, encode_canonical
 from backstay.port import Ask, Batch, CallKey, CallRow, Decide, Kind, LaneRow, More, SessionRow, Unreadable, View
 from backstay.port.lease import Claim, Holder
 from backstay.port.rows import ABANDONED, STARTED, WAITING
-from backstay.rules import refusals
+from backstay.rules import file_restore, refusals
 from backstay.rules.calls import doubts_in, given_up, pending_of, stopped
 from backstay.rules.refusals import EDIT, Lease
 from backstay.rules.sessions import About, filled
@@ -140,7 +140,8 @@ def enter(new: Enter) -> Decide:
         if lane is not None and lane.nonce == new.nonce and new.nonce:
             found_it = {"entered": lane.was_entered, "unfinished": lane.was_unfinished}
             return Batch(answer=_entered(new, msgspec.structs.replace(lane, **found_it), lane, calls))
-        found = refusals.held(view, new.branch)
+        if not (found := refusals.held(view, new.branch)) and (placing := file_restore.placing(calls)) is not None:
+            raise file_restore.FilesPendingError(placing)
         if new.branch in view.tags:
             found.append(refusals.name_taken(new.branch))
         elif lane is None and session is not None and session.checkpoints and new.parent is None:

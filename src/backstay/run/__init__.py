@@ -12,7 +12,6 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
@@ -28,23 +27,27 @@ from backstay.port.lease import here
 from backstay.port.rows import FOR_MESSAGE
 from backstay.rules import runs, waiting
 from backstay.rules.refusals import Lease, StopAsked
-from backstay.rules.runs import Entered
+from backstay.run.calling import Calling
 from backstay.run.children import ChildMaking, ReplayedJournal, before_end
 from backstay.run.counters import Counters, encode_counters, read_counters
 from backstay.run.ends import RunCancelled, RunEnded, Waiting, ends, handled_cancellation, interrupts, reason_of
+from backstay.run.entering import Entered, enter
 from backstay.run.guard import GuardedLoop
 from backstay.run.heartbeat import heartbeat
 from backstay.run.options import OnDoubt, OnFailed, check_options
 from backstay.run.result_places import places
+from backstay.run.state_keeping import StateKeeping
 from backstay.run.wait_journal import WaitJournal
 from backstay.run.wait_words import reason_for, to_wait
 from backstay.sealing import open_value, pack_value
-from backstay.store.fields import Given, check_text, check_usage, decode_usage
+from backstay.store.fields import Given, check_text, decode_usage
 from backstay.store.history import History
 from backstay.strategy import Event, Moment, Strategy
 
 if TYPE_CHECKING:
     from logging import Logger
+
+    from backstay.run.files import RunFiles, SessionFiles
 
 _NONCE_BYTES = 8
 
@@ -69,7 +72,7 @@ class SessionHandle(Protocol):
         """The session of a child."""
 
 
-class Run(ChildMaking):
+class Run(StateKeeping, ChildMaking):
     """One live execution of a session. Made by `session.run()` or `store.run()`, entered by `with`."""
 
     def __init__(
@@ -85,6 +88,7 @@ class Run(ChildMaking):
         on_doubt: OnDoubt,
         on_failed: OnFailed,
         loops: LoopGuard | None,
+        files: SessionFiles | None = None,
     ) -> None:
         check_options(strategy, lease_s, loops)
         super().__init__(on_doubt=on_doubt, on_failed=on_failed)
@@ -108,6 +112,8 @@ class Run(ChildMaking):
         self._recorded_iteration = 0
         self._recorded_at = 0.0
         self.end: RunEnded | None = None
+        self._session_files = files
+        self.files: RunFiles | None = None
         self._lock = threading.RLock()
 
     @property
@@ -155,10 +161,12 @@ class Run(ChildMaking):
             parent=parent,
             caller=caller,
         )
-        entered: Entered = backend.write(intent.ask, runs.enter(intent)).answer
+        entered = enter(history, intent)
         calls = self._journal(WaitJournal, entered)
         try:
             self._go_to(entered)
+            if self._session_files is not None:
+                self.files = self._session_files.of_run(self.branch)
         except BaseException as error:
             failed = isinstance(error, Exception)
             status, reason = ("failed", reason_of(error)) if failed else (None, None)
@@ -166,9 +174,22 @@ class Run(ChildMaking):
                 backend.write(runs.leave_ask(calls.lease), runs.leave(calls.lease, status=status, reason=reason))
             raise
         self._calls = calls
+        calls.files = self.files
         heartbeat.add(calls)
         for call in self.in_doubt:
             history.events.emit("in_doubt", call)
+
+    def _files_before(self, calling: Calling, *, rolls_back: bool, alone: bool) -> None:
+        assert self.files is not None  # noqa: S101 - asked only where there are files
+        if rolls_back and calling.was is not None:
+            self.files.roll_back(self._history, self.branch, calling.was, self.state)
+        try:
+            before = self.files.began(calling.row, alone=alone)
+            if before is not None:  # on disk before anything is changed
+                calling.write(msgspec.structs.replace(calling.row, files=before))
+        except BaseException:
+            calling.withdraw()
+            raise
 
     def _journal(self, kind: type[WaitJournal], entered: Entered) -> WaitJournal:
         history = self._history
@@ -371,34 +392,6 @@ class Run(ChildMaking):
         self._entered().ended = self.end
         raise self.end
 
-    # the state, and what was used
-
-    def append(self, message: Any, part: str = "messages") -> None:
-        """Add a message to a list in the state."""
-        items = self.state.setdefault(part, [])
-        if type(items) is not list:
-            message_ = f"state[{part!r}] is a {type(items).__name__}, not a list"
-            raise InvalidInputError(message_, hint="append(message, part=…) names the list to add to")
-        items.append(message)
-
-    def use(
-        self,
-        *,
-        tokens_in: int = 0,
-        tokens_out: int = 0,
-        cost: float = 0.0,
-        tasks_completed: int = 0,
-        extra: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Count what was used since the last boundary; `extra` is for counts of your own."""
-        used = check_usage(Usage(tokens_in, tokens_out, cost, tasks_completed, {} if extra is None else extra))
-        self._count(used)
-
-    def _count(self, used: Usage) -> None:
-        with self._lock:
-            self._used += used
-            self.usage += used
-
     # boundaries
 
     def step(self) -> Checkpoint | None:
@@ -461,7 +454,6 @@ class Run(ChildMaking):
             return self.head
         check_text(self.resume_hint, "resume_hint")
         counters = msgspec.structs.replace(self._counters, iteration=self.iteration, watch=self._loop.watch)
-
         given = Given(
             trigger,
             self._used,
@@ -472,6 +464,7 @@ class Run(ChildMaking):
             loop=encode_counters(counters),
         )
         kept = calls.keys_of(places(self.state, calls.results)) if calls.results else {}
+        files = None if self.files is None else self.files.boundary()
         with calls.writing():
             point = self._history.write(
                 self.branch,
@@ -483,9 +476,13 @@ class Run(ChildMaking):
                 ends_run=ends_run,
                 received=tuple(sorted(calls.received)),
                 look=calls.look,
+                files=files,
+                root=self.head is None and files is not None,  # a rollback may have made a branch before this one
             )
             # Still inside: a run that is interrupted here must not go on from the boundary before.
             calls.taken_in(closed=ends_run)
+            if self.files is not None:
+                self.files.recorded()
             self.head, self._counters, self._used = point, counters, Usage()
             self._recorded_iteration, self._recorded_at = self.iteration, time.monotonic()
         return point

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, overload
 from backstay.errors import InvalidInputError
 from backstay.model import Call
 from backstay.run.calling import Calling
-from backstay.run.options import VALUE, OnDoubt, OnFailed, OnMismatch, approved, check_choices
+from backstay.run.options import VALUE, OnDoubt, OnFailed, OnMismatch, approved, check_choices, check_effects
 from backstay.run.typed_results import typed
 from backstay.run.wait_journal import WaitJournal
 
@@ -56,6 +56,7 @@ class CallMaking:
         on_failed: OnFailed | None = None,
         on_mismatch: OnMismatch = "raise",
         approve: bool = False,
+        effects: Literal["files"] | None = None,
     ) -> T: ...
 
     @overload
@@ -72,6 +73,7 @@ class CallMaking:
         on_failed: OnFailed | None = None,
         on_mismatch: OnMismatch = "raise",
         approve: bool = False,
+        effects: Literal["files"] | None = None,
     ) -> Any: ...
 
     def call(
@@ -87,6 +89,7 @@ class CallMaking:
         on_failed: OnFailed | None = None,
         on_mismatch: OnMismatch = "raise",
         approve: bool = False,
+        effects: Literal["files"] | None = None,
     ) -> Any:
         """The outcome of `fn()`, journaled: given again after a crash, not made again. See docs/runs.md.
 
@@ -94,6 +97,8 @@ class CallMaking:
         to it, live and replayed alike. `on_mismatch="again"`: a model whose recorded question was another is asked.
         With `approve` the run first waits until `session.answer(name, True)` approves exactly these args; a rejection
         is a CallFailedError. A function with a parameter is given the args as they were approved.
+        `effects="files"` says that it does nothing but change files of the workspace: it is made when no other tool is,
+        and one that was cut off is rolled back and made again.
         """
         edited = self._approve(name, key, args) if approve else None
         make = approved(fn, args, edited) if approve else fn
@@ -107,6 +112,7 @@ class CallMaking:
             on_failed=on_failed,
             on_mismatch=on_mismatch,
             edited=edited,
+            effects=effects,
         )
         if calling.done:
             return typed(calling.row, calling.result, returns)
@@ -164,21 +170,32 @@ class CallMaking:
         on_failed: OnFailed | None = None,
         on_mismatch: OnMismatch = "raise",
         edited: Any = None,
+        effects: Literal["files"] | None = None,
     ) -> Calling:
         """The first half of `call`, for loops that someone else drives: the recorded outcome, or leave to make it."""
         if kind not in ("tool", "llm"):
             raise InvalidInputError(f"kind must be 'tool' or 'llm', not {kind!r}")
-        return self._entered().begin(
+        calls = self._entered()
+        doubt = on_doubt or ("rollback" if effects and self._on_doubt == "ask" else self._on_doubt)
+        check_effects(effects, kind, calls.files)
+        calling = calls.begin(
             name,
             key=key,
             kind=kind,
             args=args,
             returns=returns,
-            on_doubt=on_doubt or self._on_doubt,
+            on_doubt=doubt,
             on_failed=on_failed or self._on_failed,
             on_mismatch=on_mismatch,
             edited=edited,
         )
+        if calls.files is not None and not calling.done and kind == "tool":
+            self._files_before(calling, rolls_back=doubt == "rollback", alone=effects is not None)
+        return calling
+
+    def _files_before(self, calling: Calling, *, rolls_back: bool, alone: bool) -> None:
+        """Look at the files before a call is made; put them back first where it was cut off."""
+        raise NotImplementedError
 
     def enclosed(self, calling: Calling) -> contextlib.AbstractContextManager[None]:
         """Calls made meanwhile, here and in tasks started here, belong to this one."""

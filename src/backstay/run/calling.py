@@ -44,7 +44,7 @@ class Writing(Protocol):
 class Calling:
     """A call that was asked for. `done`: it has an outcome, `result`. Otherwise it may be made now, and `finish`ed."""
 
-    __slots__ = ("_at", "_calls", "_slot", "_was", "done", "id", "result", "row")
+    __slots__ = ("_at", "_calls", "_slot", "done", "id", "result", "row", "was")
 
     def __init__(
         self, calls: Writing, row: CallRow, slot: Slot, at: CallKey | None, *, was: CallRow | None = None
@@ -53,7 +53,7 @@ class Calling:
         self.row = row
         self._slot = slot
         self._at = at
-        self._was = was  # how it was recorded before this run began it
+        self.was = was  # how it was recorded before this run began it
         self.id = row.id
         self.done = False
         self.result: Any = None
@@ -158,7 +158,7 @@ class Calling:
         """It was begun and then not made at all: it is what it was, or may be made without a decision."""
         if self.row.kind == "tool":
             with contextlib.suppress(BackstayError):
-                self.write(self._was or msgspec.structs.replace(self.row, status=RETRY))
+                self.write(self.was or msgspec.structs.replace(self.row, status=RETRY))
         self._calls.stopped(self._slot)
 
     def skip(self, status: str = SKIPPED) -> None:

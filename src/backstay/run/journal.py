@@ -61,6 +61,10 @@ class Journal:
         """A call is being made."""
         self._in_flight[slot] = id_
 
+    def flying(self, slot: Slot) -> str | None:
+        """The id of the call that is being made there."""
+        return self._in_flight.get(slot)
+
     def stop(self, slot: Slot) -> None:
         """It is no longer, whatever became of it."""
         self._in_flight.pop(slot, None)
@@ -98,6 +102,10 @@ class Journal:
         """A recorded call by its id."""
         ident = self._by_id.get(id_)
         return None if ident is None else self._recorded[ident]
+
+    def encloses(self, id_: str) -> bool:
+        """True if a call with an outcome was made inside this one."""
+        return any([call.parent == id_ and call.id not in self._doubtful for call in self._recorded.values()])
 
     def unasked(self) -> list[CallRow]:
         """Recorded calls that the loop has not asked for. A call made inside another belongs to that one.

@@ -29,7 +29,9 @@ _STATE_CHANGED = Hint(
     "the code must put the same into the state when it runs again; or decide with `backstay recover`",
 )
 
-OnDoubt = Literal["ask", "retry", "skip", "unknown"] | Callable[[Call], Any]
+_NO_WORKSPACE = Hint("store.run(id, workspace=folder) says which", "the program must name its workspace")
+
+OnDoubt = Literal["ask", "retry", "skip", "unknown", "rollback"] | Callable[[Call], Any]
 OnFailed = Literal["raise", "retry"]
 OnMismatch = Literal["raise", "again"]
 
@@ -54,10 +56,21 @@ def check_options(strategy: object, lease_s: object, loops: object) -> None:
         raise InvalidInputError(f"loops must be a LoopGuard, not {type(loops).__name__}")
 
 
+def check_effects(effects: object, kind: str, files: object) -> None:
+    """InvalidInputError for effects that no call can have."""
+    if effects is None:
+        return
+    if effects != "files" or kind != "tool":
+        raise InvalidInputError(f"effects must be 'files', and of a tool, not {effects!r} of kind {kind!r}")
+    if files is None:
+        message = "effects='files' needs the workspace that the files are in"
+        raise InvalidInputError(message, hint=_NO_WORKSPACE)
+
+
 def check_choices(on_doubt: object, on_failed: object) -> None:
     """InvalidInputError for what cannot be done with a call in doubt, or one that failed."""
-    if on_doubt not in ("ask", "retry", "skip", "unknown") and not callable(on_doubt):
-        message = f"on_doubt must be 'ask', 'retry', 'skip', 'unknown' or a function, not {on_doubt!r}"
+    if on_doubt not in ("ask", "retry", "skip", "unknown", "rollback") and not callable(on_doubt):
+        message = f"on_doubt must be 'ask', 'retry', 'skip', 'unknown', 'rollback' or a function, not {on_doubt!r}"
         raise InvalidInputError(message)
     if on_failed not in ("raise", "retry"):
         raise InvalidInputError(f"on_failed must be 'raise' or 'retry', not {on_failed!r}")

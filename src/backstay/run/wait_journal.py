@@ -10,7 +10,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -35,9 +35,10 @@ from backstay.port.rows import (
 )
 from backstay.rules import runs
 from backstay.rules.refusals import StopAsked
+from backstay.run.calling import Calling
 from backstay.run.journal import Slot
 from backstay.run.live_journal import LiveJournal, enclosing
-from backstay.run.options import DIGEST_BYTES, call_failed, changed, child_ended, now_us, refuse_long
+from backstay.run.options import DIGEST_BYTES, OnDoubt, call_failed, changed, child_ended, now_us, refuse_long
 from backstay.sealing import open_value, pack_value
 from backstay.store.fields import check_text, to_datetime
 
@@ -71,8 +72,58 @@ class WaitOutcome(msgspec.Struct, frozen=True):
     value: Any
 
 
+class CallWatch(Protocol):
+    """Sees the files that a call changes."""
+
+    def began(self, call: CallRow, *, alone: bool = False) -> bytes | None:
+        """A call is about to be made; with `alone`, when no other is: the files as they are then."""
+
+    def ended(self, call: CallRow) -> None:
+        """A call has its outcome."""
+
+    def left(self, call_id: str) -> None:
+        """A call is no longer being made, and has none."""
+
+
 class WaitJournal(LiveJournal):
     """A live journal with its waits. `open_waits` are those that the run would be left for."""
+
+    files: CallWatch | None = None
+
+    def _decide(self, call: CallRow, slot: Slot, on_doubt: OnDoubt) -> Calling | None:
+        """A call that is to be rolled back is made again, if it can be: the run puts its files back before it is.
+
+        It cannot where the row has no files, and where a call made inside it is done: that one is not made again.
+        """
+        if on_doubt == "rollback":
+            can = self.files is not None and call.files is not None and not self._journal.encloses(call.id)
+            on_doubt = "retry" if can else "ask"
+        return super()._decide(call, slot, on_doubt)
+
+    def succeeded(self, slot: Slot, row: CallRow, result: Any, data: bytes | None) -> None:
+        """A call has an outcome; its files are looked at once that is on disk."""
+        super().succeeded(slot, row, result, data)
+        if self.files is not None:
+            self.files.ended(row)
+
+    def failed(self, slot: Slot, row: CallRow | None) -> None:
+        """A call failed; a tool that fails may have changed files all the same."""
+        super().failed(slot, row)
+        if self.files is not None and row is not None:
+            self.files.ended(row)
+
+    def stopped(self, slot: Slot) -> None:
+        """The call is no longer being made, and has no outcome."""
+        id_ = self._journal.flying(slot)
+        super().stopped(slot)
+        if self.files is not None and id_ is not None:
+            self.files.left(id_)
+
+    def unstorable(self, slot: Slot, row: CallRow) -> None:
+        """A tool was done, and what came out cannot be kept."""
+        super().unstorable(slot, row)
+        if self.files is not None:
+            self.files.ended(row)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

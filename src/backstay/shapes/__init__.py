@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from backstay.difference import Change, Diff, ItemChange
     from backstay.face.run_status import RunStatus
+    from backstay.listing import FileDiff
     from backstay.model import Call, Checkpoint, SessionInfo, Wait
 
 _USAGE = {
@@ -121,7 +122,26 @@ SHAPES: dict[str, dict[str, str]] = {
         "items": "list of item",
         "changes": "list of change",
     },
-    "diff": {"a": "text", "b": "text", "parts": "list of part"},
+    "diff": {"a": "text", "b": "text", "parts": "list of part", "files": "list of changed_file or null"},
+    "changed_file": {"path": "text", "change": "text"},
+    "file": {
+        "path": "text",
+        "kind": "text",
+        "size": "number",
+        "mode": "text",
+        "digest": "text or null",
+        "target": "text or null",
+        "author": "text",
+        "mark": "text",
+    },
+    "du": {
+        "session": "text",
+        "checkpoints": "number",
+        "versions": "number",
+        "logical_bytes": "number",
+        "stored_bytes": "number",
+        "largest": "list of object",
+    },
     "found": {
         "session": "text",
         "checkpoint": "text",
@@ -185,6 +205,29 @@ SHAPES: dict[str, dict[str, str]] = {
     "sent": {"session": "text", "branch": "text", "name": "text"},
     "cancelled": {"session": "text", "branch": "text", "reason": "text", "cancelled": "true or false"},
     "restored": {"session": "text", "branch": "text", "before": "text", "head": "checkpoint"},
+    "bisected": {
+        "session": "text",
+        "first_bad": "checkpoint",
+        "calls": "list of text",
+        "prompt": "text or null",
+        "paths": "list of text",
+    },
+    "blamed": {
+        "line": "number",
+        "text": "text",
+        "checkpoint": "text",
+        "step": "number or null",
+        "author": "text",
+        "call": "text or null",
+        "prompt": "text or null",
+    },
+    "rewound": {
+        "session": "text",
+        "branch": "text",
+        "before": "text",
+        "head": "checkpoint or null",
+        "files": "object",
+    },
     "deleted": {
         "dry_run": "true or false",
         "session": "text",
@@ -353,7 +396,18 @@ def diff(found: Diff) -> dict[str, Any]:
             }
             for part in found.parts
         ],
+        "files": None if found.files is None else _changed_files(found.files),
     }
+
+
+def _changed_files(found: FileDiff) -> list[dict[str, Any]]:
+    kinds = [("added", found.added), ("removed", found.removed), ("changed", found.changed), ("mode", found.mode)]
+    rows = sorted([(path, kind) for kind, paths in kinds for path in paths])
+    return [{"path": _spelled(path), "change": kind} for path, kind in rows]
+
+
+def _spelled(path: str) -> str:
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _item(item: ItemChange) -> dict[str, Any]:

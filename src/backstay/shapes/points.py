@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,8 @@ def told_as(session: Session, point: Checkpoint) -> Checkpoint:
 def diff_between(session: Session, a: Checkpoint | None, b: Checkpoint, *, names: tuple[str, str]) -> Diff:
     """The difference of two states, or of nothing and one (None), without what an adapter keeps for itself."""
     before = {} if a is None else visible(session.load(a))
-    return difference(before, visible(session.load(b)), a=names[0], b=names[1])
+    found = difference(before, visible(session.load(b)), a=names[0], b=names[1])
+    return found if a is None else replace(found, files=session.diff(a, b).files)
 
 
 def names_told(store: Store, session: Session) -> dict[str, list[tuple[str, str]]]:

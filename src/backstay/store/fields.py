@@ -16,6 +16,7 @@ import msgspec
 
 from backstay.codec import Root, decode, encode_stored
 from backstay.errors import CorruptionError, InvalidInputError
+from backstay.file_model import Files
 from backstay.hints import NEWEST_INTACT
 from backstay.ids import checkpoint_digest
 from backstay.messages import summarise
@@ -74,8 +75,22 @@ class Fields(
     loop: bytes = b""  # where a run's counters stood, for the next run
 
 
+class CapturedFields(Fields, frozen=True, gc=False, omit_defaults=True, rename={"captured": "g"}):
+    """Fields of a checkpoint whose list of files was made for it, and is not just its parent's.
+
+    A type of its own: a sixteenth field would make the bytes of every checkpoint longer.
+    """
+
+    captured: bool = False
+
+
+class _Capture(msgspec.Struct, frozen=True, gc=False, rename={"captured": "g"}):
+    captured: bool = False
+
+
 encode_fields = msgspec.msgpack.Encoder().encode
 _decode_fields = msgspec.msgpack.Decoder(Fields).decode
+_decode_capture = msgspec.msgpack.Decoder(_Capture).decode
 
 
 def read_fields(row: CheckpointRow) -> Fields:
@@ -91,6 +106,14 @@ def read_fields(row: CheckpointRow) -> Fields:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         message = f"checkpoint {row.id[:12]} has fields that do not decode"
         raise CorruptionError(message) from error
+
+
+def is_captured(row: CheckpointRow) -> bool:
+    """True if the list of files of a checkpoint was made for it. Its fields were verified before."""
+    try:
+        return _decode_capture(row.fields).captured
+    except msgspec.DecodeError:
+        return False
 
 
 def encode_usage(usage: Usage) -> bytes:
@@ -128,6 +151,7 @@ class Given(msgspec.Struct, frozen=True, gc=False):
     restored_from: str | None = None
     summary: str | None = None
     loop: bytes | None = None
+    captured: bool = False
 
 
 def check_given(
@@ -172,7 +196,7 @@ def make_fields(given: Given, parent: Fields | None, state: StateDict, *, branch
     used, total = given.used, b"" if parent is None else parent.total
     if used is not _NO_USAGE:
         total = total_of(parent, used)
-    return Fields(
+    made = Fields(
         at_us=time.time_ns() // 1000,
         branch=branch,
         trigger=given.trigger,
@@ -189,6 +213,7 @@ def make_fields(given: Given, parent: Fields | None, state: StateDict, *, branch
         summary=summarise(state) if given.summary is None else given.summary,
         loop=loop,
     )
+    return CapturedFields(**msgspec.structs.asdict(made), captured=True) if given.captured else made
 
 
 def check_state(state: object) -> None:
@@ -200,6 +225,9 @@ def check_state(state: object) -> None:
         if type(key) is not str:
             message = f"state[{key!r}]: the keys of a state are text, not {type(key).__name__}"
             raise InvalidInputError(message, hint="nest it: dicts inside a state may have other keys")
+        if key.startswith("\0"):
+            message = f"state[{key!r}]: keys that begin with NUL are reserved"
+            raise InvalidInputError(message, hint="give it another name")
 
 
 def check_usage(usage: object) -> Usage:
@@ -287,18 +315,22 @@ def to_datetime(at_us: int) -> datetime:
 
 
 def to_checkpoint(
-    row: CheckpointRow, session: str, load: Callable[[], StateDict], fields: Fields | None = None
+    row: CheckpointRow,
+    session: str,
+    load: Callable[[], StateDict],
+    fields: Fields | None = None,
+    files: Callable[[], Files | None] | None = None,
 ) -> Checkpoint:
     """A row as people hold it; verified, unless its fields were made here a moment ago."""
     if fields is None:
         fields = read_fields(row)
     try:
-        return _to_checkpoint(row, session, load, fields)
+        return _to_checkpoint(row, session, fields, StateSource(load, files))
     except _MEANINGLESS as error:  # an InvalidInputError too: what does not decode
         raise CorruptionError(f"checkpoint {row.id[:12]} has fields that mean nothing") from error
 
 
-def _to_checkpoint(row: CheckpointRow, session: str, load: Callable[[], StateDict], fields: Fields) -> Checkpoint:
+def _to_checkpoint(row: CheckpointRow, session: str, fields: Fields, source: StateSource) -> Checkpoint:
     metadata: dict[str, Any] = decode(fields.metadata) if fields.metadata else {}
     used, total = fields.usage, fields.total
     return Checkpoint(
@@ -323,7 +355,7 @@ def _to_checkpoint(row: CheckpointRow, session: str, load: Callable[[], StateDic
         parent_digest=None if row.parent_digest is None else row.parent_digest.hex(),
         summary=fields.summary,
         size_bytes=row.size_bytes,
-        source=StateSource(load),
+        source=source,
     )
 
 

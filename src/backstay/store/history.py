@@ -7,12 +7,9 @@ seen (Looks), so that it never writes over what its caller has not seen.
 from __future__ import annotations
 
 import contextlib
-import contextvars
-import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
-from weakref import WeakKeyDictionary, ref
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,7 +17,7 @@ from backstay.codec import all_text
 from backstay.delta import advance
 from backstay.errors import ConflictError, CorruptionError
 from backstay.hints import NEWEST_INTACT, Hint
-from backstay.model import ANY, NOTHING, Checkpoint, Mark, SessionId, State, StateDict
+from backstay.model import ANY, NOTHING, Checkpoint, SessionId, State, StateDict
 from backstay.port import Ask, Backend, Batch, BlobsAbsentError, CallKey, CheckpointRow, LaneRow, Records, Stale, View
 from backstay.rules import refusals
 from backstay.rules.commit import Commit, Totals, commit
@@ -30,15 +27,15 @@ from backstay.store import packing
 from backstay.store.appending import Appended, Extension, KnownKeys
 from backstay.store.events import Events
 from backstay.store.fields import Fields, Given, check_state, read_fields, to_checkpoint
+from backstay.store.files import KEY, CapturedFiles, carry, files_in, join, split
+from backstay.store.looks import Looks, Place
 from backstay.store.planning import Plan, Tip, tip_of
 from backstay.store.reading import Loaded, load
 from backstay.store.recent import RecentHeads
 from backstay.store.refs import Ref, Refs
 
-Place = str | Mark
-
-# The task that calls, where the call itself is made in another thread (backstay.aio).
-caller: contextvars.ContextVar[object | None] = contextvars.ContextVar("backstay_caller", default=None)
+if TYPE_CHECKING:
+    from backstay.store.file_contents import CheckpointFiles
 
 RACES = 100  # tries of a write that expects nothing before it gives up and reports the conflict
 
@@ -114,7 +111,7 @@ class History:
                 read_fields(found.row)
                 if not again and not salvage and isinstance(ref, str):
                     self.recent.saw(ref, found)
-                return found
+                return split(found) if KEY in found.state else found
         except CorruptionError as error:
             message = f"session {self.id!r}: the state at {ref!r} is damaged: {error.args[0]}"
             raise CorruptionError(message, hint=NEWEST_INTACT) from error
@@ -143,19 +140,40 @@ class History:
 
         It must not seem that there never was one: a loop that takes that for a new session would bury the old one.
         """
+        return self.loaded(row).state
+
+    def loaded(self, row: CheckpointRow) -> Loaded:
+        """As `state_of`, with where it was read."""
         found = self._read(row.sequence)
         if found is None or found.row.id != row.id:
             message = f"session {self.id!r}: checkpoint {row.id[:12]} was deleted or pruned since it was looked at"
             raise ConflictError(message, hint=_LOOK_AGAIN)
-        return found.state
+        return found
+
+    def files_of(self, row: CheckpointRow) -> CheckpointFiles | None:
+        """The files of a checkpoint; None if it has none."""
+        from backstay.store.file_contents import CheckpointFiles  # noqa: PLC0415 - most stores have no files
+
+        found = self.loaded(row)
+        return None if found.files is None else CheckpointFiles(self.backend, found)
+
+    def files_at(self, branch: str) -> Any:
+        """The list of files of a branch's head, as a state has it; None if there is none."""
+        tip = self._tips.get(branch)
+        found = self._read(branch) if tip is None else None
+        return files_in(tip.known) if tip is not None else None if found is None else found.files
 
     def checkpoint(self, row: CheckpointRow, fields: Fields | None = None) -> Checkpoint:
         """A row as people hold it; verified, unless its fields were made here a moment ago."""
-        return to_checkpoint(row, self.id, lambda: self.state_of(row), fields)
+        return to_checkpoint(row, self.id, lambda: self.state_of(row), fields, lambda: self.files_of(row))
+
+    def lane_or_none(self, branch: str) -> LaneRow | None:
+        """A branch's row; None if there is none."""
+        return self.backend.read(Ask(self.id, names=(branch,))).lanes.get(branch)
 
     def lane(self, branch: str) -> LaneRow:
         """A branch's row; NotFoundError if there is none with a checkpoint."""
-        lane = self.backend.read(Ask(self.id, names=(branch,))).lanes.get(branch)
+        lane = self.lane_or_none(branch)
         if lane is None or lane.head is None:
             raise refusals.no_branch(self.id, branch)[1]
         return lane
@@ -196,7 +214,9 @@ class History:
     def is_at_head(self, branch: str, state: StateDict) -> bool:
         """True if a state is the one that was last written or read on the branch."""
         tip = self._tips.get(branch)
-        return tip is not None and tip.known is not None and advance(tip.known, state)[2].digest == tip.known.digest
+        if tip is None or tip.known is None:
+            return False
+        return advance(tip.known, carry(state, tip.known))[2].digest == tip.known.digest
 
     # writing
 
@@ -217,13 +237,18 @@ class History:
         received: tuple[int, ...] = (),
         ends_run: bool = False,
         look: Callable[[View], None] | None = None,
+        files: CapturedFiles | None = None,
+        keeps_journal: bool = False,
+        settles: CallKey | None = None,
     ) -> Checkpoint:
         """Commit on the expected head; with ANY, on whatever head there is. Durable when this returns.
+
+        `files` is the list of files to record with the state; without one, that of the head stays.
 
         `look` is shown the rows that the rule saw, once they are written.
         With Fields instead of what a caller says, all of them are as given: a checkpoint that was made elsewhere.
         """
-        if type(state) not in _STATES or not all_text(map(type, state)):
+        if type(state) not in _STATES or not all_text(map(type, state)) or min(state, default="~") < "\1":
             check_state(state)
         draft = Commit(
             self.id,
@@ -243,6 +268,8 @@ class History:
             received=received,
             ends_run=ends_run,
             about=self.about,
+            keeps_journal=keeps_journal,
+            settles=settles,
         )
         for _ in range(RACES):
             try:
@@ -253,9 +280,13 @@ class History:
                 elif tip is None or (expect is not ANY and tip.head.id != expect):
                     tip = self._tip(branch, expect, draft)
                 uid = self._uid if tip is None else tip.uid
-                return self._written(tip, uid, state, given, draft, frozen=frozen, look=look)
+                return self._written(tip, uid, state, given, draft, frozen=frozen, look=look, files=files)
             except Stale:
                 continue
+            except BlobsAbsentError:
+                if files is None or files.again is None:
+                    raise
+                files = files.again()
             except ConflictError:
                 self.forget(branch)
                 if expect is not ANY or id_ is not None or root:
@@ -308,7 +339,7 @@ class History:
             if found is None or found.row.id != head.id:
                 self.forget(branch)
                 raise Stale
-            return found.state
+            return join(found.state, found.files)
 
         return self._written(tip, tip.uid, Extension(new.part, items, load_head), given, draft, seen=seen)
 
@@ -323,13 +354,19 @@ class History:
         frozen: bool = False,
         look: Callable[[View], None] | None = None,
         seen: bool = True,
+        files: CapturedFiles | None = None,
     ) -> Checkpoint:
+        if files is not None:
+            state = join(state, files.value)  # type: ignore[arg-type] # items that are appended bring no files
+            given = msgspec.structs.replace(given, captured=True)
+        elif tip is not None and tip.known is not None and KEY in tip.known.shadow and not isinstance(state, Extension):
+            state = carry(state, tip.known)
         plan = Plan(tip, state, uid=uid, given=given, agent=self.agent, commit=draft, frozen=frozen)
-        branch, new = draft.branch, plan.commit
+        branch, new = draft.branch, plan.commit if files is None else plan.with_blobs(files.blobs)
         try:
             view = self.backend.write(new.ask, commit(new))
         except BlobsAbsentError:  # a deletion took some that were thought to be kept
-            new = plan.with_all_blobs()
+            new = plan.with_all_blobs({} if files is None else files.blobs)
             view = self.backend.write(new.ask, commit(new))
         except Stale:
             self.forget()
@@ -348,7 +385,7 @@ class History:
             self._packer.hot.append(row)
         if before is not None and row.sequence - before.packed >= packing.PACK_ROWS:
             self._packer.committed(row.sequence, before)
-        made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields)
+        made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields, lambda: self.files_of(row))
         if self.events.listeners["checkpoint"]:
             self.events.emit("checkpoint", made)
         return made
@@ -399,71 +436,3 @@ class History:
             raise Stale
 
         self.backend.write(new.ask, decide)
-
-
-class Looks:
-    """Where a Session's users last saw each branch: what a commit of a plain dict expects.
-
-    Tasks and threads may share a Session. Each remembers where it last saw a branch itself; one that never looked goes
-    by the Session's last look, which other tasks' commits do not move: a ConflictError too many, never a lost turn. To
-    have looked and found nothing is to have seen NOTHING.
-    """
-
-    def __init__(self) -> None:
-        self._last: dict[str, Place] = {}
-        self._by_caller: WeakKeyDictionary[Any, dict[str, Place]] = WeakKeyDictionary()
-        self._latest: tuple[Any, dict[str, Place]] | None = None  # of these: a commit asks twice in a row
-
-    def saw(self, branch: str, place: Place) -> None:
-        """A look: by this caller, and the Session's last."""
-        self._last[branch] = place
-        self.moved(branch, place)
-
-    def moved(self, branch: str, place: Place) -> None:
-        """This caller's own commit."""
-        here = current_caller()
-        own = self._own(here)
-        if own is None:
-            own = self._by_caller.setdefault(here, {})
-        own[branch] = place
-
-    def expected(self, branch: str) -> Place:
-        """What a commit of this caller expects; ANY if nobody has looked."""
-        own = self._own(current_caller())
-        if own is not None and branch in own:
-            return own[branch]
-        return self._last.get(branch, ANY)
-
-    def _own(self, here: object) -> dict[str, Place] | None:
-        latest = self._latest
-        if latest is not None and latest[0]() is here:
-            return latest[1]
-        own = self._by_caller.get(here)
-        if own is not None:
-            self._latest = ref(here), own
-        return own
-
-    def followed(self, branch: str, gone: str, place: str) -> None:
-        """A checkpoint was deleted through this Session: those who saw it see where the branch is now."""
-        for seen in (self._last, *self._by_caller.values()):
-            if seen.get(branch) == gone:
-                seen[branch] = place
-
-    def forget(self, branch: str) -> None:
-        """The branch was deleted."""
-        for seen in (self._last, *self._by_caller.values()):
-            seen.pop(branch, None)
-
-
-def current_caller() -> object:
-    """The task that calls, or the thread where there is none."""
-    task = caller.get()
-    if task is not None:
-        return task
-    loops = sys.modules.get("asyncio")
-    if loops is not None:
-        try:
-            task = loops.current_task()
-        except RuntimeError:
-            task = None
-    return threading.current_thread() if task is None else task

@@ -9,6 +9,7 @@ from backstay.errors import CorruptionError
 from backstay.hints import SALVAGE
 from backstay.port import Ask, CheckpointRow, Kind, Unreadable
 from backstay.store.fields import read_fields
+from backstay.store.files import join
 from backstay.store.history import History
 
 _PAGE_ROWS = 100
@@ -47,6 +48,7 @@ def newest_intact(history: History, branch: str) -> CheckpointRow | None:
 def _is_intact(history: History, row: CheckpointRow) -> bool:
     try:
         read_fields(row)
-        return state_digest(history.state_of(row)) == row.state_digest
+        found = history.loaded(row)
+        return state_digest(join(found.state, found.files)) == row.state_digest
     except CorruptionError:
         return False

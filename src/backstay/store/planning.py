@@ -7,6 +7,7 @@ much of a keyframe, and damage to one of them does not reach far.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from os import urandom
 from typing import Any
 
@@ -23,6 +24,7 @@ from backstay.rules.commit import Commit, Totals
 from backstay.sealing import pack_blob, seal_keyframe, spill, spill_delta, spilled
 from backstay.store.appending import Extension
 from backstay.store.fields import Fields, Given, encode_fields, make_fields, read_fields
+from backstay.store.files import join
 from backstay.store.reading import Loaded
 
 _MIN_DELTA_WEIGHT = 1024  # reading a row costs something, however small it is
@@ -54,7 +56,7 @@ def tip_of(loaded: Loaded) -> Tip:
         loaded.session.uid,
         loaded.row.head,
         read_fields(loaded.row),
-        know(loaded.state),
+        know(join(loaded.state, loaded.files)),
         sum([max(_MIN_DELTA_WEIGHT, size) for size in loaded.deltas]),
         loaded.keyframe_bytes,
         loaded.touched,
@@ -142,9 +144,13 @@ class Plan:
         kept = frozenset[bytes]() if self._tip is None else self._tip.blobs
         return [(digest, piece) for digest, piece in self.pieces.items() if digest not in kept]
 
-    def with_all_blobs(self) -> Commit:
+    def with_all_blobs(self, held: Mapping[bytes, bytes]) -> Commit:
         """The commit with every piece it refers to: some that were thought to be kept are not."""
         blobs = {digest: pack_blob(piece) for digest, piece in self.pieces.items()}
+        return self.with_blobs({**blobs, **held})
+
+    def with_blobs(self, blobs: Mapping[bytes, bytes]) -> Commit:
+        """The commit with some more blobs."""
         return msgspec.structs.replace(self.commit, blobs={**self.commit.blobs, **blobs})
 
     def moved(self, loaded: Loaded, tip: Tip, row: CheckpointRow) -> Loaded | None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
+from backstay.codec import is_held
 from backstay.delta import Rebuilt, Record, rebuild, refs_of
 from backstay.errors import CorruptionError
 from backstay.model import StateDict
@@ -35,6 +37,7 @@ class Loaded(msgspec.Struct, frozen=True):
     deltas: tuple[int, ...]
     keyframe_bytes: int
     blobs: frozenset[bytes]
+    files: Any = None  # the list of files as it stands in the state, where it was taken out of it (store.files)
 
 
 def load(backend: Backend, session: str, ref: str | int, *, salvage: bool = False) -> Loaded | Records:
@@ -165,7 +168,7 @@ def _pieces(wanted: set[bytes], blobs: Mapping[bytes, bytes], *, salvaging: bool
     pieces: dict[bytes, bytes] = {}
     for digest in wanted:
         try:
-            if digest in blobs:
+            if digest in blobs and not is_held(digest):
                 pieces[digest] = open_blob(blobs[digest], digest)
         except CorruptionError:
             if not salvaging:

@@ -51,8 +51,9 @@ class RecentHead:
             return None
         after = RecentHead(loaded, again=False)
         after.records = [*self.records, delta]
-        after._pieces = self._pieces | {ref: pieces[ref] for ref in delta.refs}
-        after.size_bytes = self.size_bytes + delta.size_bytes + sum([len(pieces[ref]) for ref in delta.refs])
+        needed = {ref: pieces[ref] for ref in delta.refs if ref in pieces}
+        after._pieces = self._pieces | needed
+        after.size_bytes = self.size_bytes + delta.size_bytes + sum(map(len, needed.values()))
         return after
 
 

@@ -10,9 +10,11 @@ from backstay.model import ANY, NOTHING, Checkpoint, StateDict
 from backstay.port import CheckpointRow
 from backstay.rules import refusals
 from backstay.store.fields import Given, read_fields
-from backstay.store.history import RACES, History, Place
+from backstay.store.history import RACES, History
+from backstay.store.looks import Place
 from backstay.store.refs import Ref
 
+_PAGE_ROWS = 100
 _RESTORE = Hint(
     "session.restore(ref) goes back to any checkpoint", "`backstay restore SESSION REF` goes back to any checkpoint"
 )
@@ -38,6 +40,29 @@ def undo(history: History, branch: str) -> Checkpoint:
             with contextlib.suppress(*([ConflictError] if expected is ANY else [])):
                 return _go_back(history, target.row, target.state, branch, "undo", place)
     raise refusals.changed(history.id, f"branch {branch!r} keeps moving")[1]
+
+
+def undone(history: History, branch: str) -> CheckpointRow | None:
+    """The checkpoint that an undo goes back to, if the restore it takes back moved files; None if it did not."""
+    lane = history.lane(branch)
+    target = None if lane.undo is None else history.find(lane.undo)
+    if target is None or target.files is None or lane.head is None:
+        return None
+    restored = _child_on_the_way(history, lane.head.sequence, target.row.sequence)
+    found = None if restored is None else history.find(restored)
+    return None if found is None or found.files == target.files else target.row
+
+
+def _child_on_the_way(history: History, sequence: int, parent: int) -> int | None:
+    """The checkpoint after `parent` on the line to another one; None if it is not on that line."""
+    at: int | None = sequence
+    while at is not None:
+        page = history.backend.ancestors(history.id, at, limit=_PAGE_ROWS)
+        for row in page:
+            if row.parent == parent:
+                return row.sequence if isinstance(row, CheckpointRow) else None
+        at = page[-1].parent if page else None
+    return None
 
 
 def _go_back(

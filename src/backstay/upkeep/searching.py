@@ -13,11 +13,13 @@ from typing import Any
 import msgspec
 
 from backstay.bookkeeping import visible
+from backstay.codec import is_held
 from backstay.delta import Record
 from backstay.delta.record import PATCH, PIECE_BYTES, decode_ops
 from backstay.errors import CorruptionError
 from backstay.port import Backend, CheckpointRow, Kind
 from backstay.sealing import open_blob, peek, spilled
+from backstay.store.files import split
 from backstay.store.reading import Loaded, load
 from backstay.upkeep.pages import Keyframes, pages
 from backstay.upkeep.progress import Progress
@@ -109,7 +111,7 @@ class _Hunt:
             found = load(self._backend, self._session, row.sequence)
         except CorruptionError:
             found = load(self._backend, self._session, row.sequence, salvage=True)
-        return found.state if isinstance(found, Loaded) else {}  # deleted since
+        return split(found).state if isinstance(found, Loaded) else {}  # deleted since
 
     def _may_hold(self, data: bytes) -> bool:
         record = None if spilled(data) else peek(data[1:])
@@ -118,7 +120,7 @@ class _Hunt:
         return self._is_in(record.body) or self._in_blobs(record.refs) or _patches(record)
 
     def _in_blobs(self, refs: Sequence[bytes]) -> bool:
-        unknown = [ref for ref in refs if ref not in self._blobs]
+        unknown = [ref for ref in refs if ref not in self._blobs and not is_held(ref)]
         found = {ref: self._may_complete(packed, ref) for ref, packed in self._backend.blobs(unknown).items()}
         if len(self._blobs) < _KNOWN_BLOBS:
             self._blobs.update(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from backstay.codec import is_held
 from backstay.delta.replay import Replay
 from backstay.errors import CorruptionError
 from backstay.port import Backend
@@ -48,7 +49,11 @@ class Pieces:
         self._bytes = 0
 
     def of(self, refs: Sequence[bytes], *, limit: int | None = None) -> dict[bytes, bytes]:
-        """Those of a record; CorruptionError if they are missing, damaged, or longer than `limit` together."""
+        """Those of a record; CorruptionError if they are missing, damaged, or longer than `limit` together.
+
+        Blobs that it only holds are not among them.
+        """
+        refs = [ref for ref in refs if not is_held(ref)]
         found = {ref: self._kept[ref] for ref in refs if ref in self._kept}
         missing = [ref for ref in refs if ref not in found]
         total = sum(map(len, found.values()))

@@ -25,6 +25,7 @@ from backstay.store.fields import read_fields
 from backstay.store.reading import Loaded, load
 from backstay.upkeep.call_checks import UNREADABLE, CallCheck, said
 from backstay.upkeep.deletion import sweep
+from backstay.upkeep.group_checks import GroupCheck
 from backstay.upkeep.name_checks import Listed, NameCheck, read_names, targets
 from backstay.upkeep.pages import Keyframes, pages, row_key
 from backstay.upkeep.progress import Progress
@@ -147,6 +148,7 @@ class _SessionCheck:
         self._tips = Tips(count=_TIPS, size_bytes=_TIPS_BYTES)
         self._pieces = Pieces(backend, size_bytes=_PIECES_BYTES)
         self._keyframes = Keyframes(backend, line.id)
+        self._groups = GroupCheck(backend, line.id)
         self._calls = CallCheck(backend, line.id)
         self._listed = Listed(())
         self._ids: dict[int, str] = {}  # of checkpoints that are lost
@@ -176,6 +178,7 @@ class _SessionCheck:
             self._others += check.problems
             self.repaired += check.repaired
             self._calls.rest()
+            self._others += self._groups.problems()
         except NotFoundError:
             self._is_there = False  # deleted since it was listed
         except UNREADABLE as error:
@@ -221,12 +224,14 @@ class _SessionCheck:
             tip = self._tips.take(row.parent) or self._read(row.parent)[1]
             data = unspill(row.delta, self._parts(row.delta))
             delta = open_delta(data, uid=uid, tail=row.tail, base=tip.digest, state=row.state_digest)
+            self._groups.seen(delta.refs)
             tip.follow(delta, self._pieces.of(delta.refs) if delta.refs else {})
             if tip.digest != row.state_digest:
                 raise _wrong_state()
         if keyframe is not None:
             data = unspill(keyframe, self._parts(keyframe))
             record = open_keyframe(data, uid=uid, tail=row.tail, state=row.state_digest)
+            self._groups.seen(record.refs)
             tip = stand_on(record, self._pieces.of(record.refs))
             if tip.digest != row.state_digest:
                 raise _wrong_state()

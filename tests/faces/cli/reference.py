@@ -31,10 +31,24 @@ PAGE = ROOT / "docs" / "cli.md"
 NOT_SHOWN = {
     "backstay doctor",
     "backstay demo",
+    "backstay demo --files",
     "backstay completion fish",
     "backstay web",
     "backstay web --demo",
     "backstay web --read-only --port 8080 --no-browser",
+}
+# The story has no workspace; docs/workspace.md has one that does, and runs it.
+NOT_SHOWN |= {
+    "backstay fork fix-bug main~2 try-b --into ../try-b",
+    "backstay rewind fix-bug main~3",
+    "backstay rewind fix-bug main~3 --files-only -y -- src/main.py",
+    "backstay bisect fix-bug --good main~9 --bad main -- pytest -q",
+    "backstay blame fix-bug src/main.py",
+    "backstay files fix-bug",
+    "backstay files fix-bug main~3 src --left-out",
+    "backstay files fix-bug main~3 src/main.py --cat",
+    "backstay du fix-bug",
+    "backstay du fix-bug --top 20",
 }
 SEE = {
     "web": "[web.md](web.md)",

@@ -163,6 +163,18 @@ def wait_too(where: Path | str) -> None:
         _wait(store, clock)
 
 
+def files_too(where: Path | str, folder: Path) -> None:
+    """One more session in it, with the files of a folder: an agent edits one and adds another."""
+    (folder / "src").mkdir(exist_ok=True)
+    (folder / "src" / "main.py").write_text("print('hello')\n" * 20)
+    with backstay.open(where) as store:
+        session = store.session("fix-bug", workspace=backstay.Workspace(folder, exclude=["*.db*", "checkpoints"]))
+        session.commit({"messages": [_says("user", "Fix the bug.")]}, step=1)
+        (folder / "src" / "main.py").write_text("print('hello')\n" * 19 + "print('bye')\n")
+        (folder / "notes.txt").write_text("fixed\n")
+        session.commit({"messages": [_says("user", "Fix the bug."), _says("assistant", "Done.")]}, step=2)
+
+
 def _wait(store: backstay.Store, clock: Clock) -> None:
     with store.run("ticket-44", agent="support", input="Refund order 9, all of it.") as run:
         run.append(_says("user", run.input))

@@ -30,7 +30,7 @@ def offered(folder: Path, *words: str) -> list[str]:
 
 
 def test_commands_options_sessions_and_refs_are_offered(folder: Path) -> None:
-    assert offered(folder, "re") == ["restore", "recover"]
+    assert offered(folder, "re") == ["restore", "rewind", "recover"]
     assert "--graph" in offered(folder, "log", "--g")
     assert offered(folder, "log", "tick") == ["ticket-43", "ticket-42"]
     with backstay.open(folder / ".backstay" / "store.db") as store:

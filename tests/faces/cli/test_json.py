@@ -27,6 +27,10 @@ READING = {
     "show": "show ticket-42 main~4",
     "diff": "diff ticket-42 main what-if",
     "branches": "branches ticket-42",
+    "files": "files fix-bug",
+    "du": "du fix-bug",
+    "blame": "blame fix-bug src/main.py",
+    "bisect": "bisect fix-bug --good main~1 mkdir notes.txt",  # works where there is no such file yet
     "tag": "tag ticket-42",
     "recover": "recover",
     "search": "search EUR",
@@ -45,6 +49,7 @@ WRITING = {
     "answer": "answer ticket-44 --yes",
     "send": "send ticket-42 inbox 1",
     "restore": "restore ticket-42 asked -y",
+    "rewind": "rewind fix-bug main~1 -y",
     "undo": "undo ticket-42 -y",
     "delete": "delete ticket-42 main~1 -y",
     "export": "export all.backstay",
@@ -114,6 +119,8 @@ def test_what_is_printed_has_the_shape_that_is_promised(line: str, folder: Path)
     foreign.ares(folder / "checkpoints", [foreign.ares_step(0), foreign.ares_step(1)])
     if name in ("waiting", "answer"):
         story.wait_too(folder / ".backstay" / "store.db")
+    if "fix-bug" in line:
+        story.files_too(folder / ".backstay" / "store.db", folder)
     done = shell.run(*shlex.split(line), "--json", folder=folder)
     assert (done.code, done.err) == (0, "")
     assert done.out.isascii()
@@ -124,7 +131,10 @@ def test_what_is_printed_has_the_shape_that_is_promised(line: str, folder: Path)
     assert [each for line in lines for each in wrong(line, shape.strip("*"))] == []
 
 
-@pytest.mark.parametrize("name", sorted(READING.keys() - {"doctor", "diff", "show", "tag", "log", "branches"}))
+OF_ONE = {"doctor", "diff", "show", "tag", "log", "branches", "files", "du", "bisect", "blame"}
+
+
+@pytest.mark.parametrize("name", sorted(READING.keys() - OF_ONE))
 def test_an_empty_store_gives_no_lines_or_an_object_of_nothing(name: str, tmp_path: Path) -> None:
     backstay.open(tmp_path / "empty.db").close()
     done = shell.run(*shlex.split(READING[name]), "--json", "--store", "empty.db", folder=tmp_path)

@@ -9,6 +9,7 @@ call, `m` how many calls, `c` a checkpoint, `g` a segment, `l` one without its b
 how many rows there are.
 """
 
+from backstay.codec import HELD_MARK
 from backstay.port import Kind
 
 FORMAT = 2
@@ -20,6 +21,7 @@ BEYOND = 1 << 32
 PLANS = "SET enable_seqscan = off SET plan_cache_mode = force_generic_plan"
 
 LAST = "coalesce(pg_sequence_last_value('{schema_text}.touches'), 0)"
+_PIECE = f"substr(r.digest, 1, {len(HELD_MARK)}) <> '\\x{HELD_MARK.hex()}'::bytea"  # states only hold the others
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _LOOK = """
   p_hidden boolean, p_id bytea, p_names bytea[], p_every boolean, p_sequences bigint[], p_ids bytea[], p_lows bytea[],
@@ -242,8 +244,8 @@ BEGIN
   END IF;
   RETURN QUERY SELECT 4, 0::bigint, 0::bigint, b.digest || b.data FROM {{schema}}.blobs b WHERE b.digest IN (
     SELECT r.digest FROM unnest(v_lows, v_highs) AS d(low, high) JOIN {{schema}}.refs r
-    ON r.sid = v_sid AND r.kind = {Kind.CHECKPOINT:d} AND r.number BETWEEN d.low AND d.high
+    ON r.sid = v_sid AND r.kind = {Kind.CHECKPOINT:d} AND r.number BETWEEN d.low AND d.high AND {_PIECE}
     UNION ALL SELECT r.digest FROM {{schema}}.refs r
-    WHERE r.sid = v_sid AND r.kind = {Kind.KEYFRAME:d} AND r.number = v_next);
+    WHERE r.sid = v_sid AND r.kind = {Kind.KEYFRAME:d} AND r.number = v_next AND {_PIECE});
 END
 """

@@ -32,7 +32,9 @@ from backstay.backends.postgres.protocol import (
     text_bytes,
 )
 from backstay.backends.postgres.views import KnownSession, Watched, name_columns
+from backstay.codec import is_held
 from backstay.port import (
+    FILES,
     KNOWN,
     SEGMENTS,
     Ask,
@@ -261,7 +263,10 @@ class Shipment:
             found.append(step(_BESIDE, text_bytes(id_), self._sid, revision))
         found += [Step(_NAME, [sid, *each], _NAME_TYPES) for each in names]
         found += [step(_RAISE, self.revision, self._sid, *journal) for journal in sorted(self._journals)]
-        found += [step(_NEED, each, each, each) for each in {feature_of(call) for call in self._calls.values()} - {0}]
+        needs = {feature_of(call) for call in self._calls.values()} - {0}
+        if any([is_held(ref) for refs in self._refs.values() for ref in refs]):
+            needs.add(FILES)
+        found += [step(_NEED, each, each, each) for each in needs]
         if rows or calls or self._keyframes or self._segments or self._drops or any(self._refs.values()):
             found += self._more_steps(rows, calls, uid)
         if self._drops:

@@ -23,9 +23,11 @@ from backstay.backends.sqlite.schema import (
     sequence_in,
 )
 from backstay.backends.sqlite.views import Line, find_checkpoint, look
+from backstay.codec import is_held
 from backstay.errors import BackstayError, CorruptionError, UnsupportedError
 from backstay.ids import MAX_SEQUENCE
 from backstay.port import (
+    FILES,
     Ask,
     Batch,
     BlobsAbsentError,
@@ -209,6 +211,8 @@ class _Work:
             absent = set(find_absent(self._connection, unknown))
             if absent:
                 raise BlobsAbsentError(absent)
+        if any(map(is_held, refs)):
+            schema.need(self._connection, FILES)
         put_blobs(self._connection, {ref: batch.blobs[ref] for ref in refs - unknown})
 
     def _put_line(self, row: SessionRow, body: bytes) -> None:

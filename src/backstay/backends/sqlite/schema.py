@@ -80,7 +80,7 @@ _SCHEMA = "SELECT type, name, tbl_name, sql, rootpage FROM sqlite_schema LIMIT 1
 _INDEX = "CREATE INDEX"
 _MADE_LATER = ("calls", "segments", "blobs", "refs")
 _LATER = "SELECT name FROM sqlite_schema WHERE name IN ('calls', 'segments', 'blobs', 'refs')"
-_ADD_FEATURE = "UPDATE meta SET value = value | ?1 WHERE key IN ('read', 'write') AND value & ?1 = 0"
+_ADD_FEATURE = "UPDATE meta SET value = value | ?1 WHERE key IN ('read', 'write') AND value & ?1 <> ?1"
 _META = "SELECT key, value FROM meta"
 _COUNT = "SELECT count(*) FROM lookup WHERE what = ?"
 PUT_META = "INSERT INTO meta VALUES(?1, ?2) ON CONFLICT(key) DO UPDATE SET value = max(value, ?2)"

@@ -20,6 +20,7 @@ from backstay.backends.sqlite.views import (
     refuse_miscounted_names,
     walk,
 )
+from backstay.codec import is_held
 from backstay.errors import CorruptionError
 from backstay.ids import MAX_SEQUENCE
 from backstay.port import CheckpointRow, Kind, LaneRow, Records, TagRow, Unreadable
@@ -154,7 +155,7 @@ def _blobs_of(
     if others:
         between: Any = connection.execute(_REFS, (line.sid, Kind.CHECKPOINT, min(others), max(others)))
         wanted += [(number, digest) for number, digest in between if number in others]
-    digests = {digest for _, digest in wanted}
+    digests = {digest for _, digest in wanted if not is_held(digest)}
     if not salvage:
         return blobs(connection, digests)
     found: dict[bytes, bytes] = {}

@@ -1,0 +1,216 @@
+"""`backstay rewind`: conversation and files back to a step, with a preview of every path first."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+import backstay
+from backstay.cli.command import Command, json_option
+from backstay.cli.confirm import agree, yes_option
+from backstay.cli.lookup import branch_option, ref_argument, session_argument, session_id
+from backstay.cli.store_option import in_store
+from backstay.cli.workspace_option import beneath, folder_of, workspace_option
+from backstay.listing import KeepMine
+
+if TYPE_CHECKING:
+    from backstay.cli.screen import Screen
+    from backstay.face import Session, Store
+    from backstay.listing import RestorePlan
+    from backstay.model import Checkpoint
+
+_LISTED = 12
+
+
+@click.command(
+    "rewind",
+    cls=Command,
+    shape="rewound",
+    examples=["backstay rewind fix-bug main~3", "backstay rewind fix-bug main~3 --files-only -y -- src/main.py"],
+)
+@session_argument()
+@ref_argument()
+@click.argument("paths", metavar="[-- PATH…]", nargs=-1)
+@branch_option("The branch that goes back.")
+@click.option("--files-only", is_flag=True, help="Put files back; the conversation stays.")
+@click.option("--talk-only", is_flag=True, help="Bring the conversation back; files stay.")
+@click.option("--mine", is_flag=True, help="Where you and a call changed the same lines, keep yours.")
+@click.option("--theirs", is_flag=True, help="Put back all that differs, also what you changed.")
+@workspace_option
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@yes_option
+@json_option
+@in_store
+def command(
+    store: Store,
+    session: str,
+    ref: str,
+    paths: tuple[str, ...],
+    *,
+    branch: str,
+    files_only: bool,
+    talk_only: bool,
+    mine: bool,
+    theirs: bool,
+    workspace: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Bring a branch of SESSION and the files of its workspace back to REF, as a new checkpoint.
+
+    Files that calls changed since are put back, files that you changed are kept, and where both changed a file the two
+    are put together line by line. You are shown every group of paths and asked. With paths behind -- only those are
+    put back. The folder as it is now is kept first: `backstay undo` takes all of it back.
+    """
+    if (mine and theirs) or (files_only and talk_only) or (talk_only and paths):
+        raise click.UsageError("these options contradict one another")
+    keep: KeepMine = False if theirs else "always" if mine else True
+    wish = Wishes(branch, talk=not (files_only or paths), files=not talk_only, keep_mine=keep, paths=paths)
+    rewind(store, session, ref, wish, workspace=workspace, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+class Wishes(NamedTuple):
+    """The parts of a branch that go back."""
+
+    branch: str
+    talk: bool = True
+    files: bool = True
+    keep_mine: KeepMine = True
+    paths: tuple[str, ...] = ()
+
+
+def rewind(
+    store: Store,
+    session: str,
+    ref: str,
+    wish: Wishes,
+    *,
+    workspace: str | None = None,
+    dry_run: bool = False,
+    yes: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Show what goes back, ask, and do it."""
+    from backstay.cli.restore import preview
+    from backstay.listing import RestorePlan
+    from backstay.shapes.going_back import refuse_moved, standing_at
+    from backstay.shapes.points import point_at
+
+    id_, branch = session_id(store, session), wish.branch
+    root = (workspace or folder_of(store.session(id_), branch)) if wish.files else None
+    found = store.session(id_, workspace=root)
+    target, head = point_at(found, ref), standing_at(found, branch)
+    what: dict[str, Any] = {"branch": branch}
+    plan = RestorePlan()
+    if root is not None:
+        what |= {
+            "files": True if wish.talk else "only",
+            "keep_mine": wish.keep_mine,
+            "paths": beneath(root, wish.paths),
+        }
+        plan = found.restore(target, **what, dry_run=True)
+    screen = _screen(aside=as_json)
+    if not (as_json and yes):
+        if wish.talk:
+            preview(screen, found, branch, head, target)
+        if root is not None:
+            tell_plan(screen, plan, root)
+    if dry_run:
+        if as_json:
+            _tell_json(found, branch, None, head.id, plan)
+        return
+    _refuse(plan)
+    agree(f"Rewind {_safe(branch)} to {target.id[:8]}?", yes=yes)
+    refuse_moved(found, branch, head.id)
+    made: Checkpoint = found.restore(target, **what)
+    if as_json:
+        _tell_json(found, branch, made, head.id, plan)
+        return
+    screen.line(f"Rewound: {_safe(branch)} is at {made.id[:8]}, a new checkpoint.")
+    screen.line(f"To take it back: {undo_line(found.id, branch)}")
+
+
+def undo_line(id_: str, branch: str) -> str:
+    """The line that takes a rewind back."""
+    from backstay.cli.restore import quoted
+
+    return f"backstay undo {quoted(id_)}" + ("" if branch == "main" else f" --branch {quoted(branch)}")
+
+
+def _safe(text: str) -> str:
+    from backstay.cli.text import safe
+
+    return safe(text)
+
+
+def _screen(*, aside: bool) -> Screen:
+    from backstay.cli.screen import Screen
+
+    return Screen(aside=aside)
+
+
+def groups_of(plan: RestorePlan) -> dict[str, list[str]]:
+    """The paths of a plan by what becomes of them, as text."""
+    from backstay.listing import shown
+
+    merged = set(plan.merged)
+    return {
+        "put": [shown(step.path) for step in plan.put if step.path not in merged],
+        "removed": [shown(step.path) for step in plan.remove],
+        "kept": [shown(path) for path in plan.kept],
+        "merged": [shown(path) for path in plan.merged],
+        "conflicts": [shown(path) for path in plan.conflicts],
+        "left": [shown(path) for path in plan.without_contents],
+    }
+
+
+_WORDS = {
+    "put": ("put back", "green"),
+    "removed": ("remove", "red"),
+    "kept": ("kept (yours)", "cyan"),
+    "merged": ("merged, yours and theirs", "yellow"),
+    "conflicts": ("conflicts, changed by you and by calls", "red"),
+    "left": ("left as they are, their contents were not captured", "dim"),
+}
+
+
+def tell_plan(screen: Screen, plan: RestorePlan, root: str) -> None:
+    """The paths of a folder, by what becomes of them."""
+    from backstay.cli.text import safe
+
+    is_here = os.path.realpath(root) == os.path.realpath(Path.cwd())
+    screen.line("Files here:" if is_here else f"Files in {safe(root)}:")
+    groups = groups_of(plan)
+    if not any(groups.values()):
+        screen.line("  no file differs")
+    for name, paths in groups.items():
+        if not paths:
+            continue
+        words, style = _WORDS[name]
+        screen.line("  ", (f"{words} ({len(paths):,})", style))
+        for path in paths[:_LISTED]:
+            screen.line(f"    {safe(path)}")
+        if len(paths) > _LISTED:
+            screen.line(f"    … and {len(paths) - _LISTED:,} more")
+
+
+def _refuse(plan: RestorePlan) -> None:
+    """Conflicts are for the person to decide, before anything is asked or done."""
+    if plan.conflicts:
+        names = ", ".join(groups_of(plan)["conflicts"][:_LISTED])
+        message = f"nothing was changed: {names}: changed by you and by calls since"
+        hint = "--mine keeps yours, --theirs puts all back; name paths behind -- to put back those alone"
+        raise backstay.FilesConflictError(message, hint=hint)
+
+
+def _tell_json(session: Session, branch: str, made: Any, before: str, plan: RestorePlan) -> None:
+    from backstay import shapes
+    from backstay.cli.screen import Screen
+
+    head = None if made is None else shapes.checkpoint(made)
+    shape = {"session": session.id, "branch": branch, "before": before, "head": head, "files": groups_of(plan)}
+    Screen().line(shapes.dump(shape))

@@ -1,0 +1,196 @@
+"""Contents of files as blobs: small ones together, changed ones as patches on what they were.
+
+A group is the contents of several files, one after the other, packed as one: ten thousand small files are some sixty
+blobs instead of ten thousand. A file of 64 KiB stands alone, one beyond 8 MiB is cut at fixed places, so that what
+only grows keeps the pieces it had. A patch is a zstd frame that was made with the old contents as its prefix.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from backstay.codec import held_digest
+from backstay.errors import CorruptionError
+from backstay.listing import ContentPlace, FileEntry, Listing, shown
+from backstay.listing.folders import key_of
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+GROUP_BYTES = 256 * 1024
+ALONE_BYTES = 64 * 1024
+PIECE_BYTES = 8 * 1024 * 1024
+INLINE_BYTES = 2048  # a longer patch is a blob of its own, and its place stands in its stead
+
+_LEVEL = 3
+_LONG_FROM_BYTES = 256 * 1024  # from here on matches far apart are looked for, or a patch of a long file is a copy
+_MOST_PATCHES, _MOST_LONG_PATCHES = 64, 16
+_WORTH_BYTES = 32
+_MAX_WINDOW = 31
+_MAX_CONTENT_BYTES = 2 * 1024 * 1024 * 1024
+
+_INLINE, _GROUP = b"\0", b"\1"
+_PLACED = struct.Struct(">QQQQ")
+
+Emit = Callable[[bytes, bytes], None]  # takes a blob's digest and its contents
+
+
+class Grouper:
+    """Puts contents into groups, in the order in which they come. `emit` is given each group once it is full.
+
+    `digests` are those of the groups made so far, numbered from `first` on.
+    """
+
+    def __init__(self, first: int, emit: Emit) -> None:
+        self._first = first
+        self._emit = emit
+        self._open: list[bytes] = []
+        self._open_bytes = 0
+        self._open_at = -1  # its place among `digests`
+        self.digests: list[bytes] = []
+
+    def add(self, contents: bytes) -> ContentPlace:
+        """Where these contents will lie."""
+        size = len(contents)
+        if size > PIECE_BYTES:
+            first = self._first + len(self.digests)
+            for at in range(0, size, PIECE_BYTES):
+                self._close(contents[at : at + PIECE_BYTES], len(self.digests), new=True)
+            return ContentPlace(first, 0, len(self.digests) + self._first - first)
+        if size >= ALONE_BYTES:
+            self._close(contents, len(self.digests), new=True)
+            return ContentPlace(self._first + len(self.digests) - 1)
+        if self._open_at >= 0 and self._open_bytes + size > GROUP_BYTES:
+            self.flush()
+        if self._open_at < 0:
+            self._open_at = len(self.digests)
+            self.digests.append(b"")  # its number is given, its contents come
+        place = ContentPlace(self._first + self._open_at, self._open_bytes)
+        self._open.append(contents)
+        self._open_bytes += size
+        return place
+
+    def flush(self) -> None:
+        """The group that is open is full."""
+        if self._open_at >= 0:
+            self._close(b"".join(self._open), self._open_at, new=False)
+            self._open, self._open_bytes, self._open_at = [], 0, -1
+
+    def _close(self, contents: bytes, at: int, *, new: bool) -> None:
+        digest = held_digest(contents)
+        if new:
+            self.digests.append(digest)
+        else:
+            self.digests[at] = digest
+        self._emit(digest, contents)
+
+
+def make_patch(before: bytes, after: bytes) -> bytes:
+    """A patch that turns the one into the other."""
+    options: dict[Any, Any] = {zstd.CompressionParameter.compression_level: _LEVEL}
+    if len(before) + len(after) > _LONG_FROM_BYTES:
+        window = min(max((len(before) + len(after)).bit_length(), 10), _MAX_WINDOW)
+        options |= {
+            zstd.CompressionParameter.enable_long_distance_matching: 1,
+            zstd.CompressionParameter.window_log: window,
+        }
+    return zstd.compress(after, options=options, zstd_dict=zstd.ZstdDict(before, is_raw=True).as_prefix)
+
+
+def apply_patch(before: bytes, patch: bytes) -> bytes:
+    """The contents that a patch leads to; CorruptionError if it does not fit."""
+    try:
+        size: int | None = zstd.get_frame_info(patch).decompressed_size
+        if (size or 0) > _MAX_CONTENT_BYTES:
+            raise CorruptionError("a patch makes a file longer than any that was captured")
+        options: dict[Any, Any] = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW}
+        return zstd.decompress(patch, zstd_dict=zstd.ZstdDict(before, is_raw=True).as_prefix, options=options)
+    except (zstd.ZstdError, MemoryError) as error:
+        raise CorruptionError("a patch of a file does not fit what it was made on") from error
+
+
+def is_worth(patch: bytes, contents: bytes, weights: Sequence[int]) -> bool:
+    """True if a patch behind others of these weights is better than the whole contents: by weight, not number alone."""
+    size = len(contents)
+    if len(weights) >= (_MOST_LONG_PATCHES if size > PIECE_BYTES else _MOST_PATCHES):
+        return False
+    if 2 * (len(patch) + sum(weights)) > size:
+        return False
+    return len(patch) <= _WORTH_BYTES or 8 * len(patch) < size or 2 * len(patch) < len(zstd.compress(contents, _LEVEL))
+
+
+# A chain as a list keeps it: the length of the whole contents that it begins with, and the patches, oldest first.
+
+
+def inline(patch: bytes) -> bytes:
+    """A patch that stands in the list itself."""
+    return _INLINE + patch
+
+
+def placed(place: ContentPlace, size: int) -> bytes:
+    """A patch that is kept as a blob: where, and how long it is."""
+    return _GROUP + _PLACED.pack(place.group, place.offset, place.pieces, size)
+
+
+def patch_of(kept: bytes) -> bytes | tuple[ContentPlace, int]:
+    """A patch as it is, or where it is kept and how long it is."""
+    if kept[:1] == _INLINE:
+        return kept[1:]
+    if kept[:1] != _GROUP or len(kept) != 1 + _PLACED.size:
+        raise CorruptionError("a list of files has a patch that is none")
+    group, offset, pieces, size = _PLACED.unpack(kept[1:])
+    return ContentPlace(group, offset, pieces), size
+
+
+def weight_of(kept: bytes) -> int:
+    """How long a patch of a chain is."""
+    found = patch_of(kept)
+    return len(found) if isinstance(found, bytes) else found[1]
+
+
+Fetch = Callable[[Collection[bytes]], Mapping[bytes, bytes]]  # groups by their digests, verified
+
+
+def contents_of(listing: Listing, entry: FileEntry, fetch: Fetch) -> bytes:
+    """The contents of a file that a list has, verified."""
+    if entry.place is None:
+        raise CorruptionError(f"{shown(entry.path)}: its contents are not kept")
+    chain = chain_of(listing, entry)
+    size = int.from_bytes(chain[0]) if chain else entry.size
+    contents = _read(listing, entry.place, size, fetch)
+    for kept in chain[1:]:
+        patch = patch_of(kept)
+        contents = apply_patch(contents, patch if isinstance(patch, bytes) else _read(listing, *patch, fetch))
+    if len(contents) != entry.size or sha256(contents).digest() != entry.digest:
+        raise CorruptionError(f"{shown(entry.path)}: its contents do not match their digest")
+    return contents
+
+
+def chain_of(listing: Listing, entry: FileEntry) -> list[bytes]:
+    """The patches of a file: first the length of the whole contents, as bytes; empty if it has none."""
+    return listing.patches.get(key_of(entry.path), [])
+
+
+def places_of(listing: Listing, entry: FileEntry) -> list[int]:
+    """The numbers of all groups that the contents of a file need."""
+    found = [entry.place] if entry.place is not None else []
+    for kept in chain_of(listing, entry)[1:]:
+        patch = patch_of(kept)
+        found += [] if isinstance(patch, bytes) else [patch[0]]
+    return [number for place in found for number in range(place.group, place.group + max(place.pieces, 1))]
+
+
+def _read(listing: Listing, place: ContentPlace, size: int, fetch: Fetch) -> bytes:
+    digests = [listing.group(number) for number in range(place.group, place.group + max(place.pieces, 1))]
+    groups = fetch(digests)
+    try:
+        whole = b"".join([groups[digest] for digest in digests]) if place.pieces else groups[digests[0]]
+    except KeyError as missing:
+        raise CorruptionError(f"a group of contents is missing: {missing.args[0].hex()[:24]}") from None
+    return whole[place.offset : place.offset + size]

@@ -1,0 +1,232 @@
+"""The files of a session: captured between its calls and at its boundaries, each change with its author.
+
+A capture before a call finds what others changed since the last one, a capture after it what the call changed. Calls
+that were in flight at once share what was found meanwhile; of calls inside one another the innermost has done it.
+Nothing is written before the boundary: the list goes into its transaction, and with it contents that are small.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from backstay.errors import BackstayError, InvalidInputError
+from backstay.grouping import contents_of
+from backstay.listing import (
+    CALL,
+    EMPTY,
+    OUTSIDE,
+    RESTORE,
+    FileChanges,
+    FileEntry,
+    Listing,
+    difference,
+    from_value,
+    to_value,
+)
+from backstay.model import StateDict
+from backstay.port import BlobsAbsentError, CallRow
+from backstay.run.rollback import keep_aside, pack_before, put_back, rollback_steps
+from backstay.store.file_contents import BlobSink, GroupReader
+from backstay.store.files import CapturedFiles
+from backstay.store.history import History
+from backstay.workspace.capturing import Capturer
+from backstay.workspace.policy import Workspace
+
+if TYPE_CHECKING:
+    from logging import Logger
+
+
+def _log() -> Logger:
+    import logging  # noqa: PLC0415 - what is seldom said need not be waited for
+
+    return logging.getLogger("backstay")
+
+
+class SessionFiles:
+    """The workspace of one session. Threads may share it; captures take turns."""
+
+    def __init__(self, history: History, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self._history = history
+        self._capturer = Capturer(workspace)
+        self._fetch = GroupReader(history.backend)
+        self._lock = threading.RLock()
+
+    def listing(self, branch: str) -> Listing:
+        """The list of a branch's head; an empty one if it has none."""
+        value = self._history.files_at(branch)
+        return EMPTY if value is None else from_value(value)
+
+    def capture(
+        self,
+        base: Listing,
+        sink: BlobSink,
+        *,
+        author: Callable[[bytes], str] | str = OUTSIDE,
+        budget_s: float | None = None,
+    ) -> tuple[Listing, tuple[bytes, ...]]:
+        """The list as the folder is now, and the paths that differ from another list."""
+        with self._lock:
+            found = self._capturer.capture(base, fetch=self._reader(sink), emit=sink, author=author, budget_s=budget_s)
+        return found.listing, found.changed
+
+    def compare(self, base: Listing) -> FileChanges:
+        """What differs between a list and the folder now; nothing is kept of it."""
+        return difference(base, self.capture(base, BlobSink(self._history.backend, dry=True))[0])
+
+    def committed(self, branch: str, *, last: bool = False) -> CapturedFiles:
+        """The files as they are now, for a commit on a branch."""
+        sink = BlobSink(self._history.backend)
+        listing, _ = self.capture(self.listing(branch), sink)
+        again = None if last else partial(self.committed, branch, last=True)
+        return CapturedFiles(to_value(listing), sink.taken(), again)
+
+    def of_run(self, branch: str) -> RunFiles:
+        """The files of a run that begins on a branch."""
+        return RunFiles(self, branch)
+
+    def sink(self) -> BlobSink:
+        """Takes the contents of a capture."""
+        return BlobSink(self._history.backend)
+
+    def contents(self, listing: Listing, entry: FileEntry, sink: BlobSink) -> bytes:
+        """The contents of a file of a list that may not be committed yet."""
+        with self._lock:
+            return contents_of(listing, entry, self._reader(sink))
+
+    def _reader(self, sink: BlobSink) -> GroupReader:
+        self._fetch.beside = sink.waiting
+        return self._fetch
+
+
+class RunFiles:
+    """The files of one run, from its entering on: the last list, the calls in flight, and what they changed."""
+
+    def __init__(self, files: SessionFiles, branch: str) -> None:
+        self._files = files
+        self._sink = files.sink()
+        self._lock = threading.RLock()
+        self._turns = threading.Condition(self._lock)
+        self._alone: str | None = None  # the call in flight that no other may be beside
+        self._start = self._recorded = self._last = files.listing(branch)
+        self._flying: dict[str, str | None] = {}  # calls in flight, each with the one that encloses it
+        self._since: dict[str, str | None] = {}  # those in flight at any time since the last capture
+        self._fresh = False  # the last capture was made after the last call
+        self.problem: str | None = None
+        self._look(OUTSIDE, first=True)
+        self._start = self._last
+
+    def changed(self) -> FileChanges:
+        """What differs now from the files that this run began with."""
+        with self._lock:
+            self._look(self._author() if self._since else OUTSIDE)
+            return difference(self._start, self._last)
+
+    def began(self, call: CallRow, *, alone: bool = False) -> bytes | None:
+        """A call is about to be made: what differs now was done by others. With `alone`, the files as they are then.
+
+        One that is to be alone waits until no other is in flight, and others wait for it; those around it and inside
+        it do not count.
+        """
+        with self._turns:
+            self._turns.wait_for(lambda: self._may_begin(call, alone=alone))
+            self._alone = call.id if alone else self._alone
+            if not self._flying or alone:
+                self._look(OUTSIDE)
+                self._since = dict(self._flying)
+            self._flying[call.id] = self._since[call.id] = call.parent
+            return pack_before(self._recorded, self._last, self._contents) if alone else None
+
+    def _may_begin(self, call: CallRow, *, alone: bool) -> bool:
+        around, at = set(), call.parent
+        while at is not None:
+            around.add(at)
+            at = self._flying.get(at)
+        if self._alone is not None and self._alone not in around:
+            return False
+        return not alone or self._flying.keys() <= around
+
+    def ended(self, call: CallRow) -> None:
+        """A call has its outcome: what differs now was done by it, and by those in flight beside it."""
+        with self._turns:
+            if self._flying.pop(call.id, self) is self:
+                return  # from the journal: it was made by an earlier run
+            self._look(self._author())
+            self._since = dict(self._flying)
+            self._fresh = not self._flying
+            self._alone = None if self._alone == call.id else self._alone
+            self._turns.notify_all()
+
+    def left(self, call_id: str) -> None:
+        """A call ended without an outcome: the next look finds what it did."""
+        with self._turns:
+            self._flying.pop(call_id, None)
+            self._alone = None if self._alone == call_id else self._alone
+            self._turns.notify_all()
+
+    def roll_back(self, history: History, branch: str, call: CallRow, state: StateDict) -> list[str]:
+        """Put the files back as they were when a call began that was cut off; the paths that were kept as they are."""
+        if call.files is None:
+            return []
+        with self._lock:
+            self._look(CALL + call.id)
+            steps = rollback_steps(call.files, self._recorded, self._last)
+            if not steps:
+                return []
+            keep_aside(history, branch, call, state, CapturedFiles(to_value(self._last), self._sink.taken()))
+            placed = put_back(self._files.workspace.path, call, steps, self._recorded_contents)
+            self._look(RESTORE)
+        return sorted([os.fsdecode(path) for path in placed.kept])
+
+    def _contents(self, entry: FileEntry) -> bytes:
+        return self._files.contents(self._last, entry, self._sink)
+
+    def _recorded_contents(self, entry: FileEntry) -> bytes:
+        return self._files.contents(self._recorded, entry, self._sink)
+
+    def boundary(self) -> CapturedFiles | None:
+        """The files as they are at a boundary; None if they could not be captured: then the list stays as it was."""
+        with self._lock:
+            if not self._fresh and not self._look(OUTSIDE):
+                return None
+            return CapturedFiles(to_value(self._last), self._sink.taken(), self._recaptured)
+
+    def _recaptured(self) -> CapturedFiles | None:
+        """The files once more, all contents that are new with them: some were swept before their boundary came."""
+        with self._lock:
+            self._last, self._sink = self._recorded, self._files.sink()
+            self._look(OUTSIDE)
+            return CapturedFiles(to_value(self._last), self._sink.taken())
+
+    def recorded(self) -> None:
+        """A boundary was written with the last list."""
+        with self._lock:
+            self._fresh = False
+            self._recorded = self._last
+            self._sink.forget()
+
+    def _author(self) -> str:
+        around = set(self._since.values())
+        inner = sorted([id_ for id_ in self._since if id_ not in around])
+        return CALL + inner[0] if len(inner) == 1 else f"calls:{','.join(inner)}"
+
+    def _look(self, author: str, *, first: bool = False) -> bool:
+        """Capture the folder; False where that cannot be done. A run does not end because its folder is gone."""
+        self._fresh = False
+        budget_s = None if first or not self._last.about.capture else self._files.workspace.budget_s
+        try:
+            self._last, _ = self._files.capture(self._last, self._sink, author=author, budget_s=budget_s)
+        except BlobsAbsentError:
+            raise
+        except (BackstayError, OSError) as error:
+            if first and isinstance(error, InvalidInputError):
+                raise
+            self.problem = str(error.args[0]) if isinstance(error, BackstayError) else str(error)
+            _log().warning("the files of %s could not be captured: %s", self._files.workspace.path, self.problem)
+            return False
+        self.problem = None
+        return True

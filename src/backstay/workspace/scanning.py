@@ -1,0 +1,244 @@
+"""A folder walked once: which files belong, and which of them may have changed since the last walk.
+
+The root is opened once and each folder from its parent's descriptor, without following links: a folder that is swapped
+for a link meanwhile is not entered. Links are recorded, special files and other file systems are left out. Decisions
+of ignore rules are kept by folder; a decision is made again where a rule above it changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+import msgspec
+
+from backstay.ignoring import BUILT_IN, IgnoreRules, rules_of
+from backstay.listing import LeftOut, shown
+from backstay.workspace.index import KnownFile, KnownFolder, Signature
+from backstay.workspace.open_root import OWN, BlockedError, OpenRoot
+from backstay.workspace.policy import FolderSize, Workspace
+
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_DEPTH = 48  # folders held open at a time; below that each is opened from the root
+_IGNORE_BYTES = 1 << 20
+_FIRST = 20
+
+IGNORED, TOO_LARGE, SPECIAL, UNREADABLE, ELSEWHERE = (
+    "ignored",
+    "over max_file",
+    "neither file, link nor folder",
+    "cannot be read",
+    "on another file system",
+)
+
+
+class ScannedFile(msgspec.Struct, gc=False):
+    """A file or link that belongs: its signature, and what was known of it if that still holds."""
+
+    signature: Signature
+    known: KnownFile | None
+    too_large: bool = False
+
+
+class ScannedFolder(msgspec.Struct):
+    """A folder that may differ from what is known, with all files that belong."""
+
+    path: bytes
+    mode: int
+    rules: bytes
+    files: dict[str, ScannedFile]
+    ignored: set[str]
+
+
+class Scan:
+    """One walk. `folders` are those that may differ; `seen` all that were walked, `skipped` those that could not be."""
+
+    def __init__(self, root: OpenRoot, workspace: Workspace, known: dict[bytes, KnownFolder]) -> None:
+        self._root = root
+        self._workspace = workspace
+        self._known = known
+        self._override = rules_of([*workspace.exclude, *[f"!{pattern}" for pattern in workspace.include]])
+        self._ignore = frozenset(workspace.ignore)
+        self._fixed = frozenset({OWN.decode()} if workspace.git == "capture" else {OWN.decode(), ".git"})
+        self._left_out: dict[str, tuple[int, int, list[str]]] = {}
+        self.folders: list[ScannedFolder] = []
+        self.seen: set[bytes] = set()
+        self.skipped: list[bytes] = []
+        self.sizes: list[FolderSize] = []
+        self.files = 0
+        self.size_bytes = 0
+        self.rules = b""
+
+    def run(self) -> None:
+        """Walk all of it."""
+        salt = self._override.digest + self._workspace.git.encode()
+        base = rules_of(() if self._has_ignore_file() else BUILT_IN, salt)
+        below, rules = self._folder(os.dup(self._root.descriptor), "", base, close=False)
+        self.rules = rules.digest
+        stack: list[tuple[int, str, IgnoreRules, Iterator[str]]] = [below]
+        while stack:
+            descriptor, path, rules, names = stack[-1]
+            name = next(names, None)
+            if name is None:
+                stack.pop()
+                if descriptor >= 0:
+                    os.close(descriptor)
+                continue
+            child = f"{path}/{name}" if path else name
+            opened = self._open(descriptor, name, child)
+            if opened is None:
+                continue
+            frame, _ = self._folder(opened, child, rules, close=len(stack) >= _DEPTH)
+            stack.append(frame)
+
+    def left_out(self) -> dict[str, LeftOut]:
+        """The paths that do not belong, by reason."""
+        return {why: LeftOut(n, size, tuple(sorted(first))) for why, (n, size, first) in sorted(self._left_out.items())}
+
+    def leave_out(self, why: str, path: str, size: int = 0) -> None:
+        """Note a path that is not captured."""
+        count, total, first = self._left_out.get(why, (0, 0, []))
+        if len(first) < _FIRST:
+            first = [*first, shown(os.fsencode(path))]
+        self._left_out[why] = count + 1, total + size, first
+
+    def _has_ignore_file(self) -> bool:
+        for name in self._ignore:
+            try:
+                os.stat(name, dir_fd=self._root.descriptor, follow_symlinks=False)
+            except OSError:
+                continue
+            return True
+        return False
+
+    def _open(self, parent: int, name: str, path: str) -> int | None:
+        try:
+            if parent < 0:
+                descriptor = self._root.open_folder(os.fsencode(path))
+            else:
+                descriptor = os.open(name, _OPEN, dir_fd=parent)
+            if os.fstat(descriptor).st_dev == self._root.device:
+                return descriptor
+            os.close(descriptor)
+            self.leave_out(ELSEWHERE, path)
+        except BlockedError:
+            self.leave_out(UNREADABLE, path)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return None  # gone meanwhile
+            self.leave_out(UNREADABLE, path)
+        self.skipped.append(os.fsencode(path))
+        return None
+
+    def _folder(
+        self, descriptor: int, path: str, rules: IgnoreRules, *, close: bool
+    ) -> tuple[tuple[int, str, IgnoreRules, Iterator[str]], IgnoreRules]:
+        """Look at one folder; those in it that belong are walked next."""
+        raw = os.fsencode(path)
+        mode = os.fstat(descriptor).st_mode
+        try:
+            with os.scandir(descriptor) as entries:
+                found = list(entries)
+        except OSError:
+            self.leave_out(UNREADABLE, path)
+            self.skipped.append(raw)
+            return (descriptor, path, rules, iter(())), rules
+        inner = rules
+        for name in sorted(self._ignore.intersection([entry.name for entry in found])):
+            inner = inner.inside(path, _text_of(descriptor, name))
+        known = self._known.get(raw)
+        self.seen.add(raw)
+        folders = self._entries(found, path, inner, known, mode)
+        if close:
+            os.close(descriptor)
+            descriptor = -1
+        return (descriptor, path, inner, iter(folders)), inner
+
+    def _entries(
+        self, found: list[os.DirEntry[str]], path: str, rules: IgnoreRules, known: KnownFolder | None, mode: int
+    ) -> list[str]:
+        """The entries of a folder: its folders are given back, its files compared with what is known."""
+        files: dict[str, ScannedFile] = {}
+        folders: list[str] = []
+        before = {} if known is None else known.files
+        decided = known is not None and known.rules == rules.digest
+        skip: set[str] = known.ignored if known is not None and decided else set()
+        ignored: set[str] = set()
+        clean, size_bytes, device = known is not None and known.mode == mode and decided, 0, self._root.device
+        large_files = 0
+        for entry in found:
+            name = entry.name
+            if name in skip:
+                ignored.add(name)
+                continue
+            is_folder = entry.is_dir(follow_symlinks=False)
+            old = before.get(name)
+            if (old is None or not decided) and (
+                name in self._fixed or self._ignores(rules, path, name, folder=is_folder)
+            ):
+                ignored.add(name)
+                clean = False
+                continue
+            if is_folder:
+                folders.append(name)
+                clean &= old is None
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:  # gone meanwhile
+                clean = False
+                continue
+            signature = (
+                status.st_ctime_ns,
+                status.st_mtime_ns,
+                status.st_size,
+                status.st_ino,
+                status.st_mode,
+            )
+            if old is not None and old.signature == signature:
+                files[name] = ScannedFile(signature, old)
+                size_bytes += signature[2]
+                continue
+            clean = False
+            kind = stat.S_IFMT(status.st_mode)
+            if (kind not in (stat.S_IFREG, stat.S_IFLNK)) or status.st_dev != device:
+                self.leave_out(SPECIAL if status.st_dev == device else ELSEWHERE, f"{path}/{name}" if path else name)
+                continue
+            large = kind == stat.S_IFREG and status.st_size > self._workspace.max_file
+            if large:
+                self.leave_out(TOO_LARGE, f"{path}/{name}" if path else name, status.st_size)
+                large_files += 1
+            else:
+                size_bytes += status.st_size
+            files[name] = ScannedFile(signature, None, large)
+        self.files += len(files) - large_files
+        self.size_bytes += size_bytes
+        self.sizes.append(FolderSize(path, len(files) - large_files, size_bytes))
+        for name in sorted(ignored - self._fixed):
+            self.leave_out(IGNORED, f"{path}/{name}" if path else name)
+        if not clean or len(files) != len(before):
+            self.folders.append(ScannedFolder(os.fsencode(path), mode, rules.digest, files, ignored))
+        return sorted(folders)
+
+    def _ignores(self, rules: IgnoreRules, path: str, name: str, *, folder: bool) -> bool:
+        full = f"{path}/{name}" if path else name
+        if not self._override.is_empty:
+            said = self._override.says(full, folder=folder)
+            if said is not None:
+                return said
+        return not rules.is_empty and rules.ignores(full, folder=folder)
+
+
+def _text_of(folder: int, name: str) -> str | None:
+    """The text of an ignore file; None if it is none."""
+    try:
+        handle = os.open(name, _OPEN_FILE, dir_fd=folder)
+    except OSError:
+        return None
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return None
+        return file.read(_IGNORE_BYTES).decode("utf-8", "surrogateescape")

@@ -1,0 +1,129 @@
+"""rewind, undo and fork --into at the command line: what is shown is what happens to the files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import backstay
+from tests.faces.cli import shell
+from tests.workspace.folders import capture_as
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """An agent's three steps, and an edit of yours."""
+    root = tmp_path / "project"
+    root.mkdir()
+    with backstay.open(root / ".backstay" / "store.db") as store:
+        session = store.session("fix-bug", workspace=root)
+        (root / "a.py").write_text("one\ntwo\nthree\n")
+        (root / "b.py").write_text("b\n")
+        capture_as(session, {"messages": [{"role": "user", "content": "fix it"}]}, "outside")
+        (root / "a.py").write_text("one\ntwo\nTHREE\n")
+        capture_as(session, {"messages": [{"role": "user", "content": "fix it"}], "n": 1}, "call:1")
+        (root / "b.py").unlink()
+        (root / "new.py").write_text("new\n")
+        capture_as(session, {"messages": [{"role": "user", "content": "fix it"}], "n": 2}, "call:2")
+    (root / "mine.txt").write_text("mine\n")
+    return root
+
+
+def files(root: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in sorted(root.iterdir()) if path.is_file()}
+
+
+NOW = {"a.py": "one\ntwo\nTHREE\n", "mine.txt": "mine\n", "new.py": "new\n"}
+THEN = {"a.py": "one\ntwo\nthree\n", "b.py": "b\n", "mine.txt": "mine\n"}
+
+
+def test_a_rewind_shows_each_group_and_can_be_undone_by_the_line_it_prints(project: Path) -> None:
+    shown = shell.run("rewind", "fix-bug", "main~2", "--dry-run", folder=project)
+    assert shown.code == 0, shown.err
+    for text in (
+        "put back (2)",
+        "    a.py",
+        "    b.py",
+        "remove (1)",
+        "    new.py",
+        "kept (yours) (1)",
+        "    mine.txt",
+    ):
+        assert text in shown.out
+    assert files(project) == NOW
+    done = shell.run("rewind", "fix-bug", "main~2", "-y", folder=project)
+    assert done.code == 0, done.err
+    assert files(project) == THEN
+    line = done.out.splitlines()[-1].removeprefix("To take it back: backstay ")
+    undone = shell.run(*line.split(), "-y", folder=project)
+    assert undone.code == 0, undone.err
+    assert files(project) == NOW
+
+
+def test_without_a_yes_nothing_is_changed(project: Path) -> None:
+    done = shell.run("rewind", "fix-bug", "main~2", folder=project)
+    assert done.code == 1
+    assert "no terminal" in done.err
+    assert files(project) == NOW
+
+
+def test_a_conflict_is_refused_until_it_is_said_which(project: Path) -> None:
+    (project / "a.py").write_text("one\ntwo\nMINE\n")
+    done = shell.run("rewind", "fix-bug", "main~2", "-y", folder=project)
+    assert done.code != 0
+    assert "a.py: changed by you and by calls since (--mine keeps yours, --theirs puts all back" in done.err
+    assert files(project) == {**NOW, "a.py": "one\ntwo\nMINE\n"}
+    assert shell.run("rewind", "fix-bug", "main~2", "-y", "--mine", folder=project).code == 0
+    assert files(project) == {**THEN, "a.py": "one\ntwo\nMINE\n"}
+    assert shell.run("undo", "fix-bug", "-y", folder=project).code == 0
+    assert shell.run("rewind", "fix-bug", "main^2", "-y", "--theirs", folder=project).code == 0
+    assert files(project) == {name: text for name, text in THEN.items() if name != "mine.txt"}
+
+
+def test_single_paths_leave_the_conversation(project: Path) -> None:
+    inside = project / "sub"
+    inside.mkdir()
+    done = shell.run("rewind", "fix-bug", "main~2", "-y", "--json", "--", "../b.py", folder=inside)
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert told["files"]["put"] == ["b.py"]
+    assert files(project) == {**NOW, "b.py": "b\n"}
+    with backstay.open(project / ".backstay" / "store.db") as store:
+        assert store.session("fix-bug").load()["n"] == 2
+
+
+def test_talk_alone_leaves_the_files(project: Path) -> None:
+    done = shell.run("rewind", "fix-bug", "main~2", "-y", "--talk-only", folder=project)
+    assert done.code == 0, done.err
+    assert files(project) == NOW
+    with backstay.open(project / ".backstay" / "store.db") as store:
+        assert "n" not in store.session("fix-bug").load()
+
+
+def test_files_are_never_put_into_a_folder_that_you_are_not_in(project: Path, tmp_path: Path) -> None:
+    store = str(project / ".backstay" / "store.db")
+    done = shell.run("rewind", "fix-bug", "main~2", "-y", "--store", store, folder=tmp_path)
+    assert done.code != 0
+    assert "go there, or name the folder by --workspace DIR" in done.err
+    assert files(project) == NOW
+
+
+def test_a_fork_gets_folders_of_its_own(project: Path, tmp_path: Path) -> None:
+    done = shell.run("fork", "fix-bug", "main~2", "try", "--into", str(tmp_path / "try"), "--n", "2", folder=project)
+    assert done.code == 0, done.err
+    want = {name: text for name, text in THEN.items() if name != "mine.txt"}
+    assert files(tmp_path / "try-1") == files(tmp_path / "try-2") == want
+    with backstay.open(project / ".backstay" / "store.db") as store:
+        assert {"try-1", "try-2"} <= store.session("fix-bug").branches().keys()
+
+
+def test_the_disk_is_compared_with_a_checkpoint(project: Path) -> None:
+    (project / "a.py").write_text("one\ntwo\nMINE\n")
+    done = shell.run("diff", "fix-bug", "main", "--disk", "--files", folder=project)
+    assert done.code == 0, done.err
+    for text in ("~ a.py", "-THREE", "+MINE", "+ mine.txt"):
+        assert text in done.out
+    assert shell.run("diff", "fix-bug", "main", folder=project).code == 2
+    assert shell.run("diff", "fix-bug", "main", "main~1", "--disk", folder=project).code == 2
