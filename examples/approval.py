@@ -27,7 +27,7 @@ def work(run: backstay.Run) -> None:
     try:
         out = run.call("refund", refund, args={"order": 7, "euro": 49}, approve=True)
     except backstay.CallFailedError as error:
-        out = f"The refund was refused: {error}"  # a rejection is an answer too: tell it to the model
+        out = f"The refund was refused: {error.text}"  # a rejection is an answer too: tell it to the model
     run.append({"role": "assistant", "content": out})
     run.step()
 

@@ -74,6 +74,17 @@ def test_what_does_not_differ_is_not_touched(root: Path) -> None:
     assert (root / "run").stat().st_mode & 0o777 == 0o755
 
 
+def test_a_program_that_tells_files_by_size_and_second_sees_a_new_one(root: Path, way: str) -> None:
+    before: Tree = {b"price.py": file(b"PRICE = 12\n")}
+    write_tree(root, before)
+    for number in range(3):
+        second = int((root / "price.py").stat().st_mtime)
+        after: Tree = {b"price.py": file(b"PRICE = %d\n" % (20 + number))}
+        place(root, before, after)
+        assert int((root / "price.py").stat().st_mtime) != second, "Python would run what it compiled before"
+        before = after
+
+
 def test_a_later_edit_is_kept_and_named(root: Path, way: str) -> None:
     before: Tree = {b"edited": file(b"1"), b"gone": file(b"1"), b"free": file(b"1"), b"f": file(b"1"), b"x": file(b"1")}
     after: Tree = {

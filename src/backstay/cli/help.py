@@ -16,6 +16,7 @@ from backstay.cli.screen import Screen
 # By what people come for; each is a page of docs/ of that name, or of the one below.
 TOPICS = {
     "start": "The first ten minutes: kill an agent, find out, carry on, go back.",
+    "first-agent": "An agent that edits files, asks before it publishes, and is rewound.",
     "runs": "Loops that survive: calls, doubt, human in the loop, stop, recovery.",
     "commits": "States, commits, lost-update safety, refs, branches.",
     "workspace": "Files in the same checkpoint: rewind, undo, fork into a folder, bisect.",

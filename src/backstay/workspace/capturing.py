@@ -268,7 +268,7 @@ class _CaptureWork:
         self._gone += [key for key in keys if key not in values]
         kept = [base.tree[key] if base.tree.get(key) == value else value for key, value in values.items()]
         self.folders[folder.path] = KnownFolder(
-            folder.mode, folder.rules, known, folder.ignored, index.packed_digest(kept)
+            folder.mode, folder.rules, known, folder.ignored, index.packed_digest(kept), folder.folders
         )
 
     @staticmethod
@@ -461,7 +461,7 @@ def _as_scanned(path: bytes, folder: KnownFolder) -> ScannedFolder:
         name: ScannedFile(file.signature or (0, 0, 0, 0, 0), file if file.signature else None)
         for name, file in folder.files.items()
     }
-    return ScannedFolder(path, folder.mode, folder.rules, files, folder.ignored)
+    return ScannedFolder(path, folder.mode, folder.rules, files, folder.ignored, folder.folders)
 
 
 def _swept(listing: Listing) -> Listing:

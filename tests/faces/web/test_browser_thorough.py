@@ -148,6 +148,13 @@ def test_hostile_text_is_shown_and_does_nothing(opened: Browser, tmp_path: Path)
             ids = [row["id"] for row in page.evaluate("fetch('/?format=json').then(answer => answer.json())")]
             assert len(ids) == 100
             person.sees(f"{len(hostile_text.TEXTS) + 1} sessions")
+            for width in (1400, 900, 390):
+                page.set_viewport_size({"width": width, "height": 900})
+                for path in ("/", "/s/all", "/s/all/calls", "/s/all/c/main", "/s/all/compare"):
+                    page = person.go(path)
+                    assert page.evaluate("document.documentElement.scrollWidth") <= width, (path, width)
+            page.set_viewport_size({"width": 1400, "height": 900})
+            page = person.go("/")
             links = page.locator("a.ttl").evaluate_all("all => all.map(each => each.getAttribute('href'))")
             for link in links[:: max(1, len(links) // 40)]:
                 page = person.go(link)

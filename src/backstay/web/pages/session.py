@@ -42,6 +42,7 @@ _IDLE_S = 600.0
 _BRANCHES_LISTED = 12
 _PENDING_SHOWN = 3
 _SHORT_CHARS = 8
+_CHIPS = 4
 
 
 class Row(NamedTuple):
@@ -191,6 +192,8 @@ def _pending(calls: list[CallRow], lane: int, tint: int, told: dict[str, str]) -
 def _row(step: HistoryStep, point: Checkpoint, lane: int, tint: int, names: list[tuple[str, str]]) -> Row:
     chips = [(f"chip-branch {drawing.colour(tint)}", name) for name, kind in names if kind == "branch"]
     chips += [("chip-tag", name) for name, kind in names if kind == "tag"]
+    if len(chips) > _CHIPS:
+        chips[_CHIPS - 1 :] = [("chip-move", f"{len(chips) - _CHIPS + 1} more names")]
     if point.restored_from is not None or point.trigger == "edited":
         chips.append(("chip-move", point.trigger))
     elif point.status.value in ("failed", "halted", "cancelled", "completed"):
