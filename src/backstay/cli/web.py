@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -64,6 +66,7 @@ def command(
     web = neighbour("web")
     token = None if token_file is None else _token(token_file)
     with contextlib.ExitStack() as opened:
+        opened.enter_context(_stopped_like_interrupted())
         if demo:
             folder = opened.enter_context(TemporaryDirectory(prefix="backstay-demo-"))
             url = str(Path(folder) / "demo.db")
@@ -84,6 +87,16 @@ def command(
 
         shown = name if "://" in name else Path(name).name
         web.serve(store, shown, host=host, port=port, token=token, read_only=read_only, is_demo=demo, on_ready=ready)
+
+
+@contextlib.contextmanager
+def _stopped_like_interrupted() -> Iterator[None]:
+    """A process that is told to end leaves nothing behind, like one that is interrupted."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _token(file: str) -> str:

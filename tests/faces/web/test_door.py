@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,9 +166,16 @@ def test_one_command_serves_until_it_is_stopped(file: Path, tmp_path: Path) -> N
         assert address.endswith(f"/enter?token={TOKEN}")
         visitor = Visitor(int(address.split(":")[2].partition("/")[0]))
         assert "fix-login-bug" in visitor.get("/").text
-    shutil.rmtree(tmp_path / "nothing", ignore_errors=True)
 
 
 def test_a_malformed_cookie_of_another_server_on_this_machine_locks_nobody_out(visitor: Visitor) -> None:
     for other in ('{"a": 1}', "x", "a=b c,d;=;;", 'theme="dark'):
         assert visitor.ask("GET", "/", cookie=f"{other}; {visitor.cookie}").status == 200
+
+
+def test_the_demo_is_gone_when_it_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with process(tmp_path / "unused.db", "--demo", folder=tmp_path) as address:
+        assert address.startswith("http://127.0.0.1:")
+        assert len(list(tmp_path.glob("backstay-demo-*/demo.db"))) == 1
+    assert list(tmp_path.iterdir()) == []
