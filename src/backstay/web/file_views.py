@@ -77,6 +77,11 @@ def address_of(path: str) -> dict[str, str]:
     return {"path": path}
 
 
+def seen(name: str) -> str:
+    """A name that can be seen: one with spaces at its ends is put in quotes."""
+    return name if name == name.strip() else f"'{name}'"
+
+
 def path_in(query: Mapping[str, str]) -> str:
     """The path that an address names; empty if it names none."""
     raw = query.get("raw", "")
@@ -130,7 +135,7 @@ class Room:
 def _view(diff: FileDiff, change: FileChange, room: Room) -> FileView:
     path = change.path.decode("utf-8", "surrogateescape")
     mark, word = _word(change)
-    view = FileView(spelled(path), address_of(path), mark, word)
+    view = FileView(seen(spelled(path)), address_of(path), mark, word)
     note = _note(change)
     if note or change.only_mode:
         return view._replace(note=note)

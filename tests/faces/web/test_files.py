@@ -124,6 +124,7 @@ def test_hostile_names_are_harmless_and_each_leads_to_its_own_file(world: World)
         assert "<img" not in page
         assert "\u202e" not in page
         assert "\x1b" not in page
+        assert "+++" not in page  # a line break in a name makes no line of a difference
     for page in (tab, diff):
         links = {unescape(link) for link in re.findall(r'href="(/s/work/c/[^"]*(?:path|raw)=[^"]*)"', page)}
         assert len(links) == len(NAMES)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.bookkeeping import told
 from backstay.errors import BackstayError, NotFoundError
-from backstay.listing import CALL
+from backstay.listing import CALL, OUTSIDE
 from backstay.model import counted
 from backstay.shapes import files as shapes
 from backstay.shapes.files import MARKS, name_of, spelled
 from backstay.shapes.text import short, size
 from backstay.store.file_contents import CheckpointFiles, files_between
-from backstay.web.file_views import SHOWN_BYTES, FileViews, address_of, is_binary, path_in, views_of
+from backstay.web.file_views import SHOWN_BYTES, FileViews, address_of, is_binary, path_in, seen, views_of
 from backstay.web.reader import Room, Unfolded
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _how(files: Files) -> str:
 
 def _row(file: File, names: Mapping[str, str]) -> dict[str, Any]:
     return {
-        "name": name_of(file),
+        "name": seen(name_of(file)),
         "address": address_of(file.path),
         "size": size(file.size) if file.kind == "file" else "",
         "by": author_of(file.author, names) if file.kind != "folder" else "",
@@ -123,13 +123,12 @@ def _file(file: File, query: Mapping[str, str], names: Mapping[str, str]) -> dic
     text, note = _text(file)
     room: Room = Unfolded() if query.get("full") else Room()
     return {
-        "name": name_of(file),
-        "path": spelled(file.path),
+        "name": seen(name_of(file)),
         "address": address_of(file.path),
         "folders": _folders(file.path),
         "size": file.size,
         "mode": f"{file.mode:04o}",
-        "by": author_of(file.author, names),
+        "by": author_of(file.author, names) if file.author == OUTSIDE else f"by {author_of(file.author, names)}",
         "digest": file.digest or "",
         "mark": MARKS.get(file.mark, file.mark),
         "text": None if text is None else room.fold(text),
