@@ -21,6 +21,7 @@ from bench.scenarios import (
     threads,
     upkeep,
     waiting,
+    workspace,
 )
 
 if TYPE_CHECKING:
@@ -88,4 +89,5 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "scale": _on_postgres("scale"),
     "waiting": waiting.waiting,
     "web": _web,
+    "workspace": workspace.workspace,
 }

@@ -43,6 +43,11 @@ LINES: dict[str, list[tuple[str, ...]]] = {
     "tag": [("tag", "s", "main", "kept"), ("tag", "s", "--json"), ("tag", "s", "-d", "begin")],
     "restore": [("restore", "s", "main~1", "-y")],
     "undo": [("undo", "s", "-y")],
+    "files": [("files", "s"), ("files", "s", "--json")],
+    "du": [("du", "s"), ("du", "s", "--json")],
+    "rewind": [("rewind", "s", "main~1", "-y"), ("rewind", "s", "main~1", "--dry-run", "--json")],
+    "bisect": [("bisect", "s", "--good", "main~1", "--", "true")],
+    "blame": [("blame", "s", "notes.txt")],
     "delete": [("delete", "s", "main~1", "-y"), ("delete", "s", "-y")],
     "recover": [
         ("recover", "--list"),
@@ -60,7 +65,7 @@ LINES: dict[str, list[tuple[str, ...]]] = {
     "import": [("import", "in.backstay"), ("import", "in.backstay", "--on-exists", "rename")],
     "completion": [("completion", "zsh")],
 }
-ONLY_READ = {"status", "sessions", "log", "show", "diff", "search", "branches", "stats"}
+ONLY_READ = {"status", "sessions", "log", "show", "diff", "search", "branches", "stats", "files", "du", "blame"}
 
 
 class Left(NamedTuple):

@@ -27,6 +27,7 @@ from backstay.port import (
     View,
     numbered,
 )
+from backstay.port.facets import facet
 from backstay.port.lease import Claim, Holder
 from backstay.port.rows import Head
 from backstay.port.tables import Tables
@@ -297,10 +298,10 @@ def test_heads_come_along_where_they_are_wanted(tables: Tables) -> None:
         ({"hidden": True}, False),
         ({"before": 7}, False),
         ({"before": 8}, True),
-        ({"status": "completed"}, False),
-        ({"status": "in_progress"}, True),
-        ({"agent": "other"}, False),
-        ({"agent": "support"}, True),
+        ({"facets": ((facet("status", "completed"),),)}, False),
+        ({"facets": ((facet("status", "completed"), facet("status", "in_progress")),)}, True),
+        ({"facets": ((facet("agent", "other"),),)}, False),
+        ({"facets": ((facet("agent", "support"),), (facet("status", "in_progress"),))}, True),
         ({"prefix": "s"}, True),
         ({"prefix": "t"}, False),
         ({"uid_start": UID[:4]}, True),

@@ -50,6 +50,7 @@ def machine_with_files(open_store: Opener) -> Any:
             self.undo_to: Tree | None = None
             self.step = 0
             self.touched: set[bytes] = set()  # paths changed since the last capture
+            self.captured: Tree = {}  # the folder as the head has it
 
         def teardown(self) -> None:
             self.store.close()
@@ -63,6 +64,7 @@ def machine_with_files(open_store: Opener) -> Any:
             self.step += 1
             made = capture_as(self.session, {"step": self.step}, author)
             self.trees[made.id] = dict(self.disk)
+            self.captured = dict(self.disk)
             self.touched.clear()
 
         # the folder
@@ -123,7 +125,9 @@ def machine_with_files(open_store: Opener) -> Any:
                 assert read_tree(self.root) == before
                 return
             now = read_tree(self.root)
-            for path in self.touched:  # a person's, since the last capture: kept, or put together line by line
+            head = self.captured
+            mine = [path for path in self.touched if before.get(path) != head.get(path)]
+            for path in mine:  # a person's, since the last capture: kept, or put together line by line
                 if now.get(path) != before.get(path) and before.get(path, FOLDER)[0] != "folder":
                     assert now[path][0] == "file", path
             for path in set(now) | set(before) | set(self.trees[id_]):
@@ -134,6 +138,7 @@ def machine_with_files(open_store: Opener) -> Any:
 
         def _noted(self, made: backstay.Checkpoint, before: Tree) -> None:
             self.touched.clear()
+            self.captured = dict(self.disk)
             self.trees[made.id] = dict(self.disk)
             parent = made.parent_id
             if parent is not None and parent not in self.trees:  # the folder as it was before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -277,3 +278,17 @@ async def _awaited(root: Path) -> None:
 
 def test_all_of_it_can_be_awaited(root: Path) -> None:
     asyncio.run(_awaited(root))
+
+
+def test_a_link_that_was_seen_by_a_preview_is_still_captured(store: backstay.Store, root: Path) -> None:
+    (root / "l").symlink_to("a")
+    session = session_in(store, root, "links")
+    capture_as(session, {"step": 1}, "outside")
+    (root / "l").unlink()
+    (root / "l").symlink_to("/etc")
+    os.utime(root / "l", (10**9, 10**9), follow_symlinks=False)
+    time.sleep(0.05)  # older than a tick of the file system's clock, so that its times are trusted
+    assert session.restore("main", files=True, keep_mine=False, dry_run=True).put
+    made = session.commit({"step": 2})
+    assert made.files is not None
+    assert made.files["l"].target == "/etc"

@@ -268,13 +268,17 @@ class _CaptureWork:
         self._gone += [key for key in keys if key not in values]
         kept = [base.tree[key] if base.tree.get(key) == value else value for key, value in values.items()]
         self.folders[folder.path] = KnownFolder(
-            folder.mode, folder.rules, known, folder.ignored, index.packed_digest(kept)
+            folder.mode, folder.rules, known, folder.ignored, index.packed_digest(kept), folder.folders
         )
 
     @staticmethod
     def _unchanged(file: ScannedFile, before: FileEntry | None) -> FileEntry | None:
         """The entry of a file that was neither changed nor is another than the list's."""
-        if file.known is None or before is None or before.digest != file.known.digest:
+        if file.known is None or before is None:
+            return None
+        # Of a link the digest of its target is known: the list may have been made of another one.
+        digest = sha256(before.target).digest() if before.target else before.digest
+        if digest != file.known.digest:
             return None
         return before if before.mode == file.signature[4] and not before.mark else None
 
@@ -310,7 +314,7 @@ class _CaptureWork:
         if stat.S_ISLNK(mode):
             entry = FileEntry(path, mode, target=contents)
             trusted = max(found.signature[:2]) < self._trusted_ns
-            seen = KnownFile(found.signature if trusted else None)
+            seen = KnownFile(found.signature if trusted else None, sha256(contents).digest())
             return before if before is not None and before.same(entry) else entry, seen
         if secret or (self._workspace.secrets != "capture" and has_private_key(contents)):
             return self._secret(path, text, mode, contents, before), None
@@ -457,7 +461,7 @@ def _as_scanned(path: bytes, folder: KnownFolder) -> ScannedFolder:
         name: ScannedFile(file.signature or (0, 0, 0, 0, 0), file if file.signature else None)
         for name, file in folder.files.items()
     }
-    return ScannedFolder(path, folder.mode, folder.rules, files, folder.ignored)
+    return ScannedFolder(path, folder.mode, folder.rules, files, folder.ignored, folder.folders)
 
 
 def _swept(listing: Listing) -> Listing:

@@ -17,7 +17,7 @@ import msgspec
 from backstay.errors import BackstayError
 from backstay.workspace.open_root import OpenRoot
 
-VERSION = 1
+VERSION = 2
 _FOLDER = b"index"
 
 Signature = tuple[int, int, int, int, int]  # ctime, mtime, size, inode, mode
@@ -31,13 +31,17 @@ class KnownFile(msgspec.Struct, array_like=True, gc=False):
 
 
 class KnownFolder(msgspec.Struct, array_like=True):
-    """A folder as it was scanned. `rules`: what decided on its names; `packed`: a digest of its values in the list."""
+    """A folder as it was scanned. `rules`: what decided on its names; `packed`: a digest of its values in the list.
+
+    `folders` are those in it that belong.
+    """
 
     mode: int
     rules: bytes
     files: dict[str, KnownFile]
     ignored: set[str]
     packed: bytes = b""
+    folders: set[str] = set()
 
 
 class _Saved(msgspec.Struct, array_like=True):

@@ -19,6 +19,7 @@ from backstay.listing import LeftOut, shown
 from backstay.workspace.index import KnownFile, KnownFolder, Signature
 from backstay.workspace.open_root import OWN, BlockedError, OpenRoot
 from backstay.workspace.policy import FolderSize, Workspace
+from backstay.workspace.reading import signature_of
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -51,6 +52,7 @@ class ScannedFolder(msgspec.Struct):
     rules: bytes
     files: dict[str, ScannedFile]
     ignored: set[str]
+    folders: set[str]
 
 
 class Scan:
@@ -161,11 +163,13 @@ class Scan:
         self, found: list[os.DirEntry[str]], path: str, rules: IgnoreRules, known: KnownFolder | None, mode: int
     ) -> list[str]:
         """The entries of a folder: its folders are given back, its files compared with what is known."""
+        same: list[tuple[str, Signature, KnownFile]] = []
         files: dict[str, ScannedFile] = {}
         folders: list[str] = []
         before = {} if known is None else known.files
         decided = known is not None and known.rules == rules.digest
         skip: set[str] = known.ignored if known is not None and decided else set()
+        belong: set[str] = known.folders if known is not None and decided else set()
         ignored: set[str] = set()
         clean, size_bytes, device = known is not None and known.mode == mode and decided, 0, self._root.device
         large_files = 0
@@ -175,6 +179,9 @@ class Scan:
                 ignored.add(name)
                 continue
             is_folder = entry.is_dir(follow_symlinks=False)
+            if is_folder and name in belong:
+                folders.append(name)
+                continue
             old = before.get(name)
             if (old is None or not decided) and (
                 name in self._fixed or self._ignores(rules, path, name, folder=is_folder)
@@ -184,22 +191,16 @@ class Scan:
                 continue
             if is_folder:
                 folders.append(name)
-                clean &= old is None
+                clean = False
                 continue
             try:
                 status = entry.stat(follow_symlinks=False)
             except OSError:  # gone meanwhile
                 clean = False
                 continue
-            signature = (
-                status.st_ctime_ns,
-                status.st_mtime_ns,
-                status.st_size,
-                status.st_ino,
-                status.st_mode,
-            )
+            signature = signature_of(status)
             if old is not None and old.signature == signature:
-                files[name] = ScannedFile(signature, old)
+                same.append((name, signature, old))
                 size_bytes += signature[2]
                 continue
             clean = False
@@ -214,13 +215,15 @@ class Scan:
             else:
                 size_bytes += status.st_size
             files[name] = ScannedFile(signature, None, large)
-        self.files += len(files) - large_files
+        count = len(same) + len(files) - large_files
+        self.files += count
         self.size_bytes += size_bytes
-        self.sizes.append(FolderSize(path, len(files) - large_files, size_bytes))
+        self.sizes.append(FolderSize(path, count, size_bytes))
         for name in sorted(ignored - self._fixed):
             self.leave_out(IGNORED, f"{path}/{name}" if path else name)
-        if not clean or len(files) != len(before):
-            self.folders.append(ScannedFolder(os.fsencode(path), mode, rules.digest, files, ignored))
+        if not clean or len(same) + len(files) != len(before) or len(folders) != len(belong):
+            files |= {name: ScannedFile(signature, old) for name, signature, old in same}
+            self.folders.append(ScannedFolder(os.fsencode(path), mode, rules.digest, files, ignored, set(folders)))
         return sorted(folders)
 
     def _ignores(self, rules: IgnoreRules, path: str, name: str, *, folder: bool) -> bool:
