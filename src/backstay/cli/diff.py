@@ -83,9 +83,9 @@ def command(
 
 def tell_files(screen: Screen, files: FileDiff, *, lines: bool) -> None:
     """The files that differ, and the lines in them."""
-    from backstay.cli.files import spelled
     from backstay.cli.text import safe
     from backstay.model import counted
+    from backstay.shapes.files import spelled
 
     marks = [("+", "green", files.added), ("-", "red", files.removed), ("~", "yellow", files.changed)]
     marks.append(("m", "yellow", files.mode))

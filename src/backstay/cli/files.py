@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from backstay.cli.store_option import in_store
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.face import Store
-    from backstay.file_model import File, Files
+    from backstay.file_model import Files
 
 
 @click.command(
@@ -62,9 +61,10 @@ def command(
     with Screen(paged=not as_json) as screen:
         if as_json:
             from backstay import shapes
+            from backstay.shapes.files import file as shape
 
             for file in found:
-                screen.line(shapes.dump(_shape(file)))
+                screen.line(shapes.dump(shape(file)))
             return
         _tell(screen, files, found)
         if left_out:
@@ -91,47 +91,24 @@ def files_at(store: Store, session: str, ref: str) -> Files:
     return files
 
 
-def _shape(file: File) -> dict[str, Any]:
-    return {
-        "path": spelled(file.path),
-        "kind": file.kind,
-        "size": file.size,
-        "mode": f"{file.mode:04o}",
-        "digest": file.digest,
-        "target": None if file.target is None else spelled(file.target),
-        "author": file.author,
-        "mark": file.mark,
-    }
-
-
-def spelled(path: str) -> str:
-    """A path as text: bytes that are none are spelled out."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
-def _name(file: File) -> str:
-    end = f" -> {spelled(file.target)}" if file.target else "/" if file.kind == "folder" else ""
-    return spelled(file.path) + end
-
-
 def _tell(screen: Screen, files: Files, found: Any) -> None:
     from backstay.cli.columns import Column, listing
     from backstay.cli.text import safe, size
     from backstay.model import counted
+    from backstay.shapes.files import MARKS, name_of
 
     exact = "" if files.exact else ", as last captured" if files.author == "carried" else ", not exact"
     screen.line((f"{counted(files.count, 'file')}, {size(files.bytes)}, in {safe(files.root)}{exact}", "dim"))
     columns = [Column("PATH", least=16, is_name=True), Column("SIZE", right=True), Column("BY"), Column("")]
-    marks = {"secret": "secret: only a digest", "older": "outgrew the limit since", "forgotten": "forgotten"}
     listing(
         screen,
         columns,
         [
             [
-                safe(_name(file)),
+                safe(name_of(file)),
                 size(file.size) if file.kind == "file" else "",
                 (safe(file.author), "dim"),
-                (marks.get(file.mark, ""), "yellow"),
+                (MARKS.get(file.mark, ""), "yellow"),
             ]
             for file in found
         ],

@@ -55,17 +55,19 @@ class FileDiff:
         change = next((change for change in self.changes.changes if change.path == raw), None)
         if change is None:
             raise KeyError(path)
-        old, new = (
-            b"" if entry is None else self._contents(entry, read)
-            for entry, read in ((change.before, self._before), (change.after, self._after))
-        )
+        old, new = self.contents(change)
         if old is None or new is None:
-            return f"{shown(raw)}: its contents are not kept"
+            return f"{_one_line(raw)}: its contents are not kept"
         if _is_binary(old) or _is_binary(new):
-            return f"{shown(raw)}: {len(old):,} bytes became {len(new):,}; no text"
-        a, b = ("/dev/null" if entry is None else shown(raw) for entry in (change.before, change.after))
+            return f"{_one_line(raw)}: {len(old):,} bytes became {len(new):,}; no text"
+        a, b = ("/dev/null" if entry is None else _one_line(raw) for entry in (change.before, change.after))
         lines = difflib.unified_diff(_lines(old), _lines(new), a, b, n=_CONTEXT_LINES, lineterm="")
         return "\n".join(lines)
+
+    def contents(self, change: FileChange) -> tuple[bytes | None, bytes | None]:
+        """What a path held before and after: nothing where it was not there, None where it is not kept."""
+        old = b"" if change.before is None else self._contents(change.before, self._before)
+        return old, b"" if change.after is None else self._contents(change.after, self._after)
 
     def __str__(self) -> str:
         marks = [
@@ -89,6 +91,11 @@ class FileDiff:
 
 def _paths(changes: list[FileChange]) -> list[str]:
     return [change.path.decode("utf-8", "surrogateescape") for change in changes]
+
+
+def _one_line(path: bytes) -> str:
+    """A path that is one line whatever is in it: it heads a difference, and must not pass for lines of it."""
+    return "".join([char if char.isprintable() else repr(char)[1:-1] for char in shown(path)])
 
 
 def _is_binary(contents: bytes) -> bool:

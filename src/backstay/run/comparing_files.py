@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from backstay.difference import Diff, difference
 from backstay.errors import CorruptionError
 from backstay.listing import FileDiff, FileEntry
-from backstay.listing import difference as differing_files
-from backstay.store.file_contents import CheckpointFiles
+from backstay.store.file_contents import CheckpointFiles, files_between
 from backstay.store.history import History
 from backstay.store.reading import Loaded
 from backstay.store.refs import Ref
@@ -32,7 +31,7 @@ def compared(history: History, a: Ref, b: Ref | Workspace, *, files: SessionFile
     if before.files is None or after.files is None:
         return found
     old, new = CheckpointFiles(history.backend, before), CheckpointFiles(history.backend, after)
-    return replace(found, files=FileDiff(differing_files(old.listing, new.listing), old.contents, new.contents))
+    return replace(found, files=files_between(old, new))
 
 
 def folder_diff(

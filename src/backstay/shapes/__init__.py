@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from backstay.model import Damaged, Usage
+from backstay.shapes.files import spelled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -403,11 +404,7 @@ def diff(found: Diff) -> dict[str, Any]:
 def _changed_files(found: FileDiff) -> list[dict[str, Any]]:
     kinds = [("added", found.added), ("removed", found.removed), ("changed", found.changed), ("mode", found.mode)]
     rows = sorted([(path, kind) for kind, paths in kinds for path in paths])
-    return [{"path": _spelled(path), "change": kind} for path, kind in rows]
-
-
-def _spelled(path: str) -> str:
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return [{"path": spelled(path), "change": kind} for path, kind in rows]
 
 
 def _item(item: ItemChange) -> dict[str, Any]:

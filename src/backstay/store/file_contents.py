@@ -10,7 +10,7 @@ from typing import Literal
 
 from backstay.errors import NotFoundError
 from backstay.grouping import contents_of
-from backstay.listing import OUTSIDE, SECRET, FileEntry, Listing, from_value
+from backstay.listing import OUTSIDE, SECRET, FileDiff, FileEntry, Listing, difference, from_value
 from backstay.port import Backend
 from backstay.sealing import open_blob, pack_held
 from backstay.store.fields import is_captured
@@ -177,6 +177,11 @@ class CheckpointFiles:
         from backstay.store.file_export import export_files  # noqa: PLC0415 - few who look at files write them
 
         return export_files(self, folder)
+
+
+def files_between(old: CheckpointFiles, new: CheckpointFiles) -> FileDiff:
+    """What differs from the files of one checkpoint to those of another."""
+    return FileDiff(difference(old.listing, new.listing), old.contents, new.contents)
 
 
 def _raw(path: str | builtins.bytes) -> builtins.bytes:

@@ -38,7 +38,7 @@ def head_of(visit: Visit, session: Session, tab: str, needs: list[Need]) -> dict
         with contextlib.suppress(CorruptionError):
             target = undo_target(visit.store.backend, session.id, "main")
             head = None if target is None else session.head("main")
-            can_undo = head is not None
+            can_undo = head is not None and not session.undo_moves_files()  # a page has no folder to put them into
     return {
         "info": info,
         "session_id": session.id,

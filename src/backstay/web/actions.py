@@ -87,6 +87,7 @@ def restore(visit: Visit, form: Form) -> Done:
     gone = leaving(session, head, target)
     made = session.restore(target, branch=branch)
     left = "" if gone is None else f"{counted(len(gone), 'checkpoint')} left the head and stay in the history."
+    left += " Files are as they were." if made.files is not None else ""
     notice = Notice("good", f"Restored {branch} to {short(target.id)}.", left, (session.id, branch, made.id))
     return notice, Links().session(session.id)
 
@@ -96,6 +97,9 @@ def undo(visit: Visit, form: Form) -> Done:
     session, branch = visit.session(), form.get("branch", "main")
     standing_at(session, branch)
     refuse_moved(session, branch, form.get("head", ""))
+    if session.undo_moves_files(branch=branch):
+        message = f"the last restore of {branch!r} moved files, and this page moves none"
+        raise InvalidInputError(message, hint="`backstay undo` in the folder of the files takes it back")
     made = session.undo(branch=branch)
     text = f"It is at {short(made.id)}, a new checkpoint. Undo again to redo."
     notice = Notice("good", f"Undone on {branch}.", text, (session.id, branch, made.id))

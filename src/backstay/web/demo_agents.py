@@ -11,9 +11,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import backstay
@@ -41,12 +43,13 @@ class Clock:
 
 
 class Tool(NamedTuple):
-    """A tool that an answer calls: its arguments, what it gives, and how long it takes."""
+    """A tool that an answer calls: its arguments, what it gives, how long it takes, and what it does besides."""
 
     name: str
     args: dict[str, Any]
     out: str
     seconds: float
+    work: Callable[[], object] = str
 
 
 class Agent:
@@ -67,17 +70,18 @@ class Agent:
             reply["tool_calls"] = calls
         run.append(run.call("model", self._taking(think_s, reply), kind="llm"))
         for tool, call in zip(tools, calls, strict=True):
-            out = run.call(tool.name, self._taking(tool.seconds, tool.out), key=call["id"], args=tool.args)
+            out = run.call(tool.name, self._taking(tool.seconds, tool.out, tool.work), key=call["id"], args=tool.args)
             run.append({"role": "tool", "tool_call_id": call["id"], "content": out})
         run.use(tokens_in=tokens, tokens_out=_ANSWER_TOKENS, cost=round((tokens + 5 * _ANSWER_TOKENS) * self._price, 4))
         run.step()
 
-    def _taking(self, seconds: float, out: Any) -> Callable[[], Any]:
-        def work() -> Any:
+    def _taking(self, seconds: float, out: Any, work: Callable[[], object] = str) -> Callable[[], Any]:
+        def made() -> Any:
             self._clock.passes(seconds=seconds)
+            work()
             return out
 
-        return work
+        return made
 
 
 def say(run: Run, text: str) -> None:
@@ -118,22 +122,8 @@ def days_ago(store: backstay.Store, clock: Clock) -> None:
         )
         support.step(run, "A replacement is on its way.", think_s=2.0, tokens=2500)
     clock.passes(hours=22)
-    with store.session("flaky-scheduler", agent="coder", title="Flaky test in the scheduler").run() as run:
-        say(run, "tests/scheduler/test_order.py fails once in fifty runs. Find out why.")
-        for n, found in enumerate(
-            ("1 failed in 50 runs", "the queue is read before it is sorted", "0 failed in 200 runs")
-        ):
-            coder.step(
-                run,
-                f"Attempt {n + 1}.",
-                shell(f"pytest tests/scheduler --count {50 * 4**n}", found, 31.0 + 9 * n),
-                tokens=6100 + 900 * n,
-            )
-        coder.step(
-            run,
-            "Fixed: the queue is sorted before it is read.",
-            shell("pytest --count 500", "500 runs, 0 failures", 88.0),
-        )
+    with tempfile.TemporaryDirectory() as folder:
+        scheduler(store, coder, Path(folder, "scheduler"))
     clock.passes(hours=14)
     with store.session("search-spike", agent="coder", title="Try the new search index").run() as run:
         say(run, "See whether the new index makes the search faster.")
@@ -146,6 +136,60 @@ def days_ago(store: backstay.Store, clock: Clock) -> None:
             )
         run.cancel("superseded by importer-stream")
     clock.passes(hours=9)
+
+
+def scheduler(store: backstay.Store, agent: Agent, folder: Path) -> None:
+    """A session with files: a test that fails now and then, and its repair."""
+    queue, secret = folder / "app" / "queue.py", folder / ".env"
+    for path, text in ((queue, QUEUE), (folder / "tests" / "test_order.py", TEST), (secret, "TOKEN=made-up\n")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (folder / "queue.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(2000))
+    title = "Flaky test in the scheduler"
+    with store.session("flaky-scheduler", agent="coder", title=title, workspace=folder).run() as run:
+        say(run, "tests/test_order.py fails once in fifty runs. Find out why.")
+        for n, found in enumerate(("1 failed in 50 runs", "the queue is read before it is sorted")):
+            runs = shell(f"pytest tests --count {50 * 4**n}", found, 31.0 + 9 * n)
+            agent.step(run, f"Attempt {n + 1}.", runs, tokens=6100 + 900 * n)
+        mended = QUEUE.replace("items = list(self._items)\n", "items = sorted(self._items, key=_turn)\n")
+        mended = mended.replace("        items.sort(key=_turn)\n", "")
+        repair = edit("app/queue.py", "+1 −2")._replace(work=lambda: queue.write_text(mended))
+        agent.step(run, "The queue is sorted before it is read.", repair, tokens=7900)
+        note = edit("CHANGELOG.md", "+3")._replace(work=lambda: (folder / "CHANGELOG.md").write_text(CHANGES))
+        agent.step(run, "Fixed.", note, shell("pytest --count 500", "500 runs, 0 failures", 88.0))
+
+
+QUEUE = """import heapq
+
+
+def _turn(job):
+    return job.due, job.number
+
+
+class Queue:
+    \"\"\"Jobs in the order of their turns.\"\"\"
+
+    def __init__(self):
+        self._items = []
+
+    def put(self, job):
+        heapq.heappush(self._items, job)
+
+    def ready(self, now):
+        items = list(self._items)
+        found = [job for job in items if job.due <= now]
+        items.sort(key=_turn)
+        return found
+"""
+TEST = """def test_jobs_come_in_order(queue, clock):
+    for number in (3, 1, 2):
+        queue.put(job(number, due=clock.now))
+    assert [job.number for job in queue.ready(clock.now)] == [1, 2, 3]
+"""
+CHANGES = """# Changes
+
+- The scheduler runs jobs of one moment in the order of their numbers.
+"""
 
 
 def hours_ago(store: backstay.Store, clock: Clock) -> None:

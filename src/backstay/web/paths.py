@@ -42,9 +42,9 @@ class Links:
         """A checkpoint, by any ref."""
         return f"/s/{segment(session)}/c/{segment(ref)}{_query(query)}"
 
-    def diff(self, session: str, a: str, b: str) -> str:
+    def diff(self, session: str, a: str, b: str, **query: str | None) -> str:
         """The difference between two checkpoints."""
-        return f"/s/{segment(session)}/d/{segment(a)}/{segment(b)}"
+        return f"/s/{segment(session)}/d/{segment(a)}/{segment(b)}{_query(query)}"
 
     def act(self, session: str, action: str) -> str:
         """The address that an action is posted to."""

@@ -42,6 +42,12 @@ PATHS = {
     "/s/fix-login-bug%2Freview": "logged",
     "/s/churn-2026-46/c/main": "shown",
     "/s/churn-2026-46/timeline": "call",
+    f"{SESSION}/c/main?tab=files": "file",
+    "/s/flaky-scheduler/c/main~2?tab=files": "file",
+    "/s/flaky-scheduler/c/main~2?tab=files&path=app/queue.py": "file",
+    "/s/flaky-scheduler/c/main~2": "shown",
+    "/s/flaky-scheduler/d/main~4/main": "diff",
+    "/s/flaky-scheduler/d/main~4/main?path=app/queue.py": "diff",
     "/store": "stats",
 }
 
@@ -121,6 +127,8 @@ def test_every_link_of_every_page_leads_somewhere(visitor: Visitor) -> None:
         (f"{SESSION}/d/main/nothing", 404),
         (f"{SESSION}/nothing", 404),
         (f"{SESSION}/c/main?tab=nothing", 400),
+        ("/s/flaky-scheduler/c/main?tab=files&path=nothing", 404),
+        ("/s/flaky-scheduler/c/main?tab=files&raw=nothing", 404),
         ("/?status=nothing", 400),
         ("/?before=x", 400),
         ("/s/%00", 400),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from backstay import shapes
@@ -14,7 +15,9 @@ from backstay.shapes.going_back import leaving
 from backstay.shapes.points import diff_between, names_told, point_at
 from backstay.shapes.text import short
 from backstay.web.about_session import crumbs_of, info_of
+from backstay.web.file_views import path_in
 from backstay.web.history import arg_words, args_of, described, is_bookkeeping, kind_of_call, seconds_of, steps_of
+from backstay.web.pages import files as files_tab
 from backstay.web.paths import Links
 from backstay.web.reader import Room, pretty, turns_of
 from backstay.web.tree import tree_of
@@ -27,7 +30,8 @@ if TYPE_CHECKING:
     from backstay.web.view import Visit
 
 WINDOW = 60
-TABS = ("conversation", "state", "calls", "raw", "fields")
+TABS = ("conversation", "state", "calls", "files", "raw", "fields")
+_TAB_WORDS = tuple(zip(TABS, ("Conversation", "State", "Calls", "Files", "Raw JSON", "Fields and digest"), strict=True))
 _EARLIER, _LATER = 11, 8
 _LISTED = 8
 _RAW_CHARS = 80_000
@@ -50,6 +54,7 @@ def show(visit: Visit) -> Shown:
         raise InvalidInputError(f"there is no tab {tab!r}")
     steps, at = _neighbours(store, session, point)
     calls = steps[at][1]
+    files = files_tab.files_of(point)
     heads = {name: id_ for id_, names in named.items() for name, kind in names if kind == "branch"}
     later = [each for each, _ in steps[at + 1 :]]
     refs = named.get(point.id, [])
@@ -67,16 +72,26 @@ def show(visit: Visit) -> Shown:
         "next": later[0] if later else None,
         "damage": damage,
         "metadata": {key: value for key, value in point.metadata.items() if key != PART},
-        "count": {"conversation": len(messages), "calls": len(calls)},
+        "count": {"conversation": len(messages), "calls": len(calls), "files": 0 if files is None else files.count},
+        "tabs": [(each, word) for each, word in _TAB_WORDS if each != "files" or files is not None or tab == "files"],
+        "changed": files_tab.changes_of(session, point, files, only=path_in(visit.query) if tab == "files" else ""),
         "calls": _call_views(calls) if tab == "calls" else [],
         "seconds": sum(seconds_of(call) for call in calls if call.parent is None),
         "actions": _actions(visit, session, point, heads),
     }
+    if tab == "files":
+        names = {call.id: call.name for _, made in steps for call in made}
+        data |= files_tab.tab_data(files, visit.query, names)
     data |= _tab_data(visit, session, point, state, messages, calls, tab)
     title = f"{data['title_code']} {data['title_text']}".strip() or short(point.id)
     crumbs = crumbs_of(visit, session, (short(point.id), None))
-    names = [name for name, _ in refs]
-    return Shown("checkpoint.html", title, crumbs, data, lambda: _shape(session, point, names, state))
+
+    def shape() -> Any:
+        if tab == "files":
+            return files_tab.shape_of(files, visit.query)
+        return _shape(session, point, [name for name, _ in refs], state)
+
+    return Shown("checkpoint.html", title, crumbs, data, shape)
 
 
 def _state(session: Session, point: Checkpoint) -> tuple[dict[str, Any], str]:
@@ -288,8 +303,11 @@ def _plan(session: Session, point: Checkpoint, branch: str) -> dict[str, Any]:
     except CorruptionError:
         parts = None
     pending = session.calls(branch, pending=True)
+    files = files_tab.files_of(head)
     return {
         "head": head,
+        "folder": None if files is None else files.root,
+        "rewind": f"backstay rewind {shlex.quote(session.id)} {short(point.id)}",
         "leaving": (gone or [])[:_LISTED],
         "leaving_more": max(0, len(gone or []) - _LISTED),
         "aside": gone is None,

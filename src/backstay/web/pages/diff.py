@@ -13,9 +13,11 @@ from backstay import shapes
 from backstay.errors import InvalidInputError
 from backstay.model import counted
 from backstay.shapes.conversation import asked_in, said_in, speaker_of
+from backstay.shapes.files import spelled
 from backstay.shapes.points import diff_between, names_told, point_at
 from backstay.shapes.text import brief, short
 from backstay.web.about_session import crumbs_of, info_of
+from backstay.web.file_views import path_in, views_of
 from backstay.web.history import arg_words
 from backstay.web.paths import Links
 from backstay.web.view import Shown
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from backstay.difference import Change, Diff, ItemChange, PartDiff
+    from backstay.listing import FileDiff
     from backstay.model import Checkpoint
     from backstay.web.view import Visit
 
@@ -76,6 +79,7 @@ def show(visit: Visit) -> Shown:
     diff = diff_between(session, a, b, names=names)
     talk = next((part for part in diff.parts if part.name == "messages" and part.items), None)
     pairs = [] if talk is None else _pairs(talk.items[:_SHOWN_ITEMS])
+    files = None if diff.files is None else views_of(diff.files, only=path_in(visit.query))
     rest = [_change(part, change) for part in diff.parts if part is not talk for change in _changes(part)]
     data: dict[str, Any] = {
         "info": info,
@@ -90,7 +94,9 @@ def show(visit: Visit) -> Shown:
         "same": _same(b, talk),
         "changes": rest[:_MAX_CHANGES],
         "changes_more": max(0, len(rest) - _MAX_CHANGES),
-        "sums": _sums(a, b, talk, rest),
+        "files": files,
+        "only": spelled(path_in(visit.query)),
+        "sums": _sums(a, b, talk, rest, diff.files),
         "between": _between(a, b),
     }
     title = f"{names[0]} to {names[1]}"
@@ -119,7 +125,7 @@ def _same(b: Checkpoint, talk: PartDiff | None) -> int:
 
 
 def _sums(
-    a: Checkpoint, b: Checkpoint, talk: PartDiff | None, rest: list[dict[str, Any]]
+    a: Checkpoint, b: Checkpoint, talk: PartDiff | None, rest: list[dict[str, Any]], files: FileDiff | None
 ) -> list[tuple[str, str, str]]:
     found = []
     if talk is not None:
@@ -146,6 +152,8 @@ def _sums(
             ", ".join([word for word in words if not word.startswith("0")]) or "all the same",
         )
     )
+    if files is not None:
+        found.append(_files_sum(files))
     before, after = (point.total_usage.tokens_in + point.total_usage.tokens_out for point in (a, b))
     if before or after:
         found.append(("Tokens", f"{after - before:+,}", f"{before:,} to {after:,}"))
@@ -154,6 +162,13 @@ def _sums(
         sign = "+" if change >= 0 else "−"
         found.append(("Cost", f"{sign}${abs(change):.3f}", f"${a.total_usage.cost:.3f} to ${b.total_usage.cost:.3f}"))
     return found
+
+
+def _files_sum(files: FileDiff) -> tuple[str, str, str]:
+    counts = [(len(files.changed), "changed"), (len(files.added), "added"), (len(files.removed), "gone")]
+    counts.append((len(files.mode), "in permissions"))
+    words = ", ".join([f"{number:,} {word}" for number, word in counts if number])
+    return "Files", f"{len(files.changes.changes):,}", words or "all the same"
 
 
 def _pairs(items: tuple[ItemChange, ...]) -> list[Pair]:
