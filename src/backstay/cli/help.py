@@ -20,6 +20,8 @@ TOPICS = {
     "runs": "Loops that survive: calls, doubt, human in the loop, stop, recovery.",
     "commits": "States, commits, lost-update safety, refs, branches.",
     "workspace": "Files in the same checkpoint: rewind, undo, fork into a folder, bisect.",
+    "sub-agents": "Children with sessions of their own.",
+    "streaming": "Chunks as they come, kept and replayed.",
     "time-travel": "Go back, fork, change, compare.",
     "adapters": "LangGraph, deepagents, the OpenAI Agents SDK, one of your own.",
     "page": "The store in your browser: `backstay web`.",

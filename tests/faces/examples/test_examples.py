@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -67,6 +68,19 @@ def test_a_refund_waits_for_its_approval_and_goes_on_in_another_process(
     subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True, timeout=60)
     (line,) = said(run(tmp_path, "approval.py"))
     assert line.startswith(outcome)
+
+
+def test_the_files_of_a_coding_agent_go_back_with_the_conversation(tmp_path: Path) -> None:
+    pytest.importorskip("pathspec", reason="pathspec is not installed: no workspaces")
+    assert said(run(tmp_path, "coding.py")) == ["3 steps; 2 files in the checkpoint"]
+    (tmp_path / "mine.txt").write_text("mine")
+    with contextlib.chdir(tmp_path), backstay.open() as store:
+        session = store.session("fix-bug", workspace=".")
+        session.restore("main~2", files=True, keep_mine=True)
+        assert "4 * n" in (tmp_path / "price.py").read_text()
+        assert (tmp_path / "mine.txt").read_text() == "mine"
+        session.undo()
+    assert "4 + n" in (tmp_path / "price.py").read_text()
 
 
 def test_a_graph_keeps_its_thread(tmp_path: Path) -> None:
