@@ -79,9 +79,9 @@ def _raw(text: str) -> bytes:
 
 def _spec(lines: Sequence[str]) -> Any:
     try:
-        from pathspec import GitIgnoreSpec  # noqa: PLC0415 - an extra: only who has ignore files needs it
+        from pathspec import GitIgnoreSpec  # noqa: PLC0415 - an extra: only a workspace needs it
     except ImportError:
-        message = "the rules of ignore files need pathspec, which is not installed"
+        message = "a workspace needs pathspec for its ignore files, and it is not installed"
         raise UnsupportedError(message, hint="pip install 'backstay[files]'") from None
     return GitIgnoreSpec.from_lines(_usable(lines))
 

@@ -75,7 +75,15 @@ def _backend(url: str | os.PathLike[str] | None, durability: str) -> Backend:
     if "://" not in url and (url.endswith(".db") or is_export(url)):
         return _sqlite(Path(url), durability)
     message = f"{url!r} names no store"
-    raise InvalidInputError(message, hint=_FORMS)
+    raise InvalidInputError(message, hint=_inside(url) or _FORMS)
+
+
+def _inside(url: str) -> str | None:
+    """A hint where a folder was named and the store is in it."""
+    for file in (Path(url) / _FILE, Path(url) / _FOLDER / _FILE):
+        if os.path.isfile(file):  # noqa: PTH113 - False also where a folder may not be looked into
+            return f"the store in this folder is {str(file)!r}"
+    return None
 
 
 _FORMS = (

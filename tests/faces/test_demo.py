@@ -1,7 +1,9 @@
 """`backstay demo`: the first thing anyone runs, so all it says must be true, readable and gone afterwards."""
 
+import contextlib
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -166,3 +168,34 @@ def test_the_scene_with_files_finds_the_step_and_gives_all_of_it_back(tmp_path: 
         assert word in done.stdout
     assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def has_agent_in_python(pid: int) -> bool:
+    """True once a child of a process has Python's own handler of Ctrl-C, which would print a traceback."""
+    with contextlib.suppress(OSError):  # one that ends while it is looked at is none
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            fields = dict(line.split(":", 1) for line in Path(f"/proc/{child}/status").read_text().splitlines())
+            if "SigCgt" in fields and int(fields["SigCgt"], 16) >> (signal.SIGINT - 1) & 1:
+                return "backstay.cli.agent" in Path(f"/proc/{child}/cmdline").read_text()
+    return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at the agent's process in /proc")
+def test_ctrl_c_ends_the_demo_and_its_agent_without_a_traceback(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "backstay", "demo"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"},
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if "store.run(" in line)  # its agent is about to start
+        while process.poll() is None and not has_agent_in_python(process.pid):
+            pass
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of the group
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, "Traceback" in err) == (130, False), err
+    assert list(tmp_path.iterdir()) == []

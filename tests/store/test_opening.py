@@ -502,3 +502,12 @@ def test_a_store_moved_or_copied_while_closed_is_the_same_store(tmp_path: Path) 
     for name in ("b.db", "c.db"):
         with backstay.open(tmp_path / name) as store:
             assert store.session("s").load()["n"] == 4
+
+
+@pytest.mark.parametrize("named", ["", ".backstay"])
+def test_a_folder_with_a_store_in_it_is_told_which_file_is_meant(named: str, tmp_path: Path) -> None:
+    file = tmp_path / ".backstay" / "store.db"
+    backstay.open(file).close()
+    with pytest.raises(InvalidInputError, match="names no store") as caught:
+        backstay.open(str(tmp_path / named))
+    assert str(file) in str(caught.value)

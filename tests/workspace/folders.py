@@ -32,6 +32,12 @@ def capture_as(session: backstay.Session, state: dict[str, Any], author: str) ->
     return history.write("main", state, Given("manual", captured=True), expect=expect, files=found)
 
 
+def capture_nothing(session: backstay.Session) -> backstay.Checkpoint:
+    """The first commit of a run that could not look at its folder: a list that names none."""
+    given = Given("manual", captured=True)
+    return session._history.write("main", {}, given, expect=backstay.NOTHING, files=CapturedFiles(to_value(EMPTY), {}))
+
+
 def leave_pending(session: backstay.Session, ref: str) -> None:
     """The journal as a kill leaves it right after the restore was written down."""
     history, files = session._history, session._files

@@ -84,8 +84,10 @@ def command(
 
         click.echo(shapes.dump({"session": found.id, "branch": branch, "name": shown, "answer": said}))
     else:
+        approval = any([wait.what == "approval" for wait in waits if meant in (wait.name, wait.id)])
+        told = "approved" if yes and approval else said
         click.echo(
-            f"{safe(shown)} of {safe(found.id)} is {said}; the next run or recover of your code goes on with it."
+            f"{safe(shown)} of {safe(found.id)} is {told}; the next run or recover of your code goes on with it."
         )
 
 

@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -293,7 +294,11 @@ def _answer(story: Story, file: Path) -> bool:
     words = ["answer", agent.LARGE, "refund", "--by", "you", "--store", str(file), "--yes" if approved else "--no"]
     story.code(f"$ backstay answer {agent.LARGE} {words[-1]} --by you")
     subprocess.run(  # noqa: S603 - our own module
-        [sys.executable, "-m", "backstay", *words], check=True, stdout=subprocess.DEVNULL, timeout=_PATIENCE_S
+        [sys.executable, "-m", "backstay", *words],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=_PATIENCE_S,
+        process_group=0,
     )
     return approved
 
@@ -317,9 +322,17 @@ def check(story: Story, store: backstay.Store) -> None:
     )
 
 
-def _process(file: Path, world: agent.World, *more: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def _process(file: Path, world: agent.World, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+    """An agent's process. Ctrl-C reaches the demo alone, which ends it."""
     command = [sys.executable, "-m", "backstay.cli.agent", str(file), str(world.path), *more]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - our own module
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, process_group=0) as process:  # noqa: S603 - our own module
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
 
 
 def _kb(size_bytes: int) -> str:

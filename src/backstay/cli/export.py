@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 import backstay
@@ -9,8 +11,13 @@ from backstay.cli.bar import Bar
 from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import session_id
 from backstay.cli.store_option import open_store, store_option
+from backstay.cli.text import safe
+
+if TYPE_CHECKING:
+    from backstay.face import Store
 
 _ASKED = len(("SYSTEM", "SESSION", "DIR"))
+_NARROWED = len(("FILE", "SESSION"))
 
 
 @click.command(
@@ -19,11 +26,11 @@ _ASKED = len(("SYSTEM", "SESSION", "DIR"))
     shape="exported",
     examples=[
         "backstay export all.backstay",
-        "backstay export one.backstay --session ticket-42",
+        "backstay export one.backstay ticket-42",
         "backstay export --html ticket.html ticket-42",
     ],
 )
-@click.argument("what", nargs=-1, required=True, metavar="FILE | SYSTEM SESSION DIR | FILE SESSION")
+@click.argument("what", nargs=-1, required=True, metavar="FILE [SESSION] | SYSTEM SESSION DIR")
 @click.option("--session", metavar="SESSION", help="Only this session, into FILE; all by default.")
 @click.option(
     "--branch", metavar="NAME", default="main", show_default=True, help="The branch for a SYSTEM that has none."
@@ -54,8 +61,11 @@ def command(
         return
     systems = backstay.formats.EXPORTS
     foreign = len(what) == _ASKED and what[0] in systems and session is None
-    if not foreign and (len(what) != 1 or what[0] in systems):
-        raise click.UsageError(f"give a FILE; or one of {', '.join(systems)}, then a SESSION and a folder")
+    if not foreign:
+        if len(what) == _NARROWED and session is None:
+            what, session = what[:1], what[1]
+        if len(what) != 1 or what[0] in systems:
+            raise click.UsageError(f"give a FILE; or one of {', '.join(systems)}, then a SESSION and a folder")
     with open_store(url) as store, Bar("export") as bar:
         if foreign:
             written = backstay.formats.export(
@@ -70,6 +80,8 @@ def command(
             names = [str(written.session)]
             files, notes, said = list(written.files), list(written.notes), str(written)
         else:
+            if session is None:
+                _refuse_session(store, what[0])
             given = None if session is None else session_id(store, session)
             names = [given] if given is not None else [str(info.id) for info in store.sessions()] if as_json else []
             store.export(what[0], session=given, overwrite=overwrite, progress=bar)
@@ -83,6 +95,15 @@ def command(
     Screen().line(shapes.dump({**shape, "notes": notes}))
 
 
+def _refuse_session(store: Store, file: str) -> None:
+    """A file that is called as a session was meant as one: all sessions would go into it."""
+    if file.isprintable() and any(
+        info.id == file for info in store.sessions(prefix=file)
+    ):  # bytes that are no text are no id
+        name = safe(file)
+        raise click.UsageError(f"{name} is a session: give a FILE before it, or ./{name} for a file of that name.")
+
+
 def _html(what: tuple[str, ...], url: str | None, session: str | None, *, overwrite: bool, as_json: bool) -> None:
     """Write one session as one page, with the templates of `backstay web`."""
     from backstay import shapes
@@ -90,7 +111,7 @@ def _html(what: tuple[str, ...], url: str | None, session: str | None, *, overwr
     from backstay.cli.screen import Screen
     from backstay.cli.street import neighbour
 
-    if len(what) + (session is not None) != len(("FILE", "SESSION")):
+    if len(what) + (session is not None) != _NARROWED:
         raise click.UsageError("--html takes a FILE and a SESSION")
     file = what[0]
     with open_store(url) as store:

@@ -74,8 +74,11 @@ def ref_argument(
     name: str = "ref", *, default: str | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A ref: branch, tag, checkpoint id or a start of one, each with `~N`."""
-    metavar = name.upper() if default is None else f"[{name.upper()}]"
-    return click.argument(name, metavar=metavar, required=default is None, default=default, shell_complete=_offer_refs)
+    if default is None:  # click takes a default of None for one: the argument would not be required
+        return click.argument(name, metavar=name.upper(), shell_complete=_offer_refs)
+    return click.argument(
+        name, metavar=f"[{name.upper()}]", required=False, default=default, shell_complete=_offer_refs
+    )
 
 
 def branch_option(help_: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -70,16 +70,19 @@ def tell_json(branch: str, before: Checkpoint, made: Checkpoint) -> None:
 def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, target: Checkpoint) -> None:
     """The branch as it is and as it would be: the steps that leave the head, and how much differs."""
     from backstay.cli.diff import tell_stat
-    from backstay.cli.text import age, cut, safe, short
+    from backstay.cli.text import age, cut, pad, safe, short, width
     from backstay.shapes.points import diff_between, told_as
 
-    for word, point in (("now ", told_as(session, head)), ("then", target)):
-        step = "" if point.step is None else f"step {point.step}  "
+    points = (told_as(session, head), target)
+    steps = ["" if point.step is None else f"step {point.step}  " for point in points]
+    room = max(20, screen.width - 50)
+    told = [step + cut(safe(point.summary), room) for step, point in zip(steps, points, strict=True)]
+    widest = max(map(width, told))
+    for word, point, text in zip(("now ", "then"), points, told, strict=True):
         screen.line(
             f"{cut(safe(branch), 20)} {word}  ",
             (short(point.id), "yellow"),
-            f"  {step}",
-            cut(safe(point.summary), max(20, screen.width - 50)),
+            f"  {pad(text, widest)}",
             (f"  {age(point.created_at)}", "dim"),
         )
     _leaving(screen, session, head, target)

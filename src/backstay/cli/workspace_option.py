@@ -33,7 +33,7 @@ def session_in(store: Store, id_: str, branch: str, workspace: str | None) -> Se
 def folder_of(session: Session, branch: str) -> str:
     """The folder that was captured last on a branch, if this is it or one below it."""
     files = session.checkpoint(branch).files
-    if files is None:
+    if files is None or not files.root:  # a list that no capture ever filled names no folder
         message = f"session {session.id!r}: branch {branch!r} has no files"
         raise backstay.NotFoundError(message, hint="`backstay restore` goes back without files")
     here = os.path.realpath(Path.cwd())

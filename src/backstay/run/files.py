@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from backstay.errors import BackstayError, InvalidInputError
+from backstay.errors import BackstayError, InvalidInputError, UnsupportedError
 from backstay.grouping import contents_of
 from backstay.listing import (
     CALL,
@@ -223,7 +223,7 @@ class RunFiles:
         except BlobsAbsentError:
             raise
         except (BackstayError, OSError) as error:
-            if first and isinstance(error, InvalidInputError):
+            if first and isinstance(error, InvalidInputError | UnsupportedError):
                 raise
             self.problem = str(error.args[0]) if isinstance(error, BackstayError) else str(error)
             _log().warning("the files of %s could not be captured: %s", self._files.workspace.path, self.problem)

@@ -94,3 +94,16 @@ def test_what_only_looks_like_an_export_is_neither_opened_nor_waited_for(folder:
         done = shell.run("sessions", "--store", name, folder=folder)
         assert (done.code, len(done.err.splitlines())) == (1, 1), name
     assert not (folder / "gone.backstay").exists()
+
+
+def test_a_session_is_named_behind_the_file_and_never_taken_for_one(folder: Path) -> None:
+    done = shell.run("export", "one.backstay", "ticket-42", folder=folder)
+    assert (done.code, done.out) == (0, "written: one.backstay\n"), done.err
+    with backstay.open(folder / "one.backstay") as exported:
+        assert [info.id for info in exported.sessions()] == ["ticket-42"]
+    meant = shell.run("export", "ticket-42", folder=folder)
+    assert meant.code == 2
+    assert "ticket-42 is a session: give a FILE before it" in meant.err
+    assert not (folder / "ticket-42").exists()
+    assert shell.run("export", "./ticket-42", folder=folder).code == 0
+    assert shell.run("export", "\udcff.backstay", folder=folder).code == 0  # a name that is no text

@@ -9,7 +9,7 @@ import pytest
 
 import backstay
 from tests.faces.cli import shell
-from tests.workspace.folders import capture_as
+from tests.workspace.folders import capture_as, capture_nothing
 
 
 @pytest.fixture
@@ -127,3 +127,31 @@ def test_the_disk_is_compared_with_a_checkpoint(project: Path) -> None:
         assert text in done.out
     assert shell.run("diff", "fix-bug", "main", folder=project).code == 2
     assert shell.run("diff", "fix-bug", "main", "main~1", "--disk", folder=project).code == 2
+
+
+def test_a_branch_whose_folder_was_never_captured_is_said_to_have_no_files(tmp_path: Path) -> None:
+    with backstay.open(tmp_path / ".backstay" / "store.db") as store:
+        capture_nothing(store.session("lost"))
+    done = shell.run("rewind", "lost", "main", "-y", folder=tmp_path)
+    assert done.code == 1
+    assert "branch 'main' has no files (`backstay restore` goes back without files)" in done.err
+
+
+@pytest.mark.parametrize(
+    ("line", "missing"),
+    [("rewind fix-bug", "REF"), ("restore fix-bug", "REF"), ("fork fix-bug", "REF"), ("diff fix-bug", "A")],
+)
+def test_a_ref_that_is_missing_is_asked_for(line: str, missing: str, project: Path) -> None:
+    done = shell.run(*line.split(), folder=project)
+    assert done.code == 2
+    assert f"Missing argument '{missing}'" in done.err
+
+
+def test_now_and_then_stand_in_columns(project: Path) -> None:
+    with backstay.open(project / ".backstay" / "store.db") as store:
+        session = store.session("fix-bug", workspace=project)
+        capture_as(session, {"messages": [{"role": "user", "content": "a longer word"}]}, "call:3")
+    shown = shell.run("rewind", "fix-bug", "main~1", "--dry-run", folder=project).out.splitlines()
+    now, then = [line for line in shown if line.startswith(("main now", "main then"))]
+    assert "a longer word" in now
+    assert len(now) == len(then)
