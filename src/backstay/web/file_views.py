@@ -101,12 +101,12 @@ def views_of(diff: FileDiff, *, only: str = "") -> FileViews:
         changes = tuple([change for change in changes if change.path == raw])
         if not changes:
             raise NotFoundError(f"{spelled(only)!r} is not among the files that differ")
-    room = Room(whole=bool(only))
+    room = DiffAllowance(whole=bool(only))
     views = [_view(diff, change, room) for change in changes[:_SHOWN_FILES]]
     return FileViews(views, max(0, len(changes) - _SHOWN_FILES), len(changes))
 
 
-class Room:
+class DiffAllowance:
     """What a page has left for differences: characters to show, and work to find them."""
 
     def __init__(self, *, whole: bool) -> None:
@@ -132,7 +132,7 @@ class Room:
         return kept[:FOLD_LINES], kept[FOLD_LINES:], len(kept) < len(lines)
 
 
-def _view(diff: FileDiff, change: FileChange, room: Room) -> FileView:
+def _view(diff: FileDiff, change: FileChange, room: DiffAllowance) -> FileView:
     path = change.path.decode("utf-8", "surrogateescape")
     mark, word = _word(change)
     view = FileView(seen(spelled(path)), address_of(path), mark, word)
@@ -188,7 +188,7 @@ def _sizes(before: FileEntry | None, after: FileEntry | None) -> str:
     return " became ".join([size(each.size) for each in (before, after) if each is not None])
 
 
-def _lines(diff: FileDiff, path: str, change: FileChange, room: Room) -> list[DiffLine] | str:
+def _lines(diff: FileDiff, path: str, change: FileChange, room: DiffAllowance) -> list[DiffLine] | str:
     """The lines that differ; or why there are none to show."""
     old, new = diff.contents(change)
     if old is None or new is None:
