@@ -27,9 +27,9 @@ def agree(question: str, *, yes: bool) -> None:
         message = "nothing was changed: there is no terminal to ask at (-y does it without asking)"
         raise click.ClickException(message)
     sys.stdout.flush()
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
     try:
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
         answer = sys.stdin.readline()
     except KeyboardInterrupt:
         sys.stderr.write("\nNothing was changed.\n")
