@@ -95,6 +95,13 @@ def test_every_line_does_what_it_should_where_no_harm_is_meant(
         assert done.code == (1 if refused else 0), (line, done)
 
 
+@pytest.mark.parametrize("line", [("delete", "s", "-y"), ("verify", "--repair"), ("prune", "s", "--keep-last", "1")])
+def test_no_blob_behind_a_link_is_removed(line: tuple[str, ...], made: dict[str, corpus.Place], tmp_path: Path) -> None:
+    place = copy_of(made, corpus.FILES, tmp_path)
+    corpus.plant(place, "store/blobs/*", corpus.link)
+    try_all(place, [line])
+
+
 @pytest.mark.parametrize("kind", [corpus.SQLITE, corpus.FILES])
 def test_no_command_touches_what_is_not_the_stores(kind: str, made: dict[str, corpus.Place], tmp_path: Path) -> None:
     place = copy_of(made, kind, tmp_path)

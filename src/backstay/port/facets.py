@@ -53,8 +53,11 @@ def facets_of(row: SessionRow) -> frozenset[int]:
     if row.owner is not None:
         found.add(facet("owner", row.owner))
     if row.metadata:
-        metadata: dict[str, Any] = decode(row.metadata)
-        scalars = sorted([key for key, value in metadata.items() if type(value) in _SCALARS])
+        decoded = decode(row.metadata)
+        metadata: dict[Any, Any] = (
+            decoded if isinstance(decoded, dict) else {}
+        )  # a reader is told of what is no mapping
+        scalars = sorted([key for key, value in metadata.items() if type(key) is str and type(value) in _SCALARS])
         found |= {facet(f"metadata {key}", metadata[key]) for key in scalars[:MAX_SCALARS]}
         if len(scalars) > MAX_SCALARS:
             found.add(_MORE)

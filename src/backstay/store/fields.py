@@ -330,8 +330,16 @@ def to_checkpoint(
         raise CorruptionError(f"checkpoint {row.id[:12]} has fields that mean nothing") from error
 
 
+def _mapping(data: bytes | None) -> dict[str, Any]:
+    found = decode(data) if data else {}
+    if not isinstance(found, dict):
+        message = "metadata must be a mapping"
+        raise TypeError(message)
+    return found
+
+
 def _to_checkpoint(row: CheckpointRow, session: str, fields: Fields, source: StateSource) -> Checkpoint:
-    metadata: dict[str, Any] = decode(fields.metadata) if fields.metadata else {}
+    metadata = _mapping(fields.metadata)
     used, total = fields.usage, fields.total
     return Checkpoint(
         id=row.id,  # type: ignore[arg-type] # the calls that would say so cost more than the rest of this line
@@ -415,6 +423,6 @@ def _to_info(row: SessionRow, *, crashed: bool, waiting: bool) -> SessionInfo:
         waiting=waiting,
         owner=row.owner,
         title=row.title,
-        metadata=decode(row.metadata) if row.metadata else {},
+        metadata=_mapping(row.metadata),
         cursor=row.touched,
     )

@@ -59,7 +59,8 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _has_metadata(self, row: SessionRow) -> bool:
-        kept: dict[str, Any] = decode(row.metadata) if row.metadata else {}
+        decoded = decode(row.metadata) if row.metadata else {}
+        kept: dict[str, Any] = decoded if isinstance(decoded, dict) else {}
         for key, wanted in self.metadata.items():
             if key not in kept or encode_canonical(kept[key]) != wanted:
                 return False

@@ -155,7 +155,10 @@ def _blobs_of(
     if others:
         between: Any = connection.execute(_REFS, (line.sid, Kind.CHECKPOINT, min(others), max(others)))
         wanted += [(number, digest) for number, digest in between if number in others]
-    digests = {digest for _, digest in wanted if not is_held(digest)}
+    odd = [digest for _, digest in wanted if type(digest) is not bytes]
+    if odd and not salvage:
+        raise CorruptionError(f"session {line.row.id[:64]!r} has a reference that is no digest")
+    digests = {digest for _, digest in wanted if type(digest) is bytes and not is_held(digest)}
     if not salvage:
         return blobs(connection, digests)
     found: dict[bytes, bytes] = {}
