@@ -863,8 +863,9 @@ def test_memory_does_not_grow_with_commits(path: Path, count: int) -> None:
             grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    # Three numbers of eight bytes say where a row lies, which takes two thousand bytes and stays on the disk.
-    assert grown < count * 3 * 8 * 1.5 + 20_000
+    # Three numbers of eight bytes say where a row lies, which takes two thousand bytes and stays on the disk. The rest
+    # is what a journal holds that was just written anew.
+    assert grown < count * 3 * 8 * 1.5 + 200_000
 
 
 @pytest.mark.parametrize(

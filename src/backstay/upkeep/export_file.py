@@ -117,10 +117,17 @@ class Draft:
         with _writing(self._target):
             _sync(made)
             if overwrite:
+                self._refuse_odd()
                 made.replace(self._target)
             else:
                 self._link(made)
             _sync(self._target.parent)
+
+    def _refuse_odd(self) -> None:
+        target = self._target
+        if os.path.lexists(target) and not (target.is_symlink() or target.is_file()):
+            message = f"{target} is no file, and does not give way"
+            raise InvalidInputError(message, hint="give a new name")
 
     def _link(self, made: Path) -> None:
         # A rename would silently take the place of a file that came since the first look; a link is refused.

@@ -264,3 +264,14 @@ def test_a_doctor_finds_a_folder_that_cannot_be_written_and_leaves_nothing_behin
     nowhere = shell.run("doctor", "--store", "/proc/self/nothing.db", folder=folder)
     assert nowhere.code == 1
     assert "bad" in nowhere.out
+
+
+@pytest.mark.parametrize(
+    "line", [("export", "pipe", "--overwrite"), ("export", "--html", "pipe", "ticket-42", "--overwrite")]
+)
+def test_an_export_takes_the_place_of_no_pipe_and_no_device(line: tuple[str, ...], folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    done = shell.run(*line, folder=folder)
+    assert done.code == 1
+    assert "is no file" in done.err
+    assert (folder / "pipe").is_fifo()
