@@ -25,9 +25,10 @@ def write_out(path: str, value: Any, *, overwrite: bool = False, hint: str = "gi
         sys.stdout.buffer.write(data)
         return len(data)
     target = Path(path)
-    if overwrite and os.path.lexists(target) and not (target.is_symlink() or target.is_file()):
-        message = f"{path} is no file, and does not give way; nothing was written"
-        raise backstay.InvalidInputError(message, hint=hint)
+    if overwrite:
+        from backstay.upkeep.export_file import refuse_odd
+
+        refuse_odd(target)
     made = target.with_name(f".{secrets.token_hex(8)}.backstay") if overwrite else target
     try:
         handle = os.open(made, _NEW, 0o600)

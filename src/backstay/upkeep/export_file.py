@@ -117,17 +117,11 @@ class Draft:
         with _writing(self._target):
             _sync(made)
             if overwrite:
-                self._refuse_odd()
+                refuse_odd(self._target)
                 made.replace(self._target)
             else:
                 self._link(made)
             _sync(self._target.parent)
-
-    def _refuse_odd(self) -> None:
-        target = self._target
-        if os.path.lexists(target) and not (target.is_symlink() or target.is_file()):
-            message = f"{target} is no file, and does not give way"
-            raise InvalidInputError(message, hint="give a new name")
 
     def _link(self, made: Path) -> None:
         # A rename would silently take the place of a file that came since the first look; a link is refused.
@@ -139,6 +133,13 @@ class Draft:
             if os.path.lexists(self._target):
                 raise _exists(self._target) from None
             made.rename(self._target)
+
+
+def refuse_odd(target: Path) -> None:
+    """Only a file gives way to another, and a link as such: a device, a pipe or a folder was made by other hands."""
+    if os.path.lexists(target) and not (target.is_symlink() or target.is_file()):
+        message = f"{target} is no file, and does not give way; nothing was written"
+        raise InvalidInputError(message, hint="give a new name")
 
 
 def _locked(folder: Path) -> int:
