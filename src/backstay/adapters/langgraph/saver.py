@@ -155,6 +155,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         tail = thread.tails.get(ns)
         if tail is None or tail.head.id != row.id:
             thread.tails[ns] = LineEnd(branch, row, thread.state(row.id))
+        thread.memo.begin(ns)
         return self._tuple(thread, row)
 
     def get_delta_channel_history(self, *, config: Config, channels: Sequence[str]) -> Any:
