@@ -38,7 +38,7 @@ LONG = settings(stateful_step_count=50, max_examples=200, deadline=None)  # 10,0
 
 
 def machine_with_files(open_store: Opener, *, lasting: bool = True) -> Any:
-    """A machine whose stores come from this function, each in a folder of its own; `lasting` if they can be reopened."""
+    """A machine whose stores come from this function, each in a folder of its own; `lasting`: they can be reopened."""
 
     class FilesMachine(RuleBasedStateMachine):
         def __init__(self) -> None:
