@@ -155,6 +155,7 @@ class FileRestore:
             if pending is None and expect not in (ANY, head.row.id):
                 raise refusals.moved(history.id, branch, head=head.row.id, expect=str(expect))[1]
             base, sink = _listing(head), self._files.sink()
+            self._files.look_again()
             disk, _ = self._files.capture(base, sink)
             plan = self._planned(root, disk, target, head, request, on_disk=True)
             refuse_conflicts(plan, request.keep_mine)
@@ -221,6 +222,7 @@ class FileRestore:
         placed = placement.apply()
         done = set(placed.done)
         sink = self._files.sink()
+        self._files.look_again()
         now, _ = self._files.capture(before, sink, author=lambda path: RESTORE if path in done else OUTSIDE)
         target, head = history.load(request.target), history.load(self._branch)
         source = read_fields(target.row if request.talk else head.row)

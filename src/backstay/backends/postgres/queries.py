@@ -93,7 +93,10 @@ _LANES = (
     "AND NOT s.hidden ORDER BY s.touched DESC, n.name"
 )
 _BLOBS = "SELECT digest, data FROM {schema}.blobs WHERE digest = ANY(%s::bytea[])"
-_HERE = "SELECT digest FROM {schema}.blobs WHERE digest = ANY(%s::bytea[]) AND NOT (digest BETWEEN %s AND %s AND substr(data, 1, 1) = %s)"
+_HERE = (
+    "SELECT digest FROM {schema}.blobs WHERE digest = ANY(%s::bytea[]) "
+    "AND NOT (digest BETWEEN %s AND %s AND substr(data, 1, 1) = %s)"
+)
 _NEW_BLOBS = (
     "INSERT INTO {schema}.blobs(digest, data) SELECT * FROM unnest(%s::bytea[], %s::bytea[]) AS b(digest, data) "
     "ORDER BY b.digest ON CONFLICT (digest) DO NOTHING"

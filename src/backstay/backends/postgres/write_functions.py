@@ -209,7 +209,8 @@ BEGIN
   SELECT b.digest, b.data FROM unnest(p_b_digests, p_b_contents) AS b(digest, data) WHERE b.data IS NOT NULL
   ORDER BY b.digest ON CONFLICT (digest) DO NOTHING;
   UPDATE {{schema}}.blobs b SET data = n.data FROM unnest(p_b_digests, p_b_contents) AS n(digest, data)
-  WHERE n.digest >= {_HELD} AND substr(n.data, 1, 1) <> {_CUT} AND b.digest = n.digest AND substr(b.data, 1, 1) = {_CUT};
+  WHERE n.digest >= {_HELD} AND substr(n.data, 1, 1) <> {_CUT}
+  AND b.digest = n.digest AND substr(b.data, 1, 1) = {_CUT};
   IF v_gone IS NULL THEN
     v_held := ARRAY(SELECT digest FROM {{schema}}.blobs WHERE digest = ANY(p_b_digests) ORDER BY digest FOR KEY SHARE);
   ELSE
