@@ -13,7 +13,6 @@ pytest.importorskip("langgraph.checkpoint.conformance", reason="the extra `langg
 from langchain_core.messages import RemoveMessage
 
 from backstay.adapters.langgraph import BackstaySaver
-from backstay.bookkeeping import overtaken
 from backstay.errors import AlreadyExistsError
 from tests.faces.adapters.graphs import META, chat_graph, checkpoint, read, say, thread
 
@@ -102,14 +101,3 @@ def test_an_invocation_that_was_overtaken_is_told_and_going_back_on_purpose_is_n
     read(saver, first)  # time travel: asked for by its id
     saver.put(first, checkpoint("4", x=4), META, {})
     assert told == ["main/1"]
-
-
-def test_a_line_that_another_invocation_has_begun_and_not_written_to_is_overtaken_too(saver: BackstaySaver) -> None:
-    first = saver.put(thread(), checkpoint("1", x=1), META, {})
-    saver.put(first, checkpoint("2", x=2), META, {})
-    session = saver.store.session("t")
-    session.fork("1", "main/1")  # where a second invocation was overtaken: its first checkpoint is on its way
-    saver.put(first, checkpoint("3", x=3), META, {})
-    heads = {branch.name: branch.head for branch in session.branches().values()}
-    assert heads["main/1"].id == "3"
-    assert overtaken(heads) == {"main"}

@@ -337,7 +337,9 @@ class Codec:
                 memo.note(key, EncodedMessages(found.copy(), list(map(memo.fields, found)), value))
             return found
         fields = list(memo.fields_of(key, value))
-        fields += [_fields(item, shape) for item, shape in zip(value[len(fields) :], shapes[len(fields) :], strict=True)]
+        fields += [
+            _fields(item, shape) for item, shape in zip(value[len(fields) :], shapes[len(fields) :], strict=True)
+        ]
         messages = list(map(self._message, value, shapes, fields))
         if not any(map(_EXTRA, messages)):
             memo.note(key, EncodedMessages(messages.copy(), fields, value))

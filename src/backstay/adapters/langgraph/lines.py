@@ -260,10 +260,6 @@ class Thread:
                 return Place(branch, base, beside=True)
         return Place(branch, base)
 
-    def at_end(self, branch: str, head: Held) -> Place:
-        """The end of a line. One that another invocation has begun, and not written to yet, goes on beside as well."""
-        return Place(branch, head, beside=head.branch != branch and head.of not in self.asked)
-
     def _tell_overtaken(self, ns: str, branch: str, lines: Iterable[str]) -> None:
         """Two invocations at once: LangGraph would keep the last. Here the other goes on beside it, and says so."""
         where = f" in {ns!r}" if ns else ""
