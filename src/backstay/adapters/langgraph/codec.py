@@ -330,7 +330,7 @@ class Codec:
         return result
 
     def _channel(self, key: tuple[str, str], value: Plain, memo: Memo) -> Any:
-        shapes = [_shape_in(item) for item in value] if type(value) is list and not self.seals else []
+        shapes: list[Any] = [_shape_in(item) for item in value] if type(value) is list and not self.seals else []
         if not shapes or None in shapes:
             found = self.revive(value)
             if self.seals and type(value) is list and _is_sealed_chat(value, found):
@@ -464,7 +464,7 @@ def listed(value: Plain) -> Plain:
     return {key: listed(item) for key, item in value.items()} if type(value) is dict else value
 
 
-def _fields(plain: dict[str, Plain], shape: Any) -> dict[str, Any]:
+def _fields(plain: dict[str, Plain], shape: _Shape) -> dict[str, Any]:
     """The fields of a message, as the memo compares them."""
     fields = {**shape.defaults, **plain}
     for name in shape.beside:
