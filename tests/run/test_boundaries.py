@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 import backstay
@@ -12,6 +13,7 @@ from backstay import (
     AfterLlmResponse,
     AfterToolCall,
     Always,
+    CorruptionError,
     Event,
     EveryN,
     EverySeconds,
@@ -22,10 +24,25 @@ from backstay import (
     Strategy,
 )
 from backstay.port import CallRow, Kind
+from backstay.run.result_places import at_place
 from backstay.strategy import Moment
 from tests.run.crashes import World, cut_off, ends_by, leave_in_doubt
 
 STEPS = 5
+_encode = msgspec.msgpack.encode
+
+
+def _odd_places() -> list[bytes]:
+    good = {"path": ["messages", 0], "count": 1, "key": "output", "rest": b"\x80"}
+    odd: list[dict[str, Any]] = [
+        *[
+            {"path": path}
+            for path in ([], ["messages"], ["nothing", 0], ["text", 0], ["messages", -1], ["messages", 2])
+        ],
+        *[{"count": count} for count in (0, -1, 3, 2**62)],
+        *[{"rest": rest} for rest in (b"", b"\xc0", b"\x01")],
+    ]
+    return [_encode({**good, **each}) for each in odd]
 
 
 @pytest.fixture
@@ -252,6 +269,35 @@ def test_a_result_that_stands_in_the_state_is_kept_once_and_still_read_back(stor
     calls = store.backend.scan("t", Kind.CALL, limit=99)
     places = [isinstance(call, CallRow) and call.place is not None for call in calls]
     assert places == [True, True, False]
+
+
+def test_an_answer_whose_items_stand_in_the_state_is_kept_once_and_still_read_back(store: backstay.Store) -> None:
+    items = [{"type": "reasoning", "text": "x" * 300}, {"type": "message", "text": "y" * 300, "final": True}]
+    answers: list[Any] = [
+        {"id": "a", "output": items, "usage": {"out": 3}},
+        {"id": "b", "output": [*items[:1], {**items[1], "final": 1}]},  # 1 is not True
+        {"id": "c", "output": [*items, items[0]]},  # more than stand there
+        {"id": "d", "output": []} | dict.fromkeys("efgh", "z" * 100),
+    ]
+    with store.run("t") as run:
+        for number, answer in enumerate(answers):
+            run.call("model", lambda answer=answer: answer, key=str(number), kind="llm")
+        run.state["messages"] = [{"role": "user"}, *items, {"role": "user"}]
+        run.step()
+        run.state["messages"].clear()
+        run.step()
+    given = [call.result for call in store.session("t").calls("main~2")]
+    assert [repr(each) for each in given] == [repr(each) for each in answers]  # with the order of the keys
+    calls = [call for call in store.backend.scan("t", Kind.CALL, limit=99) if isinstance(call, CallRow)]
+    assert [call.place is not None for call in calls] == [True, False, False, False]
+    assert len(calls[0].place or b"") < 100
+    assert store.verify().ok
+
+
+@pytest.mark.parametrize("place", [b"", b"\xc0", _encode({}), *_odd_places()])
+def test_a_place_that_leads_nowhere_is_damage(place: bytes) -> None:
+    with pytest.raises(CorruptionError):
+        at_place({"messages": [1, 2], "text": "t"}, place)
 
 
 def test_a_result_that_was_changed_in_the_state_is_kept_as_it_came(store: backstay.Store) -> None:

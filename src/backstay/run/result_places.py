@@ -1,7 +1,8 @@
 """Results that stand in the state are kept once: found there at a boundary, they need not stay in the journal too.
 
 A result is looked for where loops put it: in the items that were added last to a list of the state, a few levels deep.
-What is not found stays in the journal; nothing is lost by not finding it.
+An answer with a list of items, such as a model's, may stand there item by item: then its place says what was beside the
+list, too. What is not found stays in the journal; nothing is lost by not finding it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from backstay.codec import encode_stored
+from backstay.codec import decode, encode_stored
 from backstay.errors import BackstayError, CorruptionError
 from backstay.hints import RUN_VERIFY
 from backstay.model import StateDict
@@ -21,8 +22,18 @@ _DEPTH = 4
 _ITEMS = 64
 _MAX_STEP = 2**63  # a place is written as msgpack, which has no room for more, nor for a lone surrogate
 
+
+class ItemsPlace(msgspec.Struct, frozen=True, gc=False):
+    """The place of a dict whose list stands in the state item by item: `count` items from `path` on are its `key`."""
+
+    path: list[str | int]
+    count: int
+    key: str
+    rest: bytes  # the dict with an empty list, as it is stored
+
+
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[str | int]).decode
+_decode = msgspec.msgpack.Decoder(list[str | int] | ItemsPlace).decode
 
 Results = Mapping[str, tuple[Any, bytes]]  # by the call's id: the result, and as it is stored
 
@@ -43,7 +54,28 @@ def places(state: StateDict, results: Results) -> dict[str, bytes]:
             same = [id_ for id_, wanted, data in others if value == wanted and _stored(value) == data]
         for id_ in same:
             found.setdefault(id_, _encode(path))
+    for id_, value, data in others:
+        place = _place_of_items(state, value, data) if id_ not in found and type(value) is dict else None
+        if place is not None:
+            found[id_] = place
     return found
+
+
+def _place_of_items(state: StateDict, result: dict[Any, Any], data: bytes) -> bytes | None:
+    """Where the items of a list in a result stand one behind the other, among the last of a list of the state."""
+    for key, items in result.items():
+        if type(key) is not str or not key.isprintable() or type(items) is not list or not items:
+            continue
+        for name, held in state.items():
+            if type(held) is not list or not name.isprintable():
+                continue
+            for at in range(max(0, len(held) - _ITEMS), len(held) - len(items) + 1):
+                if held[at] == items[0] and held[at : at + len(items)] == items:
+                    rest = _stored({**result, key: []})
+                    place = _encode(ItemsPlace([name, at], len(items), key, rest or b""))
+                    if len(place) < len(data) and rest and _stored(at_place(state, place)) == data:
+                        return place
+    return None
 
 
 def _stored(value: object) -> bytes | None:
@@ -82,13 +114,24 @@ def _below(path: list[str | int], value: Any, depth: int) -> Iterator[tuple[list
 
 def at_place(state: StateDict, place: bytes) -> Any:
     """The value at a place."""
-    value: Any = state
     try:
-        for step in _decode(place):
-            value = _below_it(value, step)
-    except (msgspec.DecodeError, UnicodeDecodeError, LookupError) as error:
+        found = _decode(place)
+        if isinstance(found, ItemsPlace):
+            *path, first = found.path
+            items = _at(state, path)
+            last = first + found.count if isinstance(first, int) and first >= 0 < found.count else 0
+            if type(items) is not list or not 0 < last <= len(items):
+                raise LookupError(first)
+            return {**decode(found.rest), found.key: items[first:last]}
+        return _at(state, found)
+    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError) as error:
         message = "a journaled result is said to stand in the state, and does not"
         raise CorruptionError(message, hint=RUN_VERIFY) from error
+
+
+def _at(value: Any, path: list[str | int]) -> Any:
+    for step in path:
+        value = _below_it(value, step)
     return value
 
 

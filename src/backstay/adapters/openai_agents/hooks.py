@@ -73,7 +73,9 @@ class BackstayHooks(RunHooks[Any]):  # type: ignore[misc]
 
     async def on_agent_end(self, context: Any, agent: Any, output: Any) -> None:
         """The items that come now are the last."""
-        await self._tell(context, Live.finish)
+        live = await self._find_live(context)
+        if live is not None:
+            live.finish()  # only noted
 
     async def _tell(self, context: Any, verb: Callable[..., object], *args: Any) -> bool:
         live = await self._find_live(context)
