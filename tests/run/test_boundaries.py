@@ -33,12 +33,10 @@ _encode = msgspec.msgpack.encode
 
 
 def _odd_places() -> list[bytes]:
-    good = {"path": ["messages", 0], "count": 1, "key": "output", "rest": b"\x80"}
+    good = {"path": ["messages"], "first": 0, "count": 1, "key": "output", "rest": b"\x80"}
     odd: list[dict[str, Any]] = [
-        *[
-            {"path": path}
-            for path in ([], ["messages"], ["nothing", 0], ["text", 0], ["messages", -1], ["messages", 2])
-        ],
+        *[{"path": path} for path in ([], ["nothing"], ["text"], ["messages", 0], ["messages", -1])],
+        *[{"first": first} for first in (-1, 2, 2**63)],
         *[{"count": count} for count in (0, -1, 3, 2**62)],
         *[{"rest": rest} for rest in (b"", b"\xc0", b"\x01")],
     ]
@@ -272,7 +270,10 @@ def test_a_result_that_stands_in_the_state_is_kept_once_and_still_read_back(stor
 
 
 def test_an_answer_whose_items_stand_in_the_state_is_kept_once_and_still_read_back(store: backstay.Store) -> None:
-    items = [{"type": "reasoning", "text": "x" * 300}, {"type": "message", "text": "y" * 300, "final": True}]
+    items: list[dict[str, Any]] = [
+        {"type": "reasoning", "text": "x" * 300},
+        {"type": "message", "text": "y" * 300, "final": True},
+    ]
     answers: list[Any] = [
         {"id": "a", "output": items, "usage": {"out": 3}},
         {"id": "b", "output": [*items[:1], {**items[1], "final": 1}]},  # 1 is not True

@@ -24,9 +24,10 @@ _MAX_STEP = 2**63  # a place is written as msgpack, which has no room for more, 
 
 
 class ItemsPlace(msgspec.Struct, frozen=True, gc=False):
-    """The place of a dict whose list stands in the state item by item: `count` items from `path` on are its `key`."""
+    """The place of a dict whose list stands in the state item by item: in the list at `path`, from `first` on."""
 
     path: list[str | int]
+    first: int
     count: int
     key: str
     rest: bytes  # the dict with an empty list, as it is stored
@@ -72,7 +73,7 @@ def _place_of_items(state: StateDict, result: dict[Any, Any], data: bytes) -> by
             for at in range(max(0, len(held) - _ITEMS), len(held) - len(items) + 1):
                 if held[at] == items[0] and held[at : at + len(items)] == items:
                     rest = _stored({**result, key: []})
-                    place = _encode(ItemsPlace([name, at], len(items), key, rest or b""))
+                    place = _encode(ItemsPlace([name], at, len(items), key, rest or b""))
                     if len(place) < len(data) and rest and _stored(at_place(state, place)) == data:
                         return place
     return None
@@ -117,14 +118,12 @@ def at_place(state: StateDict, place: bytes) -> Any:
     try:
         found = _decode(place)
         if isinstance(found, ItemsPlace):
-            *path, first = found.path
-            items = _at(state, path)
-            last = first + found.count if isinstance(first, int) and first >= 0 < found.count else 0
-            if type(items) is not list or not 0 < last <= len(items):
-                raise LookupError(first)
-            return {**decode(found.rest), found.key: items[first:last]}
+            items, last = _at(state, found.path), found.first + found.count
+            if type(items) is not list or not 0 <= found.first < last <= len(items):
+                raise LookupError(found.first)
+            return {**decode(found.rest), found.key: items[found.first : last]}
         return _at(state, found)
-    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError) as error:
         message = "a journaled result is said to stand in the state, and does not"
         raise CorruptionError(message, hint=RUN_VERIFY) from error
 

@@ -8,6 +8,7 @@ import datetime as dt
 import decimal
 import ipaddress
 import pathlib
+import pickle
 import re
 import sys
 import uuid
@@ -172,3 +173,15 @@ def test_nothing_is_pickled(saver: BackstaySaver) -> None:
     with pytest.raises(TypeError):
         saver.put(thread(), checkpoint(x=object()), META, {})
     assert read(saver, thread()) is None
+
+
+def test_a_serializer_that_pickles_everything_is_named_with_the_way_out(saver: BackstaySaver) -> None:
+    class Pickling:
+        def dumps_typed(self, value: object) -> tuple[str, bytes]:
+            return "pickle", pickle.dumps(value)
+
+        def loads_typed(self, data: tuple[str, bytes]) -> object:
+            raise AssertionError(data)
+
+    with pytest.raises(InvalidInputError, match=r"Pickling pickles.*leave serde= out"):
+        BackstaySaver(saver.store, serde=Pickling()).put(thread(), checkpoint(x=1), META, {})

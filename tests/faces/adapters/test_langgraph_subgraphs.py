@@ -19,6 +19,7 @@ from langgraph.types import Command, Send, interrupt
 
 import backstay
 from backstay.adapters.langgraph import BackstaySaver
+from backstay.port import EVERY, Ask, View
 from tests.faces.adapters.graphs import thread
 
 TEXT = "a sentence of some length that a model may well have said, number "
@@ -148,6 +149,44 @@ def test_folded_subgraphs_leave_one_branch_and_the_graph_as_langgraph_has_it(dur
         assert saver.store.verify().ok
         rows = [tup.config["configurable"]["checkpoint_ns"] for tup in saver.list(thread(checkpoint_ns=None))]
         assert set(rows) == {""}
+
+
+def test_what_the_subgraphs_of_a_process_that_died_have_left_is_folded_by_the_next_one() -> None:
+    with BackstaySaver.open("memory:") as saver:
+        agents(saver).invoke(ask(0), thread())  # folds nothing, as one that was killed behind a subgraph
+        asking = agents(saver, asks=True)
+        asking.invoke(ask(1), thread())  # is left waiting in one
+        assert "__interrupt__" in asking.invoke(ask(2), thread())
+        assert len(saver.store.session("t").branches()) > 5
+        again = agents(BackstaySaver(saver.store, subgraphs="fold"), asks=True)
+        assert again.get_state(thread(), subgraphs=True).tasks[0].state.next == ("inner",)
+        found = again.invoke(Command(resume="yes: "), thread())
+        assert found["messages"][-1].content == f"yes: {TEXT}{TEXT}2"
+        assert list(saver.store.session("t").branches()) == ["main"]
+        assert saver.store.verify().ok
+
+
+def test_a_list_of_a_thread_with_many_subgraphs_reads_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    with BackstaySaver.open("memory:") as saver:
+        graph = agents(saver)
+        for number in range(10):
+            graph.invoke(ask(number), thread())
+        asked: list[Any] = []
+        read = saver.store.backend.read
+
+        def noting(ask: Ask) -> View:
+            asked.append(ask.names)
+            return read(ask)
+
+        monkeypatch.setattr(saver.store.backend, "read", noting)
+        wide = {"configurable": {"thread_id": "t"}}
+        found = [tup.config["configurable"]["checkpoint_ns"] for tup in saver.list(wide, limit=5)]
+        assert len(found) == 5
+        assert len(list(graph.get_state_history(thread(), limit=5))) == 5
+        assert EVERY not in asked
+        monkeypatch.undo()
+        every = [tup.config["configurable"]["checkpoint_id"] for tup in saver.list(wide)]
+        assert len(every) == len(set(every)) == 10 * 9
 
 
 def test_time_travel_to_a_step_whose_subgraph_was_folded_runs_it_again_as_langgraph_does() -> None:

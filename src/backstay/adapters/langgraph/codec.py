@@ -308,6 +308,9 @@ class Codec:
 
     def _unpacked(self, value: Any) -> Any:
         kind, data = self.serde.dumps_typed([value])
+        if kind == "pickle" and self.seals:
+            message = f"{type(self.serde).__name__} pickles, and a pickle is not kept: to read one runs what it names"
+            raise InvalidInputError(message, hint="leave serde= out; allow=[…] takes types of your own")
         if kind == "pickle":
             message = f"a value of type {type(value).__name__} can only be pickled, and that is not kept"
             raise InvalidInputError(message, hint="make it a dataclass or a pydantic model, or plain data")

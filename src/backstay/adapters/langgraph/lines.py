@@ -20,7 +20,7 @@ from backstay.face import Session, Store
 from backstay.model import Branch, StateDict
 from backstay.port import EVERY, Ask, Backend, CheckpointRow
 from backstay.store.fields import read_fields
-from backstay.store.overview import find_row
+from backstay.store.overview import find_row, history
 from backstay.store.reading import Loaded, load
 from backstay.store.refs import readable
 
@@ -61,6 +61,7 @@ class Thread:
         self.lock = threading.RLock()
         self.tails: dict[str, LineEnd] = {}
         self.inner = InnerSteps()
+        self.is_swept = False  # of what subgraphs of processes that died have left
         self._waiting: dict[str, Entries] = {}
 
     # reading
@@ -71,14 +72,11 @@ class Thread:
         if len(self.asked) > _MANY_ASKED:
             self.asked.popitem(last=False)
 
-    def lines(self, ns: str | None) -> dict[str, str]:
-        """The branches of a namespace (None: of all) and their heads.
+    def lines(self, ns: str) -> dict[str, str]:
+        """The branches of a namespace and their heads.
 
         Its lines are numbered, so a few names are asked for at a time: a thread may have thousands of namespaces.
         """
-        if ns is None:
-            lanes = self.backend.read(Ask(self.id, names=EVERY)).lanes.values()
-            return {lane.name: lane.head.id for lane in lanes if lane.head is not None and line_of(lane.name)}
         result: dict[str, str] = {}
         first = 0
         while True:
@@ -89,6 +87,12 @@ class Thread:
             if not found or view.session is None or view.session.lanes == len(result):
                 return result
             first += _LINES_AT_ONCE
+
+    def inner_heads(self) -> list[Held]:
+        """The last rows of all subgraphs: this reads every name."""
+        lanes = self.backend.read(Ask(self.id, names=EVERY)).lanes.values()
+        heads = [lane.head.id for lane in lanes if lane.head is not None and (line_of(lane.name) or ("",))[0]]
+        return [row for row in map(self.find, heads) if row is not None and row.ns]
 
     def find(self, row_id: str) -> Held | None:
         """A row by its id."""
@@ -163,12 +167,15 @@ class Thread:
         return found.state
 
     def rows(self, ns: str | None) -> Iterator[Held]:
-        """All rows of a namespace, newest first; what lies on several lines comes once."""
+        """All rows of a namespace (None: of all), newest first; what lies on several lines comes once."""
         before = -1
-        for row in merge(*map(self._line, self.lines(ns).items()), key=lambda row: -row.sequence):
-            if row.sequence != before and (found := held(row)) is not None and found.ns is not None:
-                yield found
+        for row in history(self.backend, self.id, before=None, limit=None) if ns is None else self._rows(ns):
+            if row.sequence != before and (own := held(row)) is not None and own.ns is not None:
+                yield own
             before = row.sequence
+
+    def _rows(self, ns: str) -> Iterator[CheckpointRow]:
+        return merge(*map(self._line, self.lines(ns).items()), key=lambda row: -row.sequence)
 
     def _line(self, line: tuple[str, str]) -> Iterator[CheckpointRow]:
         """The rows of a line, newest first. That of a subgraph ends where it began, on a row of the graph around it."""

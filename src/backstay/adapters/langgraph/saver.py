@@ -34,7 +34,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 import backstay
 from backstay.adapters.langgraph.codec import Codec, Memo, listed
 from backstay.adapters.langgraph.delta_channels import gathered, history, notes_of
-from backstay.adapters.langgraph.folding import fold
+from backstay.adapters.langgraph.folding import fold_finished
 from backstay.adapters.langgraph.importing import import_tuple
 from backstay.adapters.langgraph.lines import LineEnd, Place, Thread
 from backstay.adapters.langgraph.listing import checkpoints, made_by, outdated, stranded
@@ -272,8 +272,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
 
             self._put(thread, ns, id_, parent, write)
             if self._folds:
-                thread.inner.note(ns, plain)
-                fold(thread, thread.inner.done(ns, parent, plain))
+                fold_finished(thread, ns, parent, plain)
         return _config(asked["thread_id"], ns, id_)
 
     def _put(
