@@ -15,7 +15,7 @@ a commit that had just referred to it would be missed.
 A revision that is expected is NULL for a row that must not be there, and 0 where any will do.
 """
 
-from backstay.backends.postgres.functions import BEYOND, FORMAT, HOLD, LAST, LOOK, NOW, PLANS, STATE
+from backstay.backends.postgres.functions import BEYOND, FORMAT, LAST, NOW, PLANS
 from backstay.port import Kind
 
 FAR = 1_000_000  # a sequence is moved only so far that it cannot go back behind a number that was just given
@@ -264,5 +264,3 @@ BEGIN
   VALUES (p_sid, p_first, p_last, p_needs, p_entries, p_starts, p_parents, p_links, p_body);
 END
 """
-
-FUNCTIONS = (LOOK, HOLD, SAME, NAME, WRITE, REFER, STATE, PACK)
