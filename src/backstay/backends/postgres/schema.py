@@ -34,7 +34,7 @@ from psycopg import sql
 from backstay.backends.postgres.functions import FORMAT, HOLD, LOOK, STATE
 from backstay.backends.postgres.list_functions import LANES, SESSIONS
 from backstay.backends.postgres.pool import SchemaPlace, Wire
-from backstay.backends.postgres.write_functions import NAME, PACK, REFER, SAME, WRITE
+from backstay.backends.postgres.write_functions import CUT_BLOBS, NAME, PACK, REFER, SAME, WHOLE, WRITE
 from backstay.errors import FormatError, InvalidInputError, UnsupportedError
 from backstay.hints import RUN_VERIFY
 from backstay.port import Features, refuse_unknown
@@ -42,7 +42,7 @@ from backstay.port import Features, refuse_unknown
 _MAX_NAME_BYTES = 63
 _OLDEST_SERVER = 130000
 _META = "meta"
-_FUNCTIONS = (LOOK, HOLD, SAME, NAME, WRITE, REFER, STATE, PACK, SESSIONS, LANES)
+_FUNCTIONS = (LOOK, HOLD, SAME, NAME, WRITE, REFER, WHOLE, CUT_BLOBS, STATE, PACK, SESSIONS, LANES)
 _TABLES = ("sessions", "names", "checkpoints", "keyframes", "segments", "calls", "refs", "foreign_ids", "blobs")
 
 SCHEMA = f"""
