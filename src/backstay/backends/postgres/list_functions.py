@@ -13,10 +13,10 @@ Each way leaves the planner one kind of index: bitmaps alone, or none. A conditi
 
 from backstay.backends.postgres.functions import NOW, PLANS
 
-_LISTED = "s.id, s.hidden, s.touched, s.body, s.uid, s.checkpoints, s.logical, s.time_era"
+_LISTED = "s.id, s.hidden, s.touched, s.body, s.uid, s.checkpoints, s.logical, s.time_era, s.facets"
 _COLUMNS = (
     "o_id bytea, o_hidden boolean, o_touched bigint, o_body bytea, o_uid bytea, o_checkpoints bigint, "
-    "o_logical bigint, o_time_era bigint"
+    "o_logical bigint, o_time_era bigint, o_facets bigint[]"
 )
 _WITH_FOREIGN = (
     "s.sid IN (SELECT f.sid FROM unnest($7, $8) AS w(low, high) "

@@ -28,10 +28,10 @@ from backstay.backends.postgres.protocol import (
 from backstay.backends.postgres.views import (
     count_checkpoints,
     count_names,
+    line_columns,
     name_columns,
     name_of,
     session_of,
-    short_columns,
 )
 from backstay.codec import HELD_MARK, is_held
 from backstay.errors import CorruptionError
@@ -320,7 +320,7 @@ def _foreign(id_: str, *, starts: bool) -> tuple[list[bytes], list[bytes]]:
 
 def _listed(id_: bytes, hidden: bool, touched: int, body: bytes, *columns: Any) -> SessionRow:  # noqa: FBT001 - a column
     row = session_of(body, id_.decode("utf-8", "surrogatepass"), touched, hidden=hidden)
-    if list(columns) != short_columns(row):
+    if list(columns) != line_columns(row):
         raise CorruptionError(f"the line of session {row.id!r} does not agree with its index", hint=RUN_VERIFY)
     return row
 

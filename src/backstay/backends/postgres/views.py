@@ -449,12 +449,7 @@ def session_of(body: bytes, id_: str, touched: int, *, hidden: bool = False) -> 
 
 def line_columns(row: SessionRow) -> list[Any]:
     """What the server knows of a session's line."""
-    return [*short_columns(row), sorted(facets_of(row))]
-
-
-def short_columns(row: SessionRow) -> list[Any]:
-    """The same without the facets: a caller compares what it asked for, and `verify` compares all of them."""
-    return [row.uid, row.checkpoints, row.logical_bytes, time_era(row.updated_us)]
+    return [row.uid, row.checkpoints, row.logical_bytes, time_era(row.updated_us), sorted(facets_of(row))]
 
 
 def name_columns(row: LaneRow | TagRow) -> list[int | None]:
