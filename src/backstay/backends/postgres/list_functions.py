@@ -61,7 +61,7 @@ BEGIN
   IF v_where <> '' THEN
     v_most := sqrt(p_limit::float8 * (SELECT max(sid) FROM {{schema}}.sessions));
     v_era := (SELECT max(era) FROM {{schema}}.sessions WHERE hidden = p_hidden AND era <= v_end >> 8)
-      - v_most / 256 - 1;
+      - (v_most >> 8) - 1;
     PERFORM set_config('enable_bitmapscan', 'off', true);
     RETURN QUERY EXECUTE v_newest || 'AND s.era >= $10 ORDER BY s.era DESC, s.touched DESC LIMIT $11' {_GIVEN};
     GET DIAGNOSTICS v_count = ROW_COUNT;
