@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from backstay.bookkeeping import PART
 from backstay.errors import InvalidInputError
 from backstay.model import counted
 from backstay.shapes.going_back import leaving, refuse_moved, standing_at
@@ -38,6 +39,9 @@ def fork(visit: Visit, form: Form) -> Done:
     session, name = visit.session(), form.get("branch", "").strip()
     point = session.checkpoint(form.get("at", ""))
     edited, index = form.get("message"), form.get("index", "")
+    if index and PART in point.metadata:
+        message = "this thread is written by its framework, which goes on from its own checkpoints"
+        raise InvalidInputError(message, hint="change the state there: LangGraph's update_state makes a branch")
     state = None if edited is None or not index else _edited(point.state, _number(index), edited.replace("\r\n", "\n"))
     session.fork(point, name)
     said = f"It is at {short(point.id)}, the checkpoint it was forked from."

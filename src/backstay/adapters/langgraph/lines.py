@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from backstay.adapters.langgraph.inner_steps import InnerSteps
 from backstay.adapters.langgraph.rows import LONG_NS, MINE, Entries, Held, branch_of, held, line_of, number_of
 from backstay.adapters.langgraph.thread_status import status_of
-from backstay.bookkeeping import checkpoint_of
+from backstay.bookkeeping import checkpoint_of, visible
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
 from backstay.face import Session, Store
+from backstay.messages import summarise
 from backstay.model import Branch, StateDict
 from backstay.port import EVERY, Ask, Backend, CheckpointRow
 from backstay.store.fields import read_fields
@@ -313,7 +314,7 @@ class Thread:
         if MINE in more:
             mine["own"] = more[MINE]
         # An input is not in its channel yet; what the step before said is not said again.
-        summary = "" if trigger == "input" else None
+        summary = "" if trigger == "input" else summarise(visible(state))
         self._commit(ns, place, state, id_=id_, trigger=trigger, step=step, summary=summary, more=more, mine=mine)
         self._put_at[ns] = time.monotonic()
         self._came.notify_all()
