@@ -39,13 +39,13 @@ def answer(state: Chat) -> dict[str, Any]:
     return {"messages": [AIMessage(f"answer to {text}")]}
 
 
-@tool
+@tool  # type: ignore[untyped-decorator]
 def search(words: str) -> str:
     """Look for words."""
     return f"found {words}"
 
 
-@tool
+@tool  # type: ignore[untyped-decorator]
 def refund(order: int) -> str:
     """Give the money back."""
     raise KeyboardInterrupt

@@ -19,7 +19,7 @@ from backstay.store.fields import is_captured
 from backstay.store.file_contents import CheckpointFiles, files_between
 from backstay.web.about_session import crumbs_of, head_of
 from backstay.web.file_views import SHOWN_BYTES, FileViews, address_of, is_binary, path_in, seen, views_of
-from backstay.web.history import steps_of
+from backstay.web.history import Page, history_page, steps_of
 from backstay.web.needs import needs_of_session
 from backstay.web.reader import Room, Unfolded
 from backstay.web.view import Shown
@@ -47,6 +47,7 @@ def show(visit: Visit) -> Shown:
     point = told_as(session, heads[branch]) if heads else None
     files = None if point is None else files_of(point)
     first = None if point is None else _first(visit.store, session)
+    names = {} if files is None else call_names(history_page(visit.store, session, branch=branch))
     data: dict[str, Any] = {
         **head_of(visit, session, "files", needs),
         "in_session": True,
@@ -55,7 +56,7 @@ def show(visit: Visit) -> Shown:
         "point": point,
         "changed": None,
         "changed_since": "" if first is None else first.id,
-        **tab_data(files, {key: value for key, value in visit.query.items() if key == "from"}, {}),
+        **tab_data(files, {key: value for key, value in visit.query.items() if key == "from"}, names),
     }
     if first is not None and point is not None and first.id != point.id:
         data["changed"] = _changes(first, files)
@@ -69,6 +70,19 @@ def _first(store: Store, session: Session) -> Checkpoint | None:
     rows = store.backend.scan(session.id, Kind.CHECKPOINT, after=0, limit=_LOOKED_AT)
     found = next((row for row in rows if isinstance(row, CheckpointRow) and is_captured(row)), None)
     return None if found is None else steps_of(store, session.id, [found])[0].point
+
+
+def call_names(page: Page) -> dict[str, str]:
+    """The names of the calls of a page of the history, by their ids."""
+    return {call.id: call.name for step in page.steps for call in step.calls}
+
+
+def files_in_file(store: Store, session: Session, point: Checkpoint, names: Mapping[str, str]) -> dict[str, Any]:
+    """The files of a checkpoint for a file that stands alone: what became of them, and the list."""
+    files = files_of(point)
+    first = None if files is None else _first(store, session)
+    changed = None if first is None or first.id == point.id else _changes(first, files)
+    return {"changed": changed, **tab_data(files, {}, names)}
 
 
 def _changes(before: Checkpoint, files: Files | None) -> FileViews | None:

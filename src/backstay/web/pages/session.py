@@ -69,7 +69,7 @@ def show(visit: Visit) -> Shown:
     """The page."""
     session, store = visit.session(), visit.store
     branch = visit.query.get("branch") or None
-    needs = needs_of_session(store, session, None, visit.verification.seen().problems)
+    needs = needs_of_session(store, session, None, visit.jobs.problems)
     head = head_of(visit, session, "history", needs)
     needs = [need._replace(agent=need.agent or head["info"].agent) for need in needs]
     page = history_page(store, session, before=visit.query.get("before") or None, branch=branch)
@@ -156,7 +156,8 @@ def _rows(
                 rows += _pending(pending[name], lane, tint, told)
         rows += _pending(step.asked, lane, tint, told)
         rows.append(_row(step, point, lane, tint, named.get(point.id, [])))
-        rows[-1] = rows[-1]._replace(is_quiet=bool(point.summary) and summaries.get(parents[point.id]) == point.summary)
+        if point.summary and summaries.get(parents[point.id]) == point.summary and not rows[-1].chips:
+            rows[-1] = rows[-1]._replace(is_quiet=True)
         later = point.created_at
     return rows
 

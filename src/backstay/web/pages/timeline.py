@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from backstay.web.view import Visit
 
 MAX_LANES, MAX_CHILDREN, MAX_BARS = 8, 4, 180
-_DAY_S, _HOUR_S, _AROUND_S = 86_400.0, 3600.0, 300.0
+_DAY_S, _HOUR_S, _AROUND_S, _DOUBT_S = 86_400.0, 3600.0, 300.0, 2.0
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """A part of the time that can be chosen: its name in the address, its words, and from when to when."""
 
     value: str
@@ -55,7 +55,7 @@ class Span(NamedTuple):
         return end >= self.start and start <= self.end
 
 
-class Here(NamedTuple):
+class TimelineAddress(NamedTuple):
     """The page that bars lead back to: its session, the call that is selected, and the rest of its address."""
 
     session: str
@@ -69,14 +69,16 @@ def show(visit: Visit) -> Shown:
     needs = needs_of_session(store, session, None, ())
     before, chosen = visit.query.get("before") or None, visit.query.get("call", "")
     page, made = calls_page(store, session, before=before, most=MAX_BARS)
-    died = _deaths(made, doubts_in(needs))
-    spans = _spans(made, died, chosen)
+    doubted = doubts_in(needs)
+    times = {call.row.id: _time(call.row, doubted) for call in made}
+    died = _deaths(made, doubted)
+    spans = _spans(times, died, chosen)
     span = next((each for each in spans if each.value == visit.query.get("range")), None)
-    here = Here(session.id, chosen, {"before": before, "range": None if span is None else span.value})
-    lanes = _lanes(here, page, made, doubts_in(needs), span)
-    times = [(bar.start, bar.end) for lane, _ in lanes for bar in lane.bars]
-    if times:
-        lanes += _children(visit, session, (min(times)[0], max(end for _, end in times)), here)
+    here = TimelineAddress(session.id, chosen, {"before": before, "range": None if span is None else span.value})
+    lanes = _lanes(here, page, made, doubted, span)
+    drawn = [(bar.start, bar.end) for lane, _ in lanes for bar in lane.bars]
+    if drawn:
+        lanes += _children(visit, session, (min(drawn)[0], max(end for _, end in drawn)), here)
     seen = [death for death in died if span is None or span.has(death[0], death[0])]
     data: dict[str, Any] = {
         **head_of(visit, session, "timeline", needs),
@@ -90,7 +92,7 @@ def show(visit: Visit) -> Shown:
         **_drawn([lane for lane, _ in lanes], seen),
     }
     if data["timeline"]:
-        data["range"] = overview([_time(call.row) for call in made], [at for at, _ in died], times if span else [])
+        data["range"] = overview(list(times.values()), [at for at, _ in died], drawn if span else [])
     crumbs = crumbs_of(visit, session, ("timeline", None))
     return Shown(
         "timeline.html",
@@ -101,24 +103,25 @@ def show(visit: Visit) -> Shown:
     )
 
 
-def _time(row: CallRow) -> tuple[float, float]:
-    """From when to when a call is drawn; one that is open, up to now."""
+def _time(row: CallRow, doubted: set[str]) -> tuple[float, float]:
+    """From when to when a call is drawn: one that runs up to now, one in doubt for a moment."""
     start = row.started_us / 1e6
-    return start, start + seconds_of(row) if row.ended_us is not None else now().timestamp()
+    if row.ended_us is not None:
+        return start, start + seconds_of(row)
+    return start, start + _DOUBT_S if row.id in doubted else now().timestamp()
 
 
-def _spans(made: Sequence[MadeCall], died: list[tuple[float, str]], chosen: str) -> list[Span]:
+def _spans(times: dict[str, tuple[float, float]], died: list[tuple[float, str]], chosen: str) -> list[TimeSpan]:
     """The parts of the time that are worth choosing: those that are less than all of it, and not empty."""
-    if not made:
+    if not times:
         return []
-    times = [_time(call.row) for call in made]
-    first, last = min(times)[0], max(end for _, end in times)
-    found = [Span("hour", "Last hour", last - _HOUR_S, last)]
+    first, last = min(times.values())[0], max(end for _, end in times.values())
+    found = [TimeSpan("hour", "Last hour", last - _HOUR_S, last)]
     if died:
-        found.append(Span("crash", "Since the crash", max(at for at, _ in died) - 1, last))
-    around = next((time for call, time in zip(made, times, strict=True) if call.row.id == chosen), None)
+        found.append(TimeSpan("crash", "Since the crash", max(at for at, _ in died) - 1, last))
+    around = times.get(chosen)
     if around is not None:
-        found.append(Span("around", "Around the selected call", around[0] - _AROUND_S, around[1] + _AROUND_S))
+        found.append(TimeSpan("around", "Around the selected call", around[0] - _AROUND_S, around[1] + _AROUND_S))
     return [span for span in found if span.start > first or span.end < last]
 
 
@@ -143,7 +146,7 @@ def _drawn(lanes: list[TimeLane], died: list[tuple[float, str]]) -> dict[str, An
 
 
 def _lanes(
-    here: Here, page: Page, made: Sequence[MadeCall], doubted: set[str], span: Span | None
+    here: TimelineAddress, page: Page, made: Sequence[MadeCall], doubted: set[str], span: TimeSpan | None
 ) -> list[tuple[TimeLane, dict[str, Any]]]:
     by_branch: OrderedDict[str, list[MadeCall]] = OrderedDict()
     marks: dict[str, list[tuple[float, str]]] = {}
@@ -155,7 +158,7 @@ def _lanes(
         if step.point.restored_from is not None and (span is None or span.has(at, at)):
             marks.setdefault(step.point.branch, []).append((at, step.point.trigger))
     for call in reversed(made):
-        if span is None or span.has(*_time(call.row)):
+        if span is None or span.has(*_time(call.row, doubted)):
             by_branch.setdefault(call.branch, []).append(call)
     tints = laid_out(page)[1]
     branches = sorted(by_branch, key=lambda name: tints.get(name, len(tints)))
@@ -173,15 +176,14 @@ def _lanes(
     return found[:MAX_LANES]
 
 
-def _bars(here: Here, made: Sequence[MadeCall], doubted: set[str]) -> list[TimeBar]:
+def _bars(here: TimelineAddress, made: Sequence[MadeCall], doubted: set[str]) -> list[TimeBar]:
     bars = []
     for call in [each.row for each in made]:
         kind = kind_of_call(call) or "tool"
         is_open = call.ended_us is None
         if kind == "doubt" and call.id not in doubted and is_open:
             kind = sort_of_call(call)  # it runs
-        start, end = _time(call)
-        end = start + 2 if is_open and kind == "doubt" else end
+        start, end = _time(call, doubted)
         words = "" if kind in ("model", "child") else arg_words(args_of(call))
         name = f"{call.name} {words}".strip()
         if kind == "wait":
@@ -198,7 +200,7 @@ def _calls_words(bars: list[TimeBar]) -> str:
 
 
 def _children(
-    visit: Visit, session: Session, span: tuple[float, float], here: Here
+    visit: Visit, session: Session, span: tuple[float, float], here: TimelineAddress
 ) -> list[tuple[TimeLane, dict[str, Any]]]:
     found = []
     for row in children_of(visit.store.backend, session.id)[:MAX_CHILDREN]:
@@ -221,7 +223,7 @@ def _deaths(made: Sequence[MadeCall], doubted: set[str]) -> list[tuple[float, st
     found = []
     for row in [call.row for call in made]:
         if row.id in doubted:
-            found.append((row.started_us / 1e6 + 2, f"a process died in {row.name}"))
+            found.append((row.started_us / 1e6 + _DOUBT_S, f"a process died in {row.name}"))
         elif row.nonce and row.kind != "wait":
             found.append((row.started_us / 1e6, f"a process died in {row.name}"))
     return found
