@@ -367,10 +367,10 @@ class Segment:
                 raise self._damaged("is sealed but does not decode") from error
         return opened
 
-    def _unpack(self, frame: int) -> bytes:
+    def _unpack(self, frame: int) -> bytes | memoryview:
         kept, data = self.kept, self._frames[frame]
-        rest = data[SEAL_BYTES:]
-        if seal_frame(rest, self.uid, kept.first, kept.last, frame, owner_of(frame, self._frames)) != data[:SEAL_BYTES]:
+        seal, rest = data[:SEAL_BYTES], data[SEAL_BYTES:]
+        if seal_frame(rest, self.uid, kept.first, kept.last, frame, owner_of(frame, self._frames)) != seal:
             raise self._damaged("is damaged, or stands in the place of another")
         size = int.from_bytes(rest[:LENGTH_BYTES], "big")
         if size > self._limit:
@@ -386,10 +386,10 @@ class Segment:
             raise self._damaged("does not unpack to what it announces")
         return found
 
-    def _checked(self, frame: int, data: bytes) -> Any:
+    def _checked(self, frame: int, data: bytes | memoryview) -> Any:
         count = len(self.sequences)
         if frame == VALUES:
-            return data
+            return bytes(data)
         if frame == FIELDS:
             fields = decode_fields(data)
             if len(fields) == count:
@@ -424,30 +424,35 @@ class Segment:
 # frames
 
 
-def seal_frame(data: bytes, uid: bytes, first: int, last: int, frame: int | str, owner: bytes = b"") -> bytes:
+def seal_frame(
+    data: bytes | memoryview, uid: bytes, first: int, last: int, frame: int | str, owner: bytes = b""
+) -> bytes:
     """The seal of a frame, or of the links; `owner` as below."""
-    return sha256(encode(("segment", uid, first, last, frame, owner)) + data).digest()[:SEAL_BYTES]
+    hashed = sha256(encode(("segment", uid, first, last, frame, owner)))
+    hashed.update(data)
+    return hashed.digest()[:SEAL_BYTES]
 
 
-def owner_of(frame: int, frames: Sequence[bytes]) -> bytes:
+def owner_of(frame: int, frames: Sequence[bytes | memoryview]) -> bytes:
     """The seal of the frame that one belongs to: the shapes for the values, the headers for the others."""
-    return b"" if frame == HEADERS else frames[SHAPES if frame == VALUES else HEADERS][:SEAL_BYTES]
+    return b"" if frame == HEADERS else bytes(frames[SHAPES if frame == VALUES else HEADERS][:SEAL_BYTES])
 
 
-def join_frames(frames: Sequence[bytes]) -> bytes:
+def join_frames(frames: Sequence[bytes | memoryview]) -> bytes:
     """The body of a segment."""
     return b"".join([*[len(frame).to_bytes(LENGTH_BYTES, "big") for frame in frames], *frames])
 
 
-def cut_frames(body: bytes) -> list[bytes]:
-    """The frames of a body; empty ones where their lengths do not add up."""
+def cut_frames(body: bytes) -> list[memoryview]:
+    """The frames of a body, not copied; empty ones where their lengths do not add up."""
     frames = []
+    whole = memoryview(body)
     at = len(FRAMES) * LENGTH_BYTES
     for number in FRAMES:
         size = int.from_bytes(body[LENGTH_BYTES * number : LENGTH_BYTES * (number + 1)], "big")
-        frames.append(body[at : at + size])
+        frames.append(whole[at : at + size])
         at += size
-    return frames if at == len(body) else [b""] * len(FRAMES)
+    return frames if at == len(body) else [memoryview(b"")] * len(FRAMES)
 
 
 # Segments that were opened here last, by their key and their very bytes: what is the same in every byte need not be
