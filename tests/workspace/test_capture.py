@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import random
 import socket
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-import backstay
 from backstay.errors import CorruptionError, InvalidInputError
 from backstay.grouping import apply_patch, contents_of, make_patch
 from backstay.listing import EMPTY, OLDER, OUTSIDE, SECRET, Listing, difference, from_value, to_value
+from backstay.retention import to_bytes
 from backstay.workspace import capturing, reading
 from backstay.workspace.capturing import Capture, Capturer
-from backstay.workspace.policy import Workspace, is_secret_name, to_bytes
+from backstay.workspace.policy import Workspace, is_secret_name
 
 
 class Folder:
@@ -418,17 +417,3 @@ def settled(folder: Folder) -> None:
         if path.is_file() and ".backstay" not in path.parts:
             os.utime(path, ns=(past, past))
     time.sleep(0.05)
-
-
-def test_a_run_without_the_extra_is_refused_before_it_does_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pathspec", None)  # as if it were not there
-    with backstay.open("memory://") as store:
-        for _ in range(2):  # the first left nothing held
-            with (
-                pytest.raises(backstay.UnsupportedError, match=r"pip install 'backstay\[files\]'"),
-                store.run("shop", workspace=tmp_path),
-            ):
-                pytest.fail("it began")
-        assert store.session("shop").head() is None

@@ -39,7 +39,6 @@ from backstay.listing import (
     from_value,
     plan_restore,
     shown,
-    to_value,
 )
 from backstay.model import ANY, Checkpoint
 from backstay.port import Ask, CallRow
@@ -49,11 +48,12 @@ from backstay.rules import file_restore as rules
 from backstay.rules import refusals
 from backstay.rules.refusals import Lease
 from backstay.run.file_versions import Versions
-from backstay.run.files import SessionFiles
+from backstay.run.files import SessionFiles, captured
 from backstay.run.holding import HeldBranch
 from backstay.sealing import open_value, pack_value
 from backstay.store.fields import Given, read_fields
 from backstay.store.file_contents import BlobSink, CheckpointFiles
+from backstay.store.file_export import refuse_forgotten
 from backstay.store.files import CapturedFiles
 from backstay.store.history import History
 from backstay.store.looks import Place
@@ -73,13 +73,17 @@ _KEEP = Hint(
 
 
 class RestoreRequest(msgspec.Struct, frozen=True):
-    """A restore as it was asked for, in its journaled call too. `talk` is False where only files are put back."""
+    """A restore as it was asked for, in its journaled call too. `talk` is False where only files are put back.
+
+    `partial`: files whose contents were forgotten stay as they are, and the others are put back.
+    """
 
     target: str
     trigger: str = "restore"
     talk: bool = True
     keep_mine: KeepMine = None
     paths: tuple[bytes, ...] | None = None
+    partial: bool = False
 
 
 class PlaceCall(msgspec.Struct, frozen=True):
@@ -104,8 +108,15 @@ class FileRestore:
         self._files = files
         self.outcome = Placed()
 
-    def _open(self) -> OpenRoot:
-        return OpenRoot(self._files.workspace.path)
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[tuple[Lease, OpenRoot]]:
+        """The branch and the folder, held: no run, commit or other restore comes between."""
+        with (
+            HeldBranch(self._history, self._branch, rules.RESTORE) as held,
+            OpenRoot(self._files.workspace.path) as root,
+            root.locked(),
+        ):
+            yield held.lease, root
 
     # looking only
 
@@ -114,7 +125,7 @@ class FileRestore:
         history = self._history
         target, head = _with_files(history, request.target), history.load(self._branch)
         base = _listing(head)
-        with self._open() as root:
+        with OpenRoot(self._files.workspace.path) as root:
             disk, _ = self._files.capture(base, BlobSink(history.backend, dry=True))
             return self._planned(root, disk, target, head, request, on_disk=True)
 
@@ -124,41 +135,48 @@ class FileRestore:
         versions = Versions(self._history, head.row, target, disk, root if on_disk else None)
         taken_ns = read_fields(target.row).at_us * 1000
         wish = Wish(request.keep_mine, request.paths, versions.since, folds(root), taken_ns)
-        return plan_restore(disk, _listing(target), wish, versions.merged)
+        plan = plan_restore(disk, _listing(target), wish, versions.merged)
+        files = CheckpointFiles(self._history.backend, target)
+        lost = [
+            step.path for step in plan.put if step.contents is None and step.after and files.is_forgotten(step.after)
+        ]
+        if not lost:
+            return plan
+        steps = tuple([step for step in plan.steps if step.path not in set(lost)])
+        return msgspec.structs.replace(plan, steps=steps, forgotten=tuple(lost))
 
     # doing it
 
     def restore(self, request: RestoreRequest, expect: Place) -> Checkpoint:
         """Put state and files back. FilesConflictError names what would be lost, and nothing is changed then."""
         history, branch = self._history, self._branch
-        with (
-            HeldBranch(history, branch, rules.RESTORE) as held,
-            OpenRoot(self._files.workspace.path) as root,
-            root.locked(),
-        ):
+        with self._held() as (lease, root):
             pending = _pending(history, branch)
             if pending is not None:
-                self._finish(held.lease, root, pending)
+                self._finish(lease, root, pending)
             target, head = _with_files(history, request.target), history.load(branch)
             if pending is None and expect not in (ANY, head.row.id):
                 raise refusals.moved(history.id, branch, head=head.row.id, expect=str(expect))[1]
             base, sink = _listing(head), self._files.sink()
+            self._files.look_again()
             disk, _ = self._files.capture(base, sink)
             plan = self._planned(root, disk, target, head, request, on_disk=True)
             refuse_conflicts(plan, request.keep_mine)
+            if not request.partial:
+                refuse_forgotten([shown(path) for path in plan.forgotten], "nothing was put back")
             before = head.row.id
             if disk is not base or head.files is None:
-                before = self._commit_before(head, CapturedFiles(to_value(disk), sink.taken()), held.lease).id
+                before = self._commit_before(head, captured(disk, sink), lease).id
             call = self._call(root, request, before)
-            row = history.backend.write(rules.place_ask(held.lease), rules.begin(held.lease, call)).answer
+            row = history.backend.write(rules.place_ask(lease), rules.begin(lease, call)).answer
             placement = Placement(root, call.id, plan.steps)
             try:
                 self._stage(placement, target)
             except Exception:  # a full disk, damaged contents: nothing was changed
                 placement.clear()
-                history.backend.write(rules.place_ask(held.lease), rules.give_up(held.lease, row))
+                history.backend.write(rules.place_ask(lease), rules.give_up(lease, row))
                 raise
-            return self._apply(placement, held.lease, row, request, plan, disk)
+            return self._apply(placement, lease, row, request, plan, disk)
 
     def _commit_before(self, head: Loaded, files: CapturedFiles, lease: Lease) -> Checkpoint:
         """The folder as it is, with the head's own state: what an undo goes back to."""
@@ -207,6 +225,7 @@ class FileRestore:
         placed = placement.apply()
         done = set(placed.done)
         sink = self._files.sink()
+        self._files.look_again()
         now, _ = self._files.capture(before, sink, author=lambda path: RESTORE if path in done else OUTSIDE)
         target, head = history.load(request.target), history.load(self._branch)
         source = read_fields(target.row if request.talk else head.row)
@@ -230,7 +249,7 @@ class FileRestore:
             takes_up=request.trigger == "undo",
             lease=lease,
             settles=call.at,
-            files=CapturedFiles(to_value(now), sink.taken()),
+            files=captured(now, sink),
         )
         placement.clear()
         self.outcome = msgspec.structs.replace(placed, kept={**placed.kept, **dict.fromkeys(plan.kept, "yours")})
@@ -240,15 +259,10 @@ class FileRestore:
 
     def finish(self) -> None:
         """Bring a restore of this branch to its end that was killed, if there is one."""
-        history, branch = self._history, self._branch
-        with (
-            HeldBranch(history, branch, rules.RESTORE) as held,
-            OpenRoot(self._files.workspace.path) as root,
-            root.locked(),
-        ):
-            call = _pending(history, branch)
+        with self._held() as (lease, root):
+            call = _pending(self._history, self._branch)
             if call is not None:
-                self._finish(held.lease, root, call)
+                self._finish(lease, root, call)
 
     def _finish(self, lease: Lease, root: OpenRoot, call: CallRow) -> None:
         history, args = self._history, place_call(call)
