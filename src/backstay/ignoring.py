@@ -77,12 +77,19 @@ def _raw(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _spec(lines: Sequence[str]) -> Any:
+def require_rules() -> None:
+    """UnsupportedError if what reads ignore files is not installed."""
     try:
-        from pathspec import GitIgnoreSpec  # noqa: PLC0415 - an extra: only a workspace needs it
+        import pathspec  # noqa: F401, PLC0415 - an extra: only a workspace needs it
     except ImportError:
         message = "a workspace needs pathspec for its ignore files, and it is not installed"
         raise UnsupportedError(message, hint="pip install 'backstay[files]'") from None
+
+
+def _spec(lines: Sequence[str]) -> Any:
+    require_rules()
+    from pathspec import GitIgnoreSpec  # noqa: PLC0415 - as above
+
     return GitIgnoreSpec.from_lines(_usable(lines))
 
 

@@ -31,7 +31,7 @@ from backstay.run.calling import Calling
 from backstay.run.children import ChildMaking, ReplayedJournal, before_end
 from backstay.run.counters import Counters, encode_counters, read_counters
 from backstay.run.ends import RunCancelled, RunEnded, Waiting, ends, handled_cancellation, interrupts, reason_of
-from backstay.run.entering import Entered, enter
+from backstay.run.entering import Entered, enter, going_on
 from backstay.run.guard import GuardedLoop
 from backstay.run.heartbeat import heartbeat
 from backstay.run.options import OnDoubt, OnFailed, check_options
@@ -114,6 +114,7 @@ class Run(StateKeeping, ChildMaking):
         self.end: RunEnded | None = None
         self._session_files = files
         self.files: RunFiles | None = None
+        self.calls_go_on = False  # calls in flight are made elsewhere: changes of files before `enter` are theirs
         self._lock = threading.RLock()
 
     @property
@@ -161,12 +162,13 @@ class Run(StateKeeping, ChildMaking):
             parent=parent,
             caller=caller,
         )
-        entered = enter(history, intent)
+        entered = enter(history, intent, self._session_files)
         calls = self._journal(WaitJournal, entered)
         try:
             self._go_to(entered)
             if self._session_files is not None:
-                self.files = self._session_files.of_run(self.branch)
+                by = going_on(entered.calls) if self.calls_go_on else ()
+                self.files = self._session_files.of_run(self.branch, by=by)
         except BaseException as error:
             failed = isinstance(error, Exception)
             status, reason = ("failed", reason_of(error)) if failed else (None, None)

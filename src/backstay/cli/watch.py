@@ -1,0 +1,156 @@
+"""`backstay watch -- CMD`: run any agent, and record the folder while it works.
+
+The command has the terminal, its input and its signals to itself; nothing is printed until it ends. The folder is
+looked at again and again, at most a twentieth of the time. Once something changed and then stayed as it is for a moment
+it is a checkpoint, with the command as its author: `rewind` puts back what the command did and keeps what you do later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import backstay
+from backstay.cli.command import Command
+from backstay.cli.store_option import in_any_store
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+    from backstay.face import Store
+    from backstay.run import Run
+    from backstay.run.calling import Calling
+
+_QUIET_S = 0.2
+_PAUSE_S = 0.5
+_SHARE = 20  # of the time, at most one part is spent on looking
+_MOST_TRIES = 10  # that a folder is given to become quiet before it is recorded as it is
+_NOT_FOUND, _NOT_RUNNABLE, _BY_SIGNAL = 127, 126, 128
+
+
+@click.command(
+    "watch",
+    cls=Command,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    examples=["backstay watch -- codex", "backstay watch --session fix-bug -- gemini -p 'mend the tests'"],
+)
+@click.option("--session", metavar="NAME", help="The session; by default the command and the time.")
+@click.option("--workspace", metavar="DIR", default=".", help="The folder that is recorded; by default this one.")
+@click.argument("words", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
+@in_any_store
+def command(store: Store, words: tuple[str, ...], *, session: str | None, workspace: str) -> None:
+    """Run CMD and record this folder as it changes; exits as CMD does.
+
+    For agents without hooks of their own (Codex, Gemini, opencode) and for any other command. What it changed is put
+    back by `backstay rewind`.
+    """
+    name = session or f"{Path(words[0]).name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    where = backstay.Workspace(workspace)
+    line = " ".join(words)
+    with _ours(), store.run(name, workspace=where, input=line, restart=True) as run:
+        if not isinstance(run.state.get("messages"), list):
+            run.state["messages"] = []
+        run.append({"role": "user", "content": line})
+        run.checkpoint()
+        code = _watch(run, words)
+        run.state["exit_code"] = code
+        problem = None if run.files is None else run.files.problem
+    if problem is not None:
+        click.echo(f"backstay: the folder could not be captured at the end: {problem}", err=True)
+    sys.exit(code)
+
+
+def _watch(run: Run, words: tuple[str, ...]) -> int:
+    """Start the command, record what it changes, and give its exit code."""
+    import subprocess
+
+    calling = _begin(run, words, 1)
+    try:
+        child = subprocess.Popen(words)  # noqa: S603 - it is what the user typed
+    except OSError as error:
+        with contextlib.suppress(backstay.CallFailedError):
+            calling.give_up(error)
+        click.echo(f"backstay: {words[0]}: {error.strerror}", err=True)
+        return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_RUNNABLE
+    with _passing_on(child):
+        number, pause_s = 1, _PAUSE_S
+        while not _has_ended(child, pause_s):
+            began = time.monotonic()
+            if _has_changed(run, child):
+                calling.finish(None)
+                run.step()
+                number += 1
+                calling = _begin(run, words, number)
+            pause_s = max(_PAUSE_S, _SHARE * (time.monotonic() - began))
+        code = child.returncode if child.returncode >= 0 else _BY_SIGNAL - child.returncode
+        calling.finish({"exit_code": code})
+    return int(code)
+
+
+def _begin(run: Run, words: tuple[str, ...], number: int) -> Calling:
+    """What changes from now on was done by the command. What changed just now was, too: it does not wait for us."""
+    if number > 1 and run.files is not None:
+        run.files.unrecorded(look=False)
+    return run.begin(Path(words[0]).name, key=str(number), args={"command": list(words)})
+
+
+def _has_changed(run: Run, child: subprocess.Popen[bytes]) -> bool:
+    """True if something differs from the last checkpoint and has been left alone for a moment."""
+    assert run.files is not None  # noqa: S101 - there is a workspace
+    before = run.files.unrecorded().changes
+    if not before:
+        return False
+    for _ in range(_MOST_TRIES):
+        if _has_ended(child, _QUIET_S):
+            break
+        now = run.files.unrecorded().changes
+        if now == before:
+            break
+        before = now
+    return True
+
+
+def _has_ended(child: subprocess.Popen[bytes], seconds: float) -> bool:
+    import subprocess
+
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _ours() -> Iterator[None]:
+    """Ctrl-C is the command's: it comes to both, and we stay until the command has ended."""
+    # A function, not SIG_IGN: what is ignored stays ignored in the command.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _passing_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Signals that end a process come to us alone: the command is given them, and we wait for it."""
+
+    def pass_on(number: int, _: Any) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, number)
+
+    names = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.signal(number, pass_on) for number in names}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
