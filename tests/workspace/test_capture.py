@@ -431,4 +431,13 @@ def test_a_run_without_the_extra_is_refused_before_it_does_anything(
                 store.run("shop", workspace=tmp_path),
             ):
                 pytest.fail("it began")
-        assert store.session("shop").head() is None
+        assert list(store.sessions()) == []
+
+
+def test_a_first_run_in_a_folder_that_is_too_large_leaves_no_session_behind(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * 5000)
+    with backstay.open("memory://") as store:
+        workspace = backstay.Workspace(tmp_path, max_total=4000)
+        with pytest.raises(InvalidInputError, match="to capture"), store.run("shop", workspace=workspace):
+            pytest.fail("it began")
+        assert list(store.sessions()) == []

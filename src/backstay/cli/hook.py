@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from backstay.cli.command import Command
@@ -21,4 +19,4 @@ def command(event: str | None, url: str | None) -> None:
     from backstay.cli.street import neighbour
 
     del event
-    sys.exit(neighbour("adapters.claude_code.client").run(["--store", url] if url else []))
+    neighbour("adapters.claude_code.client").run(["--store", url] if url else [])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import backstay
-from backstay.cli.command import Command
+from backstay.cli.command import Command, json_option
 from backstay.cli.store_option import in_any_store
 
 if TYPE_CHECKING:
@@ -39,18 +38,20 @@ _NOT_FOUND, _NOT_RUNNABLE, _BY_SIGNAL = 127, 126, 128
 @click.command(
     "watch",
     cls=Command,
+    shape="watched",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     examples=["backstay watch -- codex", "backstay watch --session fix-bug -- gemini -p 'mend the tests'"],
 )
 @click.option("--session", metavar="NAME", help="The session; by default the command and the time.")
 @click.option("--workspace", metavar="DIR", default=".", help="The folder that is recorded; by default this one.")
 @click.argument("words", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
+@json_option
 @in_any_store
-def command(store: Store, words: tuple[str, ...], *, session: str | None, workspace: str) -> None:
+def command(store: Store, words: tuple[str, ...], *, session: str | None, workspace: str, as_json: bool) -> None:
     """Run CMD and record this folder as it changes; exits as CMD does.
 
     For agents without hooks of their own (Codex, Gemini, opencode) and for any other command. What it changed is put
-    back by `backstay rewind`.
+    back by `backstay rewind`. --json prints its line when CMD has ended, behind what CMD printed.
     """
     name = session or f"{Path(words[0]).name}-{time.strftime('%Y%m%d-%H%M%S')}"
     where = backstay.Workspace(workspace)
@@ -63,9 +64,14 @@ def command(store: Store, words: tuple[str, ...], *, session: str | None, worksp
         code = _watch(run, words)
         run.state["exit_code"] = code
         problem = None if run.files is None else run.files.problem
-    if problem is not None:
+    if as_json:
+        from backstay import shapes
+
+        count = sum(1 for _ in store.session(name).log())
+        click.echo(shapes.dump({"session": name, "exit_code": code, "checkpoints": count, "problem": problem}))
+    elif problem is not None:
         click.echo(f"backstay: the folder could not be captured at the end: {problem}", err=True)
-    sys.exit(code)
+    click.get_current_context().exit(code)
 
 
 def _watch(run: Run, words: tuple[str, ...]) -> int:
@@ -84,12 +90,14 @@ def _watch(run: Run, words: tuple[str, ...]) -> int:
         number, pause_s = 1, _PAUSE_S
         while not _has_ended(child, pause_s):
             began = time.monotonic()
-            if _has_changed(run, child):
+            changes = run.files.unrecorded().changes if run.files is not None else ()
+            pause_s = max(_PAUSE_S, _SHARE * (time.monotonic() - began))
+            if changes:
+                _wait_for_quiet(run, child, changes)
                 calling.finish(None)
                 run.step()
                 number += 1
                 calling = _begin(run, words, number)
-            pause_s = max(_PAUSE_S, _SHARE * (time.monotonic() - began))
         code = child.returncode if child.returncode >= 0 else _BY_SIGNAL - child.returncode
         calling.finish({"exit_code": code})
     return int(code)
@@ -102,20 +110,16 @@ def _begin(run: Run, words: tuple[str, ...], number: int) -> Calling:
     return run.begin(Path(words[0]).name, key=str(number), args={"command": list(words)})
 
 
-def _has_changed(run: Run, child: subprocess.Popen[bytes]) -> bool:
-    """True if something differs from the last checkpoint and has been left alone for a moment."""
-    assert run.files is not None  # noqa: S101 - there is a workspace
-    before = run.files.unrecorded().changes
-    if not before:
-        return False
+def _wait_for_quiet(run: Run, child: subprocess.Popen[bytes], before: Any) -> None:
+    """Wait until what changed has been left alone for a moment, or will not be."""
+    assert run.files is not None  # noqa: S101 - something of them changed
     for _ in range(_MOST_TRIES):
         if _has_ended(child, _QUIET_S):
-            break
+            return
         now = run.files.unrecorded().changes
         if now == before:
-            break
+            return
         before = now
-    return True
 
 
 def _has_ended(child: subprocess.Popen[bytes], seconds: float) -> bool:

@@ -12,6 +12,7 @@ import contextlib
 import secrets
 import threading
 import time
+from collections.abc import Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
@@ -114,7 +115,7 @@ class Run(StateKeeping, ChildMaking):
         self.end: RunEnded | None = None
         self._session_files = files
         self.files: RunFiles | None = None
-        self.calls_go_on = False  # calls in flight are made elsewhere: changes of files before `enter` are theirs
+        self.made_elsewhere: Collection[str] | None = None  # see `going_on`
         self._lock = threading.RLock()
 
     @property
@@ -167,7 +168,7 @@ class Run(StateKeeping, ChildMaking):
         try:
             self._go_to(entered)
             if self._session_files is not None:
-                by = going_on(entered.calls) if self.calls_go_on else ()
+                by = () if self.made_elsewhere is None else going_on(entered.calls, self.made_elsewhere)
                 self.files = self._session_files.of_run(self.branch, by=by)
         except BaseException as error:
             failed = isinstance(error, Exception)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from backstay.port import CallRow
@@ -34,10 +34,14 @@ def enter(history: History, intent: runs.Enter, files: SessionFiles | None = Non
     return _entered(history, intent)
 
 
-def going_on(calls: Iterable[CallRow]) -> list[CallRow]:
-    """The tool calls without an outcome, and those that ended while one of these was in flight."""
+def going_on(calls: Iterable[CallRow], keys: Collection[str]) -> list[CallRow]:
+    """The calls that did what differs from the last boundary, where calls are made elsewhere and go on without a run.
+
+    Those are the tool calls without an outcome, those with these keys, which have ended just now, and any other that
+    ended while one of them was in flight.
+    """
     tools = [call for call in calls if call.kind == "tool"]
-    flying = [call.started_us for call in tools if call.status in (STARTED, IN_DOUBT)]
+    flying = [call.started_us for call in tools if call.status in (STARTED, IN_DOUBT) or call.key in keys]
     if not flying:
         return []
     since = min(flying)

@@ -260,6 +260,7 @@ SHAPES: dict[str, dict[str, str]] = {
     },
     "trouble": {"where": "text", "why": "text"},
     "place": {"store": "text", "backend": "text", "made": "true or false", "hooks": "text or null"},
+    "watched": {"session": "text", "exit_code": "number", "checkpoints": "number", "problem": "text or null"},
     "served": {"url": "text", "store": "text", "read_only": "true or false"},
     "script": {"shell": "text", "script": "text"},
     "told": {"chapter": "number", "title": "text", "holds": "text"},

@@ -42,9 +42,9 @@ def run(args: Sequence[str]) -> int:
 
 
 def _complain(project: str, error: BaseException) -> None:
-    try:
+    try:  # noqa: SIM105 - contextlib is slow to load
         places.note_problem(project or os.getcwd(), f"a hook failed: {type(error).__name__}: {error}")  # noqa: PTH109
-    except BaseException:  # noqa: BLE001, S110, SIM105 - there is nowhere left to say it
+    except BaseException:  # noqa: BLE001, S110 - there is nowhere left to say it
         pass
 
 

@@ -27,9 +27,10 @@ _WAITING = 64
 
 
 class Helper:
-    """Serves the hooks of a project at a socket in the current folder."""
+    """Serves the hooks of a project at a socket of that name in a folder. The process then works in the project."""
 
-    def __init__(self, name: str, project: HookedProject, *, idle_s: float = IDLE_S) -> None:
+    def __init__(self, folder: str, name: str, project: HookedProject, *, idle_s: float = IDLE_S) -> None:
+        self._folder = folder
         self._name = name
         self._project = project
         self._idle_s = idle_s
@@ -40,10 +41,13 @@ class Helper:
 
     def serve(self) -> bool:
         """Serve until it is idle or told to stop; False if another helper does so already."""
+        os.chdir(self._folder)  # a socket's name has 107 bytes at most: its bare name always fits
         held = os.open(f"{self._name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if not _is_first(held):
                 return False
+            os.ftruncate(held, 0)
+            os.write(held, b"%d\n" % os.getpid())  # for people who look for it
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._name)  # noqa: PTH108 - of a helper that was killed
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -52,12 +56,10 @@ class Helper:
                 os.umask(before)
                 listener.listen(_WAITING)
                 listener.settimeout(_POLL_S)
-                folder = os.open(".", os.O_RDONLY)
+                os.chdir(self._project.project)  # where a relative URL of the store begins
                 self._accept(listener)
-                os.fchdir(folder)
-                os.close(folder)
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self._name)  # noqa: PTH108
+                    os.unlink(f"{self._folder}/{self._name}")  # noqa: PTH108
             self._project.close()
             return True
         finally:
@@ -139,8 +141,7 @@ def main(args: Sequence[str]) -> int:
     folder = places.socket_folder()
     if folder is None:
         return 1
-    os.chdir(folder)
-    helper = Helper(name, HookedProject(project, url[0] if url else None))
+    helper = Helper(folder, name, HookedProject(project, url[0] if url else None))
     signal.signal(signal.SIGTERM, lambda *_: helper.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

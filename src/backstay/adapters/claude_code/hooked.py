@@ -115,10 +115,10 @@ class HookedProject:
         if self._store is None:
             from backstay import opening  # noqa: PLC0415 - what is heavy is loaded at the first event
 
-            os.chdir(self.project)
             url = self._url
-            if url is None and opening.place(None) is None:
-                url = str(opening.make_folder(Path(self.project)) / "store.db")
+            if url is None:
+                here = Path(self.project)
+                url = str((opening.nearest_folder(here) or opening.make_folder(here)) / "store.db")
             self._store = backstay.open(url)
             place = opening.place(url)
             self._opened = None if place is None else (place.absolute(), _inode(place))
@@ -260,18 +260,15 @@ class Conversation:
         failed = payload.get("hook_event_name") == "PostToolUseFailure"
         text = storable(str(payload.get("error") or "failed"), longest=_ARG_CHARS)
         result = storable(payload.get("tool_response"), longest=_RESULT_CHARS)
-        run = self._entered()
+        run = self._entered(ended=key)
         calling, call = self._open.pop(key, None), self._left.pop(key, None)
         with contextlib.suppress(CallFailedError):
             if calling is None and call is not None:
                 if failed:
                     self._session.resolve(call.id, failed=text)
                 run.begin(call.name, key=key, args=call.args, on_doubt=lambda _: result)
-            else:
-                if calling is None:
-                    if self._is_known(key):
-                        return  # the event came twice
-                    calling = run.begin(name, key=key, args=args)
+            elif calling is not None or not self._is_known(key):  # else the event came twice
+                calling = calling or run.begin(name, key=key, args=args)
                 calling.give_up(ToolError(text)) if failed else _finish(calling, result)
         if run.files is not None and not self._open and not self._left and run.files.unrecorded(look=False).changes:
             self._read(run, payload)
@@ -301,9 +298,10 @@ class Conversation:
         """True if a run of this branch has not come to its end."""
         return self._run is not None or any([run.branch == self._branch for run in self._session.runs()])
 
-    def _entered(self, *, input: str | None = None) -> Run:
+    def _entered(self, *, input: str | None = None, ended: str = "") -> Run:
+        """The run, entered; `ended`: the call that ended just now, which a helper that died may have recorded so."""
         if self._run is None:
-            run = self._taken(input)
+            run = self._taken(input, ended)
             self._run = run
             if run.files is not None:
                 run.files.unrecorded(look=False)  # entering has looked
@@ -318,10 +316,10 @@ class Conversation:
                 run.state = {"messages": [], PART: {"agent": self._branch}}  # a sub-agent begins with nothing
         return self._run
 
-    def _taken(self, input: str | None) -> Run:
+    def _taken(self, input: str | None, ended: str) -> Run:
         for wait_s in _waits():
             run = self._session.run(branch=self._branch, input=input, lease_s=_LEASE_S)
-            run.calls_go_on = True
+            run.made_elsewhere = {ended}
             try:
                 run.enter()
             except LeaseHeldError:
@@ -427,6 +425,7 @@ def _transcript_of(payload: Payload, branch: str) -> str:
 
 def work_once(raw: bytes, project: str, url: str | None) -> None:
     """Record one event in this process, when others that do the same have done so: for a hook without a helper."""
+    os.chdir(project)
     with _turn(project):
         here = HookedProject(project, url)
         try:
