@@ -1,6 +1,5 @@
 """A coding agent: its folder is in every checkpoint, and a step that was cut off in its files is rolled back first.
 
-    pip install 'backstay[files]'
     python examples/coding.py                       # edits the files of this folder
     backstay diff fix-bug main~2 main --files       # what it did
     backstay rewind fix-bug main~2                  # shows what will change, asks, puts conversation and files back

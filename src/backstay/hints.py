@@ -49,7 +49,7 @@ SALVAGE = Hint(
 )
 LIST_SESSIONS = Hint("store.sessions() lists those there are", "`backstay sessions` lists those there are")
 DECIDE_CALLS = Hint(
-    "decide each with session.resolve(call_id, …), or give up all: session.abandon()",
+    "decide each with session.resolve(call_id, …) or `backstay recover`, or give up all: session.abandon()",
     "`backstay recover SESSION` shows them and takes a decision: --retry, --skip, --result, --mark-failed or --abandon",
 )
 

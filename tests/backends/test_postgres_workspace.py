@@ -6,12 +6,11 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import backstay
 from tests.backends.conftest import Fresh
-from tests.workspace.files_machine import machine_with_files
+from tests.workspace.files_machine import LONG, machine_with_files
 
 
 @pytest.mark.exhaustive
@@ -20,5 +19,5 @@ def test_every_checkpoint_brings_back_exactly_its_files(postgres_url: str, fresh
         joint = "&" if "?" in postgres_url else "?"
         return backstay.open(f"{postgres_url}{joint}{urlencode({'schema': fresh_schema()})}")
 
-    machine = machine_with_files(opened)
-    run_state_machine_as_test(machine, settings=settings(stateful_step_count=50, max_examples=200, deadline=None))
+    machine = machine_with_files(opened, lasting=False)
+    run_state_machine_as_test(machine, settings=LONG)

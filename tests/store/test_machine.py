@@ -1,28 +1,12 @@
 """Random histories on real stores, against a plain dict: nothing is lost, nothing is mixed up, everything verifies."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-import backstay
-from backstay.face import Store
 from backstay.testing import machine_for
-
-
-def open_memory(_folder: Path) -> Store:
-    return backstay.open("memory://")
-
-
-def open_sqlite(folder: Path) -> Store:
-    # The machine reopens but never crashes, so there is nothing to wait for the disk for.
-    return backstay.open(folder / "store.db", durability="relaxed")
-
-
-def open_files(folder: Path) -> Store:
-    return backstay.open(f"file:{folder / 'store'}", durability="relaxed")
-
+from tests.openers import open_files, open_memory, open_sqlite
 
 MemoryMachine: Any = machine_for(open_memory, lasting=False)
 SqliteMachine: Any = machine_for(open_sqlite)

@@ -6,8 +6,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from types import CodeType, FrameType
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import pytest
@@ -118,33 +119,68 @@ class Strike:
     def __init__(self, number: int) -> None:
         self.left = number
         self.struck = False
-        self._points: dict[CodeType, set[int]] = {}
+        self._thread = threading.get_ident()
+        self._points = {code: set(_strike_points(code)) for code in _codes(leader_queue.__file__, LeaderQueue)}
 
-    def __call__(self, frame: FrameType, event: str, _arg: Any) -> Any:
-        # What `lead` calls is its own to keep in order.
-        if frame.f_code.co_filename != leader_queue.__file__ or frame.f_code.co_name in ("finish", "waiting"):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode" and not self.struck:
-            code = frame.f_code
-            if code not in self._points:
-                self._points[code] = set(_strike_points(code))
-            if frame.f_lasti in self._points[code]:
-                self.left -= 1
-                if self.left < 0:
-                    self.struck = True
-                    raise KeyboardInterrupt
-        return self
+    def at(self, code: CodeType, offset: int) -> None:
+        """The interpreter stands before this instruction."""
+        if self.struck or threading.get_ident() != self._thread or offset not in self._points.get(code, ()):
+            return
+        self.left -= 1
+        if self.left < 0:
+            self.struck = True
+            raise KeyboardInterrupt
 
     def run(self, queue: LeaderQueue[Any], job: Job) -> None:
-        tracing = sys.gettrace()
-        sys.settrace(self)
         try:
-            queue.run(job)
+            with _each_instruction(self._points, self.at):
+                queue.run(job)
         except KeyboardInterrupt:
             assert self.struck
+
+
+def _codes(file: str, *classes: type) -> Iterator[CodeType]:
+    """The code of these classes and of what stands inside their functions, but for what `lead` calls."""
+    left = [each.__code__ for one in classes for each in vars(one).values() if isinstance(each, FunctionType)]
+    while left:
+        code = left.pop()
+        if code.co_filename == file and code.co_name not in ("finish", "waiting"):
+            yield code
+            left += [each for each in code.co_consts if isinstance(each, CodeType)]
+
+
+@contextmanager
+def _each_instruction(codes: Iterable[CodeType], at: Callable[[CodeType, int], None]) -> Iterator[None]:
+    """Call `at` before each instruction of these; what it raises is raised there."""
+    if sys.version_info >= (3, 12):  # its settrace leaves instructions out
+        tool, event = sys.monitoring.DEBUGGER_ID, sys.monitoring.events.INSTRUCTION
+        sys.monitoring.use_tool_id(tool, "strike")
+        sys.monitoring.register_callback(tool, event, at)
+        for code in codes:
+            sys.monitoring.set_local_events(tool, code, event)
+        try:
+            yield
         finally:
-            sys.settrace(tracing)
+            for code in codes:
+                sys.monitoring.set_local_events(tool, code, 0)
+            sys.monitoring.register_callback(tool, event, None)
+            sys.monitoring.free_tool_id(tool)
+        return
+
+    def trace(frame: FrameType, event: str, _arg: Any) -> Any:
+        if frame.f_code not in codes:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            at(frame.f_code, frame.f_lasti)
+        return trace
+
+    tracing = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(tracing)
 
 
 def _interrupted(number: int, *, leads: bool) -> bool:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import random
 import socket
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-import backstay
 from backstay.errors import CorruptionError, InvalidInputError
 from backstay.grouping import apply_patch, contents_of, make_patch
 from backstay.listing import EMPTY, OLDER, OUTSIDE, SECRET, Listing, difference, from_value, to_value
@@ -418,20 +416,6 @@ def settled(folder: Folder) -> None:
         if path.is_file() and ".backstay" not in path.parts:
             os.utime(path, ns=(past, past))
     time.sleep(0.05)
-
-
-def test_a_run_without_the_extra_is_refused_before_it_does_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pathspec", None)  # as if it were not there
-    with backstay.open("memory://") as store:
-        for _ in range(2):  # the first left nothing held
-            with (
-                pytest.raises(backstay.UnsupportedError, match=r"pip install 'backstay\[files\]'"),
-                store.run("shop", workspace=tmp_path),
-            ):
-                pytest.fail("it began")
-        assert list(store.sessions()) == []
 
 
 def test_a_first_run_in_a_folder_that_is_too_large_leaves_no_session_behind(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,6 +127,13 @@ def test_only_the_paths_that_are_asked_for(session: backstay.Session, root: Path
     session.restore("main~1", files="only", paths=["b", root / "c"])
     assert contents(root) == {**NEW, "b": "old b\n", "c": "old c\n"}
     assert session.load() == {"step": 2}, "the conversation stays"
+
+
+def test_a_path_whose_folder_is_gone_comes_back_with_its_folder(session: backstay.Session, root: Path) -> None:
+    shutil.rmtree(root / "d")
+    capture_as(session, {"step": 3}, CALL)
+    session.restore("main~1", files="only", paths=["d/e"])
+    assert contents(root) == NEW
 
 
 def test_talk_alone_leaves_the_files(session: backstay.Session, root: Path) -> None:

@@ -70,9 +70,6 @@ def _make(url: str, hooks: str | None, *, as_json: bool) -> None:
 
 def _put_hooks(url: str | None) -> str:
     """Put the hooks into the settings of this folder; where that is."""
-    from backstay.ignoring import require_rules
-
-    require_rules()
     settings, here = neighbour("adapters.claude_code.settings"), Path.cwd()
     before = settings.read(here)
     after = settings.with_hooks(before, settings.hook_command(url))

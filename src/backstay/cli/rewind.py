@@ -66,8 +66,13 @@ def command(
     are put together line by line. You are shown every group of paths and asked. With paths behind -- only those are
     put back. The folder as it is now is kept first: `backstay undo` takes all of it back.
     """
-    if (mine and theirs) or (files_only and talk_only) or (talk_only and paths):
-        raise click.UsageError("these options contradict one another")
+    for both, names in (
+        (mine and theirs, "--mine and --theirs"),
+        (files_only and talk_only, "--files-only and --talk-only"),
+        (talk_only and paths, "--talk-only and paths"),
+    ):
+        if both:
+            raise click.UsageError(f"{names} contradict one another")
     keep: KeepMine = False if theirs else "always" if mine else True
     wish = Wishes(branch, talk=not (files_only or paths), files=not talk_only, keep_mine=keep, paths=paths)
     rewind(store, session, ref, wish, workspace=workspace, dry_run=dry_run, yes=yes, as_json=as_json)
@@ -121,14 +126,14 @@ def rewind(
             tell_plan(screen, plan, root)
     if dry_run:
         if as_json:
-            _tell_json(found, branch, None, head.id, plan)
+            tell_json(found, branch, None, head.id, plan)
         return
     _refuse(plan)
     agree(f"Rewind {_safe(branch)} to {target.id[:8]}?", yes=yes)
     refuse_moved(found, branch, head.id)
     made: Checkpoint = found.restore(target, **what)
     if as_json:
-        _tell_json(found, branch, made, head.id, plan)
+        tell_json(found, branch, made, head.id, plan)
         return
     screen.line(f"Rewound: {_safe(branch)} is at {made.id[:8]}, a new checkpoint.")
     screen.line(f"To take it back: {undo_line(found.id, branch)}")
@@ -209,7 +214,8 @@ def _refuse(plan: RestorePlan) -> None:
         raise backstay.FilesConflictError(message, hint=hint)
 
 
-def _tell_json(session: Session, branch: str, made: Any, before: str, plan: RestorePlan) -> None:
+def tell_json(session: Session, branch: str, made: Checkpoint | None, before: str, plan: RestorePlan) -> None:
+    """Print where a branch was, where it is, and what became of the files."""
     from backstay import shapes
     from backstay.cli.screen import Screen
 

@@ -70,14 +70,13 @@ def _largest(store: Store, top: int) -> list[tuple[SessionInfo, int, int]]:
 
 def _tell(screen: Screen, stats: StoreStats, largest: list[tuple[SessionInfo, int, int]]) -> None:
     from backstay.cli.columns import Column, listing
-    from backstay.cli.text import age, safe, size
+    from backstay.cli.text import age, safe, size, times_smaller
 
     for name, text in (
         ("sessions", f"{stats.sessions:,}"),
         ("checkpoints", f"{stats.checkpoints:,}"),
         ("as plain copies", size(stats.logical_bytes)),
-        ("on disk", size(stats.stored_bytes)),
-        ("ratio", f"{stats.ratio:.{1 if stats.ratio >= 1 else 2}f}x"),
+        ("on disk", size(stats.stored_bytes) + times_smaller(stats.ratio)),
     ):
         screen.line((f"{name:<17}", "dim"), text)
     if not largest:

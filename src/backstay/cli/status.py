@@ -144,7 +144,7 @@ def _crashed(store: Store) -> list[tuple[str, RunStatus]]:
 
 
 def _tell(screen: Screen, name: str, stats: StoreStats, crashed: list[tuple[str, RunStatus]]) -> None:
-    from backstay.cli.text import cut, safe, size
+    from backstay.cli.text import cut, safe, size, times_smaller
     from backstay.model import counted
 
     screen.line(("store     ", "dim"), safe(name))
@@ -152,8 +152,8 @@ def _tell(screen: Screen, name: str, stats: StoreStats, crashed: list[tuple[str,
         ("sessions  ", "dim"), f"{counted(stats.sessions, 'session')}, {counted(stats.checkpoints, 'checkpoint')}"
     )
     if stats.checkpoints:
-        ratio = f", {stats.ratio:.1f}x smaller than plain copies" if stats.ratio > 1 else ""
-        screen.line(("size      ", "dim"), f"{size(stats.stored_bytes)} on disk{ratio}")
+        on_disk = f"{size(stats.stored_bytes)} on disk{times_smaller(stats.ratio)}"
+        screen.line(("size      ", "dim"), on_disk)
     if not stats.sessions:
         screen.line()
         screen.line("Nothing is kept here yet. An agent writes with backstay.open(); `backstay demo` shows how.")

@@ -10,9 +10,9 @@ from backstay.errors import UnsupportedError
 # Name of the room: the extra it needs, and a package of that extra.
 NEIGHBOURS = {
     "web": ("web", ("starlette", "uvicorn", "jinja2", "python_multipart")),
-    "adapters.claude_code.client": ("files", ("pathspec",)),
-    "adapters.claude_code.places": ("files", ("pathspec",)),
-    "adapters.claude_code.settings": ("files", ("pathspec",)),
+    "adapters.claude_code.client": ("", ()),
+    "adapters.claude_code.places": ("", ()),
+    "adapters.claude_code.settings": ("", ()),
 }
 
 

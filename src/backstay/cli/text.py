@@ -17,11 +17,17 @@ __all__ = [
     "safe",
     "short",
     "size",
+    "times_smaller",
     "width",
     "wrapped",
 ]
 
 _ELLIPSIS = "…"
+
+
+def times_smaller(ratio: float) -> str:
+    """The words behind a number of bytes that plain copies would exceed so many times."""
+    return f", {ratio:.1f}x smaller than plain copies" if ratio > 1 else ""
 
 
 def width(text: str) -> int:

@@ -17,25 +17,35 @@ if TYPE_CHECKING:
     from backstay.face import Store
 
 
-@click.command("undo", cls=Command, shape="restored", examples=["backstay undo ticket-42 -y"])
+@click.command("undo", cls=Command, shape="rewound", examples=["backstay undo ticket-42 -y"])
 @session_argument()
 @branch_option("The branch that was restored.")
 @click.option("--talk-only", is_flag=True, help="Files stay as they are, even if the restore moved some.")
 @workspace_option
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @yes_option
 @json_option
 @in_store
 def command(
-    store: Store, session: str, *, branch: str, talk_only: bool, workspace: str | None, yes: bool, as_json: bool
+    store: Store,
+    session: str,
+    *,
+    branch: str,
+    talk_only: bool,
+    workspace: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Take back the last restore or undo on a branch of SESSION, as a new checkpoint. A second undo is a redo.
 
     Files come back too, if that restore moved some; what you changed since is kept.
     """
-    from backstay.cli.restore import preview, tell_json
-    from backstay.cli.rewind import tell_plan
+    from backstay.cli.restore import preview
+    from backstay.cli.rewind import tell_json, tell_plan
     from backstay.cli.screen import Screen
     from backstay.cli.text import safe, short
+    from backstay.listing import RestorePlan
     from backstay.shapes.going_back import refuse_moved, standing_at
     from backstay.store.overview import undo_target
 
@@ -47,15 +57,22 @@ def command(
     if target is None:
         message = f"branch {branch!r} has no restore to undo"
         raise backstay.NotFoundError(message, hint="`backstay restore SESSION REF` goes back to any checkpoint")
+    plan = RestorePlan()
+    if root is not None:
+        plan = found.restore(target, branch=branch, files=True, keep_mine=True, dry_run=True)
     screen = Screen(aside=as_json)
     if not (as_json and yes):
         preview(screen, found, branch, head, found.checkpoint(target))
         if root is not None:
-            tell_plan(screen, found.restore(target, branch=branch, files=True, keep_mine=True, dry_run=True), root)
+            tell_plan(screen, plan, root)
+    if dry_run:
+        if as_json:
+            tell_json(found, branch, None, head.id, plan)
+        return
     agree(f"Bring {safe(branch)} back to {short(target)}?", yes=yes)
     refuse_moved(found, branch, head.id)
     made = found.undo(branch=branch, files=moves_files)
     if as_json:
-        tell_json(branch, head, made)
+        tell_json(found, branch, made, head.id, plan)
         return
     screen.line(f"Undone: {safe(branch)} is at {short(made.id)}, a new checkpoint. Undo again to redo.")

@@ -57,6 +57,7 @@ def plan_restore(disk: Listing, target: Listing, wish: Wish, merge: Merge) -> Re
     for change in changes:
         if change.path and _is_wanted(change.path, wish.paths):
             plan.sort(change)
+    plan.make_ways(changes)
     plan.conflict_folded(target)
     plan.keep_ways()
     return RestorePlan(
@@ -136,7 +137,14 @@ class _Sorting:
         else:
             self.conflicts.add(path)
 
-    # what follows from what is kept
+    # what follows from what is put, and from what is kept
+
+    def make_ways(self, changes: Iterable[FileChange]) -> None:
+        """A path that is put back by its own name needs the folders that lead to it, where they are gone."""
+        needed = {above for step in self.steps.values() if step.after is not None for above in _above(step.path)}
+        for change in changes:
+            if change.path in needed and change.before is None and _is_folder(change):
+                self.steps.setdefault(change.path, PlaceStep(change.path, None, change.after))
 
     def keep_ways(self) -> None:
         """A path that stays needs the folders that lead to it, and leaves no room for a path below it."""

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from backstay.errors import NotFoundError
+from backstay.hints import Hint
 from backstay.listing import CALL, OUTSIDE, shown
 from backstay.model import Checkpoint
 from backstay.port import CheckpointRow
@@ -17,6 +18,7 @@ from backstay.store.refs import readable
 _PAGE_ROWS = 100
 _PROMPT_CHARS = 120
 _PEOPLE = ("user", "human")
+_NAMES = Hint("checkpoint.files.listing names those it has", "`backstay files SESSION` names those it has")
 
 
 class BlamedLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +59,10 @@ def blame(history: History, row: CheckpointRow, path: bytes) -> list[BlamedLine]
             lines, digest = new, entry.digest
         since = now
     if not there:
-        raise NotFoundError(f"session {history.id!r}: checkpoint {row.id[:12]} has no file {shown(path)}")
+        where = f"session {history.id!r}: checkpoint {row.id[:12]}"
+        if history.files_of(row) is None:
+            raise NotFoundError(f"{where} has no files", hint="files are recorded where a session has a workspace")
+        raise NotFoundError(f"{where} has no file {shown(path)}", hint=_NAMES)
     points: dict[str, tuple[Checkpoint, str | None, dict[str, str]]] = {}
     return [_blamed(history, points, n, *line) for n, line in enumerate(zip(lines, owners, strict=True), 1)]
 

@@ -104,8 +104,15 @@ class FileRestore:
         self._files = files
         self.outcome = Placed()
 
-    def _open(self) -> OpenRoot:
-        return OpenRoot(self._files.workspace.path)
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[tuple[Lease, OpenRoot]]:
+        """The branch and the folder, held: no run, commit or other restore comes between."""
+        with (
+            HeldBranch(self._history, self._branch, rules.RESTORE) as held,
+            OpenRoot(self._files.workspace.path) as root,
+            root.locked(),
+        ):
+            yield held.lease, root
 
     # looking only
 
@@ -114,7 +121,7 @@ class FileRestore:
         history = self._history
         target, head = _with_files(history, request.target), history.load(self._branch)
         base = _listing(head)
-        with self._open() as root:
+        with OpenRoot(self._files.workspace.path) as root:
             disk, _ = self._files.capture(base, BlobSink(history.backend, dry=True))
             return self._planned(root, disk, target, head, request, on_disk=True)
 
@@ -131,14 +138,10 @@ class FileRestore:
     def restore(self, request: RestoreRequest, expect: Place) -> Checkpoint:
         """Put state and files back. FilesConflictError names what would be lost, and nothing is changed then."""
         history, branch = self._history, self._branch
-        with (
-            HeldBranch(history, branch, rules.RESTORE) as held,
-            OpenRoot(self._files.workspace.path) as root,
-            root.locked(),
-        ):
+        with self._held() as (lease, root):
             pending = _pending(history, branch)
             if pending is not None:
-                self._finish(held.lease, root, pending)
+                self._finish(lease, root, pending)
             target, head = _with_files(history, request.target), history.load(branch)
             if pending is None and expect not in (ANY, head.row.id):
                 raise refusals.moved(history.id, branch, head=head.row.id, expect=str(expect))[1]
@@ -148,17 +151,17 @@ class FileRestore:
             refuse_conflicts(plan, request.keep_mine)
             before = head.row.id
             if disk is not base or head.files is None:
-                before = self._commit_before(head, CapturedFiles(to_value(disk), sink.taken()), held.lease).id
+                before = self._commit_before(head, CapturedFiles(to_value(disk), sink.taken()), lease).id
             call = self._call(root, request, before)
-            row = history.backend.write(rules.place_ask(held.lease), rules.begin(held.lease, call)).answer
+            row = history.backend.write(rules.place_ask(lease), rules.begin(lease, call)).answer
             placement = Placement(root, call.id, plan.steps)
             try:
                 self._stage(placement, target)
             except Exception:  # a full disk, damaged contents: nothing was changed
                 placement.clear()
-                history.backend.write(rules.place_ask(held.lease), rules.give_up(held.lease, row))
+                history.backend.write(rules.place_ask(lease), rules.give_up(lease, row))
                 raise
-            return self._apply(placement, held.lease, row, request, plan, disk)
+            return self._apply(placement, lease, row, request, plan, disk)
 
     def _commit_before(self, head: Loaded, files: CapturedFiles, lease: Lease) -> Checkpoint:
         """The folder as it is, with the head's own state: what an undo goes back to."""
@@ -240,15 +243,10 @@ class FileRestore:
 
     def finish(self) -> None:
         """Bring a restore of this branch to its end that was killed, if there is one."""
-        history, branch = self._history, self._branch
-        with (
-            HeldBranch(history, branch, rules.RESTORE) as held,
-            OpenRoot(self._files.workspace.path) as root,
-            root.locked(),
-        ):
-            call = _pending(history, branch)
+        with self._held() as (lease, root):
+            call = _pending(self._history, self._branch)
             if call is not None:
-                self._finish(held.lease, root, call)
+                self._finish(lease, root, call)
 
     def _finish(self, lease: Lease, root: OpenRoot, call: CallRow) -> None:
         history, args = self._history, place_call(call)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from backstay.errors import BackstayError, InvalidInputError, UnsupportedError
 from backstay.grouping import contents_of
 from backstay.hints import Hint
-from backstay.ignoring import require_rules
 from backstay.listing import (
     CALL,
     EMPTY,
@@ -94,7 +93,6 @@ class SessionFiles:
 
     def refuse_unusable(self, branch: str) -> None:
         """An error, before anything is written, for a folder that cannot be captured at all."""
-        require_rules()
         lane = self._history.lane_or_none(branch)
         if lane is None or lane.head is None:  # the first run of a session must not leave a failed one behind
             with self._lock:

@@ -157,8 +157,8 @@ def doubt(call: CallRow, session: str) -> InDoubtError:
     """The error for a call in doubt."""
     message = f"it is not known whether {shown(call)} happened: it was in flight when its run ended"
     hint = Hint(
-        f"find out, then session.resolve({call.id!r}, 'retry' or 'skip'), or with result=… or failed=…; "
-        "on_doubt= decides beforehand",
+        f"find out, then session.resolve({call.id!r}, 'retry' or 'skip'), or with result=… or failed=…, "
+        "or `backstay recover` at the shell; on_doubt= decides beforehand",
         f"find out, then `backstay recover SESSION --call {call.id}` with --retry, --skip, --result or --mark-failed",
     )
     return InDoubtError(message, hint=hint, call_id=call.id, session_id=session)

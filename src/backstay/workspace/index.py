@@ -17,7 +17,7 @@ import msgspec
 from backstay.errors import BackstayError
 from backstay.workspace.open_root import OpenRoot
 
-VERSION = 2
+VERSION = 3
 _FOLDER = b"index"
 
 Signature = tuple[int, int, int, int, int]  # ctime, mtime, size, inode, mode

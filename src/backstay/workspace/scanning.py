@@ -149,8 +149,10 @@ class Scan:
             self.skipped.append(raw)
             return (descriptor, path, rules, iter(())), rules
         inner = rules
-        for name in sorted(self._ignore.intersection([entry.name for entry in found])):
-            inner = inner.inside(path, _text_of(descriptor, name))
+        present = self._ignore.intersection([entry.name for entry in found])
+        for name in self._workspace.ignore if present else ():  # the one that is named last decides
+            if name in present:
+                inner = inner.inside(path, _text_of(descriptor, name))
         known = self._known.get(raw)
         self.seen.add(raw)
         folders = self._entries(found, path, inner, known, mode)

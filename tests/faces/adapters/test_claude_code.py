@@ -15,8 +15,6 @@ import backstay
 from tests.faces.adapters.fake_claude import FakeClaude, Tree, kill_helpers, tree
 from tests.faces.cli import shell
 
-pytest.importorskip("pathspec", reason="the extra `files`")
-
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:

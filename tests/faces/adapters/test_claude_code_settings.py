@@ -10,7 +10,6 @@ import pytest
 
 from tests.faces.cli import shell
 
-pytest.importorskip("pathspec", reason="the extra `files`")
 EVENTS = [
     "SessionStart",
     "UserPromptSubmit",

@@ -20,12 +20,11 @@ import pytest
 
 import backstay
 from backstay.adapters.claude_code import client, places
-from backstay.adapters.claude_code.helper import Helper
+from backstay.adapters.claude_code.hook_server import HookServer
 from backstay.adapters.claude_code.hooked import HookedProject
 from tests.faces.adapters.fake_claude import FakeClaude, helpers, kill_helpers, tree
 from tests.faces.cli import shell
 
-pytest.importorskip("pathspec", reason="the extra `files`")
 _NOBODY = 65534
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")
 
@@ -283,12 +282,12 @@ def test_a_helper_without_work_leaves_and_a_second_one_is_not_needed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     second: list[bool] = []
-    helper = Helper(str(tmp_path), "sock", HookedProject(str(tmp_path), None), idle_s=1.0)
+    helper = HookServer(str(tmp_path), "sock", HookedProject(str(tmp_path), None), idle_s=1.0)
     thread = threading.Thread(target=helper.serve)
     thread.start()
     while not Path("sock").exists():
         time.sleep(0.01)
-    second.append(Helper(str(tmp_path), "sock", HookedProject(str(tmp_path), None)).serve())
+    second.append(HookServer(str(tmp_path), "sock", HookedProject(str(tmp_path), None)).serve())
     thread.join(60)
     assert (thread.is_alive(), second, Path("sock").exists()) == (False, [False], False)
 

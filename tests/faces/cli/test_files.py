@@ -67,3 +67,4 @@ def test_a_session_without_files_is_told_so(work: Path) -> None:
     with backstay.open(work / ".backstay" / "store.db") as store:
         store.session("plain").commit({})
     assert "has no files" in shell.run("files", "plain", folder=work).err
+    assert "has no files (files are recorded where" in shell.run("blame", "plain", "a.py", folder=work).err

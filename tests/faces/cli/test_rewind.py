@@ -95,6 +95,33 @@ def test_single_paths_leave_the_conversation(project: Path) -> None:
         assert store.session("fix-bug").load()["n"] == 2
 
 
+def test_a_dry_undo_shows_and_changes_nothing(project: Path) -> None:
+    assert shell.run("rewind", "fix-bug", "main~2", "-y", folder=project).code == 0
+    then = files(project)
+    done = shell.run("undo", "fix-bug", "--dry-run", folder=project)
+    assert done.code == 0, done.err
+    assert "a.py" in done.out
+    told = json.loads(shell.run("undo", "fix-bug", "--dry-run", "--json", folder=project).out)
+    assert told["head"] is None
+    assert any("a.py" in paths for paths in told["files"].values())
+    assert files(project) == then
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--mine", "--theirs"), "--mine and --theirs"),
+        (("--files-only", "--talk-only"), "--files-only and --talk-only"),
+        (("--talk-only", "--", "a.py"), "--talk-only and paths"),
+    ],
+)
+def test_options_that_contradict_one_another_are_named(options: tuple[str, ...], said: str, project: Path) -> None:
+    done = shell.run("rewind", "fix-bug", "main~2", "-y", *options, folder=project)
+    assert done.code == 2
+    assert f"{said} contradict one another" in done.err
+    assert files(project) == NOW
+
+
 def test_talk_alone_leaves_the_files(project: Path) -> None:
     done = shell.run("rewind", "fix-bug", "main~2", "-y", "--talk-only", folder=project)
     assert done.code == 0, done.err

@@ -71,7 +71,6 @@ def test_a_refund_waits_for_its_approval_and_goes_on_in_another_process(
 
 
 def test_the_files_of_a_coding_agent_go_back_with_the_conversation(tmp_path: Path) -> None:
-    pytest.importorskip("pathspec", reason="pathspec is not installed: no workspaces")
     assert said(run(tmp_path, "coding.py")) == ["3 steps; 2 files in the checkpoint"]
     (tmp_path / "mine.txt").write_text("mine")
     with contextlib.chdir(tmp_path), backstay.open() as store:

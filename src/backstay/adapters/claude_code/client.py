@@ -132,7 +132,7 @@ def _connect(name: str) -> _socket.socket | None:
 def _start(name: str, project: str, url: str | None) -> subprocess.Popen[bytes] | None:
     import subprocess  # noqa: PLC0415 - once per helper
 
-    words = [sys.executable, "-m", "backstay.adapters.claude_code.helper", name, project, *([url] if url else [])]
+    words = [sys.executable, "-m", "backstay.adapters.claude_code.hook_server", name, project, *([url] if url else [])]
     try:
         return subprocess.Popen(  # noqa: S603 - this very interpreter
             words,

@@ -374,7 +374,7 @@ class _Work:
     def _drop(self, kind: Kind, key: Key) -> None:
         if kind is Kind.SESSION:
             self._drop_session()
-        elif kind is Kind.NAME:
+        elif kind is Kind.NAME and isinstance(key, str):
             marks: Any = self._execute(_NAME, (self._sid, key)).fetchone()
             self._count_names(-1 if marks is not None else 0)
             if marks is not None and marks[0]:

@@ -26,7 +26,7 @@ _SEND_S = 10.0  # that a hook may take to hand its event over
 _WAITING = 64
 
 
-class Helper:
+class HookServer:
     """Serves the hooks of a project at a socket of that name in a folder. The process then works in the project."""
 
     def __init__(self, folder: str, name: str, project: HookedProject, *, idle_s: float = IDLE_S) -> None:
@@ -141,7 +141,7 @@ def main(args: Sequence[str]) -> int:
     folder = places.socket_folder()
     if folder is None:
         return 1
-    helper = Helper(folder, name, HookedProject(project, url[0] if url else None))
+    helper = HookServer(folder, name, HookedProject(project, url[0] if url else None))
     signal.signal(signal.SIGTERM, lambda *_: helper.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
