@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import backstay
 from backstay.errors import CorruptionError, InvalidInputError
 from backstay.grouping import apply_patch, contents_of, make_patch
 from backstay.listing import EMPTY, OLDER, OUTSIDE, SECRET, Listing, difference, from_value, to_value

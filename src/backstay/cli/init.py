@@ -92,4 +92,4 @@ def _remove_hooks() -> None:
         click.echo(f"{settings.PATH} has no hooks of Backstay's.")
         return
     settings.write(here, after)
-    click.echo(f"The hooks are gone from {settings.PATH}. What was recorded stays.")
+    click.echo(f"The hooks are gone from {settings.PATH}. The store stays.")

@@ -153,26 +153,27 @@ def _tell(screen: Screen, session: Session, standing: RunStatus, *, alone: bool)
                 for line in wrapped(given, screen.width - 6):
                     screen.line("      ", line)
     if doubtful and not standing.live:
-        _tell_files(screen, session, standing.branch)
+        back = "--rollback | " if _tell_files(screen, session, standing.branch) else ""
         which = "" if alone else "--call ID "
         screen.line("  Did it happen? Look, then say: ", (f"backstay recover {which}{quoted(session.id)}", "cyan"))
-        screen.line("    ", ("--result JSON | --retry | --rollback | --skip | --mark-failed | --abandon", "cyan"))
+        screen.line("    ", (f"--result JSON | --retry | {back}--skip | --mark-failed | --abandon", "cyan"))
     elif not standing.live:
         screen.line("  Nothing is in doubt: it goes on with the line of code that started it.")
     screen.line()
 
 
-def _tell_files(screen: Screen, session: Session, branch: str) -> None:
-    """The files that differ from the last checkpoint, if the folder is here: what a call in doubt may have changed."""
+def _tell_files(screen: Screen, session: Session, branch: str) -> bool:
+    """The files that a call in doubt may have changed, if the folder is here; False if none differ from the head's."""
     from backstay.cli.text import cut, safe
 
     try:
         files = session.diff(branch, backstay.Workspace(folder_of(session, branch))).files
     except (backstay.BackstayError, OSError):
-        return
+        return False
     paths = [] if files is None else [*files.added, *files.changed, *files.removed, *files.mode]
     if paths:
         screen.line("    files changed since: ", cut(safe(", ".join(paths[:_FILES])), screen.width - 28))
+    return bool(paths)
 
 
 def _decide(

@@ -109,7 +109,7 @@ def _root_of(store: Store, info: SessionInfo) -> str | None:
 
 
 def _problems(url: str | None) -> list[dict[str, Any]]:
-    """What hooks could not record: in the project here, and in that of the store."""
+    """Events that hooks could not record: in the project here, and in that of the store."""
     from backstay import opening
     from backstay.cli.street import neighbour
 

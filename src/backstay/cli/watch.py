@@ -50,8 +50,8 @@ _NOT_FOUND, _NOT_RUNNABLE, _BY_SIGNAL = 127, 126, 128
 def command(store: Store, words: tuple[str, ...], *, session: str | None, workspace: str, as_json: bool) -> None:
     """Run CMD and record this folder as it changes; exits as CMD does.
 
-    For agents without hooks of their own (Codex, Gemini, opencode) and for any other command. What it changed is put
-    back by `backstay rewind`. --json prints its line when CMD has ended, behind what CMD printed.
+    For agents without hooks of their own (Codex, Gemini, opencode) and for any other command; `backstay rewind` puts
+    back all that it changed. --json prints its line when CMD has ended, behind what CMD printed.
     """
     name = session or f"{Path(words[0]).name}-{time.strftime('%Y%m%d-%H%M%S')}"
     where = backstay.Workspace(workspace)
@@ -104,7 +104,7 @@ def _watch(run: Run, words: tuple[str, ...]) -> int:
 
 
 def _begin(run: Run, words: tuple[str, ...], number: int) -> Calling:
-    """What changes from now on was done by the command. What changed just now was, too: it does not wait for us."""
+    """The command is the author of each change from now on, and of those made a moment ago: it does not wait."""
     if number > 1 and run.files is not None:
         run.files.unrecorded(look=False)
     return run.begin(Path(words[0]).name, key=str(number), args={"command": list(words)})

@@ -44,9 +44,9 @@ def claude(tmp_path: Path, home: Path) -> FakeClaude:
     return FakeClaude(tmp_path / "project", home)
 
 
-def status(claude: FakeClaude, **env: str) -> str:
+def status(claude: FakeClaude) -> str:
     """What `backstay status` says of the hooks, in the colours of a terminal."""
-    done = shell.run("status", folder=claude.project, FORCE_COLOR="1", TMPDIR=claude.env["TMPDIR"], **env)
+    done = shell.run("status", folder=claude.project, FORCE_COLOR="1", TMPDIR=claude.env["TMPDIR"])
     assert done.code == 0, done.err
     return done.out
 
