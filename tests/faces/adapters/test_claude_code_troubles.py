@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -36,6 +37,18 @@ def home(tmp_path: Path) -> Iterator[Path]:
     yield made
     for folder in (made, *made.rglob("long*")):
         kill_helpers(folder)
+
+
+@pytest.fixture
+def shared() -> Iterator[FakeClaude]:
+    """A session in a folder that other users can look into."""
+    with tempfile.TemporaryDirectory(prefix="backstay-test-") as name:
+        made = Path(name)
+        made.chmod(0o755)
+        for folder in ("home", "project"):
+            (made / folder).mkdir(mode=0o700)
+        yield FakeClaude(made / "project", made / "home")
+        kill_helpers(made / "home")
 
 
 @pytest.fixture
@@ -116,14 +129,13 @@ def test_a_full_disk_stops_no_agent_and_is_told_until_a_checkpoint_has_everythin
 
 
 @root_only
-def test_a_store_that_cannot_be_written_stops_no_agent_and_is_told(claude: FakeClaude, tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_stops_no_agent_and_is_told(shared: FakeClaude) -> None:
+    claude, place = shared, shared.home.parent
     claude.start()
     kill_helpers(claude.home)
-    for path in (tmp_path, *tmp_path.rglob("*")):
-        os.chown(path, _NOBODY, -1, follow_symlinks=False)
-    for path in (tmp_path.parent, tmp_path.parent.parent):
-        path.chmod(path.stat().st_mode | 0o755)
     shutil.rmtree(claude.home / f"backstay-{os.getuid()}")
+    for path in place.rglob("*"):
+        os.chown(path, _NOBODY, -1, follow_symlinks=False)
     for path in ((claude.project / ".backstay"), *(claude.project / ".backstay").rglob("*")):
         path.chmod(0o500 if path.is_dir() else 0o400)
     for event in ("UserPromptSubmit", "Stop"):
@@ -211,11 +223,12 @@ def test_a_folder_for_sockets_that_others_could_enter_is_not_used(claude: FakeCl
 
 
 @root_only
-def test_neither_end_of_a_socket_speaks_to_another_user(claude: FakeClaude, home: Path, tmp_path: Path) -> None:
+def test_neither_end_of_a_socket_speaks_to_another_user(shared: FakeClaude) -> None:
+    claude = shared
     claude.start()
-    folder = home / f"backstay-{os.getuid()}"
+    folder = claude.home / f"backstay-{os.getuid()}"
     (name,) = [path for path in folder.iterdir() if path.is_socket()]
-    for path in (tmp_path.parent.parent, tmp_path.parent, tmp_path, home, folder, name):
+    for path in (claude.home, folder, name):
         path.chmod(0o777)
     speak = """
 import os, socket, sys
@@ -233,7 +246,7 @@ with socket.socket(socket.AF_UNIX) as ours:
     ours = subprocess.run([*words, "0"], check=False)
     assert (theirs.returncode, ours.returncode) == (0, 3)
     folder.chmod(0o700)
-    kill_helpers(home)
+    kill_helpers(claude.home)
     name.unlink()
     listen = (
         "import os, socket, sys; s = socket.socket(socket.AF_UNIX);"
