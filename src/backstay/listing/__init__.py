@@ -5,9 +5,20 @@ a restore would do, path by path; `backstay.workspace` does it.
 """
 
 from backstay.listing.changes import FileChange, FileChanges, difference
-from backstay.listing.entries import KEPT, OLDER, PERMISSIONS, SECRET, ContentPlace, FileEntry, parent_of, shown
+from backstay.listing.entries import (
+    KEPT,
+    OLDER,
+    OWN,
+    PERMISSIONS,
+    SECRET,
+    ContentPlace,
+    FileEntry,
+    parent_of,
+    shown,
+    unsafe,
+)
 from backstay.listing.file_diff import FileDiff
-from backstay.listing.lists import CALL, EMPTY, OUTSIDE, RESTORE, Captured, LeftOut, Listing, from_value, to_value
+from backstay.listing.lists import CALL, EMPTY, LOST, OUTSIDE, RESTORE, Captured, LeftOut, Listing, from_value, to_value
 from backstay.listing.plan import PlaceStep, RestorePlan, in_order
 from backstay.listing.restoring import KeepMine, Wish, plan_restore
 from backstay.listing.three_way import merge_lines
@@ -16,8 +27,10 @@ __all__ = [
     "CALL",
     "EMPTY",
     "KEPT",
+    "LOST",
     "OLDER",
     "OUTSIDE",
+    "OWN",
     "PERMISSIONS",
     "RESTORE",
     "SECRET",
@@ -41,4 +54,5 @@ __all__ = [
     "plan_restore",
     "shown",
     "to_value",
+    "unsafe",
 ]

@@ -26,9 +26,10 @@ from hashlib import sha256
 import msgspec
 
 from backstay.errors import CorruptionError, UnavailableError
-from backstay.listing import PERMISSIONS, FileEntry, PlaceStep, in_order
+from backstay.listing import PERMISSIONS, FileEntry, PlaceStep, in_order, unsafe
+from backstay.model import counted
 from backstay.workspace.leftovers import PLAN, TMP, clear_leftovers, names_in, settle
-from backstay.workspace.open_root import BlockedError, OpenRoot, is_folder, look_in, same, unsafe
+from backstay.workspace.open_root import BlockedError, OpenRoot, is_folder, look_in, same
 from backstay.workspace.system_calls import exchange, move, sync_file_system
 
 Contents = Callable[[PlaceStep], Iterable[bytes]]
@@ -91,7 +92,8 @@ class Placement:
             if damaged:
                 self.clear()
                 shown = ", ".join(map(os.fsdecode, damaged[:_NAMED]))
-                message = f"the kept contents of {len(damaged)} files are damaged; nothing was changed: {shown}"
+                files = counted(len(damaged), "file")
+                message = f"the kept contents of {files} are damaged; nothing was changed: {shown}"
                 raise CorruptionError(message, hint="give the paths that are to be put back, without these")
             self._write_plan()
             self._sync()

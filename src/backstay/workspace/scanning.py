@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import msgspec
 
 from backstay.ignoring import BUILT_IN, IgnoreRules, rules_of
-from backstay.listing import LeftOut, shown
+from backstay.listing import OWN, LeftOut, shown
 from backstay.workspace.index import KnownFile, KnownFolder, Signature
-from backstay.workspace.open_root import OWN, BlockedError, OpenRoot
+from backstay.workspace.open_root import BlockedError, OpenRoot
 from backstay.workspace.policy import FolderSize, Workspace
 from backstay.workspace.reading import signature_of
 
