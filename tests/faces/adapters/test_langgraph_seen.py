@@ -149,19 +149,41 @@ def test_graphs_that_join_send_or_are_functions_are_completed_at_their_end_only(
         assert [info.status.value for info in store.sessions(prefix="f")] == ["completed"]
 
 
+def test_a_line_that_another_one_has_just_begun_is_beside_too(tmp_path: Path) -> None:
+    class Slow(BackstaySaver):
+        """While it reads, one invocation goes on, and a second one begins a line and has put nothing yet."""
+
+        def get_tuple(self, config: Any) -> Any:
+            found = super().get_tuple(config)
+            chat_graph(BackstaySaver(store)).invoke(say("first"), thread())
+            store.session("t").fork(found.config["configurable"]["checkpoint_id"], "main/1")
+            return found
+
+    with backstay.open(tmp_path / "x.db") as store:
+        chat_graph(BackstaySaver(store)).invoke(say("hello"), thread())
+        chat_graph(Slow(store)).invoke(say("third"), thread())
+        assert [(row["name"], row["status"]) for row in rows(tmp_path, "branches", "t")] == [
+            ("main", "overtaken"),
+            ("main/1", "completed"),
+        ]
+
+
 def test_branches_of_invocations_that_were_overtaken_say_so(tmp_path: Path) -> None:
     meeting = threading.Barrier(3)
 
-    def meet(state: Chat) -> dict[str, Any]:
-        meeting.wait(30)
-        return {"messages": [AIMessage("done")]}
+    class Meeting(BackstaySaver):
+        """Reads the thread's head, and goes on once all have: so none stands behind another."""
+
+        def get_tuple(self, config: Any) -> Any:
+            found = super().get_tuple(config)
+            meeting.wait(30)
+            return found
 
     with backstay.open(tmp_path / "x.db") as store:
         chat_graph(BackstaySaver(store)).invoke(say("hello"), thread())
         # A saver each: as if they were processes.
         asking = [
-            threading.Thread(target=chat_graph(BackstaySaver(store), meet).invoke, args=(say(f"q{n}"), thread()))
-            for n in range(3)
+            threading.Thread(target=chat_graph(Meeting(store)).invoke, args=(say(f"q{n}"), thread())) for n in range(3)
         ]
         for one in asking:
             one.start()

@@ -251,13 +251,19 @@ class Thread:
         self._fork(outer.head, branch)
         return Place(branch, outer.head)
 
+    def at_end(self, branch: str, head: Held) -> Place:
+        """The end of a line. One without a row of its own was just begun there, by an invocation that was overtaken."""
+        own, its = line_of(branch), line_of(head.branch)
+        is_begun = own != its and own is not None and its is not None and own[0] == its[0]
+        return Place(branch, head, beside=is_begun and head.of not in self.asked)
+
     def on_top(self, ns: str, base: Held | None) -> Place:
         """Where a row goes that follows this one: at the end of its line, or on a new line that begins there."""
         lines = self.lines(ns)
         if base is not None:
             for branch, head_id in lines.items():
                 if head_id == base.id:
-                    return Place(branch, base)
+                    return self.at_end(branch, base)
         if base is None and not lines:
             return Place(branch_of(ns), None)
         numbers = [name[1] for branch in lines if (name := line_of(branch)) is not None]

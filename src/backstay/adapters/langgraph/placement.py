@@ -47,7 +47,7 @@ def place_of(thread: Thread, ns: str, heads: dict[str, Held], parent: str | None
     if not fitting:
         return thread.on_top(ns, base) if base is not None or parent else thread.beginning(ns)
     branch = max(fitting, key=lambda name: heads[name].sequence)
-    return Place(branch, heads[branch])
+    return thread.at_end(branch, heads[branch])
 
 
 def unchanged(before: StateDict, versions: StateDict, values: Container[str]) -> StateDict:
