@@ -304,13 +304,17 @@ def test_of_a_damaged_group_the_other_files_come_back_and_the_damaged_are_named(
         with pytest.raises(CorruptionError, match="contents of 1 file are damaged; nothing was changed: a"):
             session.restore(first, files=True)
         assert read_tree(root) == before
-        session.restore(first, files=True, paths=["b", "src"])
+        session.restore(first, files=True, partial=True)
+        assert not (root / "a").exists()
         assert (root / "b").read_bytes() == other
         assert (root / "src" / "main.py").exists()
         with pytest.raises(CorruptionError, match=r"contents of 1 file are damaged; all others were written.*: a"):
             session.fork(first, "try", into=tmp_path / "try")
         assert (tmp_path / "try" / "b").read_bytes() == other
         assert not (tmp_path / "try" / "a").exists()
+        session.fork(first, "again", into=tmp_path / "again", partial=True)
+        assert (tmp_path / "again" / "b").read_bytes() == other
+        assert "again" in session.branches()
 
 
 def test_none_of_it_needs_git(root: Path, tmp_path: Path) -> None:

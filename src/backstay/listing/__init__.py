@@ -6,6 +6,7 @@ a restore would do, path by path; `backstay.workspace` does it.
 
 from backstay.listing.changes import FileChange, FileChanges, difference
 from backstay.listing.entries import (
+    FORGOTTEN,
     KEPT,
     OLDER,
     OWN,
@@ -26,6 +27,7 @@ from backstay.listing.three_way import merge_lines
 __all__ = [
     "CALL",
     "EMPTY",
+    "FORGOTTEN",
     "KEPT",
     "LOST",
     "OLDER",

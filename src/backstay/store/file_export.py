@@ -8,13 +8,14 @@ for a caller who captures it, `.git/` is written too.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backstay.errors import AlreadyExistsError, CorruptionError, InvalidInputError
-from backstay.hints import RUN_VERIFY
+from backstay.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
+from backstay.hints import RUN_VERIFY, Hint
 from backstay.listing import PERMISSIONS, FileEntry, Listing, shown, unsafe
 from backstay.model import counted
 
@@ -25,7 +26,6 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-_NAMED = 20
 Share = Callable[[FileEntry, int], bool]  # fills an empty open file from one that is on the disk already, if it can
 
 
@@ -34,10 +34,17 @@ def _share_nothing(_entry: FileEntry, _handle: int) -> bool:
 
 
 def export_files(
-    files: CheckpointFiles, folder: str | os.PathLike[str], *, share: Share = _share_nothing, git: bool = False
+    files: CheckpointFiles,
+    folder: str | os.PathLike[str],
+    *,
+    partial: bool = False,
+    share: Share = _share_nothing,
+    git: bool = False,
 ) -> int:
     """Write all files into a folder that is new or empty; how many files and links that were."""
     target = Path(folder)
+    if not partial:
+        refuse_forgotten(files.forgotten, "nothing was written")
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(target.iterdir()):
         message = f"{target} is not empty"
@@ -56,8 +63,22 @@ def export_files(
         message = (
             f"the kept contents of {counted(len(damaged), 'file')} are damaged; all others were written to {target}"
         )
-        raise CorruptionError(f"{message}: {names}", hint=RUN_VERIFY)
+        if not partial:
+            raise CorruptionError(f"{message}: {names}", hint=RUN_VERIFY)
+        logging.getLogger("backstay").warning("%s: %s", message, names)
     return count
+
+
+_NAMED = 10
+_PARTIAL = Hint("partial=True takes the other files", "--partial takes the other files")
+
+
+def refuse_forgotten(paths: Sequence[str], nothing: str) -> None:
+    """NotFoundError if there are files that cannot come back."""
+    if paths:
+        names = ", ".join(paths[:_NAMED]) + (f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else "")
+        message = f"{nothing}: the contents of {counted(len(paths), 'file')} were forgotten: {names}"
+        raise NotFoundError(message, hint=_PARTIAL)
 
 
 def _write_all(files: CheckpointFiles, root: int, share: Share, damaged: list[bytes], *, git: bool) -> int:
@@ -98,7 +119,7 @@ def _write(files: CheckpointFiles, entry: FileEntry, parent: int, share: Share) 
     if entry.kind == "link":
         os.symlink(entry.target, name, dir_fd=parent)
         return 1
-    if not entry.has_contents:
+    if not entry.has_contents or files.is_forgotten(entry):
         return 0
     handle = os.open(name, _NEW, 0o600, dir_fd=parent)
     try:

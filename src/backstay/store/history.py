@@ -362,11 +362,11 @@ class History:
         elif tip is not None and tip.known is not None and KEY in tip.known.shadow and not isinstance(state, Extension):
             state = carry(state, tip.known)
         plan = Plan(tip, state, uid=uid, given=given, agent=self.agent, commit=draft, frozen=frozen)
-        branch, new = draft.branch, plan.commit if files is None else plan.with_blobs(files.blobs)
+        branch, new = draft.branch, plan.commit if files is None else plan.with_blobs(files.blobs, files.needs)
         try:
             view = self.backend.write(new.ask, commit(new))
         except BlobsAbsentError:  # a deletion took some that were thought to be kept
-            new = plan.with_all_blobs({} if files is None else files.blobs)
+            new = plan.with_all_blobs({}, ()) if files is None else plan.with_all_blobs(files.blobs, files.needs)
             view = self.backend.write(new.ask, commit(new))
         except Stale:
             self.forget()
@@ -382,7 +382,9 @@ class History:
             self.recent.moved(branch, recent, plan.delta, plan.pieces, plan.moved(recent.loaded, tip, row))
         before = view.session
         if len(row.delta) <= packing.HOT_BYTES:
-            self._packer.hot.append(row)
+            # Where checkpoints were looked at, one may be this, by an earlier try of the same commit.
+            left = None if view.checkpoints else view.fresh
+            self._packer.hot.append((row, 0 if before is None else before.touched, left))
         if before is not None and row.sequence - before.packed >= packing.PACK_ROWS:
             self._packer.committed(row.sequence, before)
         made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields, lambda: self.files_of(row))

@@ -11,7 +11,20 @@ import msgspec
 from backstay.backends.postgres import foreign_ids, packed
 from backstay.backends.postgres.functions import LINKS
 from backstay.backends.postgres.pool import Wire
-from backstay.backends.postgres.protocol import BYTES, INT, INT_LIST, pack_int, pack_ints, rows_of, text_bytes
+from backstay.backends.postgres.protocol import (
+    BOOL,
+    BYTES,
+    BYTES_LIST,
+    INT,
+    INT_LIST,
+    pack_bool,
+    pack_int,
+    pack_int_lines,
+    pack_ints,
+    pack_texts,
+    rows_of,
+    text_bytes,
+)
 from backstay.backends.postgres.views import (
     count_checkpoints,
     count_names,
@@ -20,6 +33,7 @@ from backstay.backends.postgres.views import (
     name_of,
     session_of,
 )
+from backstay.codec import HELD_MARK, is_held
 from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
 from backstay.ids import MAX_SEQUENCE
@@ -46,6 +60,7 @@ from backstay.port.row_codec import open_call, open_checkpoint, open_name, open_
 from backstay.port.rows import DUE_BITS
 from backstay.port.segments import open_segment
 from backstay.port.tables import named_by
+from backstay.sealing import CUT
 
 _STATE = "SELECT * FROM {schema}.state_2(%s, %s, %s, %s, %s)"
 _STATE_TYPES = (BYTES, BYTES, INT, INT_LIST, INT)
@@ -77,33 +92,33 @@ UNION ALL SELECT 8, first, last, more, {links} || body FROM packed
 WHERE entered IS NULL OR (entered < %s AND weight < %s) ORDER BY 1, 2 ASC
 """.replace("{links}", LINKS)
 _PAGE_BYTES = 4 * 1024 * 1024
-_WITH_FOREIGN = (
-    "s.sid IN (SELECT f.sid FROM unnest(%s::bytea[], %s::bytea[]) AS w(low, high) "
-    "JOIN {schema}.foreign_ids f ON f.id >= w.low AND f.id < w.high)"
-)
-_LISTED = "s.id, s.hidden, s.touched, s.body, s.uid, s.checkpoints, s.logical, s.time_era, s.facets"
-_LANES = (
-    "SELECT n.name, n.marks, n.run, n.journal, n.sequence, n.body, "
-    "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint, "
-    f"{_LISTED} FROM {{schema}}.names n JOIN {{schema}}.sessions s ON s.sid = n.sid "
-    "WHERE n.marks <> 0 AND (n.marks & %s <> 0 OR n.marks >> (%s)::int BETWEEN 1 AND "
-    "CASE WHEN %s THEN (extract(epoch FROM clock_timestamp()) * 1000)::bigint ELSE 0 END) "
-    "AND NOT s.hidden ORDER BY s.touched DESC, n.name"
-)
+_SESSIONS = "SELECT * FROM {schema}.sessions_2(" + ", ".join(["%s"] * 9) + ")"
+_SESSIONS_TYPES = (BOOL, INT, INT, INT_LIST, BYTES_LIST, BYTES_LIST, BYTES_LIST, BYTES_LIST, INT)
+_LANES = "SELECT * FROM {schema}.lanes_2(%s, %s, %s)"
+_LANES_TYPES = (INT, INT, BOOL)
 _BLOBS = "SELECT digest, data FROM {schema}.blobs WHERE digest = ANY(%s::bytea[])"
-_HERE = "SELECT digest FROM {schema}.blobs WHERE digest = ANY(%s::bytea[])"
+_HERE = (
+    "SELECT digest FROM {schema}.blobs WHERE digest = ANY(%s::bytea[]) "
+    "AND NOT (digest BETWEEN %s AND %s AND substr(data, 1, 1) = %s)"
+)
 _NEW_BLOBS = (
     "INSERT INTO {schema}.blobs(digest, data) SELECT * FROM unnest(%s::bytea[], %s::bytea[]) AS b(digest, data) "
     "ORDER BY b.digest ON CONFLICT (digest) DO NOTHING"
 )
+_WHOLE_AGAIN = (
+    "UPDATE {schema}.blobs b SET data = n.data FROM unnest(%s::bytea[], %s::bytea[]) AS n(digest, data) "
+    "WHERE b.digest = n.digest AND substr(b.data, 1, 1) = %s AND substr(n.data, 1, 1) <> %s"
+)
 _SIZES = (
     "SELECT count(*), coalesce(sum(checkpoints), 0)::bigint, coalesce(sum(logical), 0)::bigint, "
     "(SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c WHERE c.relkind = 'r' AND c.relnamespace = "
-    "(SELECT m.relnamespace FROM pg_class m WHERE m.oid = '{schema_text}.meta'::regclass)) "
+    "(SELECT m.relnamespace FROM pg_class m WHERE m.oid = '{schema_text}.meta'::regclass)), "
+    "(SELECT coalesce(sum(octet_length(data)), 0)::bigint FROM {schema}.blobs WHERE digest BETWEEN %s AND %s) "
     "FROM {schema}.sessions WHERE NOT hidden"
 )
 _CHANGES = "SELECT hashtextextended(pg_current_snapshot()::text, 0)"
 
+_HELD = HELD_MARK, HELD_MARK + b"\xff" * 24
 _BLOBS_AT_ONCE = 64
 _BYTES_AT_ONCE = 16 * 1024 * 1024
 
@@ -278,27 +293,19 @@ def sessions(wire: Wire, query: SessionQuery) -> list[SessionRow]:
 
 
 def _sessions(wire: Wire, query: SessionQuery) -> list[SessionRow]:
-    where: list[str] = ["s.hidden = %s"]
-    values: list[Any] = [query.hidden]
-    for condition, given in (
-        ("s.era <= %s >> 8 AND s.touched < %s", None if query.before is None else (query.before, query.before)),
-        ("s.time_era >= %s", None if query.since_us is None else (time_era(query.since_us),)),
-        *[("s.facets && %s::bigint[]", (list(some),)) for some in query.facets],
-        ("s.id >= %s AND s.id < %s", _range(text_bytes(query.prefix)) if query.prefix else None),
-        ("s.uid >= %s AND s.uid < %s", None if query.uid_start is None else _range(query.uid_start)),
-        (
-            _WITH_FOREIGN,
-            None if query.foreign is None else _foreign(query.foreign, starts=query.foreign_start),
-        ),
-    ):
-        if given is not None:
-            where.append(condition)
-            values += given
-    statement = (
-        f"SELECT {_LISTED} FROM {{schema}}.sessions s WHERE {' AND '.join(where)} "
-        "ORDER BY s.era DESC, s.touched DESC LIMIT %s"
-    )
-    return [_listed(*row) for row in wire.rows(statement, *values, query.limit)]
+    lows, highs = ([], []) if query.foreign is None else _foreign(query.foreign, starts=query.foreign_start)
+    sent = [
+        pack_bool(query.hidden),
+        None if query.before is None else pack_int(query.before),
+        None if query.since_us is None else pack_int(time_era(query.since_us)),
+        pack_int_lines(query.facets),
+        pack_texts(_range(text_bytes(query.prefix)) if query.prefix else ()),
+        pack_texts(() if query.uid_start is None else _range(query.uid_start)),
+        pack_texts(lows),
+        pack_texts(highs),
+        pack_int(query.limit),
+    ]
+    return [_listed(*row) for row in rows_of(wire.call(_SESSIONS, sent, _SESSIONS_TYPES))]
 
 
 def _range(start: bytes) -> tuple[bytes, bytes]:
@@ -321,9 +328,8 @@ def _listed(id_: bytes, hidden: bool, touched: int, body: bytes, *columns: Any) 
 def lanes(wire: Wire, query: LaneQuery) -> list[FoundLane]:
     """See the port."""
     found: list[FoundLane] = []
-    for name, marks, run, journal, sequence, body, now_us, *listed in wire.rows(
-        _LANES, query.marks, DUE_BITS, query.due
-    ):
+    sent = [pack_int(query.marks), pack_int(DUE_BITS), pack_bool(query.due)]
+    for name, marks, run, journal, sequence, body, now_us, *listed in rows_of(wire.call(_LANES, sent, _LANES_TYPES)):
         session = _listed(*listed)
         columns = [-1 if column is None else column for column in (marks, run, journal, sequence)]
         lane = name_of(body, session.uid, name.decode("utf-8", "surrogatepass"), columns)
@@ -336,7 +342,7 @@ def lanes(wire: Wire, query: LaneQuery) -> list[FoundLane]:
 def absent(wire: Wire, digests: Iterable[bytes]) -> list[bytes]:
     """See the port."""
     wanted = list(dict.fromkeys(digests))
-    here = {row[0] for row in wire.rows(_HERE, wanted)} if wanted else set()
+    here = {row[0] for row in wire.rows(_HERE, wanted, *_HELD, CUT)} if wanted else set()
     return [digest for digest in wanted if digest not in here]
 
 
@@ -348,10 +354,17 @@ def put_blobs(wire: Wire, blobs: Mapping[bytes, bytes]) -> None:
         portion.append(digest)
         size += len(blobs[digest])
         if size > _BYTES_AT_ONCE:
-            wire.do(_NEW_BLOBS, portion, [blobs[each] for each in portion])
+            _put_blobs(wire, portion, blobs)
             portion, size = [], 0
     if portion:
-        wire.do(_NEW_BLOBS, portion, [blobs[each] for each in portion])
+        _put_blobs(wire, portion, blobs)
+
+
+def _put_blobs(wire: Wire, digests: list[bytes], blobs: Mapping[bytes, bytes]) -> None:
+    came = wire.do(_NEW_BLOBS, digests, [blobs[digest] for digest in digests])
+    held = [digest for digest in digests if is_held(digest)]
+    if held and came < len(digests):
+        wire.do(_WHOLE_AGAIN, held, [blobs[digest] for digest in held], CUT, CUT)
 
 
 def blobs(wire: Wire, digests: Iterable[bytes]) -> dict[bytes, bytes]:
@@ -370,4 +383,4 @@ def changes(wire: Wire) -> int:
 
 def sizes(wire: Wire) -> Sizes:
     """Totals, and what the tables with their indexes take on the server's disk."""
-    return Sizes(*wire.rows(_SIZES)[0])
+    return Sizes(*wire.rows(_SIZES, *_HELD)[0])
