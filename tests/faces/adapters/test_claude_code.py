@@ -317,6 +317,7 @@ def test_a_hook_without_a_helper_records_the_same(project: Path, home: Path, tmp
     def record(alone: bool, where: Path) -> list[Any]:
         shutil.copytree(project, where)
         claude = FakeClaude(where, home, session="same", alone=alone)
+        claude.transcript = where.with_suffix(".jsonl")
         seen = work(claude)
         (where / "mine.txt").write_text("mine\n")
         claude.prompt("again")
