@@ -12,6 +12,7 @@ from bench.scenarios import (
     graph,
     graph_agents,
     growth,
+    hooks,
     many,
     reads,
     runs,
@@ -90,4 +91,5 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "waiting": waiting.waiting,
     "web": _web,
     "workspace": workspace.workspace,
+    "hooks": hooks.hooks,
 }
