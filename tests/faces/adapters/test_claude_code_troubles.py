@@ -305,6 +305,28 @@ def test_a_helper_without_work_leaves_and_a_second_one_is_not_needed(
     assert (thread.is_alive(), second, Path("sock").exists()) == (False, [False], False)
 
 
+@pytest.mark.parametrize("what", ["a link out", "a link in it", "a pipe", "a folder"])
+def test_notes_of_what_went_wrong_go_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    project, out, own = tmp_path / "project", tmp_path / "out", tmp_path / "project" / ".backstay"
+    project.mkdir()
+    out.mkdir()
+    (out / "hook-problems").write_text("theirs")
+    if what == "a link out":
+        own.symlink_to(out)
+    else:
+        own.mkdir()
+        place = own / "hook-problems"
+        place.symlink_to(out / "hook-problems") if what == "a link in it" else None
+        os.mkfifo(place) if what == "a pipe" else None
+        place.mkdir() if what == "a folder" else None
+    assert places.note_problem(str(project), "this went wrong")
+    assert [each["what"] for each in places.problems_of(str(project))] == ["this went wrong"]
+    assert (out / "hook-problems").read_text() == "theirs"
+    assert [path.name for path in out.iterdir()] == ["hook-problems"]
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(4))
 def test_helpers_killed_at_any_moment_lose_no_file_and_no_call_that_was_told(claude: FakeClaude, seed: int) -> None:
