@@ -13,6 +13,7 @@ from bench.scenarios import (
     graph_agents,
     growth,
     hooks,
+    loads,
     many,
     reads,
     runs,
@@ -71,7 +72,7 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "keys": sharing.keys,
     "image": sharing.image,
     "edit": sharing.edit,
-    "load": reads.load,
+    "load": loads.load,
     "fork": reads.fork,
     "log": reads.listings,
     "filters": many.filters,
@@ -92,4 +93,5 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "web": _web,
     "workspace": workspace.workspace,
     "hooks": hooks.hooks,
+    "workspace-large": workspace.large_workspace,
 }

@@ -176,7 +176,7 @@ def test_two_sessions_in_one_folder_do_not_mix(claude: FakeClaude) -> None:
     assert problems(claude.project) == []
 
 
-@pytest.mark.parametrize("ends", ["killed", "told"])
+@pytest.mark.parametrize("ends", ["killed", pytest.param("told", marks=pytest.mark.exhaustive)])
 def test_a_helper_that_goes_between_a_call_and_its_end_loses_nothing(claude: FakeClaude, ends: str) -> None:
     import signal
 
@@ -221,6 +221,7 @@ def test_an_interrupted_turn_ends_at_the_next_prompt_with_its_call_unknown(claud
         assert next(iter(store.sessions())).title == "work"
 
 
+@pytest.mark.exhaustive
 def test_a_turn_that_was_interrupted_in_a_call_can_be_cancelled_and_rewound(claude: FakeClaude) -> None:
     claude.start()
     claude.prompt("work")
@@ -296,6 +297,7 @@ def test_a_rewind_between_two_calls_of_a_turn_is_where_the_next_call_goes_on(cla
     assert problems(claude.project) == []
 
 
+@pytest.mark.exhaustive
 def test_going_back_inside_claude_code_takes_the_talk_back_here(claude: FakeClaude) -> None:
     claude.start()
     claude.prompt("first")

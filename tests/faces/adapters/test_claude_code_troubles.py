@@ -105,6 +105,7 @@ def test_events_with_odd_values_are_recorded_as_far_as_they_can_be(tmp_path: Pat
     assert places.problems_of(str(tmp_path)) == []
 
 
+@pytest.mark.exhaustive
 def test_a_huge_event_is_not_recorded_and_told(claude: FakeClaude) -> None:
     claude.start()
     claude.finish(claude.raw(b"x" * (client.MAX_BYTES + 10)))
@@ -175,6 +176,7 @@ def test_a_store_that_cannot_be_opened_stops_no_agent_and_is_told(claude: FakeCl
     assert len(places.problems_of(str(claude.project))) == 2
 
 
+@pytest.mark.exhaustive
 def test_a_store_that_was_deleted_is_made_again(claude: FakeClaude) -> None:
     claude.start()
     claude.write("a.txt", "a")

@@ -188,7 +188,7 @@ class _Found:
                 count = number
         if self.line is not None and count is not None and isinstance(ref, int):
             kept_at = packed.covering(self.segments, ref)
-            if kept_at is None or ref not in open_segment(kept_at, uid=self.line.uid).places:
+            if kept_at is None or open_segment(kept_at, uid=self.line.uid).place(ref) is None:
                 count_checkpoints(self.line, count)
                 self.is_absent = True
 
