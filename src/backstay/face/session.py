@@ -20,6 +20,7 @@ from backstay.model import (
     NOTHING,
     Call,
     Checkpoint,
+    ForgetReport,
     Mark,
     Outcome,
     PruneReport,
@@ -265,6 +266,22 @@ class Session(Rewinding):
         from backstay.upkeep import pruning
 
         report = pruning.prune(self._backend, retention, session=self.id, dry_run=dry_run)
+        if not dry_run:
+            self._history.forget()
+            self._history.recent.drop(self.id)
+        return report
+
+    def forget_files(self, *paths: str, before: Ref | None = None, dry_run: bool = False) -> ForgetReport:
+        """Forget the contents of files: lists, digests and the conversation stay, and say that they are forgotten.
+
+        A path names a file, a folder, or several by `*` and `?`: its contents go from all checkpoints, or from those
+        before a ref, and from the bytes of the store. Without paths, the files of checkpoints before a ref go that
+        no branch, tag, label or undo leads to. With `dry_run`, only say what would go. This cannot be undone.
+        """
+        from backstay.upkeep.forget_files import forget_files
+
+        sequence = None if before is None else self._history.refs.row(before).sequence
+        report = forget_files(self._backend, self.id, paths, before=sequence, dry_run=dry_run)
         if not dry_run:
             self._history.forget()
             self._history.recent.drop(self.id)

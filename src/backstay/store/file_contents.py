@@ -205,7 +205,7 @@ class CheckpointFiles:
         """True if the contents of a file were kept once and are no longer."""
         if self._remnants is None:
             self._remnants = remnants_of(self._backend, held_in(self.listing.groups))
-        return bool(self._remnants) and is_forgotten(self.listing, entry, self._remnants)
+        return is_forgotten(self.listing, entry, self._remnants)
 
     @property
     def forgotten(self) -> tuple[str, ...]:
