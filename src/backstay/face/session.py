@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import repeat
 from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from backstay.loops import LoopGuard
     from backstay.run.files import SessionFiles
     from backstay.run.options import OnDoubt, OnFailed
+    from backstay.upkeep.files_limit import FilesLimit
     from backstay.workspace.policy import Workspace
 
 _PAGE_ROWS = 100
@@ -81,12 +82,14 @@ class Session(Rewinding):
         metadata: Mapping[str, Any] | None = None,
         recent: RecentHeads | None = None,
         workspace: Workspace | str | os.PathLike[str] | None = None,
+        limit: Callable[[], FilesLimit] | None = None,
     ) -> None:
         self.id = SessionId(check_name(id_, "a session id"))
         self.agent = None if agent is None else check_name(agent, "an agent name")
         self._backend = backend
         self._history = History(backend, events, self.id, agent=self.agent, recent=recent)
-        self._files = _files_of(self._history, workspace)
+        self._limit = limit
+        self._files = _files_of(self._history, workspace, limit)
         if owner is not None or title is not None or metadata:
             self._history.about = About(**describing.checked(owner=owner, title=title, metadata=metadata or {}))
 
@@ -437,7 +440,7 @@ class Session(Rewinding):
             on_doubt=on_doubt,
             on_failed=on_failed,
             loops=loops,
-            files=self._files if workspace is None else _files_of(self._history, workspace),
+            files=self._files if workspace is None else _files_of(self._history, workspace, self._limit),
         )
 
     def runs(self) -> list[RunInfo]:
@@ -446,7 +449,7 @@ class Session(Rewinding):
 
     def below(self, name: str) -> Session:
         """The session of a child."""
-        return Session(self._backend, self._history.events, f"{self.id}/{name}", agent=self.agent)
+        return Session(self._backend, self._history.events, f"{self.id}/{name}", agent=self.agent, limit=self._limit)
 
     def calls(self, ref: Ref = "main", *, pending: bool = False) -> list[Call]:
         """The calls that the checkpoint at a ref took in; with `pending`, those on a branch since its head."""
@@ -474,7 +477,11 @@ class Session(Rewinding):
         deciding.abandon(self._history, check_name(branch, "a branch name"), reason=reason)
 
 
-def _files_of(history: History, workspace: Workspace | str | os.PathLike[str] | None) -> SessionFiles | None:
+def _files_of(
+    history: History,
+    workspace: Workspace | str | os.PathLike[str] | None,
+    limit: Callable[[], FilesLimit] | None,
+) -> SessionFiles | None:
     """The files of a session; what captures them is loaded where there is a workspace."""
     if workspace is None:
         return None
@@ -482,6 +489,9 @@ def _files_of(history: History, workspace: Workspace | str | os.PathLike[str] | 
     from backstay.workspace.policy import workspace_of
 
     found = workspace_of(workspace)
+    if found is not None and found.files_bytes is not None and limit is not None:
+        most, kept = found.files_bytes, limit()
+        history.after_files = lambda put_bytes: kept.captured(history.id, put_bytes, most)
     return None if found is None else SessionFiles(history, found)
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from backstay.loops import LoopGuard
     from backstay.run import Run
     from backstay.run.options import OnDoubt, OnFailed
+    from backstay.upkeep.files_limit import FilesLimit
     from backstay.workspace.policy import Workspace
 
 _FIRST_PAGE_ROWS = 200
@@ -67,6 +68,7 @@ class Store:
         self.backend = backend
         self._events = Events()
         self._recent = RecentHeads()
+        self._limit: FilesLimit | None = None
         self._closed = False
         self._pid = os.getpid()
 
@@ -108,7 +110,16 @@ class Store:
             metadata=metadata,
             recent=self._recent,
             workspace=workspace,
+            limit=self.files_limit,
         )
+
+    def files_limit(self) -> FilesLimit:
+        """The keeper of the limit on contents of files: sessions with a workspace tell it what they bring."""
+        if self._limit is None:
+            from backstay.upkeep.files_limit import FilesLimit
+
+            self._limit = FilesLimit(self.backend)
+        return self._limit
 
     def sessions(
         self,
@@ -384,6 +395,8 @@ class Store:
         """Release everything; sessions of this store can no longer be used."""
         if not self._closed and self._pid == os.getpid():
             self._closed = True
+            if self._limit is not None:
+                self._limit.close()
             self.backend.close()
 
     @property

@@ -54,7 +54,9 @@ def captured(
 ) -> CapturedFiles:
     """A list for a commit, with the contents that go along and the groups that must be whole then."""
     needs = frozenset(sink.needs.intersection(held_in(listing.groups))) if sink.needs else frozenset()
-    return CapturedFiles(to_value(listing), sink.taken(), again, needs)
+    found = CapturedFiles(to_value(listing), sink.taken(), again, needs, put_bytes=sink.put_bytes + sink.waiting_bytes)
+    sink.put_bytes = 0
+    return found
 
 
 class SessionFiles:

@@ -47,7 +47,7 @@ class CapturedFiles(msgspec.Struct, frozen=True):
 
     Other contents are in the store already; `again` captures once more where a deletion swept them before the commit.
     `needs`: groups that must be whole when it is committed, because something new rests on them. `on` is the head
-    whose list it was made on.
+    whose list it was made on, `put_bytes` how long the contents are that came for it.
     """
 
     value: Any
@@ -55,3 +55,4 @@ class CapturedFiles(msgspec.Struct, frozen=True):
     again: Callable[[], CapturedFiles | None] | None = None
     needs: frozenset[bytes] = frozenset()
     on: str | None = None
+    put_bytes: int = 0

@@ -66,6 +66,7 @@ class History:
         self.id = id_
         self.agent = agent
         self.about: About | None = None
+        self.after_files: Callable[[int], None] | None = None  # told how many bytes of contents a commit brought
         self.recent = RecentHeads() if recent is None else recent
         self.refs = Refs(backend, id_)
         self.looks = Looks()
@@ -394,6 +395,8 @@ class History:
         if before is not None and row.sequence - before.packed >= packing.PACK_ROWS:
             self._packer.committed(row.sequence, before)
         made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields, lambda: self.files_of(row))
+        if files is not None and self.after_files is not None:
+            self.after_files(files.put_bytes)
         if self.events.listeners["checkpoint"]:
             self.events.emit("checkpoint", made)
         return made
