@@ -64,13 +64,15 @@ class FilePolicy(Protocol):
 class FileVersion(msgspec.Struct, frozen=True):
     """The contents of a file at some checkpoints: how long they are, and where they are read from.
 
-    `unwanted`: all checkpoints that were looked at give them up. `inline`: a patch of theirs stands in the state.
+    `unwanted`: all checkpoints that were looked at give them up. `inline`: a patch of theirs stands in the state;
+    `withheld`: it stood there.
     """
 
     size: int
     ranges: tuple[tuple[bytes, int, int], ...]
     unwanted: bool
     inline: bool = False
+    withheld: bool = False
 
 
 class Uses:
@@ -196,7 +198,8 @@ class SessionWalk:
         needed = ranges_of(listing, entry)
         if before is None or (before.unwanted and weight):
             inline = any([isinstance(patch_of(kept), bytes) for kept in chain_of(listing, entry)[1:]])
-            self.uses.versions[ident] = FileVersion(entry.size, tuple(needed), not weight, inline)
+            withheld = any([patch_of(kept) is None for kept in chain_of(listing, entry)[1:]])
+            self.uses.versions[ident] = FileVersion(entry.size, tuple(needed), not weight, inline, withheld)
         if chain_of(listing, entry):
             chained = self.uses.chained.setdefault(listing.group(entry.place.group), {})
             chained[entry.digest] = max(chained.get(entry.digest, UNWANTED), weight)
