@@ -40,7 +40,7 @@ def test_g17_the_oldest_contents_go_when_a_capture_crosses_the_limit(store: back
         (work / "same").write_text("same")
         made = session.commit({"step": step}, label="kept" if step == 1 else None)
         trees.append((made.id, tree_of(work)))
-        store.files_limit().wait()
+        store.files_settled()
         assert store.stats().file_stored_bytes < 1.2 * MIB
     whole = [number for number, (id_, tree) in enumerate(trees) if readable(files_of(session, id_)) == tree]
     assert {1, *range(18, 24)} <= set(whole)
@@ -54,7 +54,7 @@ def test_no_limit_where_it_is_said(store: backstay.Store, work: Path) -> None:
     for step in range(4):
         (work / "data").write_bytes(random.Random(step).randbytes(50_000))
         session.commit({"step": step})
-    store.files_limit().wait()
+    store.files_settled()
     assert not store.verify().forgotten
 
 
@@ -63,7 +63,7 @@ def test_a_limit_below_what_the_heads_need_keeps_the_heads(store: backstay.Store
     for step in range(4):
         (work / "data").write_bytes(random.Random(step).randbytes(50_000))
         session.commit({"step": step})
-        store.files_limit().wait()
+        store.files_settled()
     assert readable(files_of(session)) == tree_of(work)
     assert files_of(session, "main~1").forgotten == ("data",)
 
@@ -75,7 +75,7 @@ def test_a_run_goes_on_while_contents_are_forgotten(store: backstay.Store, work:
             (work / f"f{step % 3}").write_bytes(noise.randbytes(30_000))
             run.call("edit", lambda: add_line(work / "log"), effects="files", key=str(step))
             run.step()
-    store.files_limit().wait()
+    store.files_settled()
     assert readable(files_of(store.session("s"))) == tree_of(work)
     assert store.stats().file_stored_bytes < 600_000
     assert store.verify().ok

@@ -181,3 +181,39 @@ def test_what_is_to_be_forgotten_must_be_said(store: backstay.Store, work: Path)
         with pytest.raises(InvalidInputError):
             session.forget_files(*paths)
     assert not session.forget_files("nothing-there").files
+
+
+def test_an_export_leaves_captured_secrets_out_unless_it_is_asked_for_them(
+    store: backstay.Store, work: Path, tmp_path: Path
+) -> None:
+    key = b"-----BEGIN PRIVATE KEY-----\n" + SECRET
+    session = store.session("s", workspace=backstay.Workspace(work, secrets="capture"))
+    for step in range(4):
+        (work / ".env").write_bytes(b"TOKEN=" + SECRET + b"%d" % step)
+        (work / "notes.txt").write_bytes(noise(400) + (key if step == 2 else b"") + b"%d" % step)
+        session.commit({"step": step})
+    assert files_of(session, "main~1")["notes.txt"].mark == "private"
+    assert readable(files_of(session)) == tree_of(work)
+    for with_secrets in (False, True):
+        path = tmp_path / f"{with_secrets}.backstay"
+        store.export(path, with_secrets=with_secrets)
+        assert (SECRET in path.read_bytes()) is with_secrets
+        with backstay.open("memory://") as other:
+            other.import_(path)
+            assert other.verify().ok
+            there = other.session("s")
+            lost = ((), (), (), ()) if with_secrets else ((".env",), (".env", "notes.txt"), (".env",), (".env",))
+            assert tuple([files_of(there, f"main~{back}").forgotten for back in range(4)]) == lost
+            assert files_of(there, "main")["notes.txt"].read() == tree_of(work)["notes.txt"]
+    assert readable(files_of(session)) == tree_of(work), "here they stay"
+
+
+def test_the_key_of_secrets_digests_is_in_no_export(store: backstay.Store, work: Path, tmp_path: Path) -> None:
+    (work / ".env").write_bytes(SECRET)
+    store.session("s", workspace=work).commit({})
+    keys = [path.read_bytes() for path in (work / ".backstay").rglob("*") if path.is_file() and "key" in path.name]
+    assert keys
+    store.export(tmp_path / "out.backstay", with_secrets=True)
+    exported = (tmp_path / "out.backstay").read_bytes()
+    assert not any([key in exported for key in keys])
+    assert SECRET not in exported

@@ -110,10 +110,16 @@ class Store:
             metadata=metadata,
             recent=self._recent,
             workspace=workspace,
-            limit=self.files_limit,
+            limit=self._files_limit,
         )
 
-    def files_limit(self) -> FilesLimit:
+    def files_settled(self) -> None:
+        """Return when the limit on contents of files is kept, as far as this store's captures crossed it."""
+        self.refuse_closed()
+        if self._limit is not None:
+            self._limit.wait()
+
+    def _files_limit(self) -> FilesLimit:
         """The keeper of the limit on contents of files: sessions with a workspace tell it what they bring."""
         if self._limit is None:
             from backstay.upkeep.files_limit import FilesLimit
@@ -340,9 +346,13 @@ class Store:
         session: str | None = None,
         children: bool = True,
         overwrite: bool = False,
+        with_secrets: bool = False,
         progress: Progress | None = None,
     ) -> None:
         """Write a session with its children, or all sessions, to one file that `import_` of any store can read.
+
+        Secrets that a workspace captured (`secrets="capture"`) are left out, unless it is `with_secrets`: their
+        contents are forgotten in the file.
 
         Writers go on meanwhile: each session is in it as it stood at one moment. The file is there whole or not at all.
         Of several sessions, one that is damaged is left out; a CorruptionError says so once the file is there.
@@ -352,7 +362,15 @@ class Store:
             check_name(session, "a session id")
         from backstay.upkeep import exporting
 
-        exporting.export(self.backend, path, session=session, children=children, overwrite=overwrite, progress=progress)
+        exporting.export(
+            self.backend,
+            path,
+            session=session,
+            children=children,
+            overwrite=overwrite,
+            with_secrets=with_secrets,
+            progress=progress,
+        )
 
     def import_(
         self,
