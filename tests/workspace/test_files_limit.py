@@ -33,18 +33,18 @@ def test_g17_contents_of_files_have_a_limit_by_default() -> None:
 
 
 def test_g17_the_oldest_contents_go_when_a_capture_crosses_the_limit(store: backstay.Store, work: Path) -> None:
-    session = store.session("s", workspace=backstay.Workspace(work, files_bytes="1MiB"))
+    session = store.session("s", workspace=backstay.Workspace(work, files_bytes="900KB"))
     noise, trees = random.Random(5), []
-    for step in range(24):
+    for step in range(16):
         (work / "data").write_bytes(noise.randbytes(100_000))
         (work / "same").write_text("same")
         made = session.commit({"step": step}, label="kept" if step == 1 else None)
         trees.append((made.id, tree_of(work)))
         store.files_settled()
-        assert store.stats().file_stored_bytes < 1.2 * MIB
+        assert store.stats().file_stored_bytes < 1.1 * MIB
     whole = [number for number, (id_, tree) in enumerate(trees) if readable(files_of(session, id_)) == tree]
-    assert {1, *range(18, 24)} <= set(whole)
-    assert not {0, *range(2, 8)} & set(whole)
+    assert {1, *range(10, 16)} <= set(whole)
+    assert not {0, *range(2, 5)} & set(whole)
     assert all([list(files_of(session, id_)) == ["data", "same"] for id_, _ in trees]), "the lists stay"
     assert store.verify().ok
 
@@ -70,14 +70,14 @@ def test_a_limit_below_what_the_heads_need_keeps_the_heads(store: backstay.Store
 
 def test_a_run_goes_on_while_contents_are_forgotten(store: backstay.Store, work: Path) -> None:
     noise = random.Random(9)
-    with store.run("s", workspace=backstay.Workspace(work, files_bytes="300KB")) as run:
-        for step in range(25):
+    with store.run("s", workspace=backstay.Workspace(work, files_bytes="200KB")) as run:
+        for step in range(12):
             (work / f"f{step % 3}").write_bytes(noise.randbytes(30_000))
             run.call("edit", lambda: add_line(work / "log"), effects="files", key=str(step))
             run.step()
     store.files_settled()
     assert readable(files_of(store.session("s"))) == tree_of(work)
-    assert store.stats().file_stored_bytes < 600_000
+    assert store.stats().file_stored_bytes < 450_000
     assert store.verify().ok
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import backstay
 from backstay.errors import InvalidInputError, LeaseHeldError, NotFoundError
+from backstay.store import overview
 from tests.workspace.test_forgetting import files_of, readable, tree_of
 
 SECRET = random.Random(0).randbytes(48)  # nothing can make it shorter, so it is found as it is
@@ -126,7 +127,7 @@ def test_a_session_that_was_open_does_not_bring_it_back(store: backstay.Store, w
     beside.load("main")
     beside.commit({"messages": []})
     store.session("s").forget_files("config.py", "plain.txt")
-    for step in range(40):
+    for step in range(12):
         session.load("main")
         (work / "other.py").write_bytes(noise(5000, step))
         session.commit({"step": step})
@@ -160,11 +161,17 @@ def test_the_same_contents_elsewhere_are_named_and_stay(store: backstay.Store, w
     assert readable(files_of(session)) == {}
 
 
-def test_packed_history_is_rewritten_too(store: backstay.Store, work: Path, tmp_path: Path) -> None:
+def test_packed_history_is_rewritten_too(work: Path, tmp_path: Path) -> None:
+    with backstay.open(tmp_path / "store" / "s.db", durability="relaxed") as store:
+        forget_packed(store, work, tmp_path)
+
+
+def forget_packed(store: backstay.Store, work: Path, tmp_path: Path) -> None:
     session = store.session("s", workspace=work)
     made = write_history(session, work, 12)
-    for step in range(300):
+    for step in range(150):
         session.append({"role": "user", "content": f"step {step}"})
+    assert overview.session_row(store.backend, "s").packed > 12  # type: ignore[union-attr]
     session.forget_files("config.py", "plain.txt")
     assert SECRET not in on_disk(tmp_path)
     assert store.verify().ok
