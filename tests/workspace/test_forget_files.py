@@ -150,6 +150,20 @@ def test_what_a_call_kept_for_its_rollback_goes_too(store: backstay.Store, work:
     assert store.verify().ok
 
 
+def test_a_file_whose_contents_are_on_the_disk_alone_is_not_removed(store: backstay.Store, work: Path) -> None:
+    session = store.session("s", workspace=work)
+    (work / "a").write_text("a")
+    session.commit({})
+    (work / "notes").write_bytes(SECRET)
+    session.commit({})
+    session.forget_files("notes")
+    session = store.session("s", workspace=work)
+    plan = session.restore("main~1", files=True, keep_mine=False, dry_run=True)
+    assert (plan.without_contents, plan.steps) == ((b"notes",), ())
+    session.restore("main~1", files=True, keep_mine=False)
+    assert (work / "notes").read_bytes() == SECRET, "no undo could have brought it back"
+
+
 def test_the_same_contents_elsewhere_are_named_and_stay(store: backstay.Store, work: Path) -> None:
     for name in ("a.env", "b.env"):
         (work / name).write_bytes(SECRET * 3)

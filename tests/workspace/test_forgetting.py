@@ -231,11 +231,10 @@ def walk(store: backstay.Store, work: Path, chance: random.Random, steps: int) -
     """Random captures, restores, prunes and forgettings of two sessions on one folder, against a dict of trees."""
     trees: dict[tuple[str, str], Tree] = {}
     sessions = {name: store.session(name, workspace=work) for name in ("a", "b")}
-    gone: dict[str, set[str]] = {"a": set(), "b": set()}  # paths that were forgotten by name, and not captured since
+    gone: dict[str, set[tuple[str, bytes]]] = {"a": set(), "b": set()}  # what was forgotten by name
     for step in range(steps):
-        for path in [_change(work, chance) for _ in range(chance.randrange(4))]:
-            for paths in gone.values():
-                paths.discard(path)
+        for _ in range(chance.randrange(4)):
+            _change(work, chance)
         name = chance.choice(["a", "a", "b"])
         session, act = sessions[name], chance.random()
         ids = [id_ for where, id_ in trees if where == name]
@@ -253,7 +252,8 @@ def walk(store: backstay.Store, work: Path, chance: random.Random, steps: int) -
         elif act < 0.88:
             path, before = f"f{chance.randrange(12)}", chance.choice([None, chance.choice(ids)])
             session.forget_files(path, before=before)
-            gone[name] |= set() if before else {path}
+            known = [tree for (where, _), tree in trees.items() if where == name and path in tree]
+            gone[name] |= set() if before else {(path, tree[path]) for tree in known}
         elif act < 0.94:
             session.load("main")
             made = session.restore(chance.choice(ids), files=True, keep_mine=False, partial=True)
@@ -268,7 +268,8 @@ def walk(store: backstay.Store, work: Path, chance: random.Random, steps: int) -
         head = session.head()
         if head is not None and (name, head.id) in trees:
             found, tree = readable(files_of(session)), trees[name, head.id]
-            assert {path for path in tree if path not in found} <= gone[name], "a head has all but what was named"
+            lost = {(path, contents) for path, contents in tree.items() if path not in found}
+            assert lost <= gone[name], "a head has all but what was named"
 
 
 def _judge(files: Files, tree: Tree) -> None:
@@ -277,7 +278,7 @@ def _judge(files: Files, tree: Tree) -> None:
     assert sorted(files) == sorted(tree)
 
 
-def _change(work: Path, chance: random.Random) -> str:
+def _change(work: Path, chance: random.Random) -> None:
     path = work / f"f{chance.randrange(12)}"
     size = chance.choice([0, 10, 300, 5000, 70_000])
     if chance.random() < 0.2:
@@ -288,4 +289,3 @@ def _change(work: Path, chance: random.Random) -> str:
         path.write_bytes(data)
     else:
         path.write_bytes(chance.randbytes(size) if chance.random() < 0.7 else b"the same\n" * (size // 9))
-    return path.name
