@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from backstay.codec import settle
 from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.face.editing import Edit
+from backstay.face.files_of_session import files_of
 from backstay.face.rewinding import Rewinding
 from backstay.hints import NEWEST_INTACT
 from backstay.model import (
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
     from backstay.difference import Diff
     from backstay.loops import LoopGuard
-    from backstay.run.files import SessionFiles
     from backstay.run.options import OnDoubt, OnFailed
     from backstay.upkeep.files_limit import FilesLimit
     from backstay.workspace.policy import Workspace
@@ -89,7 +89,7 @@ class Session(Rewinding):
         self._backend = backend
         self._history = History(backend, events, self.id, agent=self.agent, recent=recent)
         self._limit = limit
-        self._files = _files_of(self._history, workspace, limit)
+        self._files = files_of(self._history, workspace, limit)
         if owner is not None or title is not None or metadata:
             self._history.about = About(**describing.checked(owner=owner, title=title, metadata=metadata or {}))
 
@@ -194,19 +194,23 @@ class Session(Rewinding):
         With `unique`, an item whose value at that key an item of the list already has is left out; where nothing is
         left, nothing is written and you get the head. A branch without a state begins with this list.
         """
-        check_name(branch, "a branch name")
+        if branch != "main":
+            check_name(branch, "a branch name")
         check_text(part, "part", required=True)
         check_text(unique, "unique")
-        given = check_given(
-            step=step,
-            label=label,
-            trigger=trigger,
-            status=status,
-            usage=usage,
-            metadata=metadata,
-            resume_hint=resume_hint,
-            summary=summary,
-        )
+        given = _NOTHING_SAID
+        said = (step, label, status, usage, metadata, resume_hint, summary)
+        if trigger != "manual" or not all(map(is_, said, repeat(None))):
+            given = check_given(
+                step=step,
+                label=label,
+                trigger=trigger,
+                status=status,
+                usage=usage,
+                metadata=metadata,
+                resume_hint=resume_hint,
+                summary=summary,
+            )
         several = items if isinstance(items, list) else [items]
         settled = [settle(item, (part, at)) for at, item in enumerate(several)]
         return self._history.append(branch, Appended(part, settled, unique), given)
@@ -440,7 +444,7 @@ class Session(Rewinding):
             on_doubt=on_doubt,
             on_failed=on_failed,
             loops=loops,
-            files=self._files if workspace is None else _files_of(self._history, workspace, self._limit),
+            files=self._files if workspace is None else files_of(self._history, workspace, self._limit),
         )
 
     def runs(self) -> list[RunInfo]:
@@ -458,13 +462,16 @@ class Session(Rewinding):
     def resolve(
         self,
         call_id: str,
-        decision: Literal["retry", "skip"] | None = None,
+        decision: Literal["retry", "rollback", "skip"] | None = None,
         *,
         result: Any = UNDECIDED,
         failed: str | None = None,
     ) -> None:
-        """Decide a call in doubt: "retry" it, "skip" it (it gives None), or say its result, or how it failed."""
-        deciding.resolve(self._history, call_id, decision, result=result, failed=failed)
+        """Decide a call in doubt: "retry" it, "skip" it (it gives None), or say its result, or how it failed.
+
+        "rollback", for a call with `effects="files"`: the files are put back as they were before it, then as "retry".
+        """
+        deciding.resolve(self._history, call_id, decision, result=result, failed=failed, files=self._files)
 
     def cancel(self, branch: str = "main", *, reason: str) -> bool:
         """Stop the run of a branch: at its next call or boundary if it is alive, else at once. False: there is none."""
@@ -475,24 +482,6 @@ class Session(Rewinding):
         """Give up what is pending on a branch; the calls stay in history as abandoned."""
         check_text(reason, "reason", required=True)
         deciding.abandon(self._history, check_name(branch, "a branch name"), reason=reason)
-
-
-def _files_of(
-    history: History,
-    workspace: Workspace | str | os.PathLike[str] | None,
-    limit: Callable[[], FilesLimit] | None,
-) -> SessionFiles | None:
-    """The files of a session; what captures them is loaded where there is a workspace."""
-    if workspace is None:
-        return None
-    from backstay.run.files import SessionFiles
-    from backstay.workspace.policy import workspace_of
-
-    found = workspace_of(workspace)
-    if found is not None and found.files_bytes is not None and limit is not None:
-        most, kept = found.files_bytes, limit()
-        history.after_files = lambda put_bytes: kept.captured(history.id, put_bytes, most)
-    return None if found is None else SessionFiles(history, found)
 
 
 def _missing_head(session: str, name: str, sequence: int) -> CorruptionError:
