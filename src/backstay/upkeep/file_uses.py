@@ -28,6 +28,7 @@ from backstay.upkeep.pages import pages
 UNWANTED, PINNED = 0, 1 << 62
 _MOST_WHOLE_BYTES = 12 * 1024 * 1024
 Range = tuple[int, int]  # an offset in a group, and a length
+VersionKey = tuple[bytes, bytes, int]  # a path, the digest of its contents, and the number of their group
 
 
 class FilePoint(msgspec.Struct, frozen=True, gc=False):
@@ -86,7 +87,7 @@ class Uses:
         self.ranges: dict[bytes, dict[Range, int]] = {}
         self.wholes: dict[bytes, dict[bytes, bytes]] = {}
         self.chained: dict[bytes, dict[bytes, int]] = {}
-        self.versions: dict[tuple[bytes, bytes, int], FileVersion] = {}  # by path, digest and group
+        self.versions: dict[VersionKey, FileVersion] = {}
 
     def add(self, other: Uses) -> None:
         """What another session needs."""

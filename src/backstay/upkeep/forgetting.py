@@ -25,7 +25,7 @@ from backstay.rules import refusals
 from backstay.sealing import Remnant, open_held, pack_remnant
 from backstay.store.file_contents import GroupReader, remnants_of
 from backstay.upkeep.file_policies import KeepEverything
-from backstay.upkeep.file_uses import PINNED, UNWANTED, FilePolicy, Range, SessionWalk, Uses
+from backstay.upkeep.file_uses import PINNED, UNWANTED, FilePolicy, FileVersion, Range, SessionWalk, Uses, VersionKey
 
 _TRIES = 20
 _ROUNDS = 4
@@ -58,11 +58,15 @@ class Forgotten(msgspec.Struct, frozen=True):
 
 
 class _Cut(msgspec.Struct):
-    """A group to be cut: the ranges that stay, those that are known to go, and contents in the place of patches."""
+    """A group to be cut: the ranges that stay, those that are known to go, and contents in the place of patches.
+
+    `lost`: the versions of files that cannot be read then.
+    """
 
     stay: list[Range]
     go: list[Range]
     wholes: dict[bytes, bytes]
+    lost: set[VersionKey] = msgspec.field(default_factory=set)
 
 
 class Forgetting:
@@ -218,7 +222,20 @@ class Forgetting:
             wholes = self._wholes(uses, digest, cutoff)
             if due or wholes.keys() != self._wholes_kept(digest):
                 found[digest] = _Cut(stay, go, wholes)
+        for ident, version in self._lost(uses, found):
+            at = next((digest for digest, _, _ in version.ranges if digest in found), None)
+            if at is not None:
+                found[at].lost.add(ident)
         return found
+
+    def _lost(self, uses: Uses, cuts: Mapping[bytes, _Cut]) -> Iterator[tuple[VersionKey, FileVersion]]:
+        """The versions of files that cannot be read once groups are cut and patches withheld."""
+        going = {(digest, *at) for digest, cut in cuts.items() for at in cut.go}
+        for ident, version in uses.versions.items():
+            rewritten = any([ident[1] in uses.wholes.get(group, ()) for group, _, _ in version.ranges[:1]])
+            withheld = self._thorough and version.unwanted and version.inline
+            if withheld or (not going.isdisjoint(version.ranges) and not rewritten):
+                yield ident, version
 
     def _wholes(self, uses: Uses, digest: bytes, cutoff: int) -> dict[bytes, bytes]:
         """Contents that take the place of patches on a group, as far as they are needed."""
@@ -250,22 +267,22 @@ class Forgetting:
             yield portion
 
     def _told(self, uses: Uses, cuts: Mapping[bytes, _Cut]) -> Forgotten:
-        going = {(digest, *at) for digest, cut in cuts.items() for at in cut.go}
         files: dict[str, tuple[int, int]] = {}
-        elsewhere: set[str] = set()
-        for (path, digest, _), version in uses.versions.items():
-            name = shown(path)
-            rewritten = any([digest in uses.wholes.get(group, ()) for group, _, _ in version.ranges[:1]])
-            withheld = self._thorough and version.unwanted and version.inline
-            if withheld or (not going.isdisjoint(version.ranges) and not rewritten):
-                count, size = files.get(name, (0, 0))
-                files[name] = count + 1, size + version.size
-            elif version.unwanted and any([at[1:] in uses.ranges.get(at[0], {}) for at in version.ranges]):
-                elsewhere.add(name)
-        lost = [ForgottenFile(path, *files[path]) for path in sorted(files)]
+        lost = dict(self._lost(uses, cuts))
+        for (path, _, _), version in lost.items():
+            count, size = files.get(shown(path), (0, 0))
+            files[shown(path)] = count + 1, size + version.size
+        elsewhere = {
+            shown(ident[0])
+            for ident, version in uses.versions.items()
+            if version.unwanted
+            and ident not in lost
+            and any([at[1:] in uses.ranges.get(at[0], {}) for at in version.ranges])
+        }
+        gone = [ForgottenFile(path, *files[path]) for path in sorted(files)]
         known = sum([size for ranges in uses.ranges.values() for _, size in ranges])
         freed = sum([size for cut in cuts.values() for _, size in cut.go]) * self._backend.sizes().held_bytes
-        return Forgotten(tuple(lost), tuple(sorted(elsewhere)), len(cuts), freed // max(known, 1))
+        return Forgotten(tuple(gone), tuple(sorted(elsewhere)), len(cuts), freed // max(known, 1))
 
 
 def _left(group: bytes | Remnant, cut: _Cut) -> Remnant:
@@ -279,8 +296,7 @@ def _left(group: bytes | Remnant, cut: _Cut) -> Remnant:
             single = before.read(offset, length)
             parts += [] if single is None else [(offset, single)]
         parts += [] if part is None else [(start, part)]
-    gone = sum([before.read(*at) is not None for at in cut.go])
-    return Remnant(size, before.forgotten + gone, tuple(parts), cut.wholes)
+    return Remnant(size, before.forgotten + len(cut.lost), tuple(parts), cut.wholes)
 
 
 def _merged(ranges: list[Range]) -> list[Range]:

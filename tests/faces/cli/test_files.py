@@ -88,6 +88,7 @@ def test_contents_are_forgotten_after_a_preview(work: Path) -> None:
     assert "its contents are not kept" in shell.run("diff", "fix-bug", "main~1", "main", "--files", folder=work).out
     assert "forgotten               2" in shell.run("du", "fix-bug", folder=work).out
     assert "0 problems, contents of 2 file versions forgotten" in shell.run("verify", folder=work).out
+    (work / "src" / "main.py").write_text("another\n")
     refused = shell.run("rewind", "fix-bug", "main~1", "--theirs", "-y", folder=work)
     assert (refused.code, "cannot come back" in refused.out) == (1, True)
     assert "src/main.py (--partial takes the other files)" in refused.err
