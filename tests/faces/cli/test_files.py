@@ -94,7 +94,7 @@ def test_contents_are_forgotten_after_a_preview(work: Path) -> None:
     assert "src/main.py (--partial takes the other files)" in refused.err
     assert shell.run("rewind", "fix-bug", "main~1", "--theirs", "--partial", "-y", folder=work).code == 0
     assert not (work / "notes.txt").exists()
-    assert "Nothing goes" in shell.run("forget-files", "fix-bug", "src", "-y", folder=work).out
+    assert "Nothing goes" in shell.run("forget-files", "fix-bug", "nowhere", "-y", folder=work).out
 
 
 def test_contents_of_files_are_pruned_earlier_than_checkpoints(work: Path) -> None:
