@@ -13,9 +13,11 @@ Everything users type is here, loaded when it is first used; `backstay.aio` is t
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # `typing` takes longer to load than all else that a hook of a coding agent needs
 if TYPE_CHECKING:
+    from typing import Any
+
     from backstay import formats
     from backstay.difference import Diff
     from backstay.errors import (
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
         Call,
         Checkpoint,
         Damaged,
+        ForgetReport,
         Hit,
         ImportReport,
         Outcome,
@@ -108,6 +111,7 @@ _ROOMS = {
         "ImportReport",
         "Outcome",
         "Problem",
+        "ForgetReport",
         "PruneReport",
         "RecoverReport",
         "RunInfo",
@@ -181,6 +185,7 @@ __all__ = [
     "EverySeconds",
     "FencedError",
     "FilesConflictError",
+    "ForgetReport",
     "FormatError",
     "Hit",
     "ImportReport",

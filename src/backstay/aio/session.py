@@ -21,6 +21,7 @@ from backstay.model import (
     Branch,
     Call,
     Checkpoint,
+    ForgetReport,
     Outcome,
     PruneReport,
     RunInfo,
@@ -252,6 +253,9 @@ class AsyncSession:
     async def prune(self, retention: Retention, *, dry_run: bool = False) -> PruneReport:
         return await self._turns.run(self._session.prune, retention, dry_run=dry_run)
 
+    async def forget_files(self, *paths: str, before: Ref | None = None, dry_run: bool = False) -> ForgetReport:
+        return await self._turns.run(self._session.forget_files, *paths, before=before, dry_run=dry_run)
+
     async def delete(self, ref: Ref) -> int:
         return await self._turns.run(self._session.delete, ref)
 
@@ -323,7 +327,7 @@ class AsyncSession:
     async def resolve(
         self,
         call_id: str,
-        decision: Literal["retry", "skip"] | None = None,
+        decision: Literal["retry", "rollback", "skip"] | None = None,
         *,
         result: Any = UNDECIDED,
         failed: str | None = None,

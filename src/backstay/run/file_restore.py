@@ -24,8 +24,9 @@ from typing import Any
 
 import msgspec
 
-from backstay.codec import Root, decode, encode_stored
+from backstay.codec import Root, decode, encode_stored, held_in
 from backstay.errors import FilesConflictError, InDoubtError, NotFoundError
+from backstay.grouping import is_forgotten
 from backstay.hints import Hint
 from backstay.listing import (
     EMPTY,
@@ -52,7 +53,7 @@ from backstay.run.files import SessionFiles, captured
 from backstay.run.holding import HeldBranch
 from backstay.sealing import open_value, pack_value
 from backstay.store.fields import Given, read_fields
-from backstay.store.file_contents import BlobSink, CheckpointFiles
+from backstay.store.file_contents import BlobSink, CheckpointFiles, remnants_of
 from backstay.store.file_export import refuse_forgotten
 from backstay.store.files import CapturedFiles
 from backstay.store.history import History
@@ -75,7 +76,7 @@ _KEEP = Hint(
 class RestoreRequest(msgspec.Struct, frozen=True):
     """A restore as it was asked for, in its journaled call too. `talk` is False where only files are put back.
 
-    `partial`: files whose contents were forgotten stay as they are, and the others are put back.
+    `partial`: files whose contents were forgotten or are damaged stay as they are, and the others are put back.
     """
 
     target: str
@@ -137,6 +138,7 @@ class FileRestore:
         wish = Wish(request.keep_mine, request.paths, versions.since, folds(root), taken_ns)
         plan = plan_restore(disk, _listing(target), wish, versions.merged)
         files = CheckpointFiles(self._history.backend, target)
+        plan = self._without_lost(plan, disk)
         lost = [
             step.path for step in plan.put if step.contents is None and step.after and files.is_forgotten(step.after)
         ]
@@ -144,6 +146,16 @@ class FileRestore:
             return plan
         steps = tuple([step for step in plan.steps if step.path not in set(lost)])
         return msgspec.structs.replace(plan, steps=steps, forgotten=tuple(lost))
+
+    def _without_lost(self, plan: RestorePlan, disk: Listing) -> RestorePlan:
+        """The plan without paths whose contents, as they are on the disk, are forgotten: no undo could bring them."""
+        remnants = remnants_of(self._history.backend, held_in(disk.groups)) if plan.steps else {}
+        kept = {
+            step.path for step in plan.steps if step.before is not None and is_forgotten(disk, step.before, remnants)
+        }
+        steps = tuple([step for step in plan.steps if step.path not in kept])
+        left = (*plan.without_contents, *sorted(kept))
+        return msgspec.structs.replace(plan, steps=steps, without_contents=left) if kept else plan
 
     # doing it
 
@@ -171,7 +183,7 @@ class FileRestore:
             row = history.backend.write(rules.place_ask(lease), rules.begin(lease, call)).answer
             placement = Placement(root, call.id, plan.steps)
             try:
-                self._stage(placement, target)
+                self._stage(placement, target, partial=request.partial)
             except Exception:  # a full disk, damaged contents: nothing was changed
                 placement.clear()
                 history.backend.write(rules.place_ask(lease), rules.give_up(lease, row))
@@ -203,14 +215,14 @@ class FileRestore:
             files=files,
         )
 
-    def _stage(self, placement: Placement, target: Loaded) -> None:
+    def _stage(self, placement: Placement, target: Loaded, *, partial: bool) -> None:
         wanted = CheckpointFiles(self._history.backend, target)
 
         def contents(step: PlaceStep) -> Iterator[bytes]:
             assert step.after is not None  # noqa: S101 - only what comes is staged
             yield wanted.contents(step.after) if step.contents is None else step.contents
 
-        placement.stage(contents)
+        placement.stage(contents, partial=partial)
 
     def _apply(
         self,
@@ -272,7 +284,7 @@ class FileRestore:
         disk = _listing(before)
         plan = self._planned(root, disk, target, before, args.request, on_disk=False)
         placement = Placement(root, call.id, plan.steps)
-        self._stage(placement, target)
+        self._stage(placement, target, partial=args.request.partial)
         self._apply(placement, lease, call, args.request, plan, disk)
 
     def _call(self, root: OpenRoot, request: RestoreRequest, before: str) -> CallRow:

@@ -33,7 +33,7 @@ from backstay.grouping import (
     places_of,
     weight_of,
 )
-from backstay.listing import OLDER, OUTSIDE, SECRET, Captured, ContentPlace, FileEntry, Listing
+from backstay.listing import OLDER, OUTSIDE, PRIVATE, SECRET, Captured, ContentPlace, FileEntry, Listing
 from backstay.listing.folders import key_of, pack_folder
 from backstay.workspace import index
 from backstay.workspace.index import KnownFile, KnownFolder
@@ -83,6 +83,7 @@ class Capturer:
         self._recent = RecentContents()
         self._saved_at = 0.0
         self._key: bytes | None = None
+        self.last: Listing | None = None  # as it was made: what is known of folders is known of this list
 
     def capture(
         self,
@@ -112,7 +113,15 @@ class Capturer:
             work.deadline = None if budget_s is None else time.monotonic() + budget_s
             found = work.run()
             self._remember(root, work)
+            self.last = found.listing
         return found
+
+    def measure(self) -> None:
+        """InvalidInputError if there is more in the folder than a workspace may have; nothing is read or kept."""
+        with OpenRoot(self.workspace.path) as root:
+            scan = Scan(root, self.workspace, {} if self._known is None else self._known)
+            scan.run()
+            refuse_size(root.path, scan.sizes, self.workspace.max_total)
 
     # what is remembered
 
@@ -142,8 +151,9 @@ class Capturer:
         return hmac.new(self._key, contents, sha256).digest()
 
     def _remember(self, root: OpenRoot, work: _CaptureWork) -> None:
-        known = {path: folder for path, folder in self.known.items() if path in work.scan.seen}
-        known |= work.folders
+        known = self.known
+        if known.keys() != work.scan.seen or work.folders:
+            known = {path: folder for path, folder in known.items() if path in work.scan.seen} | work.folders
         self._known = known
         now = time.monotonic()
         if len(self._hot) > 4 * len(work.folders) + 1000:
@@ -194,7 +204,8 @@ class _CaptureWork:
         dirty = {folder.path for folder in self.scan.folders}
         for folder in self.scan.folders:
             self._folder(folder)
-        for path, known in self._capturer.known.items():
+        known_now = {} if base is self._capturer.last else self._capturer.known
+        for path, known in known_now.items():
             if path in self.scan.seen and path not in dirty:
                 values = [base.tree[key] for key in keys.get(path, ())]
                 if index.packed_digest(values) != known.packed:  # another list than was captured last
@@ -286,7 +297,7 @@ class _CaptureWork:
         if file.too_large:
             older = before is not None and before.has_contents and before.kind == "file"
             return (msgspec.structs.replace(before, mark=OLDER) if before is not None and older else None), None
-        secret = self._workspace.secrets != "capture" and is_secret_name(text)
+        secret, kept = is_secret_name(text), self._workspace.secrets == "capture"
         if secret and self._workspace.secrets == "skip":
             self.scan.leave_out(SECRETS, text, file.signature[2])
             return None, None
@@ -310,9 +321,12 @@ class _CaptureWork:
             trusted = max(found.signature[:2]) < self._trusted_ns
             seen = KnownFile(found.signature if trusted else None, sha256(contents).digest())
             return before if before is not None and before.same(entry) else entry, seen
-        if secret or (self._workspace.secrets != "capture" and has_private_key(contents)):
+        secret = secret or has_private_key(contents)
+        if secret and not kept:
             return self._secret(path, text, mode, contents, before), None
         entry = self._entry(path, mode, found.signature[1], contents, before)
+        if secret:
+            entry = msgspec.structs.replace(entry, mark=PRIVATE)
         if self._base.about.capture and (before is None or before.digest != entry.digest):
             self._capturer.changed(path)
             hot = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +23,9 @@ _MAX_FILE_BYTES = 1 << 30  # a file is read as a whole
 # Names whose contents are kept from the store unless it is asked for. A dot in what follows `id_` is a program's file.
 _SECRET_NAMES = (".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "id_*", ".netrc", ".npmrc", ".pypirc", ".pgpass")
 _NO_SECRETS = (".env.example", ".env.sample", ".env.template", ".env.dist", "id_*.*", "*.pub")
-_CREDENTIALS = re.compile(r"credentials(\.(json|ini|toml|ya?ml|xml|txt|csv|cfg|conf))?")
+_CREDENTIALS = r"credentials(\.(json|ini|toml|ya?ml|xml|txt|csv|cfg|conf))?\Z"
+_IS_SECRET = re.compile("|".join([_CREDENTIALS, *map(translate, _SECRET_NAMES)]))
+_IS_NONE = re.compile("|".join(map(translate, _NO_SECRETS)))
 _SECRET_FOLDERS = frozenset({".aws", ".ssh", ".gnupg"})
 _PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----")
 _LOOK_BYTES = 64 * 1024
@@ -35,10 +37,22 @@ class Workspace:
     `include` and `exclude` are patterns as in .gitignore and come before what `ignore` files say. A file beyond
     `max_file` is left out and listed; a folder beyond `max_total` is refused. `secrets`: keep a keyed digest of them,
     capture them as other files, or skip them. `git="capture"` takes .git folders as any other. A capture that takes
-    longer than `budget_s` is finished by the next one, and says that it is not exact.
+    longer than `budget_s` is finished by the next one, and says that it is not exact. Contents of files may take
+    `files_bytes` in the store: beyond that the oldest are forgotten, unless a branch, tag or label leads to them.
     """
 
-    __slots__ = ("budget_s", "exclude", "git", "ignore", "include", "max_file", "max_total", "path", "secrets")
+    __slots__ = (
+        "budget_s",
+        "exclude",
+        "files_bytes",
+        "git",
+        "ignore",
+        "include",
+        "max_file",
+        "max_total",
+        "path",
+        "secrets",
+    )
 
     def __init__(
         self,
@@ -52,12 +66,14 @@ class Workspace:
         secrets: Secrets = "hash",
         git: Git = "skip",
         budget_s: float = 2.0,
+        files_bytes: int | str | None = "5GiB",
     ) -> None:
         self.path = os.path.realpath(path)
         self.include, self.exclude = _patterns(include, "include"), _patterns(exclude, "exclude")
         self.ignore = _patterns(ignore, "ignore")
         self.max_file, self.max_total = to_bytes(max_file, "max_file"), to_bytes(max_total, "max_total")
         self.secrets, self.git, self.budget_s = secrets, git, float(budget_s)
+        self.files_bytes = None if files_bytes is None else to_bytes(files_bytes, "files_bytes")
         if secrets not in ("hash", "capture", "skip"):
             message = f"secrets must be 'hash', 'capture' or 'skip', not {secrets!r}"
             raise InvalidInputError(message)
@@ -97,9 +113,7 @@ def is_secret_name(path: str) -> bool:
     *above, name = path.split("/")
     if not _SECRET_FOLDERS.isdisjoint(above):
         return True
-    if any([fnmatchcase(name, pattern) for pattern in _NO_SECRETS]):
-        return False
-    return _CREDENTIALS.fullmatch(name) is not None or any([fnmatchcase(name, pattern) for pattern in _SECRET_NAMES])
+    return _IS_SECRET.match(name) is not None and _IS_NONE.match(name) is None
 
 
 def has_private_key(contents: bytes) -> bool:

@@ -14,9 +14,10 @@ from backstay.adapters.langgraph.inner_steps import InnerSteps
 from backstay.adapters.langgraph.rows import LONG_NS, MINE, Entries, Held, branch_of, held, line_of, number_of
 from backstay.adapters.langgraph.sharing import stray_writes_of
 from backstay.adapters.langgraph.thread_status import status_of
-from backstay.bookkeeping import checkpoint_of
+from backstay.bookkeeping import checkpoint_of, visible
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
 from backstay.face import Session, Store
+from backstay.messages import summarise
 from backstay.model import Branch, StateDict
 from backstay.port import EVERY, Ask, Backend, CheckpointRow
 from backstay.store.fields import read_fields
@@ -308,7 +309,7 @@ class Thread:
         if MINE in more:
             mine["own"] = more[MINE]
         # An input is not in its channel yet; what the step before said is not said again.
-        summary = "" if trigger == "input" else None
+        summary = "" if trigger == "input" else summarise(visible(state))
         self._commit(ns, place, state, id_=id_, trigger=trigger, step=step, summary=summary, more=more, mine=mine)
 
     def write(self, ns: str, place: Place, state: StateDict, *, id_: str, summary: str) -> None:
