@@ -90,12 +90,12 @@ def _beside(
         if must is not None
     ]
     figures[0] = Figure("graph", figures[0].name, figures[0].measured, must=figures[0].must, detail=detail)
-    figures.append(Figure("graph", f"{name}: on disk", sizes["ours"] / MEGABYTE, "MB"))
+    must_mb = most_mb if whole else None
+    figures.append(Figure("graph", f"{name}: on disk", sizes["ours"] / MEGABYTE, "MB", must=must_mb))
     if most_mb is not None:
-        must_mb = most_mb if whole else None
         figures += [
             Figure("graph", f"{name}: folded, turn / SqliteSaver's", last["fold"] / last["peer"]),
-            Figure("graph", f"{name}: folded, on disk", sizes["fold"] / MEGABYTE, "MB", must=must_mb),
+            Figure("graph", f"{name}: folded, on disk", sizes["fold"] / MEGABYTE, "MB"),
         ]
     figures.append(Figure("graph", f"{name}: SqliteSaver on disk", sizes["peer"] / MEGABYTE, "MB"))
     return figures

@@ -20,6 +20,7 @@ from backstay.model import StateDict
 MIN_BYTES = 256  # below that a place is hardly shorter than the result
 _DEPTH = 4
 _ITEMS = 64
+_BESIDE_BYTES = 512  # of what is beside a list: more is better packed with it
 _MAX_STEP = 2**63  # a place is written as msgpack, which has no room for more, nor for a lone surrogate
 
 
@@ -72,10 +73,10 @@ def _place_of_items(state: StateDict, result: dict[Any, Any], data: bytes) -> by
                 continue
             for at in range(max(0, len(held) - _ITEMS), len(held) - len(items) + 1):
                 if held[at] == items[0] and held[at : at + len(items)] == items:
-                    rest = _stored({**result, key: []})
-                    place = _encode(ItemsPlace([name], at, len(items), key, rest or b""))
-                    if len(place) < len(data) and rest and _stored(at_place(state, place)) == data:
-                        return place
+                    rest = _stored({**result, key: []}) or b""
+                    place = _encode(ItemsPlace([name], at, len(items), key, rest))
+                    if 0 < len(rest) <= _BESIDE_BYTES and len(place) < len(data):
+                        return place if _stored(at_place(state, place)) == data else None
     return None
 
 
