@@ -44,9 +44,11 @@ def _referred(entry: list[Any], state: StateDict) -> list[Any]:
     if channel == SENT:
         return [path, task, at, channel, _packed(value, state)]
     held: Any = state.get(channel)
-    if not _begins(value, held):
+    # A late write may find that its channel has grown since.
+    if not _begins(value, held) and not _begins(held, value):
         return entry
-    return [path, task, at, channel, {"lc": "begins", "count": len(held), "more": value[len(held) :]}]
+    count = min(len(held), len(value))
+    return [path, task, at, channel, {"lc": "begins", "count": count, "more": value[count:]}]
 
 
 def writes_of(state: StateDict) -> Entries:
