@@ -88,5 +88,12 @@ class Files(Protocol):
     def list(self, folder: str = "") -> Sequence[File]:
         """Everything at and below a path."""
 
-    def export_to(self, folder: str) -> int:
-        """Write all of it into a folder that is new or empty; how many files and links that were."""
+    @property
+    def forgotten(self) -> tuple[str, ...]:
+        """The paths of files whose contents were forgotten, by a retention, the disk limit or `forget_files`."""
+
+    def export_to(self, folder: str, *, partial: bool = False) -> int:
+        """Write all of it into a folder that is new or empty; how many files and links that were.
+
+        NotFoundError if contents were forgotten; with `partial` the other files are written.
+        """

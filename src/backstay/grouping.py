@@ -14,9 +14,10 @@ from hashlib import sha256
 from typing import Any
 
 from backstay.codec import held_digest
-from backstay.errors import CorruptionError
+from backstay.errors import CorruptionError, NotFoundError
 from backstay.listing import ContentPlace, FileEntry, Listing, shown
 from backstay.listing.folders import key_of
+from backstay.sealing import Remnant
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -37,6 +38,8 @@ _MAX_CONTENT_BYTES = 2 * 1024 * 1024 * 1024
 
 _INLINE, _GROUP = b"\0", b"\1"
 _PLACED = struct.Struct(">QQQQ")
+
+_FORGOTTEN = "its list, its size and its digest stay; newer checkpoints may have newer contents"
 
 Emit = Callable[[bytes, bytes], None]  # takes a blob's digest and its contents
 
@@ -154,22 +157,70 @@ def weight_of(kept: bytes) -> int:
     return len(found) if isinstance(found, bytes) else found[1]
 
 
-Fetch = Callable[[Collection[bytes]], Mapping[bytes, bytes]]  # groups by their digests, verified
+Fetch = Callable[[Collection[bytes]], Mapping[bytes, bytes | Remnant]]  # groups by their digests, verified
+
+
+class ForgottenError(NotFoundError):
+    """Contents that were forgotten: the list has the file, and the store no longer what was in it."""
 
 
 def contents_of(listing: Listing, entry: FileEntry, fetch: Fetch) -> bytes:
-    """The contents of a file that a list has, verified."""
+    """The contents of a file that a list has, verified; ForgottenError if they are no longer kept."""
     if entry.place is None:
         raise CorruptionError(f"{shown(entry.path)}: its contents are not kept")
     chain = chain_of(listing, entry)
-    size = int.from_bytes(chain[0]) if chain else entry.size
-    contents = _read(listing, entry.place, size, fetch)
-    for kept in chain[1:]:
-        patch = patch_of(kept)
-        contents = apply_patch(contents, patch if isinstance(patch, bytes) else _read(listing, *patch, fetch))
+    first = listing.group(entry.place.group)
+    contents = _rewritten(fetch([first]).get(first), entry) if chain else None
+    if contents is None:
+        size = int.from_bytes(chain[0]) if chain else entry.size
+        contents = _read(listing, entry, entry.place, size, fetch)
+        for kept in chain[1:]:
+            patch = patch_of(kept)
+            if not isinstance(patch, bytes):
+                patch = _read(listing, entry, *patch, fetch)
+            contents = apply_patch(contents, patch)
     if len(contents) != entry.size or sha256(contents).digest() != entry.digest:
         raise CorruptionError(f"{shown(entry.path)}: its contents do not match their digest")
     return contents
+
+
+def _rewritten(group: bytes | Remnant | None, entry: FileEntry) -> bytes | None:
+    """The whole contents of a file that was a patch on what was forgotten."""
+    return group.wholes.get(entry.digest) if isinstance(group, Remnant) else None
+
+
+def is_forgotten(listing: Listing, entry: FileEntry, remnants: Mapping[bytes, Remnant]) -> bool:
+    """True if the contents of a file are no longer kept; `remnants` are those of all groups that were cut."""
+    if entry.place is None or not entry.size:
+        return False
+    chain = chain_of(listing, entry)
+    if chain and _rewritten(remnants.get(listing.group(entry.place.group)), entry) is not None:
+        return False
+    return any([_is_gone(remnants.get(digest), offset, size) for digest, offset, size in ranges_of(listing, entry)])
+
+
+def _is_gone(remnant: Remnant | None, offset: int, size: int) -> bool:
+    return remnant is not None and remnant.read(offset, size) is None
+
+
+def ranges_of(listing: Listing, entry: FileEntry) -> list[tuple[bytes, int, int]]:
+    """The bytes that the contents of a file are read from: the digest of a group, an offset, a length."""
+    if entry.place is None:
+        return []
+    chain = chain_of(listing, entry)
+    found = _ranges(listing, entry.place, int.from_bytes(chain[0]) if chain else entry.size)
+    for kept in chain[1:]:
+        patch = patch_of(kept)
+        found += [] if isinstance(patch, bytes) else _ranges(listing, *patch)
+    return found
+
+
+def _ranges(listing: Listing, place: ContentPlace, size: int) -> list[tuple[bytes, int, int]]:
+    if not place.pieces:
+        return [(listing.group(place.group), place.offset, size)]
+    return [
+        (listing.group(place.group + at), 0, min(PIECE_BYTES, size - at * PIECE_BYTES)) for at in range(place.pieces)
+    ]
 
 
 def chain_of(listing: Listing, entry: FileEntry) -> list[bytes]:
@@ -186,11 +237,16 @@ def places_of(listing: Listing, entry: FileEntry) -> list[int]:
     return [number for place in found for number in range(place.group, place.group + max(place.pieces, 1))]
 
 
-def _read(listing: Listing, place: ContentPlace, size: int, fetch: Fetch) -> bytes:
-    digests = [listing.group(number) for number in range(place.group, place.group + max(place.pieces, 1))]
-    groups = fetch(digests)
-    try:
-        whole = b"".join([groups[digest] for digest in digests]) if place.pieces else groups[digests[0]]
-    except KeyError as missing:
-        raise CorruptionError(f"a group of contents is missing: {missing.args[0].hex()[:24]}") from None
-    return whole[place.offset : place.offset + size]
+def _read(listing: Listing, entry: FileEntry, place: ContentPlace, size: int, fetch: Fetch) -> bytes:
+    found: list[bytes] = []
+    ranges = _ranges(listing, place, size)
+    groups = fetch([digest for digest, _, _ in ranges])
+    for digest, offset, length in ranges:
+        group = groups.get(digest)
+        if group is None:
+            raise CorruptionError(f"a group of contents is missing: {digest.hex()[:24]}")
+        part = group.read(offset, length) if isinstance(group, Remnant) else group[offset : offset + length]
+        if part is None:
+            raise ForgottenError(f"{shown(entry.path)}: its contents were forgotten", hint=_FORGOTTEN)
+        found.append(part)
+    return b"".join(found)

@@ -378,11 +378,12 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `verify` looked at and what it found."""
+    """What `verify` looked at and what it found. `forgotten`: contents of files that a retention or you gave up."""
 
     problems: tuple[Problem, ...]
     checked: int
     repaired: tuple[str, ...] = ()
+    forgotten: int = 0
 
     @property
     def ok(self) -> bool:
@@ -392,17 +393,22 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """The count, then a line per problem."""
         head = f"{counted(self.checked, 'checkpoint')} checked, {counted(len(self.problems), 'problem')}"
+        head += f", contents of {counted(self.forgotten, 'file version')} forgotten" if self.forgotten else ""
         done = [f"repaired: {what}" for what in self.repaired]
         return "\n".join([head, *map(str, self.problems), *done])
 
 
 class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `prune` removed, or with `dry_run` would remove: checkpoints by session, and sessions as a whole."""
+    """What `prune` removed, or with `dry_run` would remove: checkpoints by session, and sessions as a whole.
+
+    `files`: so many contents of files were forgotten, of checkpoints that stay.
+    """
 
     checkpoints: Mapping[SessionId, tuple[CheckpointId, ...]]
     sessions: tuple[SessionId, ...]
     freed_bytes: int
     dry_run: bool
+    files: int = 0
 
     @property
     def count(self) -> int:
@@ -413,7 +419,8 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
         """One line."""
         verb = "would go" if self.dry_run else "gone"
         what = f"{counted(self.count, 'checkpoint')} and {counted(len(self.sessions), 'session')}"
-        return f"{what} {verb}, {counted(self.freed_bytes, 'byte')} freed"
+        files = f", contents of {counted(self.files, 'file version')} {verb}" if self.files else ""
+        return f"{what} {verb}{files}, {counted(self.freed_bytes, 'byte')} freed"
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -440,12 +447,13 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is kept, and in how little space."""
+    """How much is kept, and in how little space. `file_stored_bytes` of it are contents of files in workspaces."""
 
     sessions: int
     checkpoints: int
     logical_bytes: int
     stored_bytes: int
+    file_stored_bytes: int = 0
 
     @property
     def ratio(self) -> float:

@@ -45,7 +45,9 @@ _FAST_FROM_BYTES = 1024 * 1024
 MAX_RATIO = 16
 _SKIP, _SKIPPED = 0x184D2A50, struct.Struct("<II")
 _INLINE, _SPILLED = b"\0", b"\1"
-_RAW, _ZSTD = range(2)
+_RAW, _ZSTD, _CUT = range(3)
+
+CUT = bytes([_CUT])  # the first byte of a blob of which contents were forgotten
 
 # A load unpacks some hundred kilobytes at a time. glibc asks the system for each buffer of 128 KiB or more and returns
 # it, and the system clears each page of it. Once a longer one was returned it keeps those that are shorter.
@@ -233,6 +235,52 @@ def open_blob(data: bytes, digest: bytes) -> bytes:
         if (held_digest(content) if is_held(digest) else sha256(content).digest()) == digest:
             return content
     raise CorruptionError(f"blob {digest.hex()[:12]} is damaged")
+
+
+class Remnant(msgspec.Struct, frozen=True, array_like=True):
+    """A blob of which contents of files were forgotten: `parts` are left, each from its offset on, of `size` bytes.
+
+    `wholes`: contents by their sha256 that were patches on what was forgotten. `forgotten` counts the contents gone.
+    """
+
+    size: int
+    forgotten: int
+    parts: tuple[tuple[int, bytes], ...] = ()
+    wholes: dict[bytes, bytes] = {}
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        """Bytes of the blob; None if they were forgotten."""
+        for start, part in self.parts:
+            if start <= offset and offset + size <= start + len(part):
+                return part[offset - start : offset - start + size]
+        return b"" if not size else None
+
+
+_decode_remnant = msgspec.msgpack.Decoder(Remnant).decode
+
+
+def is_cut(digest: bytes, data: bytes) -> bool:
+    """True if this is the remnant of a blob, as it is kept, or its first byte: the blob may take its place."""
+    return data[:1] == CUT and is_held(digest)
+
+
+def pack_remnant(remnant: Remnant, digest: bytes) -> bytes:
+    """A remnant as it is kept in the place of its blob, sealed to it."""
+    rest = pack_held(_encode(remnant))
+    return CUT + sha256(digest + rest).digest()[:SEAL_BYTES] + rest
+
+
+def open_held(data: bytes, digest: bytes) -> bytes | Remnant:
+    """The contents that states hold under a digest, or what is left of them; or a CorruptionError."""
+    if not is_cut(digest, data):
+        return open_blob(data, digest)
+    seal, rest = data[1 : 1 + SEAL_BYTES], data[1 + SEAL_BYTES :]
+    if rest and sha256(digest + rest).digest()[:SEAL_BYTES] == seal:
+        try:
+            return _decode_remnant(_unpack(rest[0], rest[1:], MAX_BLOB_BYTES))
+        except msgspec.DecodeError as error:
+            raise CorruptionError(f"what is left of blob {digest.hex()[:12]} does not decode") from error
+    raise CorruptionError(f"what is left of blob {digest.hex()[:12]} is damaged")
 
 
 def compress(data: bytes, level: int) -> bytes:

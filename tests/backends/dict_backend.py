@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from backstay import port
+from backstay.codec import HELD_MARK
 from backstay.errors import ClosedError, CorruptionError
 from backstay.ids import sequence_of
 from backstay.model import Problem
@@ -26,6 +27,7 @@ from backstay.port import row_codec as codec
 from backstay.port.lease import clock_us
 from backstay.port.rows import key_of, kind_of
 from backstay.port.tables import chain, is_wanted, named_by
+from backstay.sealing import is_cut
 
 
 class Kept(msgspec.Struct, array_like=True):
@@ -63,6 +65,15 @@ class Moment:
 
     def blobs(self, digests: Collection[bytes]) -> dict[bytes, bytes]:
         return {digest: self.kept[b"b" + digest] for digest in digests if b"b" + digest in self.kept}
+
+    def whole(self, digests: Collection[bytes]) -> set[bytes]:
+        return {digest for digest, data in self.blobs(digests).items() if not is_cut(digest, data)}
+
+    def keep(self, blobs: Mapping[bytes, bytes]) -> None:
+        there, whole = self.blobs(blobs), self.whole(blobs)
+        for digest, data in blobs.items():
+            if digest not in there or (digest not in whole and not is_cut(digest, data)):
+                self.kept[b"b" + digest] = data
 
     def used(self) -> set[bytes]:
         return {ref for kept in self.under(b"r") for ref in kept.refs}
@@ -188,9 +199,11 @@ class DictBackend:
         """Put and drop in a copy. The blobs that may have lost their last reference."""
         needed = {ref for row in batch.puts for ref in getattr(row, "refs", None) or ()}
         absent = needed - draft.blobs(needed).keys() - batch.blobs.keys()
+        absent |= {*batch.whole} - draft.whole(batch.whole) - batch.blobs.keys()
         if absent:
             raise port.BlobsAbsentError(absent)
-        draft.kept.update({b"b" + ref: batch.blobs[ref] for ref in needed & batch.blobs.keys()})
+        draft.keep({ref: batch.blobs[ref] for ref in needed & batch.blobs.keys()})
+        draft.kept.update({b"b" + digest: data for digest, data in batch.cuts.items() if b"b" + digest in draft.kept})
         session = draft.session(ask.session, hidden=ask.hidden)
         sid, uid = (b"", b"") if session is None else (session.sid, session.line.uid)
         name, released = name_of(ask.hidden, ask.session), set[bytes]()
@@ -265,11 +278,13 @@ class DictBackend:
         ]
 
     def absent(self, digests: Collection[bytes]) -> Collection[bytes]:
-        return set(digests) - self._now().blobs(digests).keys()
+        return set(digests) - self._now().whole(digests)
 
     def put_blobs(self, blobs: Mapping[bytes, bytes]) -> None:
         with self.disk.lock:
-            self.disk.kept = {b"b" + ref: data for ref, data in blobs.items()} | self._now().kept
+            moment = Moment(dict(self._now().kept))
+            moment.keep(blobs)
+            self.disk.kept = moment.kept
 
     def blobs(self, digests: Collection[bytes]) -> Mapping[bytes, bytes]:
         return self._now().blobs(digests)
@@ -286,10 +301,12 @@ class DictBackend:
     def sizes(self) -> port.Sizes:
         rows = [one.line for one in self._now().sessions()]
         checkpoints, logical = sum([row.checkpoints for row in rows]), sum([row.logical_bytes for row in rows])
-        return port.Sizes(len(rows), checkpoints, logical, sum(map(len, self.disk.kept.values())))
+        held = sum([len(data) for key, data in self.disk.kept.items() if key.startswith(b"b" + HELD_MARK)])
+        return port.Sizes(len(rows), checkpoints, logical, sum(map(len, self.disk.kept.values())), held)
 
     def check(self) -> Iterator[Problem]:
-        return iter([Problem(what=f"blob {ref.hex()[:12]} is missing") for ref in self.absent(self._now().used())])
+        used, there = self._now().used(), self._now().blobs(self._now().used())
+        return iter([Problem(what=f"blob {ref.hex()[:12]} is missing") for ref in used - there.keys()])
 
     def tend(self, *, repair: bool = False) -> Sequence[str]:
         with self.disk.lock:

@@ -13,9 +13,10 @@ import pytest
 from backstay.errors import CorruptionError, InvalidInputError
 from backstay.grouping import apply_patch, contents_of, make_patch
 from backstay.listing import EMPTY, OLDER, OUTSIDE, SECRET, Listing, difference, from_value, to_value
+from backstay.retention import to_bytes
 from backstay.workspace import capturing, reading
 from backstay.workspace.capturing import Capture, Capturer
-from backstay.workspace.policy import Workspace, is_secret_name, to_bytes
+from backstay.workspace.policy import Workspace, is_secret_name
 
 
 class Folder:

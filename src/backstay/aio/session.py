@@ -175,6 +175,7 @@ class AsyncSession:
         files: bool | Literal["only"] = False,
         keep_mine: KeepMine = None,
         paths: Paths | None = None,
+        partial: bool = False,
         dry_run: Literal[False] = False,
     ) -> Checkpoint: ...
 
@@ -187,6 +188,7 @@ class AsyncSession:
         files: bool | Literal["only"] = False,
         keep_mine: KeepMine = None,
         paths: Paths | None = None,
+        partial: bool = False,
         dry_run: Literal[True],
     ) -> RestorePlan: ...
 
@@ -198,14 +200,18 @@ class AsyncSession:
         files: bool | Literal["only"] = False,
         keep_mine: KeepMine = None,
         paths: Paths | None = None,
+        partial: bool = False,
         dry_run: bool = False,
     ) -> Checkpoint | RestorePlan:
         restore: Callable[..., Checkpoint | RestorePlan] = self._session.restore
         options: dict[str, Any] = {"files": files, "keep_mine": keep_mine, "paths": paths, "dry_run": dry_run}
-        return await self._turns.run(restore, ref, branch=branch, **options)
+        return await self._turns.run(restore, ref, branch=branch, partial=partial, **options)
 
-    async def undo(self, *, branch: str = "main", files: bool = True, keep_mine: KeepMine = True) -> Checkpoint:
-        return await self._turns.run(self._session.undo, branch=branch, files=files, keep_mine=keep_mine)
+    async def undo(
+        self, *, branch: str = "main", files: bool = True, keep_mine: KeepMine = True, partial: bool = False
+    ) -> Checkpoint:
+        options: dict[str, Any] = {"files": files, "keep_mine": keep_mine, "partial": partial}
+        return await self._turns.run(self._session.undo, branch=branch, **options)
 
     async def undo_moves_files(self, *, branch: str = "main") -> bool:
         return await self._turns.run(self._session.undo_moves_files, branch=branch)
@@ -229,8 +235,10 @@ class AsyncSession:
     async def finish_files(self, *, branch: str = "main") -> bool:
         return await self._turns.run(self._session.finish_files, branch=branch)
 
-    async def fork(self, ref: Ref, branch: str, *, into: str | os.PathLike[str] | None = None) -> Branch:
-        return await self._turns.run(self._session.fork, ref, branch, into=into)
+    async def fork(
+        self, ref: Ref, branch: str, *, into: str | os.PathLike[str] | None = None, partial: bool = False
+    ) -> Branch:
+        return await self._turns.run(self._session.fork, ref, branch, into=into, partial=partial)
 
     async def delete_branch(self, name: str) -> None:
         await self._turns.run(self._session.delete_branch, name)

@@ -44,6 +44,7 @@ class Rewinding(Inbox):
         files: bool | Literal["only"] = False,
         keep_mine: KeepMine = None,
         paths: Paths | None = None,
+        partial: bool = False,
         dry_run: Literal[False] = False,
     ) -> Checkpoint: ...
 
@@ -56,6 +57,7 @@ class Rewinding(Inbox):
         files: bool | Literal["only"] = False,
         keep_mine: KeepMine = None,
         paths: Paths | None = None,
+        partial: bool = False,
         dry_run: Literal[True],
     ) -> RestorePlan: ...
 
@@ -67,6 +69,7 @@ class Rewinding(Inbox):
         files: bool | Literal["only"] = False,
         keep_mine: KeepMine = None,
         paths: Paths | None = None,
+        partial: bool = False,
         dry_run: bool = False,
     ) -> Checkpoint | RestorePlan:
         """Bring a branch back to an earlier state, as a new checkpoint; `undo` takes it back.
@@ -75,12 +78,14 @@ class Rewinding(Inbox):
         calls changed since: without `keep_mine` that is a FilesConflictError which names it. True keeps it, and puts
         changes of both together line by line; "always" also keeps what cannot be put together; False puts all back.
         What was there is in a checkpoint of its own first. `paths` puts back these alone, whoever changed them.
-        With `dry_run` nothing is written: the plan says what would be.
+        Files whose contents were forgotten are a NotFoundError that names them; `partial` puts back the others. With
+        `dry_run` nothing is written: the plan says what would be.
         """
         check_name(branch, "a branch name")
         if not files:
-            if paths is not None or keep_mine is not None or dry_run:
-                raise InvalidInputError("paths, keep_mine and dry_run are about files, and files are not asked for")
+            if paths is not None or keep_mine is not None or dry_run or partial:
+                message = "paths, keep_mine, partial and dry_run are about files, and files are not asked for"
+                raise InvalidInputError(message)
             return restoring.restore(self._history, ref, branch)
         from backstay.run.file_restore import RestoreRequest
 
@@ -89,17 +94,20 @@ class Rewinding(Inbox):
             talk=files != "only",
             keep_mine=keep_mine,
             paths=None if paths is None else tuple(self._beneath(path) for path in paths),
+            partial=partial,
         )
         work = self._file_restore(branch)
         if dry_run:
             return work.plan(request)
         return work.restore(request, self._history.looks.expected(branch))
 
-    def undo(self, *, branch: str = "main", files: bool = True, keep_mine: KeepMine = True) -> Checkpoint:
+    def undo(
+        self, *, branch: str = "main", files: bool = True, keep_mine: KeepMine = True, partial: bool = False
+    ) -> Checkpoint:
         """The branch as it was before its last restore or undo; so undo twice is redo.
 
         Files come back too if that restore moved files, unless `files` is False; what you changed since is kept, as
-        with `restore`.
+        with `restore`. `partial` as there.
         """
         check_name(branch, "a branch name")
         row = restoring.undone(self._history, branch) if files else None
@@ -107,17 +115,20 @@ class Rewinding(Inbox):
             return restoring.undo(self._history, branch)
         from backstay.run.file_restore import RestoreRequest
 
-        request = RestoreRequest(row.id, trigger="undo", keep_mine=keep_mine)
+        request = RestoreRequest(row.id, trigger="undo", keep_mine=keep_mine, partial=partial)
         return self._file_restore(branch).restore(request, self._history.looks.expected(branch))
 
     def undo_moves_files(self, *, branch: str = "main") -> bool:
         """True if `undo` puts files back, because the restore that it takes back did."""
         return restoring.undone(self._history, check_name(branch, "a branch name")) is not None
 
-    def fork(self, ref: Ref, branch: str, *, into: str | os.PathLike[str] | None = None) -> Branch:
+    def fork(
+        self, ref: Ref, branch: str, *, into: str | os.PathLike[str] | None = None, partial: bool = False
+    ) -> Branch:
         """A new branch at a checkpoint; nothing is copied.
 
-        With `into` its files are written to a folder that is new or empty: the workspace of the new branch.
+        With `into` its files are written to a folder that is new or empty: the workspace of the new branch. Where
+        contents were forgotten, `partial` writes the other files.
         """
         row = self._history.refs.row(ref)
         check_name(branch, "a branch name")
@@ -127,7 +138,7 @@ class Rewinding(Inbox):
                 raise NotFoundError(f"session {self.id!r}: checkpoint {row.id[:12]} has no files")
             if branch in self._backend.read(Ask(self.id, names=(branch,))).lanes:
                 raise refusals.name_taken(branch)[1]
-            files.export_to(os.fspath(into))
+            files.export_to(os.fspath(into), partial=partial)
         ask = branches.naming_ask(self.id, branch, row.sequence)
         self._backend.write(ask, branches.fork(self.id, branch, sequence=row.sequence, id_=row.id))
         self._history.looks.saw(branch, row.id)

@@ -373,6 +373,7 @@ class Store:
             checkpoints=sizes.checkpoints,
             logical_bytes=sizes.logical_bytes,
             stored_bytes=sizes.stored_bytes,
+            file_stored_bytes=sizes.held_bytes,
         )
 
     def on(self, event: EventName, fn: Callable[[Any], object]) -> None:

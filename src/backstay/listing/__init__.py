@@ -5,7 +5,17 @@ a restore would do, path by path; `backstay.workspace` does it.
 """
 
 from backstay.listing.changes import FileChange, FileChanges, difference
-from backstay.listing.entries import KEPT, OLDER, PERMISSIONS, SECRET, ContentPlace, FileEntry, parent_of, shown
+from backstay.listing.entries import (
+    FORGOTTEN,
+    KEPT,
+    OLDER,
+    PERMISSIONS,
+    SECRET,
+    ContentPlace,
+    FileEntry,
+    parent_of,
+    shown,
+)
 from backstay.listing.file_diff import FileDiff
 from backstay.listing.lists import CALL, EMPTY, OUTSIDE, RESTORE, Captured, LeftOut, Listing, from_value, to_value
 from backstay.listing.plan import PlaceStep, RestorePlan, in_order
@@ -15,6 +25,7 @@ from backstay.listing.three_way import merge_lines
 __all__ = [
     "CALL",
     "EMPTY",
+    "FORGOTTEN",
     "KEPT",
     "OLDER",
     "OUTSIDE",

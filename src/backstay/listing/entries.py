@@ -16,6 +16,7 @@ FileKind = Literal["file", "link", "folder"]
 # Marks of an entry whose contents are not, or not exactly, those of the file.
 KEPT = ""  # the contents are in the store
 SECRET = "secret"  # only size, mode and a keyed digest are known  # noqa: S105 - no password
+FORGOTTEN = "forgotten"  # the contents were kept once: no list has this, the store says it of its groups
 OLDER = "older"  # the file has outgrown the limit since: these are its last contents below it
 
 _KINDS: dict[int, FileKind] = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
+from backstay.errors import NotFoundError
 from backstay.listing.changes import FileChange, FileChanges
 from backstay.listing.entries import FileEntry, shown
 
@@ -86,7 +87,12 @@ class FileDiff:
     def _contents(entry: FileEntry, read: Contents) -> bytes | None:
         if entry.kind == "link":
             return entry.target
-        return read(entry) if entry.kind == "file" and entry.has_contents else b"" if entry.kind == "folder" else None
+        if entry.kind == "folder":
+            return b""
+        try:
+            return read(entry) if entry.has_contents else None
+        except NotFoundError:  # they were forgotten
+            return None
 
 
 def _paths(changes: list[FileChange]) -> list[str]:

@@ -28,7 +28,8 @@ class RestorePlan(msgspec.Struct, frozen=True):
 
     `kept`: changed by others than the session's calls, and kept for them. `merged`: changed by both, and put together
     line by line; their steps are in `steps`. `conflicts`: changed by both, and not to be put together: nothing is done
-    until the caller says which. `without_contents`: the contents are not in the store (a secret, a forgotten file).
+    until the caller says which. `without_contents`: the contents were never in the store (a secret, a long file).
+    `forgotten`: they were, and are no longer; they cannot come back.
     """
 
     steps: tuple[PlaceStep, ...] = ()
@@ -36,6 +37,7 @@ class RestorePlan(msgspec.Struct, frozen=True):
     merged: tuple[bytes, ...] = ()
     conflicts: tuple[bytes, ...] = ()
     without_contents: tuple[bytes, ...] = ()
+    forgotten: tuple[bytes, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.steps)

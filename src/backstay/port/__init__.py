@@ -150,6 +150,10 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     is lost with it (a lease that it renewed ends earlier, rows that it packed lie where they lay): it need not be
     synced before a later write is, and wakes no waiter. `wakes`: a waiter may be
     waiting for this.
+
+    `whole`: blobs that must be there, or come along, and of which nothing was cut; BlobsAbsentError otherwise. `cuts`:
+    remnants (`sealing.is_cut`) that take the place of blobs which are there. Such a batch puts the session's row, and
+    is written only if no session was touched since the View that it was decided on.
     """
 
     puts: tuple[Row, ...] = ()
@@ -158,6 +162,8 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     wakes: bool = False
     lazy: bool = False
     answer: Any = None
+    whole: Collection[bytes] = ()
+    cuts: Mapping[bytes, bytes] = {}
 
 
 class More(msgspec.Struct, frozen=True, gc=False):
@@ -235,12 +241,13 @@ class FoundLane(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sizes(msgspec.Struct, frozen=True, gc=False):
-    """How much is kept. `stored_bytes` is what it takes on disk."""
+    """How much is kept. `stored_bytes` is what it takes on disk; `held_bytes` of it are blobs that states only hold."""
 
     sessions: int
     checkpoints: int
     logical_bytes: int
     stored_bytes: int
+    held_bytes: int = 0
 
 
 class Backend(Protocol):
@@ -295,10 +302,13 @@ class Backend(Protocol):
 
     # large values
     def absent(self, digests: Collection[bytes]) -> Collection[bytes]:
-        """The blobs among these that are not here: a hint."""
+        """The blobs among these that are not here, or of which something was cut (`sealing.is_cut`): a hint."""
 
     def put_blobs(self, blobs: Mapping[bytes, bytes]) -> None:
-        """Keep blobs ahead of the write that refers to them; `tend` may remove them before it comes."""
+        """Keep blobs ahead of the write that refers to them; `tend` may remove them before it comes.
+
+        One that is there stays; but a blob takes the place of its remnant, here and in a Batch.
+        """
 
     def blobs(self, digests: Collection[bytes]) -> Mapping[bytes, bytes]:
         """Blobs as they are kept; what is not here is left out."""

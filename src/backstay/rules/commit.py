@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -52,7 +52,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     run, completed. Any other commit, with a lease that is held for a purpose too, leaves pending calls with the head
     they were made on. `undoable`: a restore, which parks them for the undo that takes it back; `takes_up`: an undo,
     which goes back to those that were parked. `keeps_journal`: the state is that of the head, so they stay pending.
-    `settles` is a call that this commit brings to its end: it goes.
+    `settles` is a call that this commit brings to its end: it goes. `whole`: blobs of which nothing may be cut.
     """
 
     session: str
@@ -79,6 +79,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     about: About | None = None
     keeps_journal: bool = False
     settles: CallKey | None = None
+    whole: Collection[bytes] = ()
 
     @property
     def is_boundary(self) -> bool:
@@ -131,7 +132,7 @@ def commit(new: Commit) -> Decide:
         drops = tuple([(Kind.CALL, (branch.run, INBOX, n)) for n in new.received]) if new.received else ()
         if new.settles is not None:
             drops += ((Kind.CALL, new.settles),)
-        return Batch(tuple(puts), drops, blobs=new.blobs, wakes=new.ends_run, answer=row)
+        return Batch(tuple(puts), drops, blobs=new.blobs, wakes=new.ends_run, answer=row, whole=new.whole)
 
     return decide
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from backstay.port import Ask, Batch, CallRow, Decide, Kind, LaneRow, Unreadable, View
+from backstay.port import Ask, Batch, CallRow, Decide, Kind, LaneRow, Row, Unreadable, View
 from backstay.rules import refusals
 from backstay.rules.refusals import Lease
 
@@ -41,7 +41,10 @@ def begin(lease: Lease, call: CallRow) -> Decide:
             if isinstance(kept, CallRow) and kept.id == call.id:
                 return Batch(answer=kept)  # an earlier try of this very write went through
         row = msgspec.structs.replace(call, run=lane.run, journal=lane.journal, n=len(calls))
-        return Batch((row, msgspec.structs.replace(lane, doubts=lane.doubts + 1)), answer=row)
+        puts: list[Row] = [row, msgspec.structs.replace(lane, doubts=lane.doubts + 1)]
+        if view.session is not None:  # touched: contents that it needs are not forgotten from now on (rules.forgetting)
+            puts.append(msgspec.structs.replace(view.session, touched=view.fresh))
+        return Batch(tuple(puts), answer=row)
 
     return decide
 

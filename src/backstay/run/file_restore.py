@@ -39,7 +39,6 @@ from backstay.listing import (
     from_value,
     plan_restore,
     shown,
-    to_value,
 )
 from backstay.model import ANY, Checkpoint
 from backstay.port import Ask, CallRow
@@ -49,11 +48,12 @@ from backstay.rules import file_restore as rules
 from backstay.rules import refusals
 from backstay.rules.refusals import Lease
 from backstay.run.file_versions import Versions
-from backstay.run.files import SessionFiles
+from backstay.run.files import SessionFiles, captured
 from backstay.run.holding import HeldBranch
 from backstay.sealing import open_value, pack_value
 from backstay.store.fields import Given, read_fields
 from backstay.store.file_contents import BlobSink, CheckpointFiles
+from backstay.store.file_export import refuse_forgotten
 from backstay.store.files import CapturedFiles
 from backstay.store.history import History
 from backstay.store.looks import Place
@@ -73,13 +73,17 @@ _KEEP = Hint(
 
 
 class RestoreRequest(msgspec.Struct, frozen=True):
-    """A restore as it was asked for, in its journaled call too. `talk` is False where only files are put back."""
+    """A restore as it was asked for, in its journaled call too. `talk` is False where only files are put back.
+
+    `partial`: files whose contents were forgotten stay as they are, and the others are put back.
+    """
 
     target: str
     trigger: str = "restore"
     talk: bool = True
     keep_mine: KeepMine = None
     paths: tuple[bytes, ...] | None = None
+    partial: bool = False
 
 
 class PlaceCall(msgspec.Struct, frozen=True):
@@ -131,7 +135,15 @@ class FileRestore:
         versions = Versions(self._history, head.row, target, disk, root if on_disk else None)
         taken_ns = read_fields(target.row).at_us * 1000
         wish = Wish(request.keep_mine, request.paths, versions.since, folds(root), taken_ns)
-        return plan_restore(disk, _listing(target), wish, versions.merged)
+        plan = plan_restore(disk, _listing(target), wish, versions.merged)
+        files = CheckpointFiles(self._history.backend, target)
+        lost = [
+            step.path for step in plan.put if step.contents is None and step.after and files.is_forgotten(step.after)
+        ]
+        if not lost:
+            return plan
+        steps = tuple([step for step in plan.steps if step.path not in set(lost)])
+        return msgspec.structs.replace(plan, steps=steps, forgotten=tuple(lost))
 
     # doing it
 
@@ -146,12 +158,15 @@ class FileRestore:
             if pending is None and expect not in (ANY, head.row.id):
                 raise refusals.moved(history.id, branch, head=head.row.id, expect=str(expect))[1]
             base, sink = _listing(head), self._files.sink()
+            self._files.look_again()
             disk, _ = self._files.capture(base, sink)
             plan = self._planned(root, disk, target, head, request, on_disk=True)
             refuse_conflicts(plan, request.keep_mine)
+            if not request.partial:
+                refuse_forgotten([shown(path) for path in plan.forgotten], "nothing was put back")
             before = head.row.id
             if disk is not base or head.files is None:
-                before = self._commit_before(head, CapturedFiles(to_value(disk), sink.taken()), lease).id
+                before = self._commit_before(head, captured(disk, sink), lease).id
             call = self._call(root, request, before)
             row = history.backend.write(rules.place_ask(lease), rules.begin(lease, call)).answer
             placement = Placement(root, call.id, plan.steps)
@@ -210,6 +225,7 @@ class FileRestore:
         placed = placement.apply()
         done = set(placed.done)
         sink = self._files.sink()
+        self._files.look_again()
         now, _ = self._files.capture(before, sink, author=lambda path: RESTORE if path in done else OUTSIDE)
         target, head = history.load(request.target), history.load(self._branch)
         source = read_fields(target.row if request.talk else head.row)
@@ -233,7 +249,7 @@ class FileRestore:
             takes_up=request.trigger == "undo",
             lease=lease,
             settles=call.at,
-            files=CapturedFiles(to_value(now), sink.taken()),
+            files=captured(now, sink),
         )
         placement.clear()
         self.outcome = msgspec.structs.replace(placed, kept={**placed.kept, **dict.fromkeys(plan.kept, "yours")})

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from backstay.codec import held_in
 from backstay.errors import BackstayError, InvalidInputError, UnsupportedError
 from backstay.grouping import contents_of
 from backstay.listing import (
@@ -46,6 +47,14 @@ def _log() -> Logger:
     return logging.getLogger("backstay")
 
 
+def captured(
+    listing: Listing, sink: BlobSink, again: Callable[[], CapturedFiles | None] | None = None
+) -> CapturedFiles:
+    """A list for a commit, with the contents that go along and the groups that must be whole then."""
+    needs = frozenset(sink.needs.intersection(held_in(listing.groups))) if sink.needs else frozenset()
+    return CapturedFiles(to_value(listing), sink.taken(), again, needs)
+
+
 class SessionFiles:
     """The workspace of one session. Threads may share it; captures take turns."""
 
@@ -71,7 +80,11 @@ class SessionFiles:
     ) -> tuple[Listing, tuple[bytes, ...]]:
         """The list as the folder is now, and the paths that differ from another list."""
         with self._lock:
-            found = self._capturer.capture(base, fetch=self._reader(sink), emit=sink, author=author, budget_s=budget_s)
+            reader = self._reader(sink)
+            found = self._capturer.capture(
+                base, fetch=reader, emit=sink, cut=reader.cut, author=author, budget_s=budget_s
+            )
+            sink.needs |= found.needs
         return found.listing, found.changed
 
     def compare(self, base: Listing) -> FileChanges:
@@ -80,10 +93,18 @@ class SessionFiles:
 
     def committed(self, branch: str, *, last: bool = False) -> CapturedFiles:
         """The files as they are now, for a commit on a branch."""
+        if last:
+            self.look_again()
         sink = BlobSink(self._history.backend)
         listing, _ = self.capture(self.listing(branch), sink)
         again = None if last else partial(self.committed, branch, last=True)
-        return CapturedFiles(to_value(listing), sink.taken(), again)
+        return captured(listing, sink, again)
+
+    def look_again(self) -> None:
+        """Contents may have been forgotten since they were seen here."""
+        with self._lock:
+            self._fetch.forget()
+            self._capturer.recent.clear()
 
     def of_run(self, branch: str) -> RunFiles:
         """The files of a run that begins on a branch."""
@@ -177,7 +198,7 @@ class RunFiles:
             steps = rollback_steps(call.files, self._recorded, self._last)
             if not steps:
                 return []
-            keep_aside(history, branch, call, state, CapturedFiles(to_value(self._last), self._sink.taken()))
+            keep_aside(history, branch, call, state, captured(self._last, self._sink))
             placed = put_back(self._files.workspace.path, call, steps, self._recorded_contents)
             self._look(RESTORE)
         return sorted([os.fsdecode(path) for path in placed.kept])
@@ -193,14 +214,15 @@ class RunFiles:
         with self._lock:
             if not self._fresh and not self._look(OUTSIDE):
                 return None
-            return CapturedFiles(to_value(self._last), self._sink.taken(), self._recaptured)
+            return captured(self._last, self._sink, self._recaptured)
 
     def _recaptured(self) -> CapturedFiles | None:
         """The files once more, all contents that are new with them: some were swept before their boundary came."""
         with self._lock:
+            self._files.look_again()
             self._last, self._sink = self._recorded, self._files.sink()
             self._look(OUTSIDE)
-            return CapturedFiles(to_value(self._last), self._sink.taken())
+            return captured(self._last, self._sink)
 
     def recorded(self) -> None:
         """A boundary was written with the last list."""

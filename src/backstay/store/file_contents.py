@@ -8,11 +8,12 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
+from backstay.codec import held_in
 from backstay.errors import NotFoundError
-from backstay.grouping import contents_of
-from backstay.listing import OUTSIDE, SECRET, FileDiff, FileEntry, Listing, difference, from_value
+from backstay.grouping import contents_of, is_forgotten
+from backstay.listing import FORGOTTEN, OUTSIDE, SECRET, FileDiff, FileEntry, Listing, difference, from_value
 from backstay.port import Backend
-from backstay.sealing import open_blob, pack_held
+from backstay.sealing import Remnant, is_cut, open_held, pack_held
 from backstay.store.fields import is_captured
 from backstay.store.reading import Loaded
 
@@ -22,28 +23,54 @@ _MOST_PAUSE_S = 0.05
 
 
 class GroupReader:
-    """Groups of contents from a store, verified; those read last stay at hand."""
+    """Groups of contents from a store, verified, or what is left of them; those read last stay at hand."""
 
     def __init__(self, backend: Backend, budget_bytes: int = 16 * 1024 * 1024) -> None:
         self._backend = backend
         self._budget = budget_bytes
-        self._kept: dict[bytes, bytes] = {}
+        self._kept: dict[bytes, bytes | Remnant] = {}
+        self._whole: set[bytes] = set()
         self.beside: Mapping[bytes, bytes] = {}  # groups that are not in the store yet
 
-    def __call__(self, digests: Collection[bytes]) -> Mapping[bytes, bytes]:
+    def __call__(self, digests: Collection[bytes]) -> Mapping[bytes, bytes | Remnant]:
         """The groups with these digests; one that is missing is left out."""
-        found = {digest: self._kept[digest] for digest in digests if digest in self._kept}
+        found: dict[bytes, bytes | Remnant] = {digest: self._kept[digest] for digest in digests if digest in self._kept}
         found |= {digest: self.beside[digest] for digest in digests if digest in self.beside}
         wanted = [digest for digest in digests if digest not in found]
         if not wanted:
             return found
         for digest, data in self._backend.blobs(wanted).items():
-            found[digest] = open_blob(data, digest)
-        if sum(map(len, self._kept.values())) + sum(map(len, found.values())) > self._budget:
+            found[digest] = open_held(data, digest)
+        if _weight(self._kept) + _weight(found) > self._budget:
             self._kept = {}
-        if sum(map(len, found.values())) <= self._budget:
+        if _weight(found) <= self._budget:
             self._kept |= found
         return found
+
+    def cut(self, digests: Collection[bytes]) -> set[bytes]:
+        """Those of which contents were forgotten, or that are missing; no contents are read."""
+        asked = {digest for digest in digests if digest not in self.beside and digest not in self._whole}
+        found = set(self._backend.absent(asked)) if asked else set()
+        self._whole |= asked - found
+        return found
+
+    def forget(self) -> None:
+        """What was read may have been forgotten since."""
+        self._kept, self._whole = {}, set()
+
+
+def _weight(groups: Mapping[bytes, bytes | Remnant]) -> int:
+    return sum([group.size if isinstance(group, Remnant) else len(group) for group in groups.values()])
+
+
+def remnants_of(backend: Backend, digests: Collection[bytes]) -> dict[bytes, Remnant]:
+    """What is left of the groups among these of which contents were forgotten."""
+    found: dict[bytes, Remnant] = {}
+    for digest, data in backend.blobs(backend.absent(digests)).items():
+        left = open_held(data, digest) if is_cut(digest, data) else None
+        if isinstance(left, Remnant):
+            found[digest] = left
+    return found
 
 
 class CheckpointFile:
@@ -97,7 +124,7 @@ class CheckpointFile:
     @property
     def mark(self) -> str:
         """Why its contents are not those of the file."""
-        return self.entry.mark
+        return FORGOTTEN if self._files.is_forgotten(self.entry) else self.entry.mark
 
     def read(self) -> bytes:
         """Its contents, verified."""
@@ -110,7 +137,9 @@ class CheckpointFiles:
     def __init__(self, backend: Backend, loaded: Loaded) -> None:
         self.listing: Listing = from_value(loaded.files)
         self.is_captured = is_captured(loaded.row)
+        self._backend = backend
         self._fetch = GroupReader(backend)
+        self._remnants: dict[bytes, Remnant] | None = None
 
     def __repr__(self) -> str:
         return f"<Files of {self.root!r}: {self.count:,}, {self.bytes:,} bytes>"
@@ -172,11 +201,22 @@ class CheckpointFiles:
             raise NotFoundError(message)
         return contents_of(self.listing, entry, self._fetch)
 
-    def export_to(self, folder: str) -> int:
+    def is_forgotten(self, entry: FileEntry) -> bool:
+        """True if the contents of a file were kept once and are no longer."""
+        if self._remnants is None:
+            self._remnants = remnants_of(self._backend, held_in(self.listing.groups))
+        return bool(self._remnants) and is_forgotten(self.listing, entry, self._remnants)
+
+    @property
+    def forgotten(self) -> tuple[str, ...]:
+        """The paths of files whose contents were forgotten."""
+        return tuple([os.fsdecode(entry.path) for entry in self.listing if self.is_forgotten(entry)])
+
+    def export_to(self, folder: str, *, partial: bool = False) -> int:
         """Write all of it into a folder that is new or empty; how many files and links that were."""
         from backstay.store.file_export import export_files  # noqa: PLC0415 - few who look at files write them
 
-        return export_files(self, folder)
+        return export_files(self, folder, partial=partial)
 
 
 def files_between(old: CheckpointFiles, new: CheckpointFiles) -> FileDiff:
@@ -199,6 +239,8 @@ class BlobSink:
         self._backend = backend
         self._dry = dry
         self.waiting: dict[bytes, bytes] = {}
+        self.needs: set[bytes] = set()  # groups that must be whole when the list is committed
+        self.put_bytes = 0  # went into the store so far, ahead of commits and with them
         self._weight = 0
 
     def __call__(self, digest: bytes, contents: bytes) -> None:
@@ -218,9 +260,11 @@ class BlobSink:
 
     def forget(self) -> None:
         """They were committed."""
-        self.waiting, self._weight = {}, 0
+        self.put_bytes += self._weight
+        self.waiting, self._weight, self.needs = {}, 0, set()
 
     def _flush(self) -> None:
         absent = self._backend.absent(list(self.waiting))
         self._backend.put_blobs({digest: pack_held(self.waiting[digest]) for digest in absent})
-        self.forget()
+        self.put_bytes += self._weight
+        self.waiting, self._weight = {}, 0

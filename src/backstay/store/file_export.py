@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backstay.errors import AlreadyExistsError, InvalidInputError
+from backstay.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from backstay.hints import Hint
 from backstay.listing import PERMISSIONS, FileEntry, Listing, shown
+from backstay.model import counted
 
 if TYPE_CHECKING:
     from backstay.store.file_contents import CheckpointFiles
@@ -21,9 +23,11 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def export_files(files: CheckpointFiles, folder: str | os.PathLike[str]) -> int:
+def export_files(files: CheckpointFiles, folder: str | os.PathLike[str], *, partial: bool = False) -> int:
     """Write all files into a folder that is new or empty; how many files and links that were."""
     target = Path(folder)
+    if not partial:
+        refuse_forgotten(files.forgotten, "nothing was written")
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(target.iterdir()):
         message = f"{target} is not empty"
@@ -36,6 +40,18 @@ def export_files(files: CheckpointFiles, folder: str | os.PathLike[str]) -> int:
         raise InvalidInputError(message) from error
     finally:
         os.close(root)
+
+
+_NAMED = 10
+_PARTIAL = Hint("partial=True takes the other files", "--partial takes the other files")
+
+
+def refuse_forgotten(paths: Sequence[str], nothing: str) -> None:
+    """NotFoundError if there are files that cannot come back."""
+    if paths:
+        names = ", ".join(paths[:_NAMED]) + (f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else "")
+        message = f"{nothing}: the contents of {counted(len(paths), 'file')} were forgotten: {names}"
+        raise NotFoundError(message, hint=_PARTIAL)
 
 
 def _write_all(files: CheckpointFiles, root: int) -> int:
@@ -71,7 +87,7 @@ def _write(files: CheckpointFiles, entry: FileEntry, parent: int) -> int:
     if entry.kind == "link":
         os.symlink(entry.target, name, dir_fd=parent)
         return 1
-    if not entry.has_contents:
+    if not entry.has_contents or files.is_forgotten(entry):
         return 0
     contents = files.contents(entry)
     handle = os.open(name, _NEW, 0o600, dir_fd=parent)

@@ -46,8 +46,10 @@ class CapturedFiles(msgspec.Struct, frozen=True):
     """A list of files for a commit, as a state has it, and contents that go into the same transaction, packed.
 
     Other contents are in the store already; `again` captures once more where a deletion swept them before the commit.
+    `needs`: groups that must be whole when it is committed, because something new rests on them.
     """
 
     value: Any
     blobs: Mapping[bytes, bytes]
     again: Callable[[], CapturedFiles | None] | None = None
+    needs: frozenset[bytes] = frozenset()

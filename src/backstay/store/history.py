@@ -362,11 +362,11 @@ class History:
         elif tip is not None and tip.known is not None and KEY in tip.known.shadow and not isinstance(state, Extension):
             state = carry(state, tip.known)
         plan = Plan(tip, state, uid=uid, given=given, agent=self.agent, commit=draft, frozen=frozen)
-        branch, new = draft.branch, plan.commit if files is None else plan.with_blobs(files.blobs)
+        branch, new = draft.branch, plan.commit if files is None else plan.with_blobs(files.blobs, files.needs)
         try:
             view = self.backend.write(new.ask, commit(new))
         except BlobsAbsentError:  # a deletion took some that were thought to be kept
-            new = plan.with_all_blobs({} if files is None else files.blobs)
+            new = plan.with_all_blobs({}, ()) if files is None else plan.with_all_blobs(files.blobs, files.needs)
             view = self.backend.write(new.ask, commit(new))
         except Stale:
             self.forget()

@@ -7,7 +7,7 @@ much of a keyframe, and damage to one of them does not reach far.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from os import urandom
 from typing import Any
 
@@ -144,14 +144,14 @@ class Plan:
         kept = frozenset[bytes]() if self._tip is None else self._tip.blobs
         return [(digest, piece) for digest, piece in self.pieces.items() if digest not in kept]
 
-    def with_all_blobs(self, held: Mapping[bytes, bytes]) -> Commit:
+    def with_all_blobs(self, held: Mapping[bytes, bytes], whole: Collection[bytes]) -> Commit:
         """The commit with every piece it refers to: some that were thought to be kept are not."""
         blobs = {digest: pack_blob(piece) for digest, piece in self.pieces.items()}
-        return self.with_blobs({**blobs, **held})
+        return self.with_blobs({**blobs, **held}, whole)
 
-    def with_blobs(self, blobs: Mapping[bytes, bytes]) -> Commit:
-        """The commit with some more blobs."""
-        return msgspec.structs.replace(self.commit, blobs={**self.commit.blobs, **blobs})
+    def with_blobs(self, blobs: Mapping[bytes, bytes], whole: Collection[bytes]) -> Commit:
+        """The commit with some more blobs, and those that must be whole then."""
+        return msgspec.structs.replace(self.commit, blobs={**self.commit.blobs, **blobs}, whole=whole)
 
     def moved(self, loaded: Loaded, tip: Tip, row: CheckpointRow) -> Loaded | None:
         """What a load of the head would say once the commit is written; None if it was on another head."""

@@ -19,7 +19,7 @@ from backstay.port import Ask, Backend, Batch, BlobsAbsentError, More, Row, Sess
 from backstay.port.lease import here
 from backstay.rules.deletion import add_rows, arrive, show, show_ask
 from backstay.rules.runs import claim_for
-from backstay.sealing import open_blob
+from backstay.sealing import open_held
 from backstay.upkeep.deletion import delete_session, empty
 
 PORTION_BYTES = 4 * 1024 * 1024
@@ -85,7 +85,7 @@ class SourceBlobs:
         wanted = list(digests)
         for at in range(0, len(wanted), _BLOBS_AT_ONCE):
             for digest, data in self.packed(wanted[at : at + _BLOBS_AT_ONCE]).items():
-                open_blob(data, digest)
+                open_held(data, digest)
                 yield digest, data
 
 

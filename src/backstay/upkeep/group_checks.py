@@ -10,7 +10,7 @@ from backstay.grouping import places_of
 from backstay.listing import Listing, from_value, shown
 from backstay.model import Problem, SessionId, counted
 from backstay.port import EVERY, Ask, Backend
-from backstay.sealing import open_blob
+from backstay.sealing import Remnant, open_held
 from backstay.store.files import split
 from backstay.store.reading import Loaded, load
 
@@ -25,6 +25,7 @@ class GroupCheck:
         self._backend = backend
         self._session = session
         self._held: dict[bytes, None] = {}
+        self.forgotten: dict[bytes, int] = {}  # contents that were forgotten, by group
 
     def seen(self, refs: Sequence[bytes]) -> None:
         """A record refers to these blobs."""
@@ -61,7 +62,9 @@ class GroupCheck:
                         continue
             for digest in wanted:
                 try:
-                    open_blob(found.get(digest, b""), digest)
+                    group = open_held(found.get(digest, b""), digest)
+                    if isinstance(group, Remnant):
+                        self.forgotten[digest] = group.forgotten
                 except CorruptionError:
                     yield digest
 

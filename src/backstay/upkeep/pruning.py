@@ -27,6 +27,9 @@ from backstay.rules.calls import pending_of
 from backstay.store.fields import read_fields
 from backstay.store.refs import readable
 from backstay.upkeep.deletion import delete_session, delete_some, sweep
+from backstay.upkeep.file_policies import KeepByRetention, KeepEverything
+from backstay.upkeep.file_uses import FilePolicy
+from backstay.upkeep.forgetting import Forgetting, Forgotten
 from backstay.upkeep.pages import pages
 from backstay.upkeep.progress import Progress
 from backstay.upkeep.weighing import Weighing
@@ -62,12 +65,36 @@ def prune(
             pruning.prune(id_)
         except NotFoundError:
             continue  # another process deleted it meanwhile
-    if not dry_run and (sweep(backend) or pruning.dropped or pruning.ended):
+    forgotten = _forget_files(backend, retention, session, pruning, dry_run=dry_run)
+    if not dry_run and (sweep(backend) or pruning.dropped or pruning.ended or forgotten.groups):
         backend.tend()
-    freed = pruning.weighing.total_bytes if dry_run else before - backend.sizes().stored_bytes
+    weighed = pruning.weighing.total_bytes + forgotten.stored_bytes if dry_run else 0
+    freed = weighed if dry_run else before - backend.sizes().stored_bytes
     return PruneReport(
-        checkpoints=pruning.dropped, sessions=tuple(pruning.ended), freed_bytes=max(0, freed), dry_run=dry_run
+        checkpoints=pruning.dropped,
+        sessions=tuple(pruning.ended),
+        freed_bytes=max(0, freed),
+        dry_run=dry_run,
+        files=forgotten.versions,
     )
+
+
+def _forget_files(
+    backend: Backend, retention: Retention, session: str | None, pruning: _Pruning, *, dry_run: bool
+) -> Forgotten:
+    """Contents of files that no rule keeps; and groups of which little is needed since checkpoints went."""
+    writer = session if session is not None else next(iter(_all_sessions(backend)), None)
+    went = bool(pruning.dropped or pruning.ended) and not dry_run
+    if writer is None or not backend.sizes().held_bytes or not (retention.forgets_files or went):
+        return Forgotten()
+
+    def policy_of(id_: str) -> FilePolicy:
+        if not retention.forgets_files or session not in (None, id_):
+            return KeepEverything()
+        return KeepByRetention(retention, pruning.now_us)
+
+    work = Forgetting(backend, policy_of, writer=writer, regroup=went)
+    return work.plan(retention.limit_bytes) if dry_run else work.run(retention.limit_bytes)
 
 
 def _all_sessions(backend: Backend) -> list[str]:
@@ -123,7 +150,7 @@ class _Pruning:
         self._backend = backend
         self._retention = retention
         self._dry_run = dry_run
-        self._now_us = time.time_ns() // 1000
+        self.now_us = time.time_ns() // 1000
         self.dropped: dict[SessionId, tuple[CheckpointId, ...]] = {}
         self.ended: list[SessionId] = []
         self.weighing = Weighing(backend)
@@ -168,7 +195,7 @@ class _Pruning:
             tagged=bool(view.tags),
             at_us=line.updated_us,
             retention=self._retention,
-            now_us=self._now_us,
+            now_us=self.now_us,
         )
 
     def _thin(self, session: str) -> list[str]:
@@ -178,7 +205,7 @@ class _Pruning:
         for _ in range(_TRIES):
             plan = _Plan(self._backend, session)
             went |= {at: id_ for at, id_ in planned.items() if at not in plan.ids}
-            gone = plan.gone(self._retention, self._now_us)
+            gone = plan.gone(self._retention, self.now_us)
             planned = {at: plan.ids[at] for at in gone}
             if self._dry_run:
                 if gone:

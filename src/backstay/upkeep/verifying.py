@@ -45,6 +45,7 @@ def verify(
     problems: list[Problem] = []
     lines = _lines(backend, problems) if session is None else _line(backend, session, problems)
     total, done = sum([line.checkpoints for line in lines]), 0
+    forgotten: dict[bytes, int] = {}
     for line in lines:
         check = _SessionCheck(backend, line, repair=repair)
         for count in check.run():
@@ -53,9 +54,11 @@ def verify(
         done += check.checked
         problems += check.problems()
         repaired += check.repaired
+        forgotten |= check.groups.forgotten
     if progress is not None:
         progress(done, done)
-    return VerifyReport(problems=tuple(problems), checked=done, repaired=tuple(repaired))
+    given_up = sum(forgotten.values())
+    return VerifyReport(problems=tuple(problems), checked=done, repaired=tuple(repaired), forgotten=given_up)
 
 
 # which sessions
@@ -148,7 +151,7 @@ class _SessionCheck:
         self._tips = Tips(count=_TIPS, size_bytes=_TIPS_BYTES)
         self._pieces = Pieces(backend, size_bytes=_PIECES_BYTES)
         self._keyframes = Keyframes(backend, line.id)
-        self._groups = GroupCheck(backend, line.id)
+        self.groups = GroupCheck(backend, line.id)
         self._calls = CallCheck(backend, line.id)
         self._listed = Listed(())
         self._ids: dict[int, str] = {}  # of checkpoints that are lost
@@ -178,7 +181,7 @@ class _SessionCheck:
             self._others += check.problems
             self.repaired += check.repaired
             self._calls.rest()
-            self._others += self._groups.problems()
+            self._others += self.groups.problems()
         except NotFoundError:
             self._is_there = False  # deleted since it was listed
         except UNREADABLE as error:
@@ -224,14 +227,14 @@ class _SessionCheck:
             tip = self._tips.take(row.parent) or self._read(row.parent)[1]
             data = unspill(row.delta, self._parts(row.delta))
             delta = open_delta(data, uid=uid, tail=row.tail, base=tip.digest, state=row.state_digest)
-            self._groups.seen(delta.refs)
+            self.groups.seen(delta.refs)
             tip.follow(delta, self._pieces.of(delta.refs) if delta.refs else {})
             if tip.digest != row.state_digest:
                 raise _wrong_state()
         if keyframe is not None:
             data = unspill(keyframe, self._parts(keyframe))
             record = open_keyframe(data, uid=uid, tail=row.tail, state=row.state_digest)
-            self._groups.seen(record.refs)
+            self.groups.seen(record.refs)
             tip = stand_on(record, self._pieces.of(record.refs))
             if tip.digest != row.state_digest:
                 raise _wrong_state()

@@ -11,8 +11,7 @@ import hmac
 import os
 import stat
 import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from hashlib import sha256
 
 import msgspec
@@ -23,6 +22,7 @@ from backstay.grouping import (
     INLINE_BYTES,
     Emit,
     Fetch,
+    ForgottenError,
     Grouper,
     chain_of,
     contents_of,
@@ -41,23 +41,33 @@ from backstay.workspace.open_root import BlockedError, OpenRoot
 from backstay.workspace.own_files import clock_of, git_head, secret_key
 from backstay.workspace.policy import Workspace, has_private_key, is_secret_name, refuse_size
 from backstay.workspace.reading import read_file
+from backstay.workspace.recent_contents import RecentContents
 from backstay.workspace.scanning import UNREADABLE, Scan, ScannedFile, ScannedFolder
+
+Cut = Callable[[Collection[bytes]], Collection[bytes]]  # the groups among some of which something was forgotten
 
 WRITTEN, NO_TIME, SECRETS = "was being written", "ran out of time", "secret: only a digest is kept"
 _TICK_NS = 20_000_000
 _COARSE_TICK_NS = 2_000_000_000
 _HOT_S = 60.0
 _SAVE_S = 2.0
-_RECENT_BYTES = 32 * 1024 * 1024
 _MIN_PATCHED_BYTES = 64
 _SWEEP_EVERY = 32  # captures; groups that no file needs any more are let go then
 
 
 class Capture(msgspec.Struct, frozen=True):
-    """What a capture found: the list, and the paths that differ from the list before it. `scan_s`: how long it took."""
+    """What a capture found: the list, and the paths that differ from the list before it.
+
+    `needs`: the groups that it made, and those that its patches are made on: they must be whole when it is committed.
+    """
 
     listing: Listing
     changed: tuple[bytes, ...] = ()
+    needs: frozenset[bytes] = frozenset()
+
+
+def _nothing_cut(_digests: Collection[bytes]) -> Collection[bytes]:
+    return ()
 
 
 class Capturer:
@@ -70,7 +80,7 @@ class Capturer:
         self.workspace = workspace
         self._known: dict[bytes, KnownFolder] | None = None
         self._hot: dict[bytes, float] = {}
-        self._recent = _RecentContents()
+        self._recent = RecentContents()
         self._saved_at = 0.0
         self._key: bytes | None = None
 
@@ -80,6 +90,7 @@ class Capturer:
         *,
         fetch: Fetch,
         emit: Emit,
+        cut: Cut = _nothing_cut,
         author: Callable[[bytes], str] | str = OUTSIDE,
         every: bool = False,
         budget_s: float | None = None,
@@ -97,6 +108,7 @@ class Capturer:
             scan.run()
             refuse_size(root.path, scan.sizes, self.workspace.max_total)
             work = _CaptureWork(self, root, scan, base, fetch, emit, clock_ns, author)
+            work.cut = cut
             work.deadline = None if budget_s is None else time.monotonic() + budget_s
             found = work.run()
             self._remember(root, work)
@@ -110,7 +122,7 @@ class Capturer:
         return {} if self._known is None else self._known
 
     @property
-    def recent(self) -> _RecentContents:
+    def recent(self) -> RecentContents:
         """Contents that were captured last."""
         return self._recent
 
@@ -139,27 +151,6 @@ class Capturer:
         if work.folders and (not self._saved_at or now - self._saved_at > _SAVE_S):
             self._saved_at = now
             index.save(root, known)
-
-
-class _RecentContents:
-    """Contents by their digests: the next patch needs what it is made on."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, digest: bytes) -> bytes | None:
-        """Contents with a digest, if they are at hand."""
-        return self._kept.get(digest)
-
-    def put(self, digest: bytes, contents: bytes) -> None:
-        """Keep contents; others go for them."""
-        if digest in self._kept or len(contents) > _RECENT_BYTES // 2:
-            return
-        self._kept[digest] = contents
-        self._bytes += len(contents)
-        while self._bytes > _RECENT_BYTES:
-            self._bytes -= len(self._kept.popitem(last=False)[1])
 
 
 class _CaptureWork:
@@ -193,6 +184,8 @@ class _CaptureWork:
         self._changed: list[bytes] = []
         self._exact = True
         self.deadline: float | None = None
+        self.cut: Cut = _nothing_cut
+        self._needs: set[bytes] = set()
         self.folders: dict[bytes, KnownFolder] = {}
 
     def run(self) -> Capture:
@@ -213,7 +206,8 @@ class _CaptureWork:
         self._grouper.flush()
         if not self._changed and not self._tree and not self._gone and self._is_same_about():
             return Capture(base)
-        return Capture(self._listing(), tuple(sorted(self._changed)))
+        needs = frozenset(self._needs | {*self._grouper.digests})
+        return Capture(self._listing(), tuple(sorted(self._changed)), needs)
 
     def _is_skipped(self, path: bytes) -> bool:
         return any([path == skipped or path.startswith(skipped + b"/") for skipped in self.scan.skipped])
@@ -368,9 +362,18 @@ class _CaptureWork:
                     self._paths[file.digest] = start + os.fsencode(name)
         path = self._paths.get(digest)
         entry = None if path is None else self._base.find(path)
-        if entry is None or entry.place is None or entry.digest != digest:
+        if entry is None or entry.place is None or entry.digest != digest or not self._rests_on(entry):
             return None
         return entry.place, chain_of(self._base, entry)
+
+    def _rests_on(self, entry: FileEntry) -> bool:
+        """True if the contents of a file of the list before can be built on: nothing of its groups was forgotten."""
+        groups = {self._base.group(number) for number in places_of(self._base, entry)}
+        fresh = groups - self._needs
+        if fresh and self.cut(fresh):
+            return False
+        self._needs |= groups
+        return True
 
     def _patch(self, key: str, contents: bytes, before: FileEntry) -> ContentPlace | None:
         """Put a patch on what a file was, if it is worth it."""
@@ -380,11 +383,11 @@ class _CaptureWork:
         if old is None:
             try:
                 old = contents_of(self._base, before, self._fetch)
-            except CorruptionError:
-                return None  # what it was is damaged: the whole is kept
+            except (CorruptionError, ForgottenError):
+                return None  # what it was is damaged or forgotten: the whole is kept
         chain = chain_of(self._base, before)
         patch = make_patch(old, contents)
-        if not is_worth(patch, contents, [weight_of(kept) for kept in chain[1:]]):
+        if not is_worth(patch, contents, [weight_of(kept) for kept in chain[1:]]) or not self._rests_on(before):
             return None
         kept = inline(patch) if len(patch) <= INLINE_BYTES else placed(self._grouper.add(patch), len(patch))
         self._patched[key] = [*(chain or [before.size.to_bytes(8, "big")]), kept]

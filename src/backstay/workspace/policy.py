@@ -12,13 +12,12 @@ from typing import Literal
 import msgspec
 
 from backstay.errors import InvalidInputError
+from backstay.retention import to_bytes
 
 Secrets = Literal["hash", "capture", "skip"]
 Git = Literal["skip", "capture"]
 
 MAX_FILES = 200_000
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _MAX_FILE_BYTES = 1 << 30  # a file is read as a whole
 
 # Names whose contents are kept from the store unless it is asked for. A dot in what follows `id_` is a program's file.
@@ -91,17 +90,6 @@ def refuse_root(path: str) -> None:
     if os.path.basename(path) == ".backstay":  # noqa: PTH119
         message = f"the workspace {path} is Backstay's own folder"
         raise InvalidInputError(message, hint="give the folder that the agent works in")
-
-
-def to_bytes(size: int | str, what: str = "a size") -> int:
-    """A size as a caller may give it: a number of bytes, or a text as `64MiB`."""
-    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
-    if found is not None and found[2].upper() in _UNITS:
-        return int(float(found[1]) * _UNITS[found[2].upper()])
-    if type(size) is not int or size < 0:
-        message = f"{what} must be a number of bytes or a text as '64MiB', not {size!r:.40}"
-        raise InvalidInputError(message)
-    return size
 
 
 def is_secret_name(path: str) -> bool:

@@ -155,6 +155,7 @@ def test_a_line_that_another_one_has_just_begun_is_beside_too(tmp_path: Path) ->
 
         def get_tuple(self, config: Any) -> Any:
             found = super().get_tuple(config)
+            assert found is not None
             chat_graph(BackstaySaver(store)).invoke(say("first"), thread())
             store.session("t").fork(found.config["configurable"]["checkpoint_id"], "main/1")
             return found

@@ -161,7 +161,7 @@ class FilesBackend:
     # blobs
 
     def absent(self, digests: Collection[bytes]) -> Collection[bytes]:
-        return self._reading("looking for blobs", lambda: [one for one in digests if not self._blobs.has(one)])
+        return self._reading("looking for blobs", lambda: [one for one in digests if not self._blobs.is_whole(one)])
 
     def put_blobs(self, blobs: Mapping[bytes, bytes]) -> None:
         self._refuse_use()
@@ -192,8 +192,8 @@ class FilesBackend:
         def find() -> Sizes:
             rows = [found.row for found in self._catalogue.summaries().values() if not found.row.hidden]
             checkpoints, logical = sum([row.checkpoints for row in rows]), sum([row.logical_bytes for row in rows])
-            stored = upkeep.stored_bytes(self._folder) + self._blobs.stored_bytes()
-            return Sizes(len(rows), checkpoints, logical, stored)
+            blobs, held = self._blobs.stored_bytes()
+            return Sizes(len(rows), checkpoints, logical, upkeep.stored_bytes(self._folder) + blobs, held)
 
         return self._reading("measuring the store", find)
 

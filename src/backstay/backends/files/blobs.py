@@ -15,6 +15,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from backstay.backends.files.folder import BLOBS, Folder, is_hex
+from backstay.codec import is_held
+from backstay.sealing import is_cut
 
 _HEAD = struct.Struct(">QI")
 _USER = struct.Struct(">8sI")
@@ -37,6 +39,16 @@ class BlobFolder:
         """True if there is such a blob."""
         path = self.path(digest)
         return self._disk.is_file(path) and not path.parent.is_symlink()
+
+    def is_whole(self, digest: bytes) -> bool:
+        """True if there is such a blob, and nothing was cut of it."""
+        if not self.has(digest) or not is_held(digest):
+            return self.has(digest)
+        file = self._disk.open(self.path(digest))
+        try:
+            return not is_cut(digest, self._disk.read(file, 1, _HEAD.size))
+        finally:
+            self._disk.close(file)
 
     def read(self, digest: bytes) -> bytes | None:
         """The contents of a blob as they are, damaged too; None if there is none."""
@@ -68,7 +80,7 @@ class BlobFolder:
             for digest, contents in blobs.items():
                 found = self._load(digest)
                 users = set(() if found is None or found[2] is None else found[2]) | ({user} if user else set())
-                if found is None or not found[1]:
+                if found is None or not found[1] or (is_cut(digest, found[0]) and not is_cut(digest, contents)):
                     asides[digest] = self.write_aside(contents, users)
                 elif user is not None:
                     self.use((digest,), user)
@@ -95,6 +107,15 @@ class BlobFolder:
             folders.add(path.parent)
         for folder in sorted(folders) if self._folder.durable else ():
             self._disk.sync_folder(folder)
+
+    def cut(self, remnants: Mapping[bytes, bytes]) -> None:
+        """Put what is left of blobs in their places; those who use them stay the same."""
+        asides = {}
+        for digest, data in remnants.items():
+            found = self._load(digest)
+            if found is not None:
+                asides[digest] = self.write_aside(data, found[2] or ())
+        self.place(asides)
 
     def use(self, digests: Collection[bytes], user: bytes) -> None:
         """A journal is about to refer to blobs that are here; whoever made them may not have synced their names."""
@@ -129,10 +150,12 @@ class BlobFolder:
                 if ours and self._disk.is_file(root / name / blob):
                     yield bytes.fromhex(blob)
 
-    def stored_bytes(self) -> int:
-        """What all blobs take."""
-        total = 0
+    def stored_bytes(self) -> tuple[int, int]:
+        """What all blobs take, and those that states only hold."""
+        total = held = 0
         for digest in self.every():
             with contextlib.suppress(FileNotFoundError):
-                total += self._disk.stat(self.path(digest)).st_size
-        return total
+                size = self._disk.stat(self.path(digest)).st_size
+                total += size
+                held += size if is_held(digest) else 0
+        return total, held

@@ -268,11 +268,15 @@ class JournalWriter:
     def _keep_blobs(self, batch: Batch, journal: JournalFile | None, born: bytes) -> None:
         refs = {ref for row in batch.puts for ref in getattr(row, "refs", None) or ()}
         absent = [ref for ref in refs if ref not in batch.blobs and not self._blobs.has(ref)]
+        absent += [digest for digest in batch.whole if digest not in batch.blobs and not self._blobs.is_whole(digest)]
         if absent:
             raise BlobsAbsentError(absent)
-        new = [ref for ref in refs if journal is None or not journal.rows.uses[ref] or not self._blobs.has(ref)]
+        there = {ref: self._blobs.is_whole(ref) if ref in batch.blobs else self._blobs.has(ref) for ref in refs}
+        new = [ref for ref in refs if journal is None or not journal.rows.uses[ref] or not there[ref]]
         self._blobs.put({ref: batch.blobs[ref] for ref in new if ref in batch.blobs}, born)
         self._blobs.use([ref for ref in new if ref not in batch.blobs], born)
+        if batch.cuts:
+            self._blobs.cut(batch.cuts)
 
     def _release(self, journal: JournalFile) -> None:
         """Remove the blobs that nobody needs any more since these lines."""

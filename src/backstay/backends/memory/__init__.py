@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from backstay.codec import is_held
 from backstay.errors import ClosedError
 from backstay.model import Problem
 from backstay.port import (
@@ -41,6 +42,7 @@ from backstay.port.lease import clock_us
 from backstay.port.row_codec import are_wanted, marks_of
 from backstay.port.rows import key_of, kind_of
 from backstay.port.tables import Tables
+from backstay.sealing import is_cut
 
 Place = tuple[bool, str]  # hidden, and the session's id
 User = tuple[Tables, Kind, Key]  # a row that refers to a blob
@@ -93,6 +95,7 @@ class MemoryBackend:
             return
         needed = {ref for row in batch.puts for ref in getattr(row, "refs", None) or ()}
         absent = needed - self._blobs.keys() - batch.blobs.keys()
+        absent |= {digest for digest in batch.whole if digest not in batch.blobs and not self._is_whole(digest)}
         if absent:
             raise BlobsAbsentError(absent)
         released = [(at, tables.refs.get(at, ())) for at in _let_go(tables, batch)]
@@ -134,11 +137,12 @@ class MemoryBackend:
             for ref in tables.refs.get(at, ()):
                 self._uses.setdefault(ref, set()).add((tables, *at))
                 if ref in batch.blobs:
-                    self._blobs.setdefault(ref, batch.blobs[ref])
+                    self._keep_blob(ref, batch.blobs[ref])
         for ref in {ref for _, refs in released for ref in refs}:
             if not self._uses.get(ref):
                 self._uses.pop(ref, None)
                 self._blobs.pop(ref, None)
+        self._blobs |= {digest: data for digest, data in batch.cuts.items() if digest in self._blobs}
 
     def state(self, session: str, ref: str | int, *, salvage: bool = False, without: Collection[int] = ()) -> Records:
         with self._lock():
@@ -192,12 +196,19 @@ class MemoryBackend:
 
     def absent(self, digests: Collection[bytes]) -> Collection[bytes]:
         with self._lock():
-            return [digest for digest in digests if digest not in self._blobs]
+            return [digest for digest in digests if not self._is_whole(digest)]
 
     def put_blobs(self, blobs: Mapping[bytes, bytes]) -> None:
         with self._lock():
             for digest, data in blobs.items():
-                self._blobs.setdefault(digest, data)
+                self._keep_blob(digest, data)
+
+    def _is_whole(self, digest: bytes) -> bool:
+        return digest in self._blobs and not is_cut(digest, self._blobs[digest])
+
+    def _keep_blob(self, digest: bytes, data: bytes) -> None:
+        if digest not in self._blobs or (is_cut(digest, self._blobs[digest]) and not is_cut(digest, data)):
+            self._blobs[digest] = data
 
     def blobs(self, digests: Collection[bytes]) -> Mapping[bytes, bytes]:
         with self._lock():
@@ -230,8 +241,9 @@ class MemoryBackend:
             lines = [tables.session for tables in self._tables.values() if not tables.session.hidden]
             rows = [row for tables in self._tables.values() for row in tables.rows()]
             stored = sum(map(len, self._blobs.values())) + sum([_weight(row) for row in rows])
+            held = sum([len(data) for digest, data in self._blobs.items() if is_held(digest)])
         checkpoints, logical = sum([row.checkpoints for row in lines]), sum([row.logical_bytes for row in lines])
-        return Sizes(len(lines), checkpoints, logical, stored)
+        return Sizes(len(lines), checkpoints, logical, stored, held)
 
     def check(self) -> Iterator[Problem]:
         with self._lock():

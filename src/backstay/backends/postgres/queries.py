@@ -20,6 +20,7 @@ from backstay.backends.postgres.views import (
     name_of,
     session_of,
 )
+from backstay.codec import HELD_MARK, is_held
 from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
 from backstay.ids import MAX_SEQUENCE
@@ -46,6 +47,7 @@ from backstay.port.row_codec import open_call, open_checkpoint, open_name, open_
 from backstay.port.rows import DUE_BITS
 from backstay.port.segments import open_segment
 from backstay.port.tables import named_by
+from backstay.sealing import CUT
 
 _STATE = "SELECT * FROM {schema}.state_2(%s, %s, %s, %s, %s)"
 _STATE_TYPES = (BYTES, BYTES, INT, INT_LIST, INT)
@@ -91,19 +93,28 @@ _LANES = (
     "AND NOT s.hidden ORDER BY s.touched DESC, n.name"
 )
 _BLOBS = "SELECT digest, data FROM {schema}.blobs WHERE digest = ANY(%s::bytea[])"
-_HERE = "SELECT digest FROM {schema}.blobs WHERE digest = ANY(%s::bytea[])"
+_HERE = (
+    "SELECT digest FROM {schema}.blobs WHERE digest = ANY(%s::bytea[]) "
+    "AND NOT (digest BETWEEN %s AND %s AND substr(data, 1, 1) = %s)"
+)
 _NEW_BLOBS = (
     "INSERT INTO {schema}.blobs(digest, data) SELECT * FROM unnest(%s::bytea[], %s::bytea[]) AS b(digest, data) "
     "ORDER BY b.digest ON CONFLICT (digest) DO NOTHING"
 )
+_WHOLE_AGAIN = (
+    "UPDATE {schema}.blobs b SET data = n.data FROM unnest(%s::bytea[], %s::bytea[]) AS n(digest, data) "
+    "WHERE b.digest = n.digest AND substr(b.data, 1, 1) = %s AND substr(n.data, 1, 1) <> %s"
+)
 _SIZES = (
     "SELECT count(*), coalesce(sum(checkpoints), 0)::bigint, coalesce(sum(logical), 0)::bigint, "
     "(SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c WHERE c.relkind = 'r' AND c.relnamespace = "
-    "(SELECT m.relnamespace FROM pg_class m WHERE m.oid = '{schema_text}.meta'::regclass)) "
+    "(SELECT m.relnamespace FROM pg_class m WHERE m.oid = '{schema_text}.meta'::regclass)), "
+    "(SELECT coalesce(sum(octet_length(data)), 0)::bigint FROM {schema}.blobs WHERE digest BETWEEN %s AND %s) "
     "FROM {schema}.sessions WHERE NOT hidden"
 )
 _CHANGES = "SELECT hashtextextended(pg_current_snapshot()::text, 0)"
 
+_HELD = HELD_MARK, HELD_MARK + b"\xff" * 24
 _BLOBS_AT_ONCE = 64
 _BYTES_AT_ONCE = 16 * 1024 * 1024
 
@@ -336,7 +347,7 @@ def lanes(wire: Wire, query: LaneQuery) -> list[FoundLane]:
 def absent(wire: Wire, digests: Iterable[bytes]) -> list[bytes]:
     """See the port."""
     wanted = list(dict.fromkeys(digests))
-    here = {row[0] for row in wire.rows(_HERE, wanted)} if wanted else set()
+    here = {row[0] for row in wire.rows(_HERE, wanted, *_HELD, CUT)} if wanted else set()
     return [digest for digest in wanted if digest not in here]
 
 
@@ -348,10 +359,17 @@ def put_blobs(wire: Wire, blobs: Mapping[bytes, bytes]) -> None:
         portion.append(digest)
         size += len(blobs[digest])
         if size > _BYTES_AT_ONCE:
-            wire.do(_NEW_BLOBS, portion, [blobs[each] for each in portion])
+            _put_blobs(wire, portion, blobs)
             portion, size = [], 0
     if portion:
-        wire.do(_NEW_BLOBS, portion, [blobs[each] for each in portion])
+        _put_blobs(wire, portion, blobs)
+
+
+def _put_blobs(wire: Wire, digests: list[bytes], blobs: Mapping[bytes, bytes]) -> None:
+    came = wire.do(_NEW_BLOBS, digests, [blobs[digest] for digest in digests])
+    held = [digest for digest in digests if is_held(digest)]
+    if held and came < len(digests):
+        wire.do(_WHOLE_AGAIN, held, [blobs[digest] for digest in held], CUT, CUT)
 
 
 def blobs(wire: Wire, digests: Iterable[bytes]) -> dict[bytes, bytes]:
@@ -370,4 +388,4 @@ def changes(wire: Wire) -> int:
 
 def sizes(wire: Wire) -> Sizes:
     """Totals, and what the tables with their indexes take on the server's disk."""
-    return Sizes(*wire.rows(_SIZES)[0])
+    return Sizes(*wire.rows(_SIZES, *_HELD)[0])

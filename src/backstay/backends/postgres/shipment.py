@@ -80,6 +80,8 @@ _BESIDE = (
 )
 _RAISE = "UPDATE {schema}.names SET revision = %s WHERE sid = %s AND run = %s AND journal = %s"
 _REFER = f"SELECT {{schema}}.refer_2({_SID}, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+_WHOLE = "SELECT {schema}.whole_2(%s)"
+_CUT = "SELECT {schema}.cut_2(%s, %s, %s)"
 _PACK = f"SELECT {{schema}}.pack_2({_SID}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 _PACK_TYPES = (INT, INT, INT, INT, INT, INT, INT_LIST, INT_LIST, BYTES, BYTES, INT_LIST, BYTES_LIST)
 _NEED = (
@@ -153,6 +155,8 @@ class Shipment:
         self._segments: dict[int, SegmentRow] = {}
         self._refs: dict[tuple[Kind, int], tuple[bytes, ...]] = {}
         self._blobs: dict[bytes, bytes] = {}
+        self._whole: set[bytes] = set()
+        self._cuts: dict[bytes, bytes] = {}
         self._drops: tuple[tuple[Kind, Key], ...] = ()
         self._bytes = 0
 
@@ -175,13 +179,15 @@ class Shipment:
                 self._change(key[:2], journals)
         self._drops = batch.drops
         self._blobs |= batch.blobs
+        self._whole.update(batch.whole)
+        self._cuts |= batch.cuts
         self._wakes |= batch.wakes
         self._lazy &= batch.lazy
         self.count += 1
         known.apply(batch, self.revision)
         known.raised(self._raised, self.revision)
         many = self._bytes > MOST_BYTES or self.count == MOST_WRITES
-        self.full = bool(batch.drops) or many or self.ends or known.reserved
+        self.full = bool(batch.drops or batch.cuts) or many or self.ends or known.reserved
 
     def _rest_on(self, ask: Ask, view: Watched, journals: dict[JournalKey, str]) -> None:
         """What a rule was shown: branches stand for their calls, the session's row for all else."""
@@ -269,8 +275,12 @@ class Shipment:
         found += [step(_NEED, each, each, each) for each in needs]
         if rows or calls or self._keyframes or self._segments or self._drops or any(self._refs.values()):
             found += self._more_steps(rows, calls, uid)
+        wholes = sorted(self._whole - self._blobs.keys())
+        found += [step(_WHOLE, wholes)] if wholes else []
         if self._drops:
             found += self._drop_steps()
+        if self._cuts and self.line is not None:
+            found.append(step(_CUT, self.line.touched, list(self._cuts), list(self._cuts.values())))
         if self._wakes:
             found.append(step(_TELL))
         return found
@@ -281,6 +291,7 @@ class Shipment:
         if line is None or (self._session is not None and line.touched == self._session.touched):
             return [None, None]
         given = any([isinstance(row, LaneRow) and row.run > self._last for row in self._names.values()])
+        given |= bool(self._cuts)
         return [pack_int(line.touched), pack_int(self._last + 1) if given and not self._known.reserved else None]
 
     def _session_values(self) -> list[Sent]:

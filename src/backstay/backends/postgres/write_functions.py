@@ -16,10 +16,13 @@ A revision that is expected is NULL for a row that must not be there, and 0 wher
 """
 
 from backstay.backends.postgres.functions import BEYOND, FORMAT, HOLD, LAST, LOOK, NOW, PLANS, STATE
+from backstay.codec import HELD_MARK
 from backstay.port import Kind
+from backstay.sealing import CUT
 
 FAR = 1_000_000  # a sequence is moved only so far that it cannot go back behind a number that was just given
 
+_HELD, _CUT = f"'\\x{HELD_MARK.hex()}'::bytea", f"'\\x{CUT.hex()}'::bytea"
 # Where something is not as expected.
 _MISS = "RAISE EXCEPTION 'what a write rests on has changed' USING ERRCODE = 'BS002'"
 SAME = f"""
@@ -205,6 +208,9 @@ BEGIN
   INSERT INTO {{schema}}.blobs(digest, data)
   SELECT b.digest, b.data FROM unnest(p_b_digests, p_b_contents) AS b(digest, data) WHERE b.data IS NOT NULL
   ORDER BY b.digest ON CONFLICT (digest) DO NOTHING;
+  UPDATE {{schema}}.blobs b SET data = n.data FROM unnest(p_b_digests, p_b_contents) AS n(digest, data)
+  WHERE n.digest >= {_HELD} AND substr(n.data, 1, 1) <> {_CUT}
+  AND b.digest = n.digest AND substr(b.data, 1, 1) = {_CUT};
   IF v_gone IS NULL THEN
     v_held := ARRAY(SELECT digest FROM {{schema}}.blobs WHERE digest = ANY(p_b_digests) ORDER BY digest FOR KEY SHARE);
   ELSE
@@ -225,6 +231,36 @@ BEGIN
   ON CONFLICT DO NOTHING;
   DELETE FROM {{schema}}.blobs b
   WHERE b.digest = ANY(v_gone) AND NOT EXISTS (SELECT 1 FROM {{schema}}.refs r WHERE r.digest = b.digest);
+END
+"""
+
+# Blobs that must be whole at the end of this transaction: one that is being cut is waited for, and looked at again.
+WHOLE = f"""
+CREATE FUNCTION {{schema}}.whole_2(p_digests bytea[]) RETURNS void LANGUAGE plpgsql {PLANS} AS {{body}}
+DECLARE
+  v_whole bytea[] := ARRAY(SELECT digest FROM {{schema}}.blobs
+    WHERE digest = ANY(p_digests) AND substr(data, 1, 1) <> {_CUT} ORDER BY digest FOR KEY SHARE);
+  v_lost text;
+BEGIN
+  IF NOT p_digests <@ v_whole THEN
+    v_lost := (SELECT string_agg(encode(d, 'hex'), ' ') FROM unnest(p_digests) AS d WHERE d <> ALL(v_whole));
+    RAISE EXCEPTION 'blobs are needed whole' USING ERRCODE = 'BS001', DETAIL = v_lost;
+  END IF;
+END
+"""
+
+# What is left of blobs in their places. No other session may have been touched since the rule decided: those who came
+# before the lock have taken a number, those who come after it see the remnant.
+CUT_BLOBS = f"""
+CREATE FUNCTION {{schema}}.cut_2(p_last bigint, p_digests bytea[], p_contents bytea[])
+RETURNS void LANGUAGE plpgsql {PLANS} AS {{body}}
+BEGIN
+  PERFORM 1 FROM {{schema}}.blobs WHERE digest = ANY(p_digests) ORDER BY digest FOR UPDATE;
+  IF {LAST} <> p_last THEN
+    {_MISS};
+  END IF;
+  UPDATE {{schema}}.blobs b SET data = c.data FROM unnest(p_digests, p_contents) AS c(digest, data)
+  WHERE b.digest = c.digest;
 END
 """
 
@@ -265,4 +301,4 @@ BEGIN
 END
 """
 
-FUNCTIONS = (LOOK, HOLD, SAME, NAME, WRITE, REFER, STATE, PACK)
+FUNCTIONS = (LOOK, HOLD, SAME, NAME, WRITE, REFER, WHOLE, CUT_BLOBS, STATE, PACK)

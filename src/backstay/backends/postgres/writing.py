@@ -263,7 +263,7 @@ class _Decision:
         """Those that refer to these blobs are told; the others are decided again."""
         absent = {bytes.fromhex(digest) for digest in detail.split()}
         for job, _, batch in self.decided:
-            needed = {ref for row in batch.puts for ref in getattr(row, "refs", None) or ()}
+            needed = {ref for row in batch.puts for ref in getattr(row, "refs", None) or ()} | {*batch.whole}
             if needed & absent:
                 job.fail(BlobsAbsentError(needed & absent))
 

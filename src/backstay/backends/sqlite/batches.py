@@ -49,6 +49,7 @@ from backstay.port import (
 )
 from backstay.port.facets import TIME_BITS, faceted
 from backstay.port.row_codec import is_foreign, pack_all
+from backstay.sealing import is_cut
 
 _NEWEST_ERA = "SELECT max(value) FROM lookup WHERE what = ?"
 _NEWEST_TOUCHED = (
@@ -70,8 +71,9 @@ _PUT_KEYFRAME = "REPLACE INTO keyframes(key, body) VALUES(?, ?)"
 _DROP_KEYFRAME = "DELETE FROM keyframes WHERE key = ?"
 _DROP_HOT = "DELETE FROM checkpoints WHERE key BETWEEN ? AND ?"
 _KEYS = "SELECT key FROM {} WHERE key BETWEEN ? AND ?"
-_HAS_BLOB = "SELECT 1 FROM blobs WHERE digest = ?"
+_BLOB_KIND = "SELECT coalesce(substr(data, 1, 1), x'') FROM blobs WHERE digest = ?"
 _PUT_BLOB = "INSERT OR IGNORE INTO blobs(digest, data) VALUES(?, ?)"
+_REPLACE_BLOB = "UPDATE blobs SET data = ?2 WHERE digest = ?1"
 _DROP_BLOB = "DELETE FROM blobs WHERE digest = ?1 AND NOT EXISTS(SELECT 1 FROM refs WHERE digest = ?1)"
 _REFS = "SELECT digest FROM refs WHERE sid = ? AND kind = ? AND number = ?"
 _DROP_REFS = "DELETE FROM refs WHERE sid = ? AND kind = ? AND number = ?"
@@ -189,7 +191,7 @@ class _Work:
         for row in batch.puts:
             if type(row) in _REFERRING and row.refs:  # type: ignore[union-attr]
                 refs.update(row.refs)  # type: ignore[union-attr]
-        if refs:
+        if refs or batch.whole:
             self._put_blobs(refs, batch)
         for row, body, _ in packed:
             if type(row) is SessionRow:
@@ -202,13 +204,18 @@ class _Work:
             lead(self._connection, drop=self._gone - self._come, put=self._come - self._gone)
         if self._released:
             self._connection.executemany(_DROP_BLOB, [(digest,) for digest in self._released])
+        if batch.cuts and self._connection.has("blobs"):
+            self._connection.executemany(_REPLACE_BLOB, list(batch.cuts.items()))
+            self._execute(schema.PUT_META, (schema.SCRUB, 1))  # what was forgotten is to be nowhere in the file
 
     # putting
 
     def _put_blobs(self, refs: set[bytes], batch: Batch) -> None:
         unknown = refs - batch.blobs.keys()
-        if unknown:
-            absent = set(find_absent(self._connection, unknown))
+        wholes = [digest for digest in batch.whole if digest not in batch.blobs]
+        if unknown or wholes:
+            absent = {digest for digest in unknown if _kind(self._connection, digest) is None}
+            absent.update(find_absent(self._connection, wholes))
             if absent:
                 raise BlobsAbsentError(absent)
         if any(map(is_held, refs)):
@@ -454,14 +461,24 @@ def make_on_demand(connection: Connection, group: str) -> None:
 
 
 def find_absent(connection: Connection, digests: Iterable[bytes]) -> list[bytes]:
-    """Which blobs are not here."""
+    """Which blobs are not here, or not whole."""
     if not connection.has("blobs"):
         return list(digests)
-    return [digest for digest in digests if connection.execute(_HAS_BLOB, (digest,)).fetchone() is None]
+    return [digest for digest in digests if (kind := _kind(connection, digest)) is None or is_cut(digest, kind)]
+
+
+def _kind(connection: Connection, digest: bytes) -> bytes | None:
+    """The first byte of a blob; None if it is not here."""
+    found: Any = connection.execute(_BLOB_KIND, (digest,)).fetchone() if connection.has("blobs") else None
+    return None if found is None else found[0]
 
 
 def put_blobs(connection: Connection, blobs: Mapping[bytes, bytes]) -> None:
-    """Keep blobs that are not here yet."""
-    if blobs:
-        make_on_demand(connection, "blobs")
-        connection.executemany(_PUT_BLOB, list(blobs.items()))
+    """Keep blobs that are not here yet, or not whole."""
+    if not blobs:
+        return
+    make_on_demand(connection, "blobs")
+    connection.executemany(_PUT_BLOB, list(blobs.items()))
+    for digest, data in blobs.items():
+        if is_held(digest) and not is_cut(digest, data) and is_cut(digest, _kind(connection, digest) or b""):
+            connection.execute(_REPLACE_BLOB, (digest, data))

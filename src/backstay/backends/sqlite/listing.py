@@ -12,6 +12,7 @@ import msgspec
 from backstay.backends.sqlite import schema
 from backstay.backends.sqlite.connections import Connection
 from backstay.backends.sqlite.views import beyond, open_body, refuse_lost_index
+from backstay.codec import HELD_MARK
 from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
 from backstay.port import FoundLane, LaneQuery, LaneRow, SessionQuery, SessionRow, Sizes, live_lanes
@@ -41,6 +42,8 @@ _LINES = "SELECT name, marks, body FROM rows WHERE kind = 0"
 _NEWEST_ERA = 2**62
 _MANY, _FEW = 10_000, 1_000
 _LAST_PLACE = 6
+_HELD = "SELECT coalesce(sum(length(data)), 0) FROM blobs WHERE digest >= ? AND digest < ?"
+_HELD_RANGE = HELD_MARK, HELD_MARK + b"\xff" * 25
 _SIZE = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
 
 
@@ -201,4 +204,5 @@ def sizes(connection: Connection) -> Sizes:
     lines = [row for row in [open_line(*columns) for columns in rows] if not row.hidden]
     stored: Any = connection.execute(_SIZE).fetchall()[0][0]
     checkpoints, logical = sum([row.checkpoints for row in lines]), sum([row.logical_bytes for row in lines])
-    return Sizes(len(lines), checkpoints, logical, stored)
+    held: Any = connection.execute(_HELD, _HELD_RANGE).fetchall() if connection.has("blobs") else ((0,),)
+    return Sizes(len(lines), checkpoints, logical, stored, held[0][0])

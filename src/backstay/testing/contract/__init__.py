@@ -5,6 +5,7 @@ Subclass BackendContract in a test file, give it `make` and `reopen`, and as man
 """
 
 from backstay.testing.contract.blobs import BlobContract
+from backstay.testing.contract.cutting import CutContract
 from backstay.testing.contract.damage import DamageContract
 from backstay.testing.contract.hidden import HiddenContract
 from backstay.testing.contract.hooks import Change, Hooks
@@ -25,6 +26,7 @@ class BackendContract(
     ReadingContract,
     ListingContract,
     BlobContract,
+    CutContract,
     HiddenContract,
     PackingContract,
     RunningContract,
