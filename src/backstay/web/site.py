@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("backstay.web")
 _TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 _MAX_FORM_BYTES, _DRAINED_BYTES = 8 << 20, 64 << 10
+_PIECES = 16  # of a page that is sent as it is made, at a time
 _STATUSES: list[tuple[type[BackstayError], int]] = [
     (NotFoundError, 404),
     (InvalidInputError, 400),
@@ -120,7 +121,11 @@ class Site:
             shown = _failure(error)
             if query.get("format") == "json":
                 return Response(json_of(shown), shown.status, media_type="application/json")
-        return Response(html_of(self._templates, shown, visit, address), shown.status, media_type="text/html")
+        pieces = html_of(self._templates, shown, visit, address)
+        if shown.streams:
+            pieces.enable_buffering(_PIECES)
+            return StreamingResponse(pieces, shown.status, media_type="text/html")
+        return Response("".join(pieces), shown.status, media_type="text/html")
 
     def _visit(self, parts: list[str], query: QueryParams) -> Visit:
         return Visit(self.store, self.about, parts, query, query.getlist, self.jobs, self._notices)
