@@ -40,19 +40,16 @@ def _message_line(message: Mapping[str, Any]) -> str:
     role = message.get("role", message.get("type", ""))
     content, calls = message.get("content"), message.get("tool_calls")
     text = (_first_text(content) or _first_text(message.get("output"))).strip()
-    if results := _mappings_of(content, "tool_result"):
+    blocks = _mappings(content) if isinstance(content, list) else []
+    if results := [block for block in blocks if block.get("type") == "tool_result"]:
         return f"tool_result: {_first_text(results[-1].get('content')).strip()}"
-    if used := _mappings_of(content, "tool_use"):
+    if used := [block for block in blocks if block.get("type") == "tool_use"]:
         text = f"{text} {_asked(used)}".strip()
     elif not text and isinstance(calls, list) and calls:
         text = _asked(calls)
     elif not text and isinstance(role, str) and role.endswith("_call"):
         text = _asked([message])
     return f"{role}: {text}" if isinstance(role, str) and role else text
-
-
-def _mappings_of(content: object, kind: str) -> list[Message]:
-    return [block for block in _mappings(content) if block.get("type") == kind]
 
 
 def _asked(calls: list[Any]) -> str:

@@ -177,8 +177,11 @@ class DeltaParts(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-def cut_delta(delta: bytes) -> DeltaParts | None:
-    """The parts of a delta; None if they would not give the same bytes again: it is cut into blobs, or is no delta."""
+def cut_delta(delta: bytes, *, as_sealed: bool = False) -> DeltaParts | None:
+    """The parts of a delta; None if they would not give the same bytes again: it is cut into blobs, or is no delta.
+
+    `as_sealed`: if it is one, it was made by `seal_delta`, or joined of such parts.
+    """
     if delta[:1] != _INLINE:
         return None
     try:
@@ -187,7 +190,7 @@ def cut_delta(delta: bytes) -> DeltaParts | None:
         return None
     count, start = _array_in(ops)
     parts = DeltaParts(delta[1 : 1 + SEAL_BYTES], count, ops[start:], refs, body)
-    return parts if join_delta(parts) == delta else None
+    return parts if as_sealed or join_delta(parts) == delta else None
 
 
 def join_delta(parts: DeltaParts) -> bytes:

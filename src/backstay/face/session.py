@@ -190,19 +190,23 @@ class Session(Rewinding):
         With `unique`, an item whose value at that key an item of the list already has is left out; where nothing is
         left, nothing is written and you get the head. A branch without a state begins with this list.
         """
-        check_name(branch, "a branch name")
+        if branch != "main":
+            check_name(branch, "a branch name")
         check_text(part, "part", required=True)
         check_text(unique, "unique")
-        given = check_given(
-            step=step,
-            label=label,
-            trigger=trigger,
-            status=status,
-            usage=usage,
-            metadata=metadata,
-            resume_hint=resume_hint,
-            summary=summary,
-        )
+        given = _NOTHING_SAID
+        said = (step, label, status, usage, metadata, resume_hint, summary)
+        if trigger != "manual" or not all(map(is_, said, repeat(None))):
+            given = check_given(
+                step=step,
+                label=label,
+                trigger=trigger,
+                status=status,
+                usage=usage,
+                metadata=metadata,
+                resume_hint=resume_hint,
+                summary=summary,
+            )
         several = items if isinstance(items, list) else [items]
         settled = [settle(item, (part, at)) for at, item in enumerate(several)]
         return self._history.append(branch, Appended(part, settled, unique), given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from backstay.errors import CorruptionError
@@ -24,7 +24,7 @@ from backstay.port.segments import (
 )
 from backstay.sealing import DIGEST_BYTES, DeltaParts, compress, cut_delta, is_sealed
 
-_LEVEL, _FAST_LEVEL = 6, 3  # a segment that will soon be merged is not worth more
+_LEVEL, _FAST_LEVEL = 6, 1  # a segment that will soon be merged is not worth more
 _WORTH_IT = 0.95  # of its length: what packs less is kept as it is
 _ENTRY_BYTES = 128  # what an entry weighs beside its fields and its delta
 
@@ -49,11 +49,14 @@ def portions(rows: Iterable[CheckpointRow], *, most: int = MAX_ENTRIES) -> Itera
         yield portion
 
 
-def pack_segment(rows: Sequence[CheckpointRow], *, uid: bytes) -> SegmentRow:
-    """Rows by rising sequence as a segment; CorruptionError if they are no rows of ours. `refs` of each is known."""
+def pack_segment(rows: Sequence[CheckpointRow], *, uid: bytes, sealed: Collection[int] = ()) -> SegmentRow:
+    """Rows by rising sequence as a segment; CorruptionError if they are no rows of ours. `refs` of each is known.
+
+    `sealed`: the sequences of those whose deltas were sealed here, or whose seals were looked at before.
+    """
     first, last = rows[0].sequence, rows[-1].sequence
     refs = dict.fromkeys([ref for row in rows for ref in row.refs or ()])
-    frames = (_pack_headers(rows, uid), encode([row.fields for row in rows]), *_pack_deltas(rows, uid))
+    frames = (_pack_headers(rows, uid), encode([row.fields for row in rows]), *_pack_deltas(rows, uid, sealed))
     level = _LEVEL if len(rows) > MAX_ENTRIES // 2 else _FAST_LEVEL
     packed: list[bytes] = []
     for number, data in enumerate(frames):
@@ -109,19 +112,22 @@ def _pack_headers(rows: Sequence[CheckpointRow], uid: bytes) -> bytes:
     )
 
 
-def _pack_deltas(rows: Sequence[CheckpointRow], uid: bytes) -> tuple[bytes, bytes]:
+def _pack_deltas(rows: Sequence[CheckpointRow], uid: bytes, sealed: Collection[int]) -> tuple[bytes, bytes]:
     seals, counts, lengths, ops, sizes, values = [], [], [], [], [], []
     states = {row.sequence: row.state_digest for row in rows}
     odd: list[int] = []
     unchecked: list[int] = []
     for at, row in enumerate(rows):
-        parts = cut_delta(row.delta)
+        known = row.sequence in sealed
+        parts = cut_delta(row.delta, as_sealed=known)
         if parts is None:
             odd.append(at)
             parts = DeltaParts(NO_SEAL, 0, b"", b"", row.delta)
         else:
-            base = b"" if row.parent is None else states.get(row.parent, b"")
-            if not is_sealed(row.delta, uid=uid, tail=row.tail, base=base, state=row.state_digest):
+            base = None if row.parent is None else states.get(row.parent)
+            if base is None or not (
+                known or is_sealed(row.delta, uid=uid, tail=row.tail, base=base, state=row.state_digest)
+            ):
                 unchecked.append(at)
         seals.append(parts.seal)
         counts.append(parts.count)

@@ -188,6 +188,15 @@ class Segment:
         shapes = self._try(SHAPES)
         return {} if shapes is None else shapes.refs
 
+    @property
+    def sealed(self) -> set[int]:
+        """The sequences whose deltas are as their own seals say: packing has looked at these."""
+        shapes, values = self._try(SHAPES), self._try(VALUES)
+        if shapes is None or values is None or len(values) != sum(shapes.sizes):
+            return set()
+        doubtful = {*shapes.odd, *shapes.unchecked}
+        return {sequence for at, sequence in enumerate(self.sequences) if at not in doubtful}
+
     def foreign(self) -> dict[int, str]:
         """By sequence, the ids that do not say where their row is; CorruptionError if that cannot be read."""
         if self.broken:

@@ -382,7 +382,9 @@ class History:
             self.recent.moved(branch, recent, plan.delta, plan.pieces, plan.moved(recent.loaded, tip, row))
         before = view.session
         if len(row.delta) <= packing.HOT_BYTES:
-            self._packer.hot.append(row)
+            # Where checkpoints were looked at, one may be this, by an earlier try of the same commit.
+            left = None if view.checkpoints else view.fresh
+            self._packer.hot.append((row, 0 if before is None else before.touched, left))
         if before is not None and row.sequence - before.packed >= packing.PACK_ROWS:
             self._packer.committed(row.sequence, before)
         made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields, lambda: self.files_of(row))

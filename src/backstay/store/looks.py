@@ -75,10 +75,9 @@ def current_caller() -> object:
     task = caller.get()
     if task is not None:
         return task
-    loops = sys.modules.get("asyncio")
-    if loops is not None:
-        try:
-            task = loops.current_task()
-        except RuntimeError:
-            task = None
+    # Asked in a way that raises nothing where no loop runs: every commit of a program that has asyncio comes here.
+    running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    loop = None if running is None else running()
+    if loop is not None:
+        task = sys.modules["asyncio"].current_task(loop)
     return threading.current_thread() if task is None else task

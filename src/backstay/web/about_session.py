@@ -10,7 +10,7 @@ from backstay.errors import CorruptionError, NotFoundError
 from backstay.hints import LIST_SESSIONS
 from backstay.port import CheckpointRow
 from backstay.store.fields import is_captured, to_info
-from backstay.store.overview import crashed_sessions, session_row, undo_target, waiting_sessions
+from backstay.store.overview import session_row, troubled_sessions, undo_target
 from backstay.web.needs import doubts_in
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def info_of(visit: Visit, session: Session) -> SessionInfo:
     row = session_row(visit.store.backend, session.id)
     if row is None:
         raise NotFoundError(f"there is no session {session.id!r}", hint=LIST_SESSIONS)
-    backend = visit.store.backend
-    return to_info(row, crashed=row.id in crashed_sessions(backend), waiting=row.id in waiting_sessions(backend))
+    crashed, waiting = troubled_sessions(visit.store.backend)
+    return to_info(row, crashed=row.id in crashed, waiting=row.id in waiting)
 
 
 def head_of(visit: Visit, session: Session, tab: str, needs: list[Need]) -> dict[str, Any]:
