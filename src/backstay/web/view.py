@@ -61,6 +61,7 @@ class AboutStore(NamedTuple):
     is_server: bool  # others write to it too, with the rights of its URL
     is_demo: bool = False
     place: Path | None = None  # its file or folder, if it has one here
+    is_replaced: bool = False  # the file or folder there is another one now
 
 
 class Visit(NamedTuple):

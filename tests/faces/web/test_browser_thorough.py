@@ -195,6 +195,22 @@ def test_a_seventh_tab_works_and_a_tab_behind_lets_go(opened: Browser, port: int
         pages[-1].get_by_text("Cost by branch").wait_for()
 
 
+def test_a_page_says_when_its_session_is_gone_and_when_its_process_is(opened: Browser, file: Path) -> None:
+    with backstay.open(file) as store:
+        context = opened.new_context()
+        with served(store) as port:
+            pages = [context.new_page(), context.new_page()]
+            pages[0].goto(f"http://127.0.0.1:{port}/enter?token={TOKEN}")
+            pages[1].goto(f"http://127.0.0.1:{port}/s/churn-2026-46")
+            pages[1].locator("#live-word", has_text="live").wait_for()
+            store.delete("churn-2026-46")
+            pages[1].get_by_text("there is no session 'churn-2026-46'").wait_for()
+        for page in pages:
+            page.get_by_text("The page lost its process").wait_for()
+            assert page.locator("#live-word").inner_text() == "lost"
+        context.close()
+
+
 def test_the_pictures_of_the_docs_are_taken_from_the_page(opened: Browser, made: Path, tmp_path: Path) -> None:
     folder = ROOT / "docs" / "pictures" if os.environ.get("BACKSTAY_PICTURES") == "1" else tmp_path
     folder.mkdir(exist_ok=True)
