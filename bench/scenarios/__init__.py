@@ -22,6 +22,7 @@ from bench.scenarios import (
     upkeep,
     waiting,
     workspace,
+    workspace_load,
 )
 
 if TYPE_CHECKING:
@@ -91,4 +92,5 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "web": _web,
     "workspace": workspace.workspace,
     "workspace-large": workspace.large_workspace,
+    "workspace-load": workspace_load.workspace_load,
 }
