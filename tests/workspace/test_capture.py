@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import backstay
 from backstay.errors import CorruptionError, InvalidInputError
 from backstay.grouping import apply_patch, contents_of, make_patch
 from backstay.listing import EMPTY, OLDER, OUTSIDE, SECRET, Listing, difference, from_value, to_value
@@ -429,3 +430,12 @@ def settled(folder: Folder) -> None:
         if path.is_file() and ".backstay" not in path.parts:
             os.utime(path, ns=(past, past))
     time.sleep(0.05)
+
+
+def test_a_first_run_in_a_folder_that_is_too_large_leaves_no_session_behind(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * 5000)
+    with backstay.open("memory://") as store:
+        workspace = backstay.Workspace(tmp_path, max_total=4000)
+        with pytest.raises(InvalidInputError, match="to capture"), store.run("shop", workspace=workspace):
+            pytest.fail("it began")
+        assert list(store.sessions()) == []

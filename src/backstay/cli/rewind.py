@@ -137,6 +137,8 @@ def rewind(
         return
     screen.line(f"Rewound: {_safe(branch)} is at {made.id[:8]}, a new checkpoint.")
     screen.line(f"To take it back: {undo_line(found.id, branch)}")
+    if wish.talk and target.resume_hint is not None:
+        screen.line(f"To go on from there: {_safe(target.resume_hint)}")
 
 
 def undo_line(id_: str, branch: str) -> str:

@@ -116,6 +116,13 @@ class Capturer:
             self.last = found.listing
         return found
 
+    def measure(self) -> None:
+        """InvalidInputError if there is more in the folder than a workspace may have; nothing is read or kept."""
+        with OpenRoot(self.workspace.path) as root:
+            scan = Scan(root, self.workspace, {} if self._known is None else self._known)
+            scan.run()
+            refuse_size(root.path, scan.sizes, self.workspace.max_total)
+
     # what is remembered
 
     @property
