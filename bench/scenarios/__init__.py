@@ -91,4 +91,5 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "waiting": waiting.waiting,
     "web": _web,
     "workspace": workspace.workspace,
+    "workspace-large": workspace.large_workspace,
 }

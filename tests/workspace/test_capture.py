@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import socket
 import time
 from pathlib import Path
@@ -191,6 +192,17 @@ def test_ignore_files_decide_from_their_folder_down_and_a_change_of_them_counts(
     folder.capture()
     assert "a.txt" not in folder.paths
     assert {"a.log", "out/x", "sub/b.log"} <= set(folder.paths)
+
+
+def test_a_file_in_the_place_of_an_ignored_folder_is_captured(folder: Folder) -> None:
+    folder.write(".gitignore", "out/\n")
+    folder.write("out/x", "made by a tool")
+    folder.capture()
+    assert folder.paths == [".gitignore"]
+    shutil.rmtree(folder.path / "out")
+    folder.write("out", "a report")
+    folder.capture()
+    assert folder.paths == [".gitignore", "out"]
 
 
 def test_what_tools_make_is_left_out_where_no_ignore_file_says_anything(folder: Folder) -> None:

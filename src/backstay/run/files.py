@@ -20,6 +20,7 @@ from backstay.hints import Hint
 from backstay.listing import (
     CALL,
     EMPTY,
+    LOST,
     OUTSIDE,
     RESTORE,
     FileChanges,
@@ -29,18 +30,23 @@ from backstay.listing import (
     from_value,
     to_value,
 )
-from backstay.model import StateDict
+from backstay.model import StateDict, counted
 from backstay.port import BlobsAbsentError, CallRow
 from backstay.run.holding import HeldBranch
-from backstay.run.rollback import keep_aside, pack_before, put_back, rollback_steps
+from backstay.run.rollback import keep_aside, lost_steps, pack_before, put_back, rollback_steps
 from backstay.store.file_contents import BlobSink, GroupReader
 from backstay.store.files import CapturedFiles
 from backstay.store.history import History
 from backstay.workspace.capturing import Capturer
+from backstay.workspace.losses import is_lost
+from backstay.workspace.open_root import OpenRoot
 from backstay.workspace.policy import Workspace
 
 if TYPE_CHECKING:
     from logging import Logger
+
+
+_NAMED = 20
 
 
 def _log() -> Logger:
@@ -88,6 +94,20 @@ class SessionFiles:
             )
             sink.needs |= found.needs
         return found.listing, found.changed
+
+    def capture_at_entering(self, base: Listing, sink: BlobSink, *, author: str) -> tuple[Listing, list[bytes]]:
+        """The list as the folder is now, and the paths of another list that a power cut took back."""
+        lost: list[bytes] = []
+
+        def author_of(path: bytes) -> str:
+            before = base.find(path)
+            if before is None or not is_lost(root, before):
+                return author
+            lost.append(path)
+            return LOST
+
+        with OpenRoot(self.workspace.path) as root:
+            return self.capture(base, sink, author=author_of)[0], lost
 
     def compare(self, base: Listing) -> FileChanges:
         """What differs between a list and the folder now; nothing is kept of it."""
@@ -161,16 +181,39 @@ class RunFiles:
         self._lock = threading.RLock()
         self._turns = threading.Condition(self._lock)
         self._alone: str | None = None  # the call in flight that no other may be beside
-        self._start = self._recorded = self._last = files.listing(branch)
+        self._head = self._start = self._recorded = self._last = files.listing(branch)
         # Calls in flight, each with the one that encloses it; and those in flight at any time since the last capture.
         self._flying = {call.id: call.parent for call in by if call.ended_us is None}
         self._since = {call.id: call.parent for call in by}
         self._fresh = False  # the last capture was made after the last call
         self._looked = False  # and nothing happened since that the next call has to be told from
         self.problem: str | None = None
+        self._lost: list[bytes] = []
         self._look(self._author(), first=True)
         self._since = dict(self._flying)
         self._start = self._last
+        if self._lost:
+            what = f"{counted(len(self._lost), 'file')} of the last checkpoint never reached the disk as captured there"
+            _log().warning("%s: %s; run.files.put_back_lost() writes them again", what, ", ".join(self.lost[:_NAMED]))
+
+    @property
+    def lost(self) -> list[str]:
+        """The files that are not on the disk as the last checkpoint has them, though nothing changed them since.
+
+        A power cut took them back before the system had written them.
+        """
+        return [os.fsdecode(path) for path in sorted(self._lost)]
+
+    def put_back_lost(self) -> list[str]:
+        """Write the files that were lost again; those that were changed meanwhile stay, and are given back by name."""
+        with self._lock:
+            steps = lost_steps(self._lost, self._head, self._start)
+            placed = put_back(
+                self._files.workspace.path, "lost", steps, lambda e: self._files.contents(self._head, e, self._sink)
+            )
+            self._lost = []
+            self._look(RESTORE)
+        return sorted([os.fsdecode(path) for path in placed.kept])
 
     def changed(self) -> FileChanges:
         """What differs now from the files that this run began with."""
@@ -243,7 +286,7 @@ class RunFiles:
             if not steps:
                 return []
             keep_aside(history, branch, call, state, captured(self._last, self._sink))
-            placed = put_back(self._files.workspace.path, call, steps, self._recorded_contents)
+            placed = put_back(self._files.workspace.path, f"rollback-{call.id}", steps, self._recorded_contents)
             self._look(RESTORE)
         return sorted([os.fsdecode(path) for path in placed.kept])
 
@@ -287,7 +330,10 @@ class RunFiles:
         self._fresh = self._looked = False
         budget_s = None if first or not self._last.about.capture else self._files.workspace.budget_s
         try:
-            self._last, _ = self._files.capture(self._last, self._sink, author=author, budget_s=budget_s)
+            if first:
+                self._last, self._lost = self._files.capture_at_entering(self._last, self._sink, author=author)
+            else:
+                self._last, _ = self._files.capture(self._last, self._sink, author=author, budget_s=budget_s)
         except BlobsAbsentError:
             raise
         except (BackstayError, OSError) as error:

@@ -230,6 +230,7 @@ SHAPES: dict[str, dict[str, str]] = {
         "before": "text",
         "head": "checkpoint or null",
         "files": "object",
+        "git_moved": "list of text or null",
     },
     "deleted": {
         "dry_run": "true or false",

@@ -40,6 +40,28 @@ NOW = {"a.py": "one\ntwo\nTHREE\n", "mine.txt": "mine\n", "new.py": "new\n"}
 THEN = {"a.py": "one\ntwo\nthree\n", "b.py": "b\n", "mine.txt": "mine\n"}
 
 
+def test_a_rewind_says_where_git_was_and_is(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    (root / ".git" / "refs" / "heads").mkdir(parents=True)
+    (root / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (root / ".git" / "packed-refs").write_text(f"# pack-refs with: peeled\n{'1' * 40} refs/heads/main\n")
+    (root / "a.py").write_text("one\n")
+    with backstay.open(root / ".backstay" / "store.db") as store:
+        session = store.session("fix-bug", workspace=root)
+        capture_as(session, {}, "outside")
+        (root / "a.py").write_text("two\n")
+        (root / ".git" / "refs" / "heads" / "main").write_text("2" * 40 + "\n")
+        capture_as(session, {"n": 1}, "call:1")
+    shown = shell.run("rewind", "fix-bug", "main~1", "--dry-run", folder=root)
+    assert "git has moved since: it was at 11111111 (main) and is at 22222222 (main)." in shown.out
+    assert "Only files go back: git will show them as changed." in shown.out
+    told = shell.run("rewind", "fix-bug", "main~1", "-y", "--json", folder=root)
+    assert json.loads(told.out)["git_moved"] == ["1" * 40 + " main", "2" * 40 + " main"]
+    assert (root / ".git" / "refs" / "heads" / "main").read_text() == "2" * 40 + "\n"
+    again = shell.run("rewind", "fix-bug", "main", "--dry-run", folder=root)
+    assert "git has moved" not in again.out
+
+
 def test_a_rewind_shows_each_group_and_can_be_undone_by_the_line_it_prints(project: Path) -> None:
     shown = shell.run("rewind", "fix-bug", "main~2", "--dry-run", folder=project)
     assert shown.code == 0, shown.err
