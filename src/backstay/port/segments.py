@@ -173,8 +173,7 @@ class Segment:
             self._starts.append(count)
             count += run.count
             before = end - 1
-        spans = [range(run.start, run.start + run.count) for run in runs]
-        self.sequences = spans[0] if len(spans) == 1 else list(chain.from_iterable(spans))
+        self.sequences = list(chain.from_iterable([range(run.start, run.start + run.count) for run in runs]))
         outside = [run.parent for run in runs if run.parent is not None and self.place(run.parent) is None]
         needs = min(outside, default=None)
         if not runs or (runs[0].start, before, needs) != (kept.first, kept.last, kept.needs):
