@@ -234,6 +234,12 @@ class Segment:
             raise CorruptionError(self.broken)
         return {self.sequences[at]: id_ for at, id_ in self.open(HEADERS).ids.items()}
 
+    def keyframes(self) -> set[int]:
+        """The sequences of those that have a keyframe; CorruptionError if that cannot be read."""
+        if self.broken:
+            raise CorruptionError(self.broken)
+        return {self.sequences[at] for at in self.open(HEADERS).keyframes}
+
     def row(self, sequence: int, *, delta: bool = False) -> CheckpointRow | Unreadable | None:
         """One checkpoint; None if it is not in this segment. Without its delta unless that is asked for."""
         at = self.place(sequence)

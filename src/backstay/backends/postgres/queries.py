@@ -131,6 +131,11 @@ def state(wire: Wire, session: str, ref: str | int, without: Collection[int], *,
         return Records(None)
     at = ref if isinstance(ref, int) else named_by(found.name)
     at = None if found.is_absent else at
+    lane = found.name if isinstance(found.name, LaneRow) else None
+    if at is not None and not salvage and not without:
+        straight = packed.straight(at, found.rows, found.segments, uid=line.uid, stop=found.stop)
+        if straight is not None:
+            return Records(line, lane, straight, found.keyframe, found.blobs)
     rows: list[CheckpointRow | Unreadable] = []
     for row in packed.walk(at, found.rows, found.segments, uid=line.uid, delta=True) if at is not None else ():
         if isinstance(row, Unreadable) and not salvage:
@@ -138,7 +143,6 @@ def state(wire: Wire, session: str, ref: str | int, without: Collection[int], *,
         rows.append(row)
         if (row.sequence if isinstance(row, CheckpointRow) else row.key) == found.stop:
             break
-    lane = found.name if isinstance(found.name, LaneRow) else None
     return Records(line, lane, tuple(rows[::-1]), found.keyframe, found.blobs)
 
 
