@@ -9,6 +9,7 @@ from backstay.errors import CorruptionError
 from backstay.ids import TAIL_BYTES, id_starts, match_ours
 from backstay.port.rows import CheckpointRow, SegmentRow
 from backstay.port.segments import (
+    HEADERS,
     LENGTH_BYTES,
     MAX_BYTES,
     MAX_ENTRIES,
@@ -26,6 +27,7 @@ from backstay.sealing import DIGEST_BYTES, DeltaParts, compress, cut_delta, is_s
 
 _LEVEL, _FAST_LEVEL = 6, 1  # a segment that will soon be merged is not worth more
 _WORTH_IT = 0.95  # of its length: what packs less is kept as it is
+_RANDOM_BYTES = 80  # of an entry's headers: a tail, two digests, and some
 _ENTRY_BYTES = 128  # what an entry weighs beside its fields and its delta
 
 
@@ -60,8 +62,9 @@ def pack_segment(rows: Sequence[CheckpointRow], *, uid: bytes, sealed: Collectio
     level = _LEVEL if len(rows) > MAX_ENTRIES // 2 else _FAST_LEVEL
     packed: list[bytes] = []
     for number, data in enumerate(frames):
-        shorter = compress(data, level)
-        kept = shorter if len(shorter) < _WORTH_IT * len(data) else data  # most of the headers are random
+        # Most of the headers is random, and usually all but a few bytes.
+        shorter = data if number == HEADERS and len(data) < _RANDOM_BYTES * len(rows) else compress(data, level)
+        kept = shorter if len(shorter) < _WORTH_IT * len(data) else data
         content = len(data).to_bytes(LENGTH_BYTES, "big") + kept
         packed.append(seal_frame(content, uid, first, last, number, owner_of(number, packed)) + content)
     links, needs = _pack_links(rows, uid)
