@@ -12,6 +12,7 @@ from bench.scenarios import (
     graph,
     graph_agents,
     growth,
+    loads,
     many,
     reads,
     runs,
@@ -70,7 +71,7 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "keys": sharing.keys,
     "image": sharing.image,
     "edit": sharing.edit,
-    "load": reads.load,
+    "load": loads.load,
     "fork": reads.fork,
     "log": reads.listings,
     "filters": many.filters,
@@ -90,4 +91,5 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "waiting": waiting.waiting,
     "web": _web,
     "workspace": workspace.workspace,
+    "workspace-large": workspace.large_workspace,
 }

@@ -1,4 +1,4 @@
-"""Reading, listing and forking: what must not depend on how long the history is."""
+"""Listing and forking: what must not depend on how long the history is."""
 
 from __future__ import annotations
 
@@ -6,16 +6,10 @@ import itertools
 import statistics
 from contextlib import contextmanager
 from functools import partial
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from bench.conversations import pack
-from bench.measuring import Settings, alternate, collector_paused, interleave, stored_bytes
-from bench.peer import Peer
+from bench.measuring import Settings, alternate, stored_bytes
 from bench.report import Figure
-from bench.scenarios.append import PER_STEP, step_count, steps
 from bench.subject import Subject
 
 if TYPE_CHECKING:
@@ -31,66 +25,6 @@ LIMIT_BYTES = 2048
 
 def _ratio(taken: dict[str, list[int]], above: str, below: str) -> float:
     return statistics.median(taken[above]) / statistics.median(taken[below])
-
-
-def load(settings: Settings) -> list[Figure]:
-    """The head after the append against decoding a plain copy: in a Store opened for it and nothing else, and again.
-
-    A process keeps a few segments that it has opened. So the loads that count as cold go round several stores.
-    """
-    plain = pack({"messages": settings.messages(PER_STEP * step_count(settings))})
-    taken: dict[str, list[int]] = {"backstay": [], "again": [], "decode": []}
-    if settings.with_peer:
-        taken["peer"] = []
-    with settings.folder() as folder:
-        interleave(settings.contenders(folder), steps(settings))
-        others = [Subject(folder, file=f"other-{number}.db") for number in range(2)]
-        for other in others:
-            other.open(durable=False)
-            for session, state, new in steps(settings):
-                other.save(session, state, new)
-            other.close()
-        with collector_paused():
-            for number in range(settings.scaled(60, 20)):
-                taken["backstay"].append(_fresh_load([Subject(folder), *others][number % 3]))
-                taken["decode"].append(_timed(lambda: msgspec.msgpack.decode(plain)))
-                if settings.with_peer:
-                    taken["peer"].append(_fresh_load(Peer(folder)))
-            subject = Subject(folder)
-            subject.open()
-            for number in range(settings.scaled(60, 20) + 2):
-                again = _timed(lambda: subject.load("append"))
-                taken["decode"].append(_timed(lambda: msgspec.msgpack.decode(plain)))
-                if number > 1:  # read twice, it is kept
-                    taken["again"].append(again)
-            subject.close()
-    medians = {name: statistics.median(times) / 1e3 for name, times in taken.items()}
-    detail: dict[str, object] = {"median_us": medians, "best_us": {n: min(t) / 1e3 for n, t in taken.items()}}
-    best = min(taken["backstay"]) / min(taken["decode"])
-    ratio = _ratio(taken, "backstay", "decode")
-    return [
-        Figure("load head", "load / decoding plain msgpack", ratio, must=2.6, detail=detail),
-        Figure("load head", "a head read before / decoding", _ratio(taken, "again", "decode"), must=1.4),
-        Figure("load head", "the best of each", best),
-        Figure("load head", "median load", medians["backstay"], unit="us"),
-    ]
-
-
-def _fresh_load(one: Subject | Peer) -> int:
-    one.open()
-    try:
-        return _timed(lambda: one.load("append"))
-    finally:
-        one.close()
-
-
-def _timed(call: Callable[[], object]) -> int:
-    begun = perf_counter_ns()
-    kept = call()
-    taken = perf_counter_ns() - begun
-    # Freeing a thousand messages is not part of reading them.
-    del kept
-    return taken
 
 
 @contextmanager

@@ -13,9 +13,11 @@ Everything users type is here, loaded when it is first used; `backstay.aio` is t
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # `typing` takes longer to load than all else that a hook of a coding agent needs
 if TYPE_CHECKING:
+    from typing import Any
+
     from backstay import formats
     from backstay.difference import Diff
     from backstay.errors import (

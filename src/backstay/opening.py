@@ -199,7 +199,7 @@ def place(url: str | os.PathLike[str] | None = None) -> Path | None:
     Without a URL: the file in the nearest `.backstay/`, None if there is no such folder here or above.
     """
     if url is None:
-        found = _nearest_folder()
+        found = nearest_folder(Path.cwd())
         return None if found is None else found / _FILE
     if isinstance(url, os.PathLike):
         return Path(url)
@@ -219,19 +219,18 @@ def file_system(folder: Path) -> tuple[str | None, bool]:
     return kind, disks.is_network(kind)
 
 
-def _nearest_folder() -> Path | None:
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        found = folder / _FOLDER
-        if found.is_dir():
-            _refuse_planted(found)
-            return found
+def nearest_folder(here: Path) -> Path | None:
+    """The nearest `.backstay/` with a store in it; if none has one, the nearest, which a workspace may have made."""
+    folders = [folder / _FOLDER for folder in (here, *here.parents) if (folder / _FOLDER).is_dir()]
+    for found in [folder for folder in folders if (folder / _FILE).exists()] or folders:
+        _refuse_planted(found)
+        return found
     return None
 
 
 def _find_folder() -> Path:
     """The nearest `.backstay/`, like git finds `.git`; made here, private to the user, if there is none."""
-    return _nearest_folder() or make_folder(Path.cwd())
+    return nearest_folder(Path.cwd()) or make_folder(Path.cwd())
 
 
 def make_folder(here: Path) -> Path:

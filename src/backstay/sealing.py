@@ -320,8 +320,10 @@ def _seal(record: Record, names: bytes, *, pack: bool) -> bytes:
 
 
 def _open(data: bytes, names: bytes, limit: int | None) -> Record:
-    rest = data[SEAL_BYTES:]
-    if sha256(names + rest).digest()[:SEAL_BYTES] != data[:SEAL_BYTES]:
+    rest = memoryview(data)[SEAL_BYTES:]
+    hashed = sha256(names)
+    hashed.update(rest)
+    if hashed.digest()[:SEAL_BYTES] != data[:SEAL_BYTES]:
         raise CorruptionError("a stored record is damaged, or stands in the place of another")
     try:
         _, ops, refs, mode, size, packed = _decode(rest)

@@ -5,7 +5,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ import backstay
 from backstay.backends.postgres import PostgresBackend
 from backstay.backends.postgres.functions import RING
 from backstay.face import Store
-from backstay.port import Kind, SegmentRow
+from backstay.port import CheckpointRow, KeyframeRow, Kind, SegmentRow, Unreadable
+from backstay.port.packed_line import PackedLine
+from backstay.port.segments import Segment
 from backstay.store.packing import PACK_ROWS
 from backstay.testing import machine_for
 from backstay.testing.author import SESSION, Author, check_states, every_row
@@ -46,6 +48,41 @@ def test_packing_is_one_more_round_trip_and_the_next_commit_is_one(pair: Pair, t
     assert line_of(one, "s").packed == 2 * PACK_ROWS
     assert taken[PACK_ROWS - 1 :: PACK_ROWS] == [2, 2]
     assert taken[PACK_ROWS::PACK_ROWS] == [1, 1]
+
+
+def test_a_load_of_packed_history_is_one_round_trip_and_makes_no_row_of_what_is_packed(
+    pair: Pair, trips: Trips, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = pair
+    session = Store(one).session("s")
+    states = [{"all": [f"step {at}" for at in range(number)]} for number in range(1, 2 * PACK_ROWS + 1)]
+    points = [session.commit(state) for state in states]
+    session.fork(points[PACK_ROWS].id, "other")
+    elsewhere = {"all": ["elsewhere"]}
+    session.commit(elsewhere, branch="other")
+    packed = line_of(one, "s").packed
+    assert packed == len(states)
+    assert {row.sequence for row in one.scan("s", Kind.KEYFRAME, limit=99) if isinstance(row, KeyframeRow)} < {
+        *range(packed + 1)
+    }
+    made: list[int] = []
+    whole = Segment.rows
+
+    def counting(
+        segment: Segment, places: Sequence[int] | None = None, **more: bool
+    ) -> list[CheckpointRow | Unreadable]:
+        found = whole(segment, places, **more)
+        made.append(len(found))
+        return found
+
+    monkeypatch.setattr(Segment, "rows", counting)
+    reader = Store(two).session("s")
+    for ref, state in (("main", states[-1]), ("other", elsewhere), (points[20].id, states[20])):
+        made.clear()
+        assert isinstance(two.state("s", ref if ref in ("main", "other") else 21).rows, PackedLine)
+        assert reader.load(ref) == state
+        assert sum(made) <= 4, "the oldest and the newest alone, for each of two looks"
+    assert trips.of(lambda: two.state("s", "main")) == 1
 
 
 def test_the_rows_of_packed_checkpoints_are_taken_by_new_ones(pair: Pair, postgres_url: str) -> None:

@@ -26,6 +26,13 @@ HARM = {
     "session 'a session' does not agree with its index": "UPDATE sessions SET era = 99",
     "the row of 'main' does not agree": "UPDATE names SET sequence = 1, marks = 1 WHERE name = 'main'",
     "checkpoint #4 is not found by its id": "DELETE FROM foreign_ids",
+    "an id leads to checkpoint #2, which has another": "UPDATE foreign_ids SET sequence = 2",
+    "checkpoint #3 lies where it is not found": "UPDATE checkpoints SET slot = 31 WHERE sequence = 3",
+    "checkpoint #3 has two rows": "INSERT INTO checkpoints SELECT sid, 31, sequence, parent, body FROM checkpoints "
+    "WHERE sequence = 3",
+    "rows of no checkpoint": "INSERT INTO checkpoints SELECT sid, 31, 0, NULL, body FROM checkpoints "
+    "WHERE sequence = 3",
+    "checkpoint #3 has a keyframe and does not know of it": "INSERT INTO keyframes SELECT sid, 3, body FROM keyframes",
 }
 HARM_PACKED = {
     "rows of no session (segments)": "INSERT INTO segments SELECT 999, first, last, needs, entries, starts, parents, "
@@ -34,6 +41,9 @@ HARM_PACKED = {
     "checkpoint #4 is not found by its id": "DELETE FROM foreign_ids",
     "foreign ids of no checkpoint": "INSERT INTO foreign_ids SELECT sid, 999, 'x' FROM sessions LIMIT 1",
     "references of no row": "INSERT INTO refs SELECT sid, 2, 999, 'x' FROM sessions LIMIT 1",
+    "an id leads to checkpoint #2, which has another": "UPDATE foreign_ids SET sequence = 2",
+    "a checkpoint of the segment of #1 has a row as well": "UPDATE checkpoints SET sequence = 3 WHERE slot = 3",
+    "checkpoint #3 has a keyframe and does not know of it": "INSERT INTO keyframes SELECT sid, 3, body FROM keyframes",
 }
 
 

@@ -20,6 +20,8 @@ LINES: dict[str, list[tuple[str, ...]]] = {
     "web": [("web", "--host", "0.0.0.0")],  # opens the store, and refuses to serve it to others
     "help": [("help",), ("help", "runs")],
     "init": [("init",)],
+    "hook": [("hook", "--help")],  # gives its event to a helper: tests/faces/adapters tries it with odd stores
+    "watch": [("watch", "--session", "s", "--", "true")],
     "status": [("status",), ("status", "--json")],
     "doctor": [("doctor", "--json")],
     "sessions": [("sessions",), ("sessions", "--json"), ("sessions", "--crashed")],

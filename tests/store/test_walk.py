@@ -17,7 +17,7 @@ from backstay.face import Session
 
 COMMIT_FILES, COMMIT_STEPS = 18, 25
 LOAD_FILES, LOAD_STEPS = 17, 21
-SEGMENT_STEPS = 16  # more, for the segments between the last keyframe and the head
+SEGMENT_STEPS = 24  # more, for the three segments between the last keyframe and the head
 
 HOUSE = str(Path(backstay.__file__).parent)
 

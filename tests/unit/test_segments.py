@@ -2,13 +2,14 @@
 
 from hashlib import sha256
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstay.delta import Record
+from backstay.delta import Record, rebuild
 from backstay.delta.record import decode_ops
 from backstay.errors import CorruptionError
 from backstay.ids import checkpoint_digest, make_id
@@ -26,14 +27,20 @@ START = sha256(b"nothing").digest()
 
 
 def a_row(
-    sequence: int, parent: CheckpointRow | None, *, value: bytes, foreign: str = "", odd: bytes = b""
+    sequence: int,
+    parent: CheckpointRow | None,
+    *,
+    value: bytes,
+    foreign: str = "",
+    odd: bytes = b"",
+    ops: bytes = b"\x91\x93\x00\x90\x00",
 ) -> CheckpointRow:
     """A checkpoint that holds `value`, resting on another."""
     tail = sha256(b"%d" % sequence).digest()[:7]
     id_ = foreign or make_id(sequence, UID, tail)
     state, base = sha256(value).digest(), START if parent is None else parent.state_digest
     refs = (sha256(b"large" + value).digest(),) if len(value) % 5 == 4 else ()
-    record = Record(b"\x91\x93\x00\x90\x00", value, refs)
+    record = Record(ops, value, refs)
     fields = encode_fields(Fields(at_us=sequence, label=value[:9].hex(), summary="said"))
     return CheckpointRow(
         sequence,
@@ -55,19 +62,41 @@ def a_row(
     )
 
 
+# Ops of a delta: another value, items behind a list, and what is neither.
+OPS: st.SearchStrategy[list[Any]] = st.one_of(
+    st.just([[0, [], 0]]),
+    st.integers(1, 200).map(lambda count: [[2, ["messages"], 0, 0, count]]),
+    st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 3)).map(lambda n: [[2, ["messages"], *n]]),
+    st.just([[2, ["messages"], 1, 0, 1], [2, ["messages"], 2, 0, 1]]),
+    st.just([[2, ["messages"], -1, 0, 1]]),
+    st.just([[2, ["others", 0], 5, 0, 1]]),
+    st.just([[2, "messages", 5, 0, 1]]),
+    st.just([[1, ["a"], "b"]]),
+)
+
+
+def at_length(ops: list[Any]) -> bytes:
+    """The same ops in other bytes than we write them: an op that is kept as a number would not give these."""
+    return msgspec.msgpack.encode(ops).replace(b"\x95", b"\xdc\x00\x05")
+
+
 @st.composite
 def histories(draw: st.DrawFn, *, most: int = 40) -> list[CheckpointRow]:
     """Checkpoints by rising sequence, of several branches, with gaps where some were deleted."""
     rows: list[CheckpointRow] = []
     outside = a_row(3, None, value=b"before")
-    sequence = 9
+    sequence, end = 9, draw(st.sampled_from([0, 5, 120, 2**16 - 3]))
     for _ in range(draw(st.integers(1, most))):
         sequence += draw(st.sampled_from([1, 1, 1, 1, 2, 90]))
         parent = draw(st.sampled_from([rows[-1] if rows else outside, outside, None, *rows[-3:]]))
         value = draw(st.binary(max_size=60))
         foreign = draw(st.sampled_from(["", "", "", f"theirs-{sequence}"]))
         odd = draw(st.sampled_from([b"", b"", b"", b"\1" + START * 2, b"\0nonsense"]))
-        rows.append(a_row(sequence, parent, value=value, foreign=foreign, odd=odd))
+        ops = draw(OPS)
+        if ops[0][0] == 2 and draw(st.integers(0, 3)):  # items behind those of the row before, as is usual
+            ops, end = [[2, ["messages"], end, 0, ops[0][4]]], end + ops[0][4]
+        encoded = draw(st.sampled_from([msgspec.msgpack.encode(ops), msgspec.msgpack.encode(ops), at_length(ops)]))
+        rows.append(a_row(sequence, parent, value=value, foreign=foreign, odd=odd, ops=encoded))
     return rows
 
 
@@ -107,11 +136,23 @@ def test_deltas_that_are_joined_are_those_that_are_opened_one_by_one(rows: list[
             open_delta(unspill(row.delta, {}), uid=UID, tail=row.tail, base=base.state_digest, state=row.state_digest)
             for base, row in pairwise([by_sequence[segment.sequences[places[0]]], *behind])
         ]
-        assert b"".join([one.record.body for one in joined]) == b"".join([record.body for record in records])
+        assert b"".join([one.record.unpack(b"") for one in joined]) == b"".join([record.body for record in records])
         ops = [op for one in joined for op in decode_ops(one.record.ops)]
-        assert ops == [op for record in records for op in decode_ops(record.ops)]
+        assert merged(ops) == merged([op for record in records for op in decode_ops(record.ops)])
         assert [size for one in joined for size in one.sizes] == [record.size_bytes - 1 for record in records]
         assert line.refs == [ref for record in records for ref in record.refs]
+
+
+def merged(ops: list[Any]) -> list[Any]:
+    """Ops of which each that puts items behind those of the op before it is one with that."""
+    found: list[Any] = []
+    for op in ops:
+        before = found[-1] if found else [0]
+        if op[0] == before[0] == 2 and op[1] == before[1] and op[2] == before[2] + before[4] and op[3] == 0:
+            found[-1] = [*before[:4], before[4] + op[4]]
+        else:
+            found.append(op)
+    return found
 
 
 def line_of(row: CheckpointRow, rows: dict[int, CheckpointRow]) -> list[int]:
@@ -229,3 +270,67 @@ def test_a_segment_holds_128_checkpoints_or_256_kib_and_a_longer_one_is_alone() 
     assert [len(portion) for portion in portions(long)] == [2, 1, 2]
     lone = pack_segment([long[2]], uid=UID)
     assert open_segment(lone, uid=UID).rows(delta=True, refs=True) == [long[2]]
+
+
+def with_shapes(kept: SegmentRow, **changes: Any) -> codec.Segment:
+    """A segment whose shapes are others, sealed as if we had packed them: a file from outside may hold such."""
+    frames = cut_frames(kept.body)
+    shapes = msgspec.structs.replace(codec.Segment(kept, UID).open(codec.SHAPES), **changes)
+    contents = {codec.SHAPES: codec.encode(shapes), codec.VALUES: codec.Segment(kept, UID).open(codec.VALUES)}
+    for frame, content in contents.items():
+        data = len(content).to_bytes(codec.LENGTH_BYTES, "big") + content
+        owner = codec.owner_of(frame, frames)
+        frames[frame] = codec.seal_frame(data, UID, kept.first, kept.last, frame, owner) + data
+    return codec.Segment(msgspec.structs.replace(kept, body=join_frames(frames)), UID)
+
+
+def appends(count: int) -> list[CheckpointRow]:
+    """Checkpoints that each put an item behind the same list."""
+    rows: list[CheckpointRow] = []
+    for number in range(1, count + 1):
+        ops = msgspec.msgpack.encode([[2, ["messages"], number - 1, 0, 1]])
+        rows.append(a_row(number, rows[-1] if rows else None, value=b"\xa3%03d" % number, ops=ops))
+    return rows
+
+
+def read_state(segment: codec.Segment, places: list[int]) -> None:
+    """The state at the last of some places, on one with a list of one item."""
+    joined = PackedLine([(segment, places)], ()).deltas(START)
+    assert joined
+    rebuild([Record(msgspec.msgpack.encode([[5, [], "messages", 1]]), b"\xc0"), *[one.record for one in joined]], {})
+
+
+def test_of_deltas_that_go_on_one_op_is_kept_and_one_is_done() -> None:
+    rows = appends(6)
+    segment = codec.Segment(pack_segment(rows, uid=UID), UID)
+    shapes = segment.open(codec.SHAPES)
+    assert (shapes.grown, len(shapes.ops)) == ([0, 1, 1, 1, 1, 1], shapes.lengths[0])
+    assert segment.rows(delta=True, refs=True) == rows
+    (joined,) = PackedLine([(segment, [1, 2, 3, 4, 5])], ()).deltas(rows[1].state_digest) or []
+    assert decode_ops(joined.record.ops) == [[2, ["messages"], 2, 0, 4]]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"grown": [1, 1, 1]},  # the first goes on from nothing
+        {"grown": [0, 1, 2**63 - 1]},
+        {"grown": [0, 1]},
+        {"grown": [0, -1, 1]},
+        {"ops": b"\x95\x02\x91\xa8messages\x00\x00\xc0"},  # no number of items
+        {"ops": b"\x95\x02\x90\xcf" + b"\xff" * 8 + b"\x00\x01"},  # more items than can be counted
+        {"ops": b"\x95\x02\xa8messages\x00\x00\x01\xc0"},  # no path
+        {"ops": b"\x93\x00\x90\x00" + bytes(11)},  # another op
+    ],
+)
+def test_ops_that_go_on_from_none_are_damage(changes: dict[str, Any]) -> None:
+    rows = appends(3)
+    segment = with_shapes(pack_segment(rows, uid=UID), **changes)
+    for row, was in zip(segment.rows(delta=True), rows, strict=True):
+        assert isinstance(row, CheckpointRow)
+        if row.delta != was.delta:
+            with pytest.raises(CorruptionError):
+                open_delta(unspill(row.delta, {}), uid=UID, tail=row.tail, base=START, state=row.state_digest)
+    for places in ([0, 1, 2], [1, 2], [0, 2]):
+        with pytest.raises(CorruptionError):
+            read_state(segment, places)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import socket
 import time
 from pathlib import Path
 
 import pytest
 
+import backstay
 from backstay.errors import CorruptionError, InvalidInputError
 from backstay.grouping import apply_patch, contents_of, make_patch
 from backstay.listing import EMPTY, OLDER, OUTSIDE, SECRET, Listing, difference, from_value, to_value
@@ -190,6 +192,17 @@ def test_ignore_files_decide_from_their_folder_down_and_a_change_of_them_counts(
     folder.capture()
     assert "a.txt" not in folder.paths
     assert {"a.log", "out/x", "sub/b.log"} <= set(folder.paths)
+
+
+def test_a_file_in_the_place_of_an_ignored_folder_is_captured(folder: Folder) -> None:
+    folder.write(".gitignore", "out/\n")
+    folder.write("out/x", "made by a tool")
+    folder.capture()
+    assert folder.paths == [".gitignore"]
+    shutil.rmtree(folder.path / "out")
+    folder.write("out", "a report")
+    folder.capture()
+    assert folder.paths == [".gitignore", "out"]
 
 
 def test_what_tools_make_is_left_out_where_no_ignore_file_says_anything(folder: Folder) -> None:
@@ -417,3 +430,12 @@ def settled(folder: Folder) -> None:
         if path.is_file() and ".backstay" not in path.parts:
             os.utime(path, ns=(past, past))
     time.sleep(0.05)
+
+
+def test_a_first_run_in_a_folder_that_is_too_large_leaves_no_session_behind(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * 5000)
+    with backstay.open("memory://") as store:
+        workspace = backstay.Workspace(tmp_path, max_total=4000)
+        with pytest.raises(InvalidInputError, match="to capture"), store.run("shop", workspace=workspace):
+            pytest.fail("it began")
+        assert list(store.sessions()) == []

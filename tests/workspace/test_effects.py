@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -187,3 +188,46 @@ def test_nothing_of_a_rollback_is_left_in_the_folder(tmp_path: Path, work: Path)
     run_agent(tmp_path / "store.db", work, 99)
     tmp = work / ".backstay" / "tmp"
     assert not tmp.exists() or os.listdir(tmp) == []
+
+
+def half_done(store: backstay.Store, work: Path, **effects: str) -> str:
+    """A call that was cut off after it had changed a file; its id."""
+
+    def edit() -> None:
+        (work / "log").write_text("half")
+        raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt), store.run("s", workspace=work) as run:
+        run.step()
+        run.call("edit", edit, key="1", args=[], **effects)  # type: ignore[call-overload]
+    (call,) = store.session("s").calls(pending=True)
+    return call.id
+
+
+def test_a_person_can_have_a_call_in_doubt_rolled_back_from_outside(work: Path) -> None:
+    with backstay.open("memory://") as store:
+        id_ = half_done(store, work, effects="files")
+        (work / "gone").write_text("mine")
+        with pytest.raises(InvalidInputError, match="workspace"):
+            store.session("s").resolve(id_, "rollback")
+        session = store.session("s", workspace=work)
+        session.resolve(id_, "rollback")
+        assert (work / "log").read_text() == "start\n"
+        files = session.checkpoint(f"before-rollback/{id_}").files
+        assert files is not None
+        assert files["log"].read() == b"half"
+        (work / "log").write_text("changed after it was decided")
+        with store.run("s", workspace=work) as run:
+            run.call("edit", lambda: None, key="1", args=[], effects="files")
+        assert (work / "log").read_text() == "changed after it was decided"
+        assert store.crashed() == []
+
+
+def test_a_call_that_kept_no_files_cannot_be_rolled_back(work: Path) -> None:
+    with backstay.open("memory://") as store:
+        id_ = half_done(store, work)
+        session = store.session("s", workspace=work)
+        with pytest.raises(InvalidInputError, match="no files that could be put back"):
+            session.resolve(id_, "rollback")
+        assert [call.status for call in session.calls(pending=True)] == ["in_doubt"]
+        session.resolve(id_, "skip")

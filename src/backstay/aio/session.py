@@ -323,7 +323,7 @@ class AsyncSession:
     async def resolve(
         self,
         call_id: str,
-        decision: Literal["retry", "skip"] | None = None,
+        decision: Literal["retry", "rollback", "skip"] | None = None,
         *,
         result: Any = UNDECIDED,
         failed: str | None = None,

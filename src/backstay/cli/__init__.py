@@ -24,7 +24,8 @@ GROUPS = {
     "Start": {
         "demo": "Watch an agent get killed and carry on; a real run.",
         "web": "Open the store in a browser, on this computer.",
-        "init": "Make a store.",
+        "init": "Make a store; have Claude Code record here.",
+        "watch": "Run any agent or command, and record the folder as it changes.",
         "status": "The store at a glance, and the runs that need a decision.",
         "doctor": "Check this machine and the store; say what is not covered.",
         "help": "Read a guide here, or how a command is used.",
@@ -62,6 +63,7 @@ GROUPS = {
         "prune": "Forget old checkpoints and give the space back.",
         "export": "Write sessions into one file, or as another system's files.",
         "import": "Import the sessions of such a file, or of another system.",
+        "hook": "Record an event of Claude Code; its hooks run this.",
         "completion": "Have your shell complete commands, sessions and refs.",
     },
 }

@@ -20,6 +20,7 @@ TOPICS = {
     "runs": "Loops that survive: calls, doubt, human in the loop, stop, recovery.",
     "commits": "States, commits, lost-update safety, refs, branches.",
     "workspace": "Files in the same checkpoint: rewind, undo, fork into a folder, bisect.",
+    "claude-code": "Claude Code, Codex and others: every tool call with its files.",
     "sub-agents": "Children with sessions of their own.",
     "streaming": "Chunks as they come, kept and replayed.",
     "time-travel": "Go back, fork, change, compare.",

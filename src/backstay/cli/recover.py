@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -12,12 +12,16 @@ import backstay
 from backstay.cli.command import Command, json_option
 from backstay.cli.lookup import chosen, session_argument, session_of
 from backstay.cli.store_option import in_store
+from backstay.cli.workspace_option import folder_of, session_in, workspace_option
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.face import Session, Store
     from backstay.face.run_status import RunStatus
     from backstay.model import Call
+
+_FILES = 12
+_DECISIONS: dict[str, Literal["retry", "rollback", "skip"]] = {"retry": "retry", "rollback": "rollback", "skip": "skip"}
 
 
 @click.command(
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 @click.option("--branch", metavar="NAME", help="The branch, where several crashed.")
 @click.option("--list", "as_list", is_flag=True, help="List crashed runs; the default.")
 @click.option("--retry", is_flag=True, help="It did not happen: the next run makes the call again.")
+@click.option("--rollback", is_flag=True, help="As --retry; the files are put back as they were before it.")
 @click.option("--skip", is_flag=True, help="Go on without it: the next run is given None.")
 @click.option("--result", metavar="JSON", help="It happened, with this result.")
 @click.option("--mark-failed", is_flag=True, help="It failed: the next run is given the error.")
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
     default="decided at the command line",
     help="The reason, for --mark-failed and --abandon.",
 )
+@workspace_option
 @json_option
 @in_store
 def command(
@@ -56,6 +62,7 @@ def command(
     call: str | None,
     branch: str | None,
     as_list: bool,
+    workspace: str | None,
     as_json: bool,
     reason: str,
     **decisions: Any,
@@ -69,7 +76,7 @@ def command(
 
     made = [name for name, given in decisions.items() if given not in (False, None)]
     if len(made) > 1 or (made and as_list):
-        raise click.UsageError("give one of --list, --retry, --skip, --result, --mark-failed, --abandon")
+        raise click.UsageError("give one of --list, --retry, --rollback, --skip, --result, --mark-failed, --abandon")
     if made and session is None:
         raise click.UsageError("which SESSION? `backstay recover` says what is in doubt")
     if not made:
@@ -80,6 +87,9 @@ def command(
     if made == ["abandon"]:
         said = _abandon(store, found, branch, reason)
     else:
+        if made == ["rollback"]:
+            at = branch or next((each.branch for _, each in _crashed(store, found.id) if each.in_doubt), "main")
+            found = session_in(store, found.id, at, workspace)
         said = _decide(store, found, call, branch, made[0], decisions["result"], reason)
     if as_json:
         _list(Screen(), store, found.id, None, as_json=True)
@@ -143,12 +153,27 @@ def _tell(screen: Screen, session: Session, standing: RunStatus, *, alone: bool)
                 for line in wrapped(given, screen.width - 6):
                     screen.line("      ", line)
     if doubtful and not standing.live:
+        back = "--rollback | " if _tell_files(screen, session, standing.branch) else ""
         which = "" if alone else "--call ID "
         screen.line("  Did it happen? Look, then say: ", (f"backstay recover {which}{quoted(session.id)}", "cyan"))
-        screen.line("    ", ("--result JSON | --retry | --skip | --mark-failed | --abandon", "cyan"))
+        screen.line("    ", (f"--result JSON | --retry | {back}--skip | --mark-failed | --abandon", "cyan"))
     elif not standing.live:
         screen.line("  Nothing is in doubt: it goes on with the line of code that started it.")
     screen.line()
+
+
+def _tell_files(screen: Screen, session: Session, branch: str) -> bool:
+    """The files that a call in doubt may have changed, if the folder is here; False if none differ from the head's."""
+    from backstay.cli.text import cut, safe
+
+    try:
+        files = session.diff(branch, backstay.Workspace(folder_of(session, branch))).files
+    except (backstay.BackstayError, OSError):
+        return False
+    paths = [] if files is None else [*files.added, *files.changed, *files.removed, *files.mode]
+    if paths:
+        screen.line("    files changed since: ", cut(safe(", ".join(paths[:_FILES])), screen.width - 28))
+    return bool(paths)
 
 
 def _decide(
@@ -169,11 +194,12 @@ def _decide(
     elif decision == "mark_failed":
         session.resolve(made.id, failed=reason)
     else:
-        session.resolve(made.id, "retry" if decision == "retry" else "skip")
+        session.resolve(made.id, _DECISIONS[decision])
     said = {
         "result": "done, with that result",
         "mark_failed": "recorded as failed",
         "retry": "to be made again",
+        "rollback": "rolled back, and to be made again",
         "skip": "skipped",
     }
     left = sum(len(each.in_doubt) for _, each in _crashed(store, session.id))

@@ -137,6 +137,8 @@ def rewind(
         return
     screen.line(f"Rewound: {_safe(branch)} is at {made.id[:8]}, a new checkpoint.")
     screen.line(f"To take it back: {undo_line(found.id, branch)}")
+    if wish.talk and target.resume_hint is not None:
+        screen.line(f"To go on from there: {_safe(target.resume_hint)}")
 
 
 def undo_line(id_: str, branch: str) -> str:
@@ -190,6 +192,12 @@ def tell_plan(screen: Screen, plan: RestorePlan, root: str) -> None:
     is_here = os.path.realpath(root) == os.path.realpath(Path.cwd())
     screen.line("Files here:" if is_here else f"Files in {safe(root)}:")
     groups = groups_of(plan)
+    if plan.git_moved is not None:
+        then, now = [
+            f"{safe(commit[:8]) or 'no commit'} ({safe(name) or 'no branch'})" for commit, name in plan.git_moved
+        ]
+        screen.line("  ", (f"git has moved since: it was at {then} and is at {now}.", "yellow"))
+        screen.line("  Only files go back: git will show them as changed.")
     if not any(groups.values()):
         screen.line("  no file differs")
     for name, paths in groups.items():
@@ -218,5 +226,6 @@ def tell_json(session: Session, branch: str, made: Checkpoint | None, before: st
     from backstay.cli.screen import Screen
 
     head = None if made is None else shapes.checkpoint(made)
-    shape = {"session": session.id, "branch": branch, "before": before, "head": head, "files": groups_of(plan)}
-    Screen().line(shapes.dump(shape))
+    git = None if plan.git_moved is None else [" ".join(at) for at in plan.git_moved]
+    about = {"session": session.id, "branch": branch, "before": before, "head": head}
+    Screen().line(shapes.dump({**about, "files": groups_of(plan), "git_moved": git}))

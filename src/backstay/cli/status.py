@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,9 +15,10 @@ if TYPE_CHECKING:
     from backstay.cli.screen import Screen
     from backstay.face import Store
     from backstay.face.run_status import RunStatus
-    from backstay.model import StoreStats, Wait
+    from backstay.model import SessionInfo, StoreStats, Wait
 
 _SHOWN = 5
+_LOOKED_AT = 5  # of the last sessions, for one whose folder this is
 
 
 @click.command("status", cls=Command, shape="status", examples=["backstay status", "backstay status --json"])
@@ -32,7 +35,7 @@ def command(*, url: str | None, as_json: bool) -> None:
         if as_json:
             from backstay import shapes
 
-            about = {
+            about: dict[str, Any] = {
                 "store": name_of(url),
                 "backend": store.backend.name,
                 "sessions": stats.sessions,
@@ -42,11 +45,14 @@ def command(*, url: str | None, as_json: bool) -> None:
                 "crashed": list(dict.fromkeys(name for name, each in crashed if not each.live)),
                 "in_doubt": doubts,
                 "waiting": [shapes.wait(wait) for wait in store.waiting()],
+                "problems": _problems(url),
             }
             screen.line(shapes.dump(about))
             return
         _tell(screen, f"{name_of(url)} ({store.backend.name})", stats, crashed)
         _tell_waiting(screen, store.waiting())
+        _tell_files(screen, store)
+        _tell_problems(screen, _problems(url))
 
 
 def _tell_waiting(screen: Screen, waits: list[Wait]) -> None:
@@ -66,6 +72,69 @@ def _tell_waiting(screen: Screen, waits: list[Wait]) -> None:
         screen.line(f"          … and {len(waits) - _SHOWN} more")
     screen.line()
     screen.line("`backstay answer SESSION` answers one.")
+
+
+def _tell_files(screen: Screen, store: Store) -> None:
+    """How this folder differs from the last session that was recorded in it, and what is not captured."""
+    import backstay
+    from backstay.cli.text import cut, safe
+    from backstay.model import counted
+
+    for info in store.sessions(limit=_LOOKED_AT):
+        try:
+            root = _root_of(store, info)
+            files = None if root is None else store.session(info.id).checkpoint("main").files
+            changes = None if root is None else store.session(info.id).diff("main", backstay.Workspace(root)).files
+        except (backstay.BackstayError, OSError):
+            continue
+        if files is None or changes is None:
+            continue
+        busy = any([run.live for run in store.session(info.id).runs()])
+        count = sum([len(paths) for paths in (changes.added, changes.removed, changes.changed, changes.mode)])
+        whose = "" if not count else " while a run is at work" if busy else f" ({count} by you)"
+        out = ", ".join([f"{number} {why}" for why, (number, _, _) in files.left_out.items()])
+        total = sum([number for number, _, _ in files.left_out.values()])
+        rest = f", {counted(total, 'path')} left out ({out})" if total else ""
+        name = cut(safe(info.id), screen.width // 3)
+        screen.line(("files     ", "dim"), f"{counted(count, 'path')} changed since main of {name}{whose}{rest}")
+        return
+
+
+def _root_of(store: Store, info: SessionInfo) -> str | None:
+    """The folder that a session captured last, if this is it or one below it."""
+    files = store.session(info.id).checkpoint("main").files
+    here = os.path.realpath(Path.cwd())
+    is_here = files is not None and files.root and os.path.commonpath([here, files.root]) == files.root
+    return files.root if files is not None and is_here else None
+
+
+def _problems(url: str | None) -> list[dict[str, Any]]:
+    """Events that hooks could not record: in the project here, and in that of the store."""
+    from backstay import opening
+    from backstay.cli.street import neighbour
+
+    places = neighbour("adapters.claude_code.places")
+    place = opening.place(url)
+    beside = [] if place is None or place.parent.name != places.FOLDER else [str(place.absolute().parent.parent)]
+    found: list[dict[str, Any]] = []
+    for project in dict.fromkeys([places.project_of(str(Path.cwd())), *map(os.path.realpath, beside)]):
+        found += places.problems_of(project)
+    return found
+
+
+def _tell_problems(screen: Screen, problems: list[dict[str, Any]]) -> None:
+    """Each in a line of its own, in red: nothing of it was said when it happened."""
+    from datetime import UTC, datetime
+
+    from backstay.cli.text import ago, cut, safe
+    from backstay.model import counted
+
+    if not problems:
+        return
+    screen.line(("hooks     ", "dim"), (f"{counted(len(problems), 'event')} could not be recorded in full", "bold red"))
+    for each in problems[-_SHOWN:]:
+        when = ago(datetime.fromtimestamp(int(each["at"]), UTC))
+        screen.line("          ", (cut(safe(f"{each['what']}, {when}"), screen.width - 10), "red"))
 
 
 def _crashed(store: Store) -> list[tuple[str, RunStatus]]:

@@ -8,7 +8,12 @@ from types import ModuleType
 from backstay.errors import UnsupportedError
 
 # Name of the room: the extra it needs, and a package of that extra.
-NEIGHBOURS = {"web": ("web", ("starlette", "uvicorn", "jinja2", "python_multipart"))}
+NEIGHBOURS = {
+    "web": ("web", ("starlette", "uvicorn", "jinja2", "python_multipart")),
+    "adapters.claude_code.client": ("", ()),
+    "adapters.claude_code.places": ("", ()),
+    "adapters.claude_code.settings": ("", ()),
+}
 
 
 def neighbour(name: str) -> ModuleType:

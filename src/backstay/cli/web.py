@@ -18,6 +18,7 @@ from backstay import shapes
 from backstay.cli.command import Command, json_option
 from backstay.cli.store_option import name_of, open_store, store_option
 from backstay.cli.street import neighbour
+from backstay.opening import place
 
 _MAX_TOKEN_BYTES = 4096
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -86,7 +87,17 @@ def command(
                 _open_browser(address)
 
         shown = name if "://" in name else Path(name).name
-        web.serve(store, shown, host=host, port=port, token=token, read_only=read_only, is_demo=demo, on_ready=ready)
+        web.serve(
+            store,
+            shown,
+            host=host,
+            port=port,
+            token=token,
+            read_only=read_only,
+            is_demo=demo,
+            place=place(url),
+            on_ready=ready,
+        )
 
 
 @contextlib.contextmanager

@@ -58,10 +58,20 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return len(self.ops) + len(self.body)
 
 
-class Stretch(Record, frozen=True, gc=False):
-    """Deltas, each on the one before, as one record; `count` is how many they are."""
+class Stretch:
+    """Deltas, each on the one before, as one record; `count` is how many they are.
 
-    count: int = 1
+    Its values are unpacked when they are decoded, and not before: half a megabyte that was unpacked long ago is no
+    longer near the processor. `unpack` is given the header of their array, and gives it back with the values behind it.
+    """
+
+    __slots__ = ("count", "ops", "refs", "unpack")
+
+    def __init__(self, ops: bytes, refs: tuple[bytes, ...], count: int, unpack: Callable[[bytes], bytes]) -> None:
+        self.ops = ops
+        self.refs = refs
+        self.count = count
+        self.unpack = unpack
 
 
 class Rebuilt(msgspec.Struct, frozen=True, gc=False):
@@ -71,12 +81,12 @@ class Rebuilt(msgspec.Struct, frozen=True, gc=False):
     touched: frozenset[str]
 
 
-def refs_of(records: Iterable[Record]) -> set[bytes]:
+def refs_of(records: Iterable[Record | Stretch]) -> set[bytes]:
     """All pieces that these records need."""
     return {ref for record in records for ref in record.refs}
 
 
-def rebuild(records: Sequence[Record], pieces: Mapping[bytes, bytes], *, salvage: bool = False) -> Rebuilt:
+def rebuild(records: Sequence[Record | Stretch], pieces: Mapping[bytes, bytes], *, salvage: bool = False) -> Rebuilt:
     """The state at the end of a chain: the first record is whole, each further one a delta on the one before.
 
     With `salvage`, a record whose body is lost (None is passed as its body through `lost_body`) leaves Damaged marks.
@@ -149,38 +159,47 @@ def _counts(ops: list[list[Any]]) -> int:
     return total
 
 
-def _grouped(records: Sequence[Record]) -> Iterator[list[Record]]:
-    """The whole copy, and deltas as many together as are read in one go.
+def _grouped(records: Sequence[Record | Stretch]) -> Iterator[list[Record | Stretch]]:
+    """The whole copy, each stretch, and deltas as many together as are read in one go.
 
     Reading small ones one by one costs more in calls than in bytes. Reading all in one go takes a buffer as long as the
     state, which the system hands out page by page.
     """
-    group: list[Record] = []
+    group: list[Record | Stretch] = []
     size = 0
     for number, record in enumerate(records):
-        if group and (number == 1 or size + len(record.body) > _GROUP_BYTES):
+        weight = _GROUP_BYTES if type(record) is Stretch else len(record.body)  # type: ignore[union-attr]
+        if group and (number == 1 or size + weight > _GROUP_BYTES):
             yield group
             group, size = [], 0
         group.append(record)
-        size += len(record.body)
+        size += weight
     if group:
         yield group
 
 
 def _read(
-    groups: list[list[Record]], chapters: list[list[list[Any]]], read: Callable[[bytes], Any], *, salvage: bool
+    groups: list[list[Record | Stretch]],
+    chapters: list[list[list[Any]]],
+    read: Callable[[bytes], Any],
+    *,
+    salvage: bool,
 ) -> list[list[Any]]:
     """The values of each group."""
     totals = [_counts(ops) for ops in chapters]
     found: list[list[Any]] = []
     for group, total in zip(groups, totals, strict=True):
-        bodies = list(map(attrgetter("body"), group))
+        header = array_header(total)
         try:
-            if total > sum(map(len, bodies)):
+            if type(group[0]) is Stretch:
+                data = group[0].unpack(header)
+            else:
+                data = b"".join([header, *map(attrgetter("body"), group)])
+            if total > len(data) - len(header):
                 # Every value takes a byte, so a hostile count is caught before anything is made.
                 message = "a stored delta announces more values than it has bytes"
                 raise CorruptionError(message)
-            found.append(read(b"".join([array_header(total), *bodies])))
+            found.append(read(data))
         except CorruptionError:
             if not salvage:
                 raise

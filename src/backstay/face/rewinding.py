@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from backstay.run.blaming import BlamedLine
     from backstay.run.file_restore import FileRestore
     from backstay.run.files import SessionFiles
+    from backstay.store.file_contents import CheckpointFiles
 
 Paths = Iterable[str | os.PathLike[str]]
 _WORKSPACE = Hint(
@@ -78,8 +79,8 @@ class Rewinding(Inbox):
         calls changed since: without `keep_mine` that is a FilesConflictError which names it. True keeps it, and puts
         changes of both together line by line; "always" also keeps what cannot be put together; False puts all back.
         What was there is in a checkpoint of its own first. `paths` puts back these alone, whoever changed them.
-        Files whose contents were forgotten are a NotFoundError that names them; `partial` puts back the others. With
-        `dry_run` nothing is written: the plan says what would be.
+        Files whose contents were forgotten or are damaged are an error that names them; `partial` puts back the others.
+        With `dry_run` nothing is written: the plan says what would be.
         """
         check_name(branch, "a branch name")
         if not files:
@@ -138,7 +139,7 @@ class Rewinding(Inbox):
                 raise NotFoundError(f"session {self.id!r}: checkpoint {row.id[:12]} has no files")
             if branch in self._backend.read(Ask(self.id, names=(branch,))).lanes:
                 raise refusals.name_taken(branch)[1]
-            files.export_to(os.fspath(into), partial=partial)
+            self._export(files, os.fspath(into), partial=partial)
         ask = branches.naming_ask(self.id, branch, row.sequence)
         self._backend.write(ask, branches.fork(self.id, branch, sequence=row.sequence, id_=row.id))
         self._history.looks.saw(branch, row.id)
@@ -183,6 +184,18 @@ class Rewinding(Inbox):
         from backstay.run.file_restore import finish_files
 
         return finish_files(self._history, check_name(branch, "a branch name"))
+
+    def _export(self, files: CheckpointFiles, into: str, *, partial: bool) -> None:
+        """Write files to a folder of their own; those that the workspace still has share blocks where that can be."""
+        if self._files is None:
+            files.export_to(into, partial=partial)
+            return
+        from backstay.store.file_export import export_files
+        from backstay.workspace.sharing import SharedFiles
+
+        workspace = self._files.workspace
+        with SharedFiles(workspace.path) as share:
+            export_files(files, into, partial=partial, share=share, git=workspace.git == "capture")
 
     def _file_restore(self, branch: str) -> FileRestore:
         if self._files is None:

@@ -36,10 +36,8 @@ def run_statuses(backend: Backend, session: Session) -> list[RunStatus]:
     view = backend.read(Ask(session.id, names=EVERY))
     found = []
     for lane in sorted(view.lanes.values(), key=lambda lane: lane.name):
-        if not lane.run:
-            continue
-        calls = session.calls(lane.name, pending=True)
-        if lane.entered or any([call.status == "in_doubt" for call in calls]):
+        if lane.run and (lane.entered or lane.doubts):
             live = lane.entered and lane.name in view.live
+            calls = session.calls(lane.name, pending=True)
             found.append(RunStatus(lane.name, live, lane.crashes, session.head(lane.name), calls))
     return found

@@ -442,13 +442,16 @@ class Session(Rewinding):
     def resolve(
         self,
         call_id: str,
-        decision: Literal["retry", "skip"] | None = None,
+        decision: Literal["retry", "rollback", "skip"] | None = None,
         *,
         result: Any = UNDECIDED,
         failed: str | None = None,
     ) -> None:
-        """Decide a call in doubt: "retry" it, "skip" it (it gives None), or say its result, or how it failed."""
-        deciding.resolve(self._history, call_id, decision, result=result, failed=failed)
+        """Decide a call in doubt: "retry" it, "skip" it (it gives None), or say its result, or how it failed.
+
+        "rollback", for a call with `effects="files"`: the files are put back as they were before it, then as "retry".
+        """
+        deciding.resolve(self._history, call_id, decision, result=result, failed=failed, files=self._files)
 
     def cancel(self, branch: str = "main", *, reason: str) -> bool:
         """Stop the run of a branch: at its next call or boundary if it is alive, else at once. False: there is none."""

@@ -151,7 +151,7 @@ class Store:
 
     def _sessions(self, wanted: SessionFilter, before: int | None, limit: int) -> Iterator[SessionInfo]:
         if wanted.crashed or wanted.waiting:  # those are few, and found without a look at all the others
-            crashed, waiting = overview.crashed_sessions(self.backend), overview.waiting_sessions(self.backend)
+            crashed, waiting = overview.troubled_sessions(self.backend)
             lines = (crashed if wanted.crashed else waiting).values()
             found = [row for row in lines if wanted.wants(row) and (before is None or row.touched < before)]
             yield from islice(self._infos(found, wanted, crashed, waiting), limit)
@@ -163,7 +163,7 @@ class Store:
             rows = min(2 * rows, _MAX_PAGE_ROWS)
             page = self.backend.sessions(wanted.query(before=before, limit=size))
             if page:
-                crashed, waiting = overview.crashed_sessions(self.backend), overview.waiting_sessions(self.backend)
+                crashed, waiting = overview.troubled_sessions(self.backend)
                 fitting = [row for row in page if wanted.wants(row)]
                 for info in islice(self._infos(fitting, wanted, crashed, waiting), left):
                     left -= 1

@@ -9,15 +9,17 @@ from backstay.listing.entries import (
     FORGOTTEN,
     KEPT,
     OLDER,
+    OWN,
     PERMISSIONS,
     SECRET,
     ContentPlace,
     FileEntry,
     parent_of,
     shown,
+    unsafe,
 )
 from backstay.listing.file_diff import FileDiff
-from backstay.listing.lists import CALL, EMPTY, OUTSIDE, RESTORE, Captured, LeftOut, Listing, from_value, to_value
+from backstay.listing.lists import CALL, EMPTY, LOST, OUTSIDE, RESTORE, Captured, LeftOut, Listing, from_value, to_value
 from backstay.listing.plan import PlaceStep, RestorePlan, in_order
 from backstay.listing.restoring import KeepMine, Wish, plan_restore
 from backstay.listing.three_way import merge_lines
@@ -27,8 +29,10 @@ __all__ = [
     "EMPTY",
     "FORGOTTEN",
     "KEPT",
+    "LOST",
     "OLDER",
     "OUTSIDE",
+    "OWN",
     "PERMISSIONS",
     "RESTORE",
     "SECRET",
@@ -52,4 +56,5 @@ __all__ = [
     "plan_restore",
     "shown",
     "to_value",
+    "unsafe",
 ]

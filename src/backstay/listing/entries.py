@@ -23,6 +23,11 @@ _KINDS: dict[int, FileKind] = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.
 PERMISSIONS = 0o777  # bits that a restore sets; setuid, setgid and sticky are recorded and never set
 
 
+OWN = b".backstay"  # Backstay's own folder in a workspace
+# A path with one of these in it is git's own or ours; on file systems that do not tell cases apart, too.
+_RESERVED = frozenset({b".git", OWN})
+
+
 class ContentPlace(msgspec.Struct, frozen=True, gc=False):
     """Where the contents of a file lie: in a numbered group, from an offset on.
 
@@ -88,3 +93,18 @@ def shown(path: bytes) -> str:
 def parent_of(path: bytes) -> bytes:
     """The folder that a path is in; the root is its own."""
     return path.rpartition(b"/")[0]
+
+
+def unsafe(path: bytes, *, git: bool = False) -> str | None:
+    """Why nothing may ever be put at a path, whatever list names it; None if it may. With `git`, git's own may.
+
+    A list may come from an import. One that names `.git/hooks/post-commit` or `../x` would run or reach things that no
+    checkpoint may.
+    """
+    parts = path.split(b"/")
+    if b"\0" in path or any(part in (b"", b".", b"..") for part in parts):
+        return "it is no path beneath the folder"
+    own = {part.lower().rstrip(b" .") for part in parts} & _RESERVED
+    if own and not (git and own == {b".git"}):
+        return "it belongs to git or to Backstay"
+    return None

@@ -18,6 +18,7 @@ from backstay.listing.folders import by_folder, folder_of, key_of, unpack_folder
 
 OUTSIDE = "outside"  # the author of what no call has done
 RESTORE = "restore"
+LOST = "lost"  # by a power cut: see workspace.losses
 CALL = "call:"  # and the call's id; `calls:` and several, where they were in flight at once
 _CHANGE_BYTES = 8
 
@@ -148,7 +149,7 @@ class Listing:
         raise CorruptionError(f"a list of files names group {number}, which it does not have")
 
     def authors_since(self, path: bytes, capture: int) -> tuple[str, ...]:
-        """The authors of the changes of a path after a capture, oldest first; see OUTSIDE, RESTORE and CALL.
+        """The authors of the changes of a path after a capture, oldest first; see OUTSIDE, RESTORE, LOST and CALL.
 
         `target.about.capture` is the capture of a list to go back to.
         """

@@ -10,6 +10,8 @@ import msgspec
 
 from backstay.listing.entries import FileEntry
 
+GitHead = tuple[str, str]  # a commit and its branch; either may be empty
+
 
 class PlaceStep(msgspec.Struct, frozen=True, gc=False):
     """One path. `before` None: nothing is there; `after` None: nothing is to be there.
@@ -29,7 +31,8 @@ class RestorePlan(msgspec.Struct, frozen=True):
     `kept`: changed by others than the session's calls, and kept for them. `merged`: changed by both, and put together
     line by line; their steps are in `steps`. `conflicts`: changed by both, and not to be put together: nothing is done
     until the caller says which. `without_contents`: the contents were never in the store (a secret, a long file).
-    `forgotten`: they were, and are no longer; they cannot come back.
+    `forgotten`: they were, and are no longer; they cannot come back. `git_moved`: where git was at the target and where
+    it is now, each a commit and its branch, if that is not the same.
     """
 
     steps: tuple[PlaceStep, ...] = ()
@@ -38,6 +41,7 @@ class RestorePlan(msgspec.Struct, frozen=True):
     conflicts: tuple[bytes, ...] = ()
     without_contents: tuple[bytes, ...] = ()
     forgotten: tuple[bytes, ...] = ()
+    git_moved: tuple[GitHead, GitHead] | None = None
 
     def __bool__(self) -> bool:
         return bool(self.steps)

@@ -24,7 +24,7 @@ import msgspec
 from backstay.listing.changes import FileChange, difference
 from backstay.listing.entries import OLDER, SECRET, FileEntry, parent_of
 from backstay.listing.lists import OUTSIDE, Listing
-from backstay.listing.plan import PlaceStep, RestorePlan, in_order
+from backstay.listing.plan import GitHead, PlaceStep, RestorePlan, in_order
 
 _IGNORE_FILES = frozenset({b".gitignore", b".backstayignore"})
 
@@ -66,7 +66,13 @@ def plan_restore(disk: Listing, target: Listing, wish: Wish, merge: Merge) -> Re
         merged=tuple(sorted(path for path in plan.merged if path in plan.steps)),
         conflicts=tuple(sorted(plan.conflicts)),
         without_contents=tuple(sorted(plan.without)),
+        git_moved=_git_moved(disk, target),
     )
+
+
+def _git_moved(disk: Listing, target: Listing) -> tuple[GitHead, GitHead] | None:
+    then, now = target.about.git, disk.about.git
+    return (then, now) if then is not None and now is not None and then != now else None
 
 
 def _is_wanted(path: bytes, paths: tuple[bytes, ...] | None) -> bool:

@@ -20,6 +20,7 @@ faceted = attrgetter("status", "agent", "owner", "metadata")
 
 MAX_SCALARS = 16  # of a session's metadata that have facets
 
+_SHORT_BYTES = 1024  # metadata whose facets are remembered
 _SCALARS = frozenset({str, int, float, bool, type(None), bytes})
 TIME_BITS = 29  # nine minutes, in microseconds
 
@@ -47,13 +48,18 @@ def scalar_facets(key: str, value: object) -> tuple[int, ...]:
 
 def facets_of(row: SessionRow) -> frozenset[int]:
     """All facets of a session."""
-    found = {facet("status", row.status)}
-    if row.agent is not None:
-        found.add(facet("agent", row.agent))
-    if row.owner is not None:
-        found.add(facet("owner", row.owner))
-    if row.metadata:
-        decoded = decode(row.metadata)
+    said = faceted(row)
+    return _all_of(*said) if len(row.metadata) > _SHORT_BYTES else _remembered_of(*said)
+
+
+def _all_of(status: str, agent: str | None, owner: str | None, packed: bytes) -> frozenset[int]:
+    found = {facet("status", status)}
+    if agent is not None:
+        found.add(facet("agent", agent))
+    if owner is not None:
+        found.add(facet("owner", owner))
+    if packed:
+        decoded = decode(packed)
         metadata: dict[Any, Any] = (
             decoded if isinstance(decoded, dict) else {}
         )  # a reader is told of what is no mapping
@@ -62,6 +68,9 @@ def facets_of(row: SessionRow) -> frozenset[int]:
         if len(scalars) > MAX_SCALARS:
             found.add(_MORE)
     return frozenset(found)
+
+
+_remembered_of = lru_cache(maxsize=1024)(_all_of)
 
 
 def time_era(updated_us: int) -> int:

@@ -9,7 +9,7 @@ from typing import overload
 
 import msgspec
 
-from backstay.delta import Stretch
+from backstay.delta import Stretch, each_op, merged_ops
 from backstay.ids import TAIL_BYTES
 from backstay.port.rows import CheckpointRow, Unreadable
 from backstay.port.segments import HEADERS, SHAPES, VALUES, Headers, Segment, Shapes
@@ -71,56 +71,71 @@ class PackedLine(Sequence[Found]):
         for number, (segment, places) in enumerate(self.parts):
             refs = segment.refs
             if refs:
-                found += chain.from_iterable([_split(refs.get(at, b"")) for at in places[0 if number else 1 :]])
+                behind = frozenset(places if number else places[1:])
+                found += chain.from_iterable([_split(joined) for at, joined in refs.items() if at in behind])
         return found
+
+    @property
+    def oldest(self) -> Found:
+        """The oldest without its fields and its delta: its keyframe stands for these."""
+        segment, places = self.parts[0]
+        return segment.bare_row(places[0])
 
     def deltas(self, state: bytes) -> list[Joined] | None:
         """The packed deltas, joined as far as they lie together; `state` is the digest of the oldest one's state.
 
-        None if one of them is not such that it can be joined. CorruptionError if they are damaged.
+        None if one of them is not such that it can be joined. CorruptionError if they are damaged; damaged values are
+        noticed when they are unpacked.
         """
-        opened: list[tuple[Headers, Shapes, bytes]] = []
-        for segment, _ in self.parts:
-            opened.append((segment.open(HEADERS), segment.open(SHAPES), segment.open(VALUES)))
         found: list[Joined] = []
-        unchecked: list[tuple[DeltaParts, bytes, bytes, bytes]] = []
-        for number, (_, places) in enumerate(self.parts):
+        for number, (segment, places) in enumerate(self.parts):
             behind = places if number else places[1:]
             if behind:
-                headers, shapes, values = opened[number]
+                shapes: Shapes = segment.open(SHAPES)
                 if shapes.odd and not frozenset(shapes.odd).isdisjoint(behind):
                     return None
-                unchecked += _unchecked(headers, shapes, values, behind, state)
-                found.append(_joined(headers, shapes, values, behind))
+                found.append(_joined(segment, shapes, behind, state))
                 state = found[-1].state
-        check_deltas(unchecked, uid=self.parts[0][0].uid)
         return found
 
 
-def _joined(headers: Headers, shapes: Shapes, values: bytes, places: Sequence[int]) -> Joined:
-    counts, lengths, sizes = [_picked(numbers, places) for numbers in (shapes.counts, shapes.lengths, shapes.sizes)]
+def _joined(segment: Segment, shapes: Shapes, places: Sequence[int], before: bytes) -> Joined:
+    lengths, sizes = [_picked(numbers, places) for numbers in (shapes.lengths, shapes.sizes)]
     refs: dict[int, tuple[bytes, ...]] = {}
     if shapes.refs:
         refs = {n: _split(shapes.refs[at]) for n, at in enumerate(places) if at in shapes.refs}
-    ops, body = _cut(shapes.ops, shapes.lengths, places), _cut(values, shapes.sizes, places)
+    if _lie_together(places):
+        span = range(places[0], places[-1] + 1)
+        count, ops = merged_ops(shapes.ops, shapes.counts, shapes.lengths, shapes.grown, span)
+    else:
+        every = each_op(shapes.ops, shapes.lengths, shapes.grown)
+        count, ops = sum([shapes.counts[at] for at in places]), b"".join([every[at] for at in places])
+
+    def unpack(header: bytes) -> bytes:
+        values: bytes = segment.open(VALUES, keep=segment.used)
+        check_deltas(_unchecked(segment, shapes, values, places, before), uid=segment.uid)
+        return b"".join([header, *_cut(values, shapes.sizes, places)])
+
     named = tuple(chain.from_iterable(refs.values()))
-    record = Stretch(_ARRAY + sum(counts).to_bytes(4, "big") + ops, body, named, len(places))
-    return Joined(record, list(map(add, lengths, sizes)), refs, _digest(headers.states, places[-1]))
+    record = Stretch(_ARRAY + count.to_bytes(4, "big") + ops, named, len(places), unpack)
+    state = _digest(segment.open(HEADERS).states, places[-1])
+    return Joined(record, list(map(add, lengths, sizes)), refs, state)
 
 
 def _unchecked(
-    headers: Headers, shapes: Shapes, values: bytes, places: Sequence[int], before: bytes
+    segment: Segment, shapes: Shapes, values: bytes, places: Sequence[int], before: bytes
 ) -> Iterator[tuple[DeltaParts, bytes, bytes, bytes]]:
     """The deltas whose own seals are to be looked at, each with its tail and the states that it leads from and to."""
+    headers: Headers = segment.open(HEADERS)
     for at in shapes.unchecked:
         if at in places:
             above = places.index(at)
             parts = DeltaParts(
                 shapes.seals[SEAL_BYTES * at : SEAL_BYTES * (at + 1)],
                 shapes.counts[at],
-                _cut(shapes.ops, shapes.lengths, (at,)),
+                each_op(shapes.ops, shapes.lengths[: at + 1], shapes.grown[: at + 1])[-1],
                 shapes.refs.get(at, b""),
-                _cut(values, shapes.sizes, (at,)),
+                b"".join(_cut(values, shapes.sizes, (at,))),
             )
             base = before if above == 0 else _digest(headers.states, places[above - 1])
             yield parts, headers.tails[TAIL_BYTES * at : TAIL_BYTES * (at + 1)], base, _digest(headers.states, at)
@@ -145,10 +160,11 @@ def _picked(numbers: list[int], places: Sequence[int]) -> list[int]:
     return [numbers[at] for at in places]
 
 
-def _cut(data: bytes, sizes: list[int], places: Sequence[int]) -> bytes:
+def _cut(data: bytes, sizes: list[int], places: Sequence[int]) -> list[memoryview]:
     """Some of the parts that were joined."""
+    whole = memoryview(data)
     if _lie_together(places):
         start = sum(sizes[: places[0]])
-        return data[start : start + sum(sizes[places[0] : places[-1] + 1])]
+        return [whole[start : start + sum(sizes[places[0] : places[-1] + 1])]]
     ends = list(accumulate(sizes))
-    return b"".join([data[ends[at] - sizes[at] : ends[at]] for at in places])
+    return [whole[ends[at] - sizes[at] : ends[at]] for at in places]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from backstay.delta import ListEnd, append_op, end_behind
 from backstay.errors import CorruptionError
 from backstay.ids import TAIL_BYTES, id_starts, match_ours
 from backstay.port.rows import CheckpointRow, SegmentRow
@@ -15,6 +16,7 @@ from backstay.port.segments import (
     MAX_ENTRIES,
     NO_SEAL,
     RAW_ID,
+    SHAPES,
     TEXT_ID,
     Headers,
     Shapes,
@@ -26,7 +28,9 @@ from backstay.port.segments import (
 from backstay.sealing import DIGEST_BYTES, DeltaParts, compress, cut_delta, is_sealed
 
 _LEVEL, _FAST_LEVEL = 6, 1  # a segment that will soon be merged is not worth more
-_WORTH_IT = 0.95  # of its length: what packs less is kept as it is
+# Parts of their length: what packs to no less is kept as it is. A decompressor costs a reader as much as hashing some
+# kilobytes, and the shapes are short.
+_WORTH_IT, _WORTH_IT_SHAPES = 0.95, 0.7
 _RANDOM_BYTES = 80  # of an entry's headers: a tail, two digests, and some
 _ENTRY_BYTES = 128  # what an entry weighs beside its fields and its delta
 
@@ -64,7 +68,8 @@ def pack_segment(rows: Sequence[CheckpointRow], *, uid: bytes, sealed: Collectio
     for number, data in enumerate(frames):
         # Most of the headers is random, and usually all but a few bytes.
         shorter = data if number == HEADERS and len(data) < _RANDOM_BYTES * len(rows) else compress(data, level)
-        kept = shorter if len(shorter) < _WORTH_IT * len(data) else data
+        limit = _WORTH_IT_SHAPES if number == SHAPES else _WORTH_IT
+        kept = shorter if len(shorter) < limit * len(data) else data
         content = len(data).to_bytes(LENGTH_BYTES, "big") + kept
         packed.append(seal_frame(content, uid, first, last, number, owner_of(number, packed)) + content)
     links, needs = _pack_links(rows, uid)
@@ -116,10 +121,11 @@ def _pack_headers(rows: Sequence[CheckpointRow], uid: bytes) -> bytes:
 
 
 def _pack_deltas(rows: Sequence[CheckpointRow], uid: bytes, sealed: Collection[int]) -> tuple[bytes, bytes]:
-    seals, counts, lengths, ops, sizes, values = [], [], [], [], [], []
+    seals, counts, lengths, ops, sizes, values, grown = [], [], [], [], [], [], []
     states = {row.sequence: row.state_digest for row in rows}
     odd: list[int] = []
     unchecked: list[int] = []
+    before: ListEnd | None = None
     for at, row in enumerate(rows):
         known = row.sequence in sealed
         parts = cut_delta(row.delta, as_sealed=known)
@@ -132,14 +138,19 @@ def _pack_deltas(rows: Sequence[CheckpointRow], uid: bytes, sealed: Collection[i
                 known or is_sealed(row.delta, uid=uid, tail=row.tail, base=base, state=row.state_digest)
             ):
                 unchecked.append(at)
+        end = end_behind(parts.ops) if parts.count == 1 else None
+        more = 0 if before is None or end is None else max(end.at - before.at, 0)
+        goes_on = more > 0 and before is not None and append_op(before, more) == parts.ops
+        before = end
         seals.append(parts.seal)
         counts.append(parts.count)
         lengths.append(len(parts.ops))
-        ops.append(parts.ops)
+        ops.append(b"" if goes_on else parts.ops)
+        grown.append(more if goes_on else 0)
         sizes.append(len(parts.body))
         values.append(parts.body)
     refs = {at: b"".join(row.refs) for at, row in enumerate(rows) if row.refs}
-    shapes = Shapes(b"".join(seals), counts, lengths, sizes, b"".join(ops), refs, odd, unchecked)
+    shapes = Shapes(b"".join(seals), counts, lengths, sizes, b"".join(ops), refs, odd, unchecked, grown)
     return encode(shapes), b"".join(values)
 
 

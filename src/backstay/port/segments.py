@@ -26,11 +26,13 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from itertools import accumulate
+from itertools import accumulate, chain, compress
+from operator import not_
 from typing import Any
 
 import msgspec
 
+from backstay.delta import each_op
 from backstay.errors import CorruptionError
 from backstay.ids import MAX_SEQUENCE, TAIL_BYTES, id_starts, make_id
 from backstay.port.rows import CheckpointRow, SegmentRow, Took, Unreadable
@@ -87,7 +89,9 @@ class Shapes(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Of each delta its seal, how many ops it has, how long these and its values are; `refs` are by place.
 
     A delta that is not such a record (it was cut into blobs, or is none) stands among the values as it was: `odd`.
-    `unchecked` are the places whose seal does not hold, or could not be looked at.
+    `unchecked` are the places whose seal does not hold, or could not be looked at. A delta that puts items where the
+    one at the place before it has put its own is kept without its op, as how many they are: `grown`, 0 for all others.
+    `lengths` has how long that op was.
     """
 
     seals: bytes
@@ -98,6 +102,7 @@ class Shapes(msgspec.Struct, frozen=True, gc=False, array_like=True):
     refs: dict[int, bytes]
     odd: list[int]
     unchecked: list[int]
+    grown: list[int]
 
 
 decode_runs = msgspec.msgpack.Decoder(list[LinkRun]).decode
@@ -109,27 +114,40 @@ decode_shapes = msgspec.msgpack.Decoder(Shapes).decode
 class Segment:
     """A segment that was read. Frames are opened when they are needed, and then stay so."""
 
-    __slots__ = ("_frames", "_limit", "_opened", "_starts", "broken", "kept", "parents", "places", "sequences", "uid")
+    __slots__ = (
+        "_firsts",
+        "_frames",
+        "_limit",
+        "_opened",
+        "_runs",
+        "_starts",
+        "broken",
+        "kept",
+        "sequences",
+        "uid",
+        "used",
+    )
 
     def __init__(self, kept: SegmentRow, uid: bytes) -> None:
         self.kept = kept
         self.uid = uid
         self.broken = ""  # why nothing of it can be read
+        self.used = False  # True once it was asked for again: then it is worth keeping what is long
         self._opened: dict[int, Any] = {}
         self._frames = cut_frames(kept.body)
         self._limit = _MAX_LONE_BYTES
-        self.sequences: list[int] = []
-        self.parents: list[int | None] = []
-        self._starts: list[int] = []  # the places at which runs begin
+        self.sequences: Sequence[int] = ()
+        self._runs: list[LinkRun] = []
+        self._firsts: list[int] = []  # the sequences with which runs begin
+        self._starts: list[int] = []  # and their places
         try:
             self._open_links()
         except CorruptionError as error:
             # Which there were cannot be told: each that may have been is unreadable in its place.
             self.broken = f"{error.args[0]}"
-            self.sequences = list(range(kept.first, min(kept.last, kept.first + MAX_ENTRIES - 1) + 1))
-            self.parents = [None] * len(self.sequences)
-            self._starts = list(range(len(self.sequences)))
-        self.places = dict(zip(self.sequences, range(len(self.sequences)), strict=True))
+            self.sequences = range(kept.first, min(kept.last, kept.first + MAX_ENTRIES - 1) + 1)
+            self._runs = [LinkRun(at, 1, None) for at in self.sequences]
+            self._firsts, self._starts = list(self.sequences), list(range(len(self.sequences)))
         if len(self.sequences) > 1:
             self._limit = _MAX_FRAME_BYTES
 
@@ -139,25 +157,37 @@ class Segment:
         if seal_frame(data, self.uid, kept.first, kept.last, "links") != kept.links[:SEAL_BYTES]:
             raise self._damaged("is damaged, or stands in the place of another")
         try:
-            runs = decode_runs(data)
+            runs = self._runs = decode_runs(data)
         except msgspec.DecodeError as error:
             raise self._damaged("is sealed but does not decode") from error
-        before = 0
+        before = count = 0
         for run in runs:
             end = run.start + run.count
-            if not before < run.start < end <= MAX_SEQUENCE + 1 or len(self.sequences) + run.count > MAX_ENTRIES:
+            if not before < run.start < end <= MAX_SEQUENCE + 1 or count + run.count > MAX_ENTRIES:
                 raise self._damaged("has links that cannot be")
             if run.parent is not None and not 0 <= run.parent < run.start:
                 raise self._damaged("has links that cannot be")
-            self._starts.append(len(self.sequences))
-            self.sequences += range(run.start, end)
-            self.parents.append(run.parent)
-            self.parents += range(run.start, end - 1)
+            self._firsts.append(run.start)
+            self._starts.append(count)
+            count += run.count
             before = end - 1
-        inside = set(self.sequences)
-        needs = min([run.parent for run in runs if run.parent is not None and run.parent not in inside], default=None)
-        if not runs or (self.sequences[0], before, needs) != (kept.first, kept.last, kept.needs):
+        spans = [range(run.start, run.start + run.count) for run in runs]
+        self.sequences = spans[0] if len(spans) == 1 else list(chain.from_iterable(spans))
+        outside = [run.parent for run in runs if run.parent is not None and self.place(run.parent) is None]
+        needs = min(outside, default=None)
+        if not runs or (runs[0].start, before, needs) != (kept.first, kept.last, kept.needs):
             raise self._damaged("does not agree with its index")
+
+    def place(self, sequence: int) -> int | None:
+        """The place of a checkpoint; None if it is not in this segment."""
+        number = bisect_right(self._firsts, sequence) - 1
+        behind = sequence - self._firsts[number]
+        return self._starts[number] + behind if number >= 0 and behind < self._runs[number].count else None
+
+    def parent(self, at: int) -> int | None:
+        """What the checkpoint at a place rests on."""
+        number = bisect_right(self._starts, at) - 1
+        return self._runs[number].parent if self._starts[number] == at else self.sequences[at] - 1
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -170,7 +200,8 @@ class Segment:
     @property
     def links(self) -> Iterator[tuple[int, int | None]]:
         """Each checkpoint and what it rests on."""
-        return zip(self.sequences, self.parents, strict=True)
+        parents = [(run.parent, *range(run.start, run.start + run.count - 1)) for run in self._runs]
+        return zip(self.sequences, chain.from_iterable(parents), strict=True)
 
     @property
     def is_readable(self) -> bool:
@@ -203,24 +234,31 @@ class Segment:
             raise CorruptionError(self.broken)
         return {self.sequences[at]: id_ for at, id_ in self.open(HEADERS).ids.items()}
 
+    def keyframes(self) -> set[int]:
+        """The sequences of those that have a keyframe; CorruptionError if that cannot be read."""
+        if self.broken:
+            raise CorruptionError(self.broken)
+        return {self.sequences[at] for at in self.open(HEADERS).keyframes}
+
     def row(self, sequence: int, *, delta: bool = False) -> CheckpointRow | Unreadable | None:
         """One checkpoint; None if it is not in this segment. Without its delta unless that is asked for."""
-        at = self.places.get(sequence)
+        at = self.place(sequence)
         return None if at is None else self.rows((at,), delta=delta)[0]
 
     def line(self, sequence: int) -> list[int]:
         """The places of a checkpoint and of its ancestors in this segment, down to one with a keyframe."""
         found: list[int] = []
-        at = self.places.get(sequence)
+        at = self.place(sequence)
         headers = None if self.broken else self._try(HEADERS)
         keyframes = [] if headers is None else sorted(headers.keyframes)
         while at is not None:
-            first = self._starts[bisect_right(self._starts, at) - 1]  # each of a run rests on the one before
+            run = bisect_right(self._starts, at) - 1
+            first = self._starts[run]  # each of a run rests on the one before
             last = bisect_right(keyframes, at)
             keyframe = keyframes[last - 1] if last else -1
             found += range(at, max(first, keyframe) - 1, -1)
-            parent = self.parents[first]
-            at = None if parent is None or keyframe >= first else self.places.get(parent)
+            parent = self._runs[run].parent
+            at = None if parent is None or keyframe >= first else self.place(parent)
         return found
 
     def rows(
@@ -237,22 +275,28 @@ class Segment:
             headers: Headers = self.open(HEADERS)
         except CorruptionError as error:
             why = str(error.args[0])
-            return [Unreadable(self.sequences[at], why, self.parents[at]) for at in places]
+            return [Unreadable(self.sequences[at], why, self.parent(at)) for at in places]
         deltas: list[tuple[bytes, tuple[bytes, ...] | None]] = [(NOT_READ, None)] * len(places)
         if delta:
             deltas = self._deltas(places)
         return self._rows(headers, places, deltas if refs else [(data, None) for data, _ in deltas])
 
     def _rows(
-        self, headers: Headers, places: Sequence[int], deltas: Sequence[tuple[bytes, tuple[bytes, ...] | None]]
+        self,
+        headers: Headers,
+        places: Sequence[int],
+        deltas: Sequence[tuple[bytes, tuple[bytes, ...] | None]],
+        *,
+        fields: bool = True,
     ) -> list[CheckpointRow | Unreadable]:
-        fields = self._try(FIELDS)
+        opened_fields = self._try(FIELDS) if fields else None
         tails, states, digests, sizes = headers.tails, headers.states, headers.digests, headers.sizes
         keyframes = frozenset(headers.keyframes)
+        parents = [parent for _, parent in self.links] if len(places) > 1 else {at: self.parent(at) for at in places}
         found: list[CheckpointRow | Unreadable] = []
         starts = id_starts([self.sequences[at] for at in places], self.uid)
         for at, start, (delta, refs) in zip(places, starts, deltas, strict=True):
-            parent = self.parents[at]
+            parent = parents[at]
             tail = tails[TAIL_BYTES * at : TAIL_BYTES * (at + 1)]
             span = slice(DIGEST_BYTES * at, DIGEST_BYTES * (at + 1))
             parent_id, parent_digest = self._parent(headers, at, parent)
@@ -269,7 +313,7 @@ class Segment:
                     sizes[at],
                     at in keyframes,
                     headers.took.get(at),
-                    b"" if fields is None else fields[at],
+                    b"" if opened_fields is None else opened_fields[at],
                     delta,
                     refs,
                 )
@@ -283,19 +327,29 @@ class Segment:
             if short is None:
                 return None, digest
             return short[1:].hex() if short[:1] == RAW_ID else short[1:].decode(errors="replace"), digest
-        place = self.places[parent or 0]
+        place = at - 1 if at and self.sequences[at - 1] == parent else self.place(parent or 0) or 0
         id_ = headers.ids.get(place)
         if id_ is None:
             id_ = make_id(parent or 0, self.uid, headers.tails[TAIL_BYTES * place : TAIL_BYTES * (place + 1)])
         return id_, headers.digests[DIGEST_BYTES * place : DIGEST_BYTES * (place + 1)]
 
+    def bare_row(self, at: int) -> CheckpointRow | Unreadable:
+        """The checkpoint at a place without its fields and its delta: what a reader of another state needs of it."""
+        if not self.is_readable:
+            return self.rows((at,))[0]
+        return self._rows(self.open(HEADERS), (at,), [(NOT_READ, None)], fields=False)[0]
+
     def _deltas(self, places: Sequence[int]) -> list[tuple[bytes, tuple[bytes, ...] | None]]:
         """Deltas as they were, with what they refer to."""
         shapes: Shapes | None = self._try(SHAPES)
         values: bytes | None = self._try(VALUES)
+        try:
+            every = [] if shapes is None else each_op(shapes.ops, shapes.lengths, shapes.grown)
+        except CorruptionError:
+            shapes = None
         if shapes is None:  # one that does not open, and has no shape
             return [(_INLINE + NO_SEAL, ())] * len(places)
-        ends, stops = list(accumulate(shapes.sizes)), list(accumulate(shapes.lengths))
+        ends = list(accumulate(shapes.sizes))
         if values is not None and len(values) != ends[-1]:
             values = None
         odd = frozenset(shapes.odd)
@@ -306,8 +360,7 @@ class Segment:
             delta = bytes(size) if values is None else values[end - size : end]
             if at not in odd:
                 seal = NO_SEAL if values is None else shapes.seals[SEAL_BYTES * at : SEAL_BYTES * (at + 1)]
-                ops = shapes.ops[stops[at] - shapes.lengths[at] : stops[at]]
-                delta = join_delta(DeltaParts(seal, shapes.counts[at], ops, refs, delta))
+                delta = join_delta(DeltaParts(seal, shapes.counts[at], every[at], refs, delta))
             found.append((delta, split_digests(refs)))
         return found
 
@@ -317,20 +370,22 @@ class Segment:
         except CorruptionError:
             return None
 
-    def open(self, frame: int) -> Any:
-        """A frame, decoded and of the right length; CorruptionError if it is damaged."""
+    def open(self, frame: int, *, keep: bool = True) -> Any:
+        """A frame, decoded and of the right length; CorruptionError if it is damaged. Kept for the next time."""
         opened = self._opened.get(frame)
         if opened is None:
             try:
-                opened = self._opened[frame] = self._checked(frame, self._unpack(frame))
+                opened = self._checked(frame, self._unpack(frame))
+                if keep:
+                    self._opened[frame] = opened
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise self._damaged("is sealed but does not decode") from error
         return opened
 
-    def _unpack(self, frame: int) -> bytes:
+    def _unpack(self, frame: int) -> bytes | memoryview:
         kept, data = self.kept, self._frames[frame]
-        rest = data[SEAL_BYTES:]
-        if seal_frame(rest, self.uid, kept.first, kept.last, frame, owner_of(frame, self._frames)) != data[:SEAL_BYTES]:
+        seal, rest = data[:SEAL_BYTES], data[SEAL_BYTES:]
+        if seal_frame(rest, self.uid, kept.first, kept.last, frame, owner_of(frame, self._frames)) != seal:
             raise self._damaged("is damaged, or stands in the place of another")
         size = int.from_bytes(rest[:LENGTH_BYTES], "big")
         if size > self._limit:
@@ -346,27 +401,32 @@ class Segment:
             raise self._damaged("does not unpack to what it announces")
         return found
 
-    def _checked(self, frame: int, data: bytes) -> Any:
+    def _checked(self, frame: int, data: bytes | memoryview) -> Any:
         count = len(self.sequences)
         if frame == VALUES:
-            return data
+            return bytes(data)
         if frame == FIELDS:
             fields = decode_fields(data)
             if len(fields) == count:
                 return fields
         elif frame == SHAPES:
             shapes = decode_shapes(data)
-            numbers = shapes.counts, shapes.lengths, shapes.sizes
-            fits = [len(shapes.seals), *map(len, numbers)] == [SEAL_BYTES * count, count, count, count]
-            fits = fits and min(map(min, numbers)) >= 0 and max(shapes.counts) < 1 << 32
-            if fits and sum(shapes.sizes) <= self._limit and sum(shapes.lengths) == len(shapes.ops):
+            numbers = shapes.counts, shapes.lengths, shapes.sizes, shapes.grown
+            fits = [len(shapes.seals), *map(len, numbers)] == [SEAL_BYTES * count, *[count] * len(numbers)]
+            fits = fits and min(map(min, numbers)) >= 0 and max(map(max, numbers)) < 1 << 32
+            ops = sum(compress(shapes.lengths, map(not_, shapes.grown)))
+            if fits and sum(shapes.sizes) <= self._limit and ops == len(shapes.ops):
                 return shapes
         else:
             headers = decode_headers(data)
             lengths = [len(headers.tails), len(headers.states), len(headers.digests), len(headers.sizes)]
             if lengths == [TAIL_BYTES * count, DIGEST_BYTES * count, DIGEST_BYTES * count, count]:
                 # Those that rest on an entry of this segment take its id and digest from there.
-                rests = [at for at in self._starts if self.parents[at] not in self.places]
+                rests = [
+                    at
+                    for at, run in zip(self._starts, self._runs, strict=True)
+                    if run.parent is None or self.place(run.parent) is None
+                ]
                 if all([at in headers.parents for at in rests]):
                     return headers
         raise self._damaged("has other checkpoints than it says")
@@ -379,30 +439,35 @@ class Segment:
 # frames
 
 
-def seal_frame(data: bytes, uid: bytes, first: int, last: int, frame: int | str, owner: bytes = b"") -> bytes:
+def seal_frame(
+    data: bytes | memoryview, uid: bytes, first: int, last: int, frame: int | str, owner: bytes = b""
+) -> bytes:
     """The seal of a frame, or of the links; `owner` as below."""
-    return sha256(encode(("segment", uid, first, last, frame, owner)) + data).digest()[:SEAL_BYTES]
+    hashed = sha256(encode(("segment", uid, first, last, frame, owner)))
+    hashed.update(data)
+    return hashed.digest()[:SEAL_BYTES]
 
 
-def owner_of(frame: int, frames: Sequence[bytes]) -> bytes:
+def owner_of(frame: int, frames: Sequence[bytes | memoryview]) -> bytes:
     """The seal of the frame that one belongs to: the shapes for the values, the headers for the others."""
-    return b"" if frame == HEADERS else frames[SHAPES if frame == VALUES else HEADERS][:SEAL_BYTES]
+    return b"" if frame == HEADERS else bytes(frames[SHAPES if frame == VALUES else HEADERS][:SEAL_BYTES])
 
 
-def join_frames(frames: Sequence[bytes]) -> bytes:
+def join_frames(frames: Sequence[bytes | memoryview]) -> bytes:
     """The body of a segment."""
     return b"".join([*[len(frame).to_bytes(LENGTH_BYTES, "big") for frame in frames], *frames])
 
 
-def cut_frames(body: bytes) -> list[bytes]:
-    """The frames of a body; empty ones where their lengths do not add up."""
+def cut_frames(body: bytes) -> list[memoryview]:
+    """The frames of a body, not copied; empty ones where their lengths do not add up."""
     frames = []
+    whole = memoryview(body)
     at = len(FRAMES) * LENGTH_BYTES
     for number in FRAMES:
         size = int.from_bytes(body[LENGTH_BYTES * number : LENGTH_BYTES * (number + 1)], "big")
-        frames.append(body[at : at + size])
+        frames.append(whole[at : at + size])
         at += size
-    return frames if at == len(body) else [b""] * len(FRAMES)
+    return frames if at == len(body) else [memoryview(b"")] * len(FRAMES)
 
 
 # Segments that were opened here last, by their key and their very bytes: what is the same in every byte need not be
@@ -417,6 +482,7 @@ def open_segment(kept: SegmentRow, *, uid: bytes) -> Segment:
     key = uid, kept.first
     known = _recent.get(key)
     if known is not None and msgspec.structs.replace(known.kept, refs=kept.refs) == kept:
+        known.used = True
         return known
     opened = Segment(kept, uid)
     with _recent_lock:

@@ -225,7 +225,7 @@ class Tables:
         if isinstance(row, Unreadable):
             return Unreadable(sequence, row.why)
         segment = self._open(row)
-        at = segment.places.get(sequence)
+        at = segment.place(sequence)
         return None if at is None else segment.rows((at,), delta=delta, refs=delta)[0]
 
     def _first_of(self, sequence: int) -> int | None:

@@ -12,6 +12,7 @@ import contextlib
 import secrets
 import threading
 import time
+from collections.abc import Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
@@ -31,7 +32,7 @@ from backstay.run.calling import Calling
 from backstay.run.children import ChildMaking, ReplayedJournal, before_end
 from backstay.run.counters import Counters, encode_counters, read_counters
 from backstay.run.ends import RunCancelled, RunEnded, Waiting, ends, handled_cancellation, interrupts, reason_of
-from backstay.run.entering import Entered, enter
+from backstay.run.entering import Entered, enter, going_on
 from backstay.run.guard import GuardedLoop
 from backstay.run.heartbeat import heartbeat
 from backstay.run.options import OnDoubt, OnFailed, check_options
@@ -114,6 +115,7 @@ class Run(StateKeeping, ChildMaking):
         self.end: RunEnded | None = None
         self._session_files = files
         self.files: RunFiles | None = None
+        self.made_elsewhere: Collection[str] | None = None  # see `going_on`
         self._lock = threading.RLock()
 
     @property
@@ -161,12 +163,13 @@ class Run(StateKeeping, ChildMaking):
             parent=parent,
             caller=caller,
         )
-        entered = enter(history, intent)
+        entered = enter(history, intent, self._session_files)
         calls = self._journal(WaitJournal, entered)
         try:
             self._go_to(entered)
             if self._session_files is not None:
-                self.files = self._session_files.of_run(self.branch)
+                by = () if self.made_elsewhere is None else going_on(entered.calls, self.made_elsewhere)
+                self.files = self._session_files.of_run(self.branch, by=by)
         except BaseException as error:
             failed = isinstance(error, Exception)
             status, reason = ("failed", reason_of(error)) if failed else (None, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,6 +25,9 @@ from backstay.store.fields import check_text, to_call
 from backstay.store.history import History
 from backstay.store.overview import calls_taken, children_of
 from backstay.store.refs import Ref
+
+if TYPE_CHECKING:
+    from backstay.run.files import SessionFiles
 
 _NONCE_BYTES = 8
 
@@ -103,12 +106,20 @@ def _damaged(session: str, why: str) -> CorruptionError:
     return CorruptionError(f"session {session!r}: its journal is damaged: {why}", hint=RUN_VERIFY)
 
 
-def resolve(history: History, call_id: str, decision: str | None, *, result: Any, failed: str | None) -> None:
+def resolve(
+    history: History,
+    call_id: str,
+    decision: str | None,
+    *,
+    result: Any,
+    failed: str | None,
+    files: SessionFiles | None = None,
+) -> None:
     """Decide a call in doubt: it is made again, passed over, or had this result, or failed like that."""
     branch, call = _find(history, call_id)
     given = [decision is not None, result is not UNDECIDED, failed is not None]
     if sum(given) != 1:
-        message = "a call is decided by one of 'retry', 'skip', result=… and failed=…"
+        message = "a call is decided by one of 'retry', 'rollback', 'skip', result=… and failed=…"
         raise InvalidInputError(message, hint=_one_decision(call_id))
     now_us = time.time_ns() // 1000
     change: dict[str, Any]
@@ -117,10 +128,15 @@ def resolve(history: History, call_id: str, decision: str | None, *, result: Any
     elif failed is not None:
         check_text(failed, "failed", required=True)
         change = {"status": FAILED, "error": ("decided", failed)}
+    elif decision == "rollback":
+        from backstay.run.files import put_back_before  # noqa: PLC0415 - few calls have files
+
+        put_back_before(files, history, branch, call)
+        change = {"status": RETRY, "error": None, "files": None}  # what differs from now on is not the call's
     elif decision in ("retry", "skip"):
         change = {"status": RETRY if decision == "retry" else SKIPPED, "error": None}
     else:
-        raise InvalidInputError(f"a call can be decided by 'retry' or 'skip', not {decision!r}")
+        raise InvalidInputError(f"a call can be decided by 'retry', 'rollback' or 'skip', not {decision!r}")
     nonce = secrets.token_bytes(_NONCE_BYTES)
     after: CallRow = msgspec.structs.replace(call, ended_us=now_us, nonce=nonce, **change)
     rule = runs.settle(history.id, branch, before=call, after=after)

@@ -75,7 +75,7 @@ _KEEP = Hint(
 class RestoreRequest(msgspec.Struct, frozen=True):
     """A restore as it was asked for, in its journaled call too. `talk` is False where only files are put back.
 
-    `partial`: files whose contents were forgotten stay as they are, and the others are put back.
+    `partial`: files whose contents were forgotten or are damaged stay as they are, and the others are put back.
     """
 
     target: str
@@ -171,7 +171,7 @@ class FileRestore:
             row = history.backend.write(rules.place_ask(lease), rules.begin(lease, call)).answer
             placement = Placement(root, call.id, plan.steps)
             try:
-                self._stage(placement, target)
+                self._stage(placement, target, partial=request.partial)
             except Exception:  # a full disk, damaged contents: nothing was changed
                 placement.clear()
                 history.backend.write(rules.place_ask(lease), rules.give_up(lease, row))
@@ -203,14 +203,14 @@ class FileRestore:
             files=files,
         )
 
-    def _stage(self, placement: Placement, target: Loaded) -> None:
+    def _stage(self, placement: Placement, target: Loaded, *, partial: bool) -> None:
         wanted = CheckpointFiles(self._history.backend, target)
 
         def contents(step: PlaceStep) -> Iterator[bytes]:
             assert step.after is not None  # noqa: S101 - only what comes is staged
             yield wanted.contents(step.after) if step.contents is None else step.contents
 
-        placement.stage(contents)
+        placement.stage(contents, partial=partial)
 
     def _apply(
         self,
@@ -272,7 +272,7 @@ class FileRestore:
         disk = _listing(before)
         plan = self._planned(root, disk, target, before, args.request, on_disk=False)
         placement = Placement(root, call.id, plan.steps)
-        self._stage(placement, target)
+        self._stage(placement, target, partial=args.request.partial)
         self._apply(placement, lease, call, args.request, plan, disk)
 
     def _call(self, root: OpenRoot, request: RestoreRequest, before: str) -> CallRow:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
 from backstay.codec import held_in
 from backstay.errors import BackstayError, InvalidInputError, UnsupportedError
 from backstay.grouping import contents_of
+from backstay.hints import Hint
 from backstay.listing import (
     CALL,
     EMPTY,
+    LOST,
     OUTSIDE,
     RESTORE,
     FileChanges,
@@ -28,17 +30,23 @@ from backstay.listing import (
     from_value,
     to_value,
 )
-from backstay.model import StateDict
+from backstay.model import StateDict, counted
 from backstay.port import BlobsAbsentError, CallRow
-from backstay.run.rollback import keep_aside, pack_before, put_back, rollback_steps
+from backstay.run.holding import HeldBranch
+from backstay.run.rollback import keep_aside, lost_steps, pack_before, put_back, rollback_steps
 from backstay.store.file_contents import BlobSink, GroupReader
 from backstay.store.files import CapturedFiles
 from backstay.store.history import History
 from backstay.workspace.capturing import Capturer
+from backstay.workspace.losses import is_lost
+from backstay.workspace.open_root import OpenRoot
 from backstay.workspace.policy import Workspace
 
 if TYPE_CHECKING:
     from logging import Logger
+
+
+_NAMED = 20
 
 
 def _log() -> Logger:
@@ -87,6 +95,20 @@ class SessionFiles:
             sink.needs |= found.needs
         return found.listing, found.changed
 
+    def capture_at_entering(self, base: Listing, sink: BlobSink, *, author: str) -> tuple[Listing, list[bytes]]:
+        """The list as the folder is now, and the paths of another list that a power cut took back."""
+        lost: list[bytes] = []
+
+        def author_of(path: bytes) -> str:
+            before = base.find(path)
+            if before is None or not is_lost(root, before):
+                return author
+            lost.append(path)
+            return LOST
+
+        with OpenRoot(self.workspace.path) as root:
+            return self.capture(base, sink, author=author_of)[0], lost
+
     def compare(self, base: Listing) -> FileChanges:
         """What differs between a list and the folder now; nothing is kept of it."""
         return difference(base, self.capture(base, BlobSink(self._history.backend, dry=True))[0])
@@ -106,9 +128,16 @@ class SessionFiles:
             self._fetch.forget()
             self._capturer.recent.clear()
 
-    def of_run(self, branch: str) -> RunFiles:
-        """The files of a run that begins on a branch."""
-        return RunFiles(self, branch)
+    def of_run(self, branch: str, *, by: Collection[CallRow] = ()) -> RunFiles:
+        """The files of a run that begins on a branch. `by`: calls that are made elsewhere and did what differs."""
+        return RunFiles(self, branch, by=by)
+
+    def refuse_unusable(self, branch: str) -> None:
+        """An error, before anything is written, for a folder that cannot be captured at all."""
+        lane = self._history.lane_or_none(branch)
+        if lane is None or lane.head is None:  # the first run of a session must not leave a failed one behind
+            with self._lock:
+                self._capturer.measure()
 
     def sink(self) -> BlobSink:
         """Takes the contents of a capture."""
@@ -124,28 +153,84 @@ class SessionFiles:
         return self._fetch
 
 
+def put_back_before(files: SessionFiles | None, history: History, branch: str, call: CallRow) -> None:
+    """Put the files back as they were before a call in doubt; what the call left is kept on a branch of its own."""
+    if call.files is None:
+        message = f"call {call.name!r} ({call.id}) has no files that could be put back"
+        raise InvalidInputError(message, hint="a call says so beforehand: run.call(…, effects='files')")
+    if files is None:
+        raise InvalidInputError("files are put back in the workspace of the session", hint=_WORKSPACE)
+    with HeldBranch(history, branch, "rollback"):
+        lane = history.lane_or_none(branch)
+        state = {} if lane is None or lane.head is None else history.load(branch).state
+        RunFiles(files, branch).roll_back(history, branch, call, state)
+
+
+_WORKSPACE = Hint(
+    "store.session(id, workspace=folder) says which folder that is",
+    "run it in the folder that the files are in, or name it by --workspace",
+)
+
+
 class RunFiles:
     """The files of one run, from its entering on: the last list, the calls in flight, and what they changed."""
 
-    def __init__(self, files: SessionFiles, branch: str) -> None:
+    def __init__(self, files: SessionFiles, branch: str, *, by: Collection[CallRow] = ()) -> None:
         self._files = files
         self._sink = files.sink()
         self._lock = threading.RLock()
         self._turns = threading.Condition(self._lock)
         self._alone: str | None = None  # the call in flight that no other may be beside
-        self._start = self._recorded = self._last = files.listing(branch)
-        self._flying: dict[str, str | None] = {}  # calls in flight, each with the one that encloses it
-        self._since: dict[str, str | None] = {}  # those in flight at any time since the last capture
+        self._head = self._start = self._recorded = self._last = files.listing(branch)
+        # Calls in flight, each with the one that encloses it; and those in flight at any time since the last capture.
+        self._flying = {call.id: call.parent for call in by if call.ended_us is None}
+        self._since = {call.id: call.parent for call in by}
         self._fresh = False  # the last capture was made after the last call
+        self._looked = False  # and nothing happened since that the next call has to be told from
         self.problem: str | None = None
-        self._look(OUTSIDE, first=True)
+        self._lost: list[bytes] = []
+        self._look(self._author(), first=True)
+        self._since = dict(self._flying)
         self._start = self._last
+        if self._lost:
+            what = f"{counted(len(self._lost), 'file')} of the last checkpoint never reached the disk as captured there"
+            _log().warning("%s: %s; run.files.put_back_lost() writes them again", what, ", ".join(self.lost[:_NAMED]))
+
+    @property
+    def lost(self) -> list[str]:
+        """The files that are not on the disk as the last checkpoint has them, though nothing changed them since.
+
+        A power cut took them back before the system had written them.
+        """
+        return [os.fsdecode(path) for path in sorted(self._lost)]
+
+    def put_back_lost(self) -> list[str]:
+        """Write the files that were lost again; those that were changed meanwhile stay, and are given back by name."""
+        with self._lock:
+            steps = lost_steps(self._lost, self._head, self._start)
+            placed = put_back(
+                self._files.workspace.path, "lost", steps, lambda e: self._files.contents(self._head, e, self._sink)
+            )
+            self._lost = []
+            self._look(RESTORE)
+        return sorted([os.fsdecode(path) for path in placed.kept])
 
     def changed(self) -> FileChanges:
         """What differs now from the files that this run began with."""
         with self._lock:
-            self._look(self._author() if self._since else OUTSIDE)
+            self._look(self._author())
             return difference(self._start, self._last)
+
+    def unrecorded(self, *, look: bool = True) -> FileChanges:
+        """What differs from the files of the last boundary, as they are now; without `look`, as they were last seen.
+
+        The caller says by this that nothing of the run's own happens before its next call or boundary, which then
+        makes no look of its own.
+        """
+        with self._lock:
+            seen = self._look(self._author()) if look else self.problem is None
+            self._fresh = self._looked = seen
+            return difference(self._recorded, self._last)
 
     def began(self, call: CallRow, *, alone: bool = False) -> bytes | None:
         """A call is about to be made: what differs now was done by others. With `alone`, the files as they are then.
@@ -157,8 +242,10 @@ class RunFiles:
             self._turns.wait_for(lambda: self._may_begin(call, alone=alone))
             self._alone = call.id if alone else self._alone
             if not self._flying or alone:
-                self._look(OUTSIDE)
+                if not self._looked:
+                    self._look(OUTSIDE)
                 self._since = dict(self._flying)
+            self._looked = False
             self._flying[call.id] = self._since[call.id] = call.parent
             return pack_before(self._recorded, self._last, self._contents) if alone else None
 
@@ -199,7 +286,7 @@ class RunFiles:
             if not steps:
                 return []
             keep_aside(history, branch, call, state, captured(self._last, self._sink))
-            placed = put_back(self._files.workspace.path, call, steps, self._recorded_contents)
+            placed = put_back(self._files.workspace.path, f"rollback-{call.id}", steps, self._recorded_contents)
             self._look(RESTORE)
         return sorted([os.fsdecode(path) for path in placed.kept])
 
@@ -234,14 +321,19 @@ class RunFiles:
     def _author(self) -> str:
         around = set(self._since.values())
         inner = sorted([id_ for id_ in self._since if id_ not in around])
+        if not inner:
+            return OUTSIDE
         return CALL + inner[0] if len(inner) == 1 else f"calls:{','.join(inner)}"
 
     def _look(self, author: str, *, first: bool = False) -> bool:
         """Capture the folder; False where that cannot be done. A run does not end because its folder is gone."""
-        self._fresh = False
+        self._fresh = self._looked = False
         budget_s = None if first or not self._last.about.capture else self._files.workspace.budget_s
         try:
-            self._last, _ = self._files.capture(self._last, self._sink, author=author, budget_s=budget_s)
+            if first:
+                self._last, self._lost = self._files.capture_at_entering(self._last, self._sink, author=author)
+            else:
+                self._last, _ = self._files.capture(self._last, self._sink, author=author, budget_s=budget_s)
         except BlobsAbsentError:
             raise
         except (BackstayError, OSError) as error:

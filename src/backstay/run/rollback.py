@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 
 import msgspec
 
 from backstay.errors import AlreadyExistsError, CorruptionError, InvalidInputError
-from backstay.listing import FileEntry, Listing, PlaceStep, difference, in_order
+from backstay.listing import FileEntry, Listing, PlaceStep, difference, in_order, parent_of
 from backstay.model import ANY, NOTHING, StateDict
 from backstay.port import CallRow
 from backstay.rules import branches
@@ -76,9 +76,23 @@ def rollback_steps(packed: bytes, boundary: Listing, disk: Listing) -> list[Plac
             before, contents = _entry(file)
         if before is not None and not before.has_contents:
             continue
-        if (before is None) != (now is None) or (before is not None and now is not None and not now.same(before)):
+        if not _is_same(now, before):
             steps.append(PlaceStep(path, now, before, contents))
     return list(in_order(steps))
+
+
+def lost_steps(paths: Iterable[bytes], boundary: Listing, disk: Listing) -> list[PlaceStep]:
+    """The way from the folder as it is to the boundary's version of some files, with the folders that they lie in."""
+    wanted = set(paths)
+    for path in paths:
+        while path := parent_of(path):
+            wanted.add(path)
+    steps = [PlaceStep(path, disk.find(path), boundary.find(path)) for path in wanted]
+    return list(in_order([step for step in steps if not _is_same(step.before, step.after)]))
+
+
+def _is_same(a: FileEntry | None, b: FileEntry | None) -> bool:
+    return a is b or (a is not None and b is not None and a.same(b))
 
 
 def _entry(file: KeptFile) -> tuple[FileEntry | None, bytes | None]:
@@ -108,15 +122,15 @@ def keep_aside(history: History, branch: str, call: CallRow, state: StateDict, f
     return name
 
 
-def put_back(folder: str, call: CallRow, steps: list[PlaceStep], contents: Contents) -> Placed:
-    """Do the steps; killed anywhere, the next try does the rest."""
+def put_back(folder: str, name: str, steps: list[PlaceStep], contents: Contents) -> Placed:
+    """Do the steps under a name of their own; killed anywhere, the next try does the rest."""
 
     def chunks(step: PlaceStep) -> Iterator[bytes]:
         assert step.after is not None  # noqa: S101 - only what comes is staged
         yield contents(step.after) if step.contents is None else step.contents
 
     with OpenRoot(folder) as root, root.locked():
-        placement = Placement(root, f"rollback-{call.id}", steps)
+        placement = Placement(root, name, steps)
         placement.stage(chunks)
         placed = placement.apply()
         placement.clear()

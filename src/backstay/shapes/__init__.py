@@ -164,7 +164,9 @@ SHAPES: dict[str, dict[str, str]] = {
         "crashed": "list of text",
         "in_doubt": "number",
         "waiting": "list of wait",
+        "problems": "list of unrecorded",
     },
+    "unrecorded": {"at": "number", "session": "text", "what": "text"},
     "stats": {
         "sessions": "number",
         "checkpoints": "number",
@@ -228,6 +230,7 @@ SHAPES: dict[str, dict[str, str]] = {
         "before": "text",
         "head": "checkpoint or null",
         "files": "object",
+        "git_moved": "list of text or null",
     },
     "deleted": {
         "dry_run": "true or false",
@@ -257,7 +260,8 @@ SHAPES: dict[str, dict[str, str]] = {
         "notes": "list of trouble",
     },
     "trouble": {"where": "text", "why": "text"},
-    "place": {"store": "text", "backend": "text", "made": "true or false"},
+    "place": {"store": "text", "backend": "text", "made": "true or false", "hooks": "text or null"},
+    "watched": {"session": "text", "exit_code": "number", "checkpoints": "number", "problem": "text or null"},
     "served": {"url": "text", "store": "text", "read_only": "true or false"},
     "script": {"shell": "text", "script": "text"},
     "told": {"chapter": "number", "title": "text", "holds": "text"},

@@ -13,7 +13,7 @@ from backstay.names import check_name
 from backstay.port import Backend, SessionRow
 from backstay.rules import sessions
 from backstay.store.fields import check_text, encode_metadata, to_info
-from backstay.store.overview import crashed_sessions, waiting_sessions
+from backstay.store.overview import troubled_sessions
 from backstay.store.session_filter import MAX_METADATA_BYTES
 
 _MAX_TITLE_CHARS = 1000
@@ -58,5 +58,5 @@ def describe(
     """Change what is given of a session's line; the line as it is then."""
     change = checked(owner=owner, title=title, metadata=metadata)
     row: SessionRow = backend.write(sessions.describe_ask(session), sessions.describe(session, change)).answer
-    crashed, waiting = crashed_sessions(backend), waiting_sessions(backend)
+    crashed, waiting = troubled_sessions(backend)
     return to_info(row, crashed=session in crashed, waiting=session in waiting)

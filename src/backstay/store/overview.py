@@ -13,6 +13,7 @@ from backstay.port import (
     Backend,
     CallRow,
     CheckpointRow,
+    FoundLane,
     Kind,
     LaneQuery,
     LaneRow,
@@ -21,6 +22,7 @@ from backstay.port import (
     Unreadable,
 )
 from backstay.port.lease import Claim
+from backstay.port.row_codec import marks_of
 from backstay.port.rows import DOUBTFUL, ENTERED, MARK_WAITING
 from backstay.store.fields import read_fields, to_datetime
 from backstay.store.refs import readable
@@ -37,12 +39,24 @@ def session_row(backend: Backend, session: str) -> SessionRow | None:
 def crashed_sessions(backend: Backend) -> dict[str, SessionRow]:
     """The lines of sessions where a run crashed, or where calls are in doubt, the one touched last first."""
     found = backend.lanes(LaneQuery(ENTERED | DOUBTFUL))
-    return {one.session.id: one.session for one in found if not one.live and one.lane.stop is None}
+    return {one.session.id: one.session for one in found if _is_crashed(one)}
 
 
 def waiting_sessions(backend: Backend) -> dict[str, SessionRow]:
     """The lines of sessions that wait on a branch for a person, a message or a time."""
     return {one.session.id: one.session for one in backend.lanes(LaneQuery(MARK_WAITING))}
+
+
+def troubled_sessions(backend: Backend) -> tuple[dict[str, SessionRow], dict[str, SessionRow]]:
+    """The lines of both, in one look at all branches."""
+    found = backend.lanes(LaneQuery(ENTERED | DOUBTFUL | MARK_WAITING))
+    crashed = [one.session for one in found if marks_of(one.lane) & (ENTERED | DOUBTFUL) and _is_crashed(one)]
+    waiting = [one.session for one in found if marks_of(one.lane) & MARK_WAITING]
+    return {row.id: row for row in crashed}, {row.id: row for row in waiting}
+
+
+def _is_crashed(one: FoundLane) -> bool:
+    return not one.live and one.lane.stop is None
 
 
 def names_by_checkpoint(backend: Backend, session: str) -> dict[str, list[tuple[str, str]]]:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from backstay.codec import is_held
-from backstay.delta import Rebuilt, Record, rebuild, refs_of
+from backstay.delta import Rebuilt, Record, Stretch, rebuild, refs_of
 from backstay.errors import CorruptionError
 from backstay.model import StateDict
 from backstay.port import Backend, CheckpointRow, LaneRow, Records, SessionRow, Unreadable
@@ -67,7 +67,8 @@ class _KeyframeDamagedError(CorruptionError):
 
 
 def _opened(records: Records, session: SessionRow, *, salvage: bool) -> Loaded:
-    row, oldest = records.rows[-1], records.rows[0]
+    rows = records.rows
+    row, oldest = rows[-1], rows.oldest if isinstance(rows, PackedLine) else rows[0]
     if not isinstance(row, CheckpointRow):
         raise CorruptionError(row.why)
     joined, deltas = ([], []) if salvage else _deltas(records, oldest)
@@ -78,7 +79,7 @@ def _opened(records: Records, session: SessionRow, *, salvage: bool) -> Loaded:
         base = joined[-1].state if joined else oldest.state_digest if isinstance(oldest, CheckpointRow) else b""
         behind = open_deltas(deltas, records.blobs, uid=session.uid, base=base) if deltas else []
     sizes = tuple(_sizes(joined, behind, records.blobs))
-    chain = [keyframe, *[each.record for each in joined], *behind]
+    chain: list[Record | Stretch] = [keyframe, *[each.record for each in joined], *behind]
     wanted = refs_of(chain)
     pieces = _pieces(wanted, records.blobs, salvaging=salvage) if wanted else {}
     rebuilt: Rebuilt = rebuild(chain, pieces, salvage=salvage)
@@ -153,7 +154,10 @@ def _keyframe(records: Records, row: CheckpointRow | Unreadable, uid: bytes, *, 
         if salvaging:
             return _shape(records.keyframe or b"", records.blobs)
         if isinstance(row, CheckpointRow):
-            raise _KeyframeDamagedError(row, str(error.args[0])) from error
+            whole = records.rows[0]
+            raise _KeyframeDamagedError(
+                whole if isinstance(whole, CheckpointRow) else row, str(error.args[0])
+            ) from error
         raise
 
 

@@ -26,6 +26,8 @@ from backstay.web.site import Site
 from backstay.web.view import AboutStore
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from backstay.face import Store
 
 __all__ = ["html_file", "make_demo", "serve"]
@@ -46,12 +48,13 @@ def serve(
     token: str | None = None,
     read_only: bool = False,
     is_demo: bool = False,
+    place: Path | None = None,
     on_ready: Callable[[str], object] = print,
     stop: threading.Event | None = None,
 ) -> None:
     """Serve a store until the process is interrupted, or `stop` is set.
 
-    `on_ready` is given the address that lets a browser in.
+    `place` is where its file or folder is, if it has one. `on_ready` is given the address that lets a browser in.
     """
     if token is not None and len(token) < _MIN_TOKEN_CHARS:
         message = f"a token has at least {_MIN_TOKEN_CHARS} characters, and this one has {len(token)}"
@@ -70,6 +73,7 @@ def serve(
         read_only,
         store.backend.name == "postgres",
         is_demo,
+        place,
     )
     site = Site(store, about, door)
     config = uvicorn.Config(

@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from backstay.bookkeeping import PART
 from backstay.errors import CorruptionError, NotFoundError
 from backstay.hints import LIST_SESSIONS
-from backstay.store.fields import to_info
-from backstay.store.overview import crashed_sessions, session_row, undo_target, waiting_sessions
+from backstay.port import CheckpointRow
+from backstay.store.fields import is_captured, to_info
+from backstay.store.overview import session_row, troubled_sessions, undo_target
+from backstay.web.needs import doubts_in
 
 if TYPE_CHECKING:
-    from backstay.face import Session
-    from backstay.model import SessionInfo
+    from backstay.face import Session, Store
+    from backstay.model import Checkpoint, SessionInfo
     from backstay.web.needs import Need
     from backstay.web.view import Visit
+
+_LOOKED_AT = 30
 
 
 def info_of(visit: Visit, session: Session) -> SessionInfo:
@@ -22,32 +27,42 @@ def info_of(visit: Visit, session: Session) -> SessionInfo:
     row = session_row(visit.store.backend, session.id)
     if row is None:
         raise NotFoundError(f"there is no session {session.id!r}", hint=LIST_SESSIONS)
-    backend = visit.store.backend
-    return to_info(row, crashed=row.id in crashed_sessions(backend), waiting=row.id in waiting_sessions(backend))
+    crashed, waiting = troubled_sessions(visit.store.backend)
+    return to_info(row, crashed=row.id in crashed, waiting=row.id in waiting)
 
 
 def head_of(visit: Visit, session: Session, tab: str, needs: list[Need]) -> dict[str, Any]:
     """The head line and the tabs."""
     info = info_of(visit, session)
     status = info.status.value
-    if info.crashed:
-        status = "in_doubt" if any(need.kind == "doubt" for need in needs) else "crashed"
-    can_undo = False
-    head = None
-    if not visit.about.read_only:
-        with contextlib.suppress(CorruptionError):
+    if doubts_in(needs):
+        status = "in_doubt"
+    elif info.crashed:
+        status = "crashed"
+    head, can_undo = None, False
+    with contextlib.suppress(CorruptionError):
+        head = session.head("main")
+        if head is not None and not visit.about.read_only:
             target = undo_target(visit.store.backend, session.id, "main")
-            head = None if target is None else session.head("main")
-            can_undo = head is not None and not session.undo_moves_files()  # a page has no folder to put them into
+            can_undo = target is not None and not session.undo_moves_files()  # a page has no folder to put them into
     return {
         "info": info,
         "session_id": session.id,
         "status": status,
         "tab": tab,
         "can_undo": can_undo,
+        "reason": "" if any(need.kind != "crash" for need in needs) else info.reason or "",
         "main_head": head,
         "parent_session": session.id.rpartition("/")[0] if "/" in session.id else "",
+        "in_framework": head is not None and PART in head.metadata,
+        "has_files": head is not None and _has_files(visit.store, head),
     }
+
+
+def _has_files(store: Store, head: Checkpoint) -> bool:
+    """True if files were captured lately: their list is part of a state, and no state is loaded to know this."""
+    rows = store.backend.ancestors(head.session_id, head.sequence, limit=_LOOKED_AT)
+    return any([isinstance(row, CheckpointRow) and is_captured(row) for row in rows])
 
 
 def crumbs_of(visit: Visit, session: Session, *rest: tuple[str, str | None]) -> list[tuple[str, str | None]]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from backstay.bookkeeping import PART
 from backstay.errors import InvalidInputError
 from backstay.model import counted
+from backstay.retention import Retention
 from backstay.shapes.going_back import leaving, refuse_moved, standing_at
 from backstay.shapes.text import short
+from backstay.web.jobs import Preview
+from backstay.web.pages.store import findings
 from backstay.web.paths import Links
 from backstay.web.view import Notice
 
 if TYPE_CHECKING:
+    from backstay.upkeep.progress import Progress
     from backstay.web.view import Visit
 
     Done = tuple[Notice, str | None]  # what was done, and the page to go to, if it is another
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     Action = Callable[[Visit, Form], Done]
 
 _BY = "the page"
+N = TypeVar("N", int, float)
 
 
 def find_action(parts: list[str]) -> Action | None:
@@ -28,8 +34,8 @@ def find_action(parts: list[str]) -> Action | None:
     match parts:
         case ["s", _, "do", name]:
             return ACTIONS.get(name)
-        case ["store", "do", "verify"]:
-            return verify
+        case ["store", "do", name]:
+            return STORE_ACTIONS.get(name)
     return None
 
 
@@ -38,6 +44,9 @@ def fork(visit: Visit, form: Form) -> Done:
     session, name = visit.session(), form.get("branch", "").strip()
     point = session.checkpoint(form.get("at", ""))
     edited, index = form.get("message"), form.get("index", "")
+    if index and PART in point.metadata:
+        message = "this thread is written by its framework, which goes on from its own checkpoints"
+        raise InvalidInputError(message, hint="change the state there: LangGraph's update_state makes a branch")
     state = None if edited is None or not index else _edited(point.state, _number(index), edited.replace("\r\n", "\n"))
     session.fork(point, name)
     said = f"It is at {short(point.id)}, the checkpoint it was forked from."
@@ -153,8 +162,37 @@ def answer(visit: Visit, form: Form) -> Done:
 
 def verify(visit: Visit, form: Form) -> Done:  # noqa: ARG001 - there is nothing to say
     """Everything is read again."""
-    begun = visit.verification.start()
+    begun = visit.jobs.verify.start(lambda progress: visit.store.verify(progress=progress))
     return Notice("good", "Verifying: everything is read again." if begun else "A verification is under way."), "/store"
+
+
+def doctor(visit: Visit, form: Form) -> Done:  # noqa: ARG001 - there is nothing to say
+    """The machine and the store are checked, as `backstay doctor` does it."""
+    begun = visit.jobs.doctor.start(lambda _: findings(visit.store, visit.about))
+    return Notice("good", "Checking this machine and the store." if begun else "A check is under way."), "/store#doctor"
+
+
+def preview(visit: Visit, form: Form) -> Done:
+    """What a retention would remove is worked out. The page removes nothing."""
+    finished = _amount(form, "finished", float)
+    retention = Retention(
+        keep_last=_amount(form, "keep_last", int), keep_days=_amount(form, "keep_days", float), finished_days=finished
+    )
+
+    def work(progress: Progress) -> Preview:
+        return Preview(retention, visit.store.prune(retention, dry_run=True, progress=progress))
+
+    begun = visit.jobs.preview.start(work)
+    said = "Working out what would go. Nothing is removed." if begun else "A preview is under way."
+    return Notice("good", said), "/store#prune"
+
+
+def _amount(form: Form, name: str, kind: Callable[[str], N]) -> N | None:
+    text = form.get(name, "").strip()
+    try:
+        return kind(text) if text else None
+    except ValueError:
+        raise InvalidInputError(f"{text!r} is not a number") from None
 
 
 def _value(form: Form) -> Any:
@@ -175,6 +213,7 @@ def _number(text: str) -> int:
     return int(text)
 
 
+STORE_ACTIONS: dict[str, Action] = {"doctor": doctor, "preview": preview, "verify": verify}
 ACTIONS: dict[str, Action] = {
     "abandon": abandon,
     "answer": answer,

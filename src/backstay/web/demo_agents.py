@@ -94,6 +94,16 @@ def shell(command: str, out: str, seconds: float = 9.8) -> Tool:
     return Tool("bash", {"command": command}, out, seconds)
 
 
+def tests(out: str, seconds: float) -> Tool:
+    """The tests of the module that is mended."""
+    return shell("pytest tests/auth -q", out, seconds)
+
+
+def read(path: str, lines: int) -> Tool:
+    """A file is read."""
+    return Tool("read_file", {"path": path}, f"{lines} lines", 0.2)
+
+
 def edit(path: str, words: str) -> Tool:
     """An edit of a file."""
     return Tool("edit_file", {"path": path, "change": words}, f"{path} written", 0.3)
@@ -279,34 +289,14 @@ def search(session: Session, agent: Agent, clock: Clock) -> None:
         )
         run.state["plan"] = {"done": 0, "steps": ["find the clamp", "fix it", "test it"]}
         run.checkpoint("asked")
-        agent.step(
-            run,
-            "I search for the setting.",
-            Tool("search", {"text": "remember_me"}, "14 hits in 6 files", 0.6),
-            think_s=2.3,
-            tokens=700,
+        looks = (
+            ("I search for the setting.", Tool("search", {"text": "remember_me"}, "14 hits in 6 files", 0.6), 2.3, 700),
+            ("The session first.", read("app/auth/session.py", 204), 1.6, 1500),
+            ("Then the cookies.", read("app/auth/cookies.py", 118), 1.4, 2500),
+            ("What do the tests say?", tests("2 failed, 41 passed", 12.6), 1.7, 3300),
         )
-        agent.step(
-            run,
-            "The session first.",
-            Tool("read_file", {"path": "app/auth/session.py"}, "204 lines", 0.1),
-            think_s=1.6,
-            tokens=1500,
-        )
-        agent.step(
-            run,
-            "Then the cookies.",
-            Tool("read_file", {"path": "app/auth/cookies.py"}, "118 lines", 0.1),
-            think_s=1.4,
-            tokens=2500,
-        )
-        agent.step(
-            run,
-            "What do the tests say?",
-            shell("pytest tests/auth -q", "2 failed, 41 passed", 12.6),
-            think_s=1.7,
-            tokens=3300,
-        )
+        for text, tool, think_s, tokens in looks:
+            agent.step(run, text, tool, think_s=think_s, tokens=tokens)
         run.pause("for lunch")
     session.tag("main~4", "asked")
     session.fork("main~2", "docs-only")
@@ -325,9 +315,7 @@ def try_ways(session: Session, agent: Agent, clock: Clock) -> None:
     session.fork("main", "try-cookie")
     with session.run(branch="try-cookie") as run:
         agent.step(run, "The cookie alone.", edit("app/auth/cookies.py", "+4 −1"), think_s=6.0, tokens=4000)
-        agent.step(
-            run, "Does it hold?", shell("pytest tests/auth -q", "1 failed, 42 passed", 9.9), think_s=1.9, tokens=4400
-        )
+        agent.step(run, "Does it hold?", tests("1 failed, 42 passed", 9.9), think_s=1.9, tokens=4400)
         run.pause("to look at main")
     with session.run() as run:
         run.state["plan"]["done"] = 1
@@ -340,9 +328,7 @@ def try_ways(session: Session, agent: Agent, clock: Clock) -> None:
         )
         clock.passes(minutes=3)
         agent.step(run, "Now the token.", edit("app/auth/tokens.py", "+22 −9"), think_s=11.4, tokens=5000)
-        agent.step(
-            run, "Now the tests of this module.", shell("pytest tests/auth -q", FAILED, 10.2), think_s=2.1, tokens=5400
-        )
+        agent.step(run, "Now the tests of this module.", tests(FAILED, 10.2), think_s=2.1, tokens=5400)
         run.pause("that went wrong")
     clock.passes(seconds=50)
 
@@ -356,9 +342,7 @@ def go_back(session: Session, agent: Agent, clock: Clock) -> None:
         agent.step(
             run, "Keep the family, change the lifetime.", edit("app/auth/tokens.py", "+9 −2"), think_s=8.8, tokens=5500
         )
-        agent.step(
-            run, "Does it hold?", shell("pytest tests/auth -q", "3 failed, 40 passed", 9.4), think_s=2.0, tokens=5900
-        )
+        agent.step(run, "Does it hold?", tests("3 failed, 40 passed", 9.4), think_s=2.0, tokens=5900)
         run.pause("to think")
     with session.run(branch="try-cookie") as run:
         agent.step(run, "The cookie alone is not enough, the token still ends on day 30.", think_s=5.1, tokens=5000)
@@ -385,7 +369,7 @@ def finish(session: Session, agent: Agent, clock: Clock) -> None:
             agent.step(
                 review,
                 "I read it.",
-                Tool("read_file", {"path": "app/auth/tokens.py"}, "96 lines", 0.2),
+                read("app/auth/tokens.py", 96),
                 think_s=6.0,
                 tokens=2100,
             )
@@ -398,7 +382,7 @@ def finish(session: Session, agent: Agent, clock: Clock) -> None:
         agent.step(
             run,
             "With the second clamp gone.",
-            shell("pytest tests/auth -q", "43 passed", 9.1),
+            tests("43 passed", 9.1),
             think_s=2.2,
             tokens=6600,
         )
@@ -406,9 +390,7 @@ def finish(session: Session, agent: Agent, clock: Clock) -> None:
     clock.passes(minutes=8)
     with session.run() as run:
         run.state["plan"]["done"] = 3
-        agent.step(
-            run, "Both remarks are in.", shell("pytest tests/auth -q", "43 passed", 9.8), think_s=2.4, tokens=8400
-        )
+        agent.step(run, "Both remarks are in.", tests("43 passed", 9.8), think_s=2.4, tokens=8400)
         agent.step(run, "Both clamps are gone; 43 tests pass. Pushing the branch now.", think_s=6.2, tokens=8700)
         clock.passes(seconds=2)
         run.call("git_push", _dies, key="push-1", args={"remote": "origin", "ref": "fix/remember-me"})

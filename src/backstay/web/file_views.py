@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from difflib import unified_diff
 from typing import TYPE_CHECKING, NamedTuple
 
 from backstay.errors import BackstayError, NotFoundError
@@ -154,6 +155,22 @@ def _view(diff: FileDiff, change: FileChange, room: DiffAllowance) -> FileView:
         rest=tuple(rest),
         note="" if lines else "Differs in line ends alone." if change.before and change.after else "It is empty.",
         is_cut=is_cut,
+    )
+
+
+def text_view(name: str, before: object, after: object, room: DiffAllowance) -> FileView | None:
+    """Two texts of several lines, line by line, like files; None for anything else, or where the page has no room."""
+    if not isinstance(before, str) or not isinstance(after, str) or "\n" not in before + after:
+        return None
+    old, new = before.encode("utf-8", "replace"), after.encode("utf-8", "replace")
+    if max(len(old), len(new)) > SHOWN_BYTES or not room.takes(old, new):
+        return None
+    lines = unified_diff(before.splitlines(), after.splitlines(), lineterm="")
+    found = numbered(list(lines)[2:])
+    first, rest, is_cut = room.fold(found)
+    kinds = [line.kind for line in found]
+    return FileView(
+        name, {}, "~", "changed", kinds.count("add"), kinds.count("del"), tuple(first), tuple(rest), is_cut=is_cut
     )
 
 

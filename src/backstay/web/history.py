@@ -7,13 +7,17 @@ damaged has its place among the others and says so.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from backstay.bookkeeping import is_writes
+import msgspec
+
+from backstay.bookkeeping import PART, is_writes, owner_of
 from backstay.codec import decode
 from backstay.errors import BackstayError, CorruptionError
-from backstay.port import Ask, CallRow, CheckpointRow, Kind, Unreadable
+from backstay.face.calls_beside import calls_session
+from backstay.port import EVERY, Ask, CallRow, CheckpointRow, Kind, Unreadable
 from backstay.port.rows import FOR_CHILD, WAIT
 from backstay.sealing import open_value
 from backstay.shapes.text import brief, safe, short
@@ -30,15 +34,21 @@ _BEYOND = 2**40  # no sequence is as large
 _ARG_CHARS, _ARGS = 80, 3
 _SHOWN_KINDS = {"llm": "model", "tool": "tool"}
 _TOOL_SAID = ("tool: ", "tool_result: ", "function_call_output: ")
+_ASKED = re.compile(r"\w+: -> ([^\s,]+)(.*)", re.DOTALL)  # the summary of an answer that is a call
+OPEN = ("started", "in_doubt", "waiting")
 
 
 class HistoryStep(NamedTuple):
-    """A checkpoint and the calls that led to it; `damage` says why it cannot be read, and then there is no point."""
+    """A checkpoint and the calls that led to it; `damage` says why it cannot be read, and then there is no point.
+
+    `asked` are calls that a framework's step asked for and that have no outcome yet.
+    """
 
     sequence: int
     point: Checkpoint | None
     calls: list[CallRow]
     damage: str = ""
+    asked: tuple[CallRow, ...] = ()
 
 
 class Page(NamedTuple):
@@ -79,7 +89,46 @@ def history_page(store: Store, session: Session, *, before: str | None = None, b
     between: dict[str, str | None] = {
         step.point.id: step.point.parent_id for step in steps if step.point is not None and is_writes(step.point)
     }
-    return Page([step for step in steps if not is_bookkeeping(step)], last if len(rows) > PAGE else "", between)
+    return Page(_told(steps), last if len(rows) > PAGE else "", between)
+
+
+def _told(steps: list[HistoryStep]) -> list[HistoryStep]:
+    """Steps as people are told of them: without rows of writes, the newest of which says how its checkpoint stands."""
+    found: list[HistoryStep] = []
+    ends: dict[str, Checkpoint] = {}
+    for step in steps:
+        if step.point is None or not is_writes(step.point):
+            end = None if step.point is None else ends.get(step.point.id)
+            found.append(step if end is None else step._replace(point=_as_ended(step.point, end)))
+        else:
+            ends.setdefault(owner_of(step.point), step.point)
+    return found
+
+
+def _as_ended(point: Checkpoint | None, end: Checkpoint) -> Checkpoint | None:
+    return None if point is None else msgspec.structs.replace(point, status=end.status, reason=end.reason)
+
+
+class MadeCall(NamedTuple):
+    """A call, the checkpoint that took it in (None while it is pending), and its branch."""
+
+    row: CallRow
+    point: Checkpoint | None
+    branch: str
+
+
+def calls_page(store: Store, session: Session, *, before: str | None, most: int) -> tuple[Page, list[MadeCall]]:
+    """The newest steps of a page with at most so many calls together, and those calls, the newest first."""
+    page = trimmed(history_page(store, session, before=before), most)
+    made: list[MadeCall] = []
+    if before is None:
+        for branch, calls in pending_calls(store, session.id).items():
+            made += [MadeCall(call, None, branch) for call in reversed(calls)]
+    for step in page.steps:
+        if step.point is not None:
+            made += [MadeCall(call, None, step.point.branch) for call in reversed(step.asked)]
+            made += [MadeCall(call, step.point, step.point.branch) for call in reversed(step.calls)]
+    return page, [call for call in made if kind_of_call(call.row) is not None]
 
 
 def trimmed(page: Page, most: int) -> Page:
@@ -129,7 +178,28 @@ def steps_of(
             found.append(HistoryStep(row.sequence, history.checkpoint(row), calls.get(row.sequence, [])))
         except CorruptionError as error:
             found.append(HistoryStep(row.sequence, None, [], error.message))
-    return found
+    return _with_those_beside(store, session, found)
+
+
+def _with_those_beside(store: Store, session: str, steps: list[HistoryStep]) -> list[HistoryStep]:
+    """A framework's steps with the calls that they asked for, which are kept in a session beside."""
+    ids = {step.point.id for step in steps if step.point is not None and PART in step.point.metadata}
+    if not ids:
+        return steps
+    beside = calls_session(session)
+    lanes = store.backend.read(Ask(beside, names=EVERY)).lanes
+    wanted = tuple([name for name in lanes if name.partition("/")[0] in ids])
+    made: dict[str, list[CallRow]] = {}
+    if wanted:
+        for name, rows in store.backend.read(Ask(beside, names=wanted, pending=wanted)).pending.items():
+            made.setdefault(name.partition("/")[0], []).extend([row for row in rows if isinstance(row, CallRow)])
+    return [step if step.point is None else _asking(step, made.get(step.point.id, [])) for step in steps]
+
+
+def _asking(step: HistoryStep, made: list[CallRow]) -> HistoryStep:
+    made.sort(key=lambda call: call.started_us)
+    ended = [call for call in made if call.status not in OPEN]
+    return step._replace(calls=step.calls + ended, asked=tuple([call for call in made if call.status in OPEN]))
 
 
 def _calls(store: Store, session: str, rows: list[CheckpointRow]) -> dict[int, list[CallRow]]:
@@ -179,6 +249,11 @@ def kind_of_call(row: CallRow) -> str | None:
     return _SHOWN_KINDS.get(row.kind)
 
 
+def sort_of_call(row: CallRow) -> str:
+    """What a call is, in a word: model, tool, wait or child."""
+    return (kind_of_call(row) or row.kind) if row.kind == WAIT else _SHOWN_KINDS.get(row.kind, row.kind)
+
+
 def seconds_of(row: CallRow) -> float:
     """How long a call took; nothing while it is open."""
     return 0.0 if row.ended_us is None else max(0, row.ended_us - row.started_us) / 1e6
@@ -214,7 +289,8 @@ def described(point: Checkpoint, calls: Sequence[CallRow]) -> tuple[str, str]:
     tools = [row for row in calls if row.parent is None and kind_of_call(row) in ("tool", "child", "bad", "doubt")]
     summary = point.summary
     if not tools:
-        return "", summary
+        asked = _ASKED.fullmatch(summary)
+        return (asked[1], asked[2].strip()) if asked else ("", summary)
     last = tools[-1]
     words = "child session" if kind_of_call(last) == "child" else arg_words(args_of(last))
     said = next((summary[len(lead) :] for lead in _TOOL_SAID if summary.startswith(lead)), "")

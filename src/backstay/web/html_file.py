@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from backstay import __version__
 from backstay.errors import BackstayError
+from backstay.shapes.points import told_as
 from backstay.shapes.text import now
 from backstay.store.fields import to_info
 from backstay.store.overview import session_row
 from backstay.web.history import history_page, steps_of
 from backstay.web.needs import needs_of_session
+from backstay.web.pages.files import call_names, files_in_file
 from backstay.web.pages.session import history_data
 from backstay.web.paths import FileLinks
 from backstay.web.reader import Room, turns_of
@@ -18,6 +20,8 @@ from backstay.web.view import environment, static_file
 from backstay.web.words import key
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from backstay.face import Session, Store
     from backstay.model import Checkpoint
 
@@ -27,13 +31,14 @@ _FILE_CHARS = 4_000_000
 
 
 def html_file(store: Store, session: Session) -> str:
-    """The file: the newest page of the history, and the conversation at the head of each branch."""
+    """The file: the newest page of the history, and the conversation and the files at the head of each branch."""
     row = session_row(store.backend, session.id)
     info = to_info(row) if row is not None else None
     page = history_page(store, session)
     needs = needs_of_session(store, session, info.agent if info else None, ())
     history = history_data(store, session, page, needs, newest=True)
-    talks = _talks(store, session, [branch for branch in history["branches"] if branch["head"]])
+    heads = [branch for branch in history["branches"] if branch["head"]]
+    talks = _talks(store, session, heads, call_names(page))
     link = FileLinks(frozenset(key(talk["point"].id) for talk in talks))
     style = (static_file("style.css") or b"").decode()
     template = environment().get_template("file.html")
@@ -48,13 +53,16 @@ def html_file(store: Store, session: Session) -> str:
         made_at=now(),
         version=__version__,
         more=bool(page.older),
+        in_framework=bool(page.between),
     )
 
 
-def _talks(store: Store, session: Session, branches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _talks(
+    store: Store, session: Session, branches: list[dict[str, Any]], names: Mapping[str, str]
+) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for branch in branches[:MAX_TALKS]:
-        point = session.checkpoint(branch["head"])
+        point = told_as(session, session.checkpoint(branch["head"]))
         if point.id in found:
             found[point.id]["names"].append(branch["name"])
             continue
@@ -63,6 +71,7 @@ def _talks(store: Store, session: Session, branches: list[dict[str, Any]]) -> li
             "names": [branch["name"]],
             "tint": branch["tint"],
             **_turns(store, session, point),
+            **files_in_file(store, session, point, names),
         }
     return list(found.values())
 

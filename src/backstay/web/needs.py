@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backstay.errors import BackstayError, CorruptionError
+from backstay.face.calls_beside import calls_session
 from backstay.face.run_status import RunStatus, run_statuses
 from backstay.hints import in_shell
 from backstay.model import Status, counted
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
 MAX_SHOWN = 3
 _LOOKED_AT = 60  # sessions: more than that is a list, not a panel
 _ARGS, _ARG_CHARS = 6, 300
+_INTERRUPT = "for the answer to an interrupt: "  # as a thread of LangGraph says that it waits
 _QUESTIONS = ("question", "prompt", "message", "text")
 
 
 class Need(NamedTuple):
-    """One thing to settle. `kind` is approval, answer, framework, doubt, crash or damage; `ref` its call or wait."""
+    """One thing to settle. `kind` is approval, answer, framework, doubt, crash or damage; `ref` its call or wait.
+
+    `asker` is the session that asked for the call, where calls are kept beside it.
+    """
 
     id: str
     kind: str
@@ -40,6 +45,7 @@ class Need(NamedTuple):
     question: str = ""
     why: str = ""
     raw_args: str = ""
+    asker: str = ""
 
 
 def needs_of_store(store: Store, damaged: Iterable[Problem]) -> list[Need]:
@@ -49,8 +55,10 @@ def needs_of_store(store: Store, damaged: Iterable[Problem]) -> list[Need]:
         for wait in store.waiting()[:_LOOKED_AT]:
             found += _of_wait(wait)
         for info in store.crashed()[:_LOOKED_AT]:
-            session = store.session(info.id)
-            found += _of_runs(store, session, info.agent)
+            asker = info.id.removesuffix("/tools")
+            asker = asker if not info.checkpoints and calls_session(asker) == info.id else ""
+            needs = _of_runs(store, store.session(info.id), info.agent)
+            found += [need._replace(asker=asker) for need in needs]
     except CorruptionError as error:
         found.append(_unreadable("", None, error))
     return found + [_of_problem(problem) for problem in damaged]
@@ -66,15 +74,20 @@ def needs_of_session(store: Store, session: Session, agent: str | None, damaged:
                     found += _of_wait(wait)
     except CorruptionError as error:
         found.append(_unreadable(session.id, agent, error))
-    found += _of_runs(store, session, agent)
+    found += _of_runs(store, session, agent) + _of_runs(store, store.session(calls_session(session.id)), agent)
     return found + [_of_problem(problem) for problem in damaged if problem.session_id == session.id]
+
+
+def doubts_in(needs: Iterable[Need]) -> set[str]:
+    """The calls among these needs that are in doubt, by their ids."""
+    return {need.ref for need in needs if need.kind == "doubt"}
 
 
 def _of_wait(wait: Wait) -> list[Need]:
     kind = {"answer": "answer", "approval": "approval", "framework": "framework"}.get(wait.what)
     if kind is None:
         return []  # a time or a message: it goes on by itself, or another program sends it
-    question, args = "", wait.args
+    question, args = wait.name.removeprefix(_INTERRUPT) if kind == "framework" else "", wait.args
     if kind == "answer" and isinstance(args, str):
         question, args = args, None
     elif kind == "answer" and isinstance(args, Mapping):

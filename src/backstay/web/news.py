@@ -17,7 +17,7 @@ from backstay.port.rows import DOUBTFUL, ENTERED, MARK_WAITING
 
 if TYPE_CHECKING:
     from backstay.face import Store
-    from backstay.web.verification import Verification
+    from backstay.web.jobs import Jobs
 
 LOOK_S = 0.2
 LONGEST_S = 600.0  # a page asks again; so one that is forgotten holds no connection for ever
@@ -31,8 +31,8 @@ class News:
     A listener may be cancelled at any moment, when its page goes: each has an event of its own, and no lock is shared.
     """
 
-    def __init__(self, store: Store, verification: Verification) -> None:
-        self._store, self._verification = store, verification
+    def __init__(self, store: Store, jobs: Jobs) -> None:
+        self._store, self._jobs = store, jobs
         self._number, self._closed = 0, False
         self._listeners: set[asyncio.Event] = set()
         self._looking: asyncio.Task[None] | None = None
@@ -88,8 +88,7 @@ class News:
                 lanes = backend.lanes(LaneQuery(ENTERED | DOUBTFUL | MARK_WAITING))
                 self._runs = tuple((one.session.id, one.lane.name, one.live, one.lane.doubts) for one in lanes)
                 self._runs_seen_at = time.monotonic()
-            verified = self._verification.seen()
-            return backend.changes(), self._runs, verified.running, verified.done, verified.at
+            return backend.changes(), self._runs, self._jobs.stand()
         except BackstayError:
             time.sleep(LOOK_S)
-            return seen if seen is not None else (0, None, False, 0, None)
+            return seen if seen is not None else (0, None, None)

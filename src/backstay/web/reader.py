@@ -91,6 +91,7 @@ def turns_of(
 ) -> list[ReaderTurn]:
     """The turns of the messages in a window. `full`: the message that is not folded; `image`: the one to be shown."""
     results = _results(messages)
+    fresh = _results(messages[new_from:])
     asked_ids = {call.id for message in messages if isinstance(message, Mapping) for call in asked_in(message)}
     journal = {call.key: call for call in calls if call.key}
     models = [seconds_of(call) for call in calls if call.kind == "llm" and call.parent is None]
@@ -102,7 +103,7 @@ def turns_of(
         if isinstance(message, Mapping) and _is_answer(message, asked_ids):
             continue
         here = Unfolded() if index == full else room
-        is_new = index >= new_from
+        is_new = index >= new_from or (isinstance(message, Mapping) and _is_answered_in(message, fresh))
         if not isinstance(message, Mapping):
             text = message if isinstance(message, str) else brief(message)
             found.append(
@@ -146,6 +147,11 @@ def _is_answer(message: Mapping[str, Any], asked: set[str]) -> bool:
     """True for a message that is nothing but results of calls that are shown with theirs."""
     ids = answered_by(message)
     return bool(ids) and speaker_of(message) == "tool" and all(id_ in asked for id_ in ids)
+
+
+def _is_answered_in(message: Mapping[str, Any], results: Mapping[str, tuple[str, bool]]) -> bool:
+    """True for a message with a call whose result is among these."""
+    return any([call.id in results for call in asked_in(message)])
 
 
 def _results(messages: Sequence[Any]) -> dict[str, tuple[str, bool]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from backstay.errors import NotFoundError
-from backstay.web.pages import calls, checkpoint, compare, diff, export, session, sessions, store, timeline
+from backstay.web.pages import calls, checkpoint, compare, diff, export, files, session, sessions, store, timeline
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -19,6 +19,7 @@ _OF_SESSION: dict[str, View] = {
     "timeline": timeline.show,
     "calls": calls.show,
     "compare": compare.show,
+    "files": files.show,
     "d": diff.choose,
     "export": export.show,
 }

@@ -23,9 +23,9 @@ from backstay.errors import (
 from backstay.hints import in_shell
 from backstay.web import actions, routes
 from backstay.web.door import HEADERS, Door
+from backstay.web.jobs import Jobs
 from backstay.web.news import News
 from backstay.web.paths import segments_of
-from backstay.web.verification import Verification
 from backstay.web.view import AboutStore, Notice, Notices, Shown, Visit, environment, html_of, json_of, static_file
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class Site:
 
     def __init__(self, store: Store, about: AboutStore, door: Door) -> None:
         self.store, self.about, self.door = store, about, door
-        self.verification = Verification(store)
-        self.news = News(store, self.verification)
+        self.jobs = Jobs()
+        self.news = News(store, self.jobs)
         self._notices = Notices()
         self._templates = environment()
 
@@ -123,7 +123,7 @@ class Site:
         return Response(html_of(self._templates, shown, visit, address), shown.status, media_type="text/html")
 
     def _visit(self, parts: list[str], query: QueryParams) -> Visit:
-        return Visit(self.store, self.about, parts, query, query.getlist, self.verification, self._notices)
+        return Visit(self.store, self.about, parts, query, query.getlist, self.jobs, self._notices)
 
     async def _act(self, request: Request, parts: list[str]) -> Response:
         if self.about.read_only:

@@ -196,11 +196,11 @@ def _cut(x: float, width: int, seconds: float, height: int) -> str:
     )
 
 
-def overview(lanes: Sequence[TimeLane], died: Sequence[tuple[float, str]]) -> str:
-    """The whole time at its true scale: where something happened, and where a process died."""
-    spans = _merged([(bar.start, bar.end) for lane in lanes for bar in lane.bars])
-    first = min([start for start, _ in spans] + [at for at, _ in died])
-    last = max([end for _, end in spans] + [at for at, _ in died])
+def overview(times: Sequence[tuple[float, float]], died: Sequence[float], window: Sequence[tuple[float, float]]) -> str:
+    """The whole time at its true scale: where something happened, where a process died, what is shown below."""
+    spans = _merged(list(times))
+    first = min([start for start, _ in spans] + list(died))
+    last = max([end for _, end in spans] + list(died))
     per_s = (WIDTH - 8) / max(last - first, 1e-6)
     marks = "".join(
         [
@@ -210,11 +210,16 @@ def overview(lanes: Sequence[TimeLane], died: Sequence[tuple[float, str]]) -> st
         ]
     )
     crashes = "".join(
-        [f'<rect class="r-x" x="{4 + (at - first) * per_s - 1:.1f}" y="8" width="2" height="20"/>' for at, _ in died]
+        [f'<rect class="r-x" x="{4 + (at - first) * per_s - 1:.1f}" y="8" width="2" height="20"/>' for at in died]
     )
+    left, right = 0.5, WIDTH - 0.5
+    if window:
+        left = max(left, (min(window)[0] - first) * per_s)
+        right = min(right, max(8 + (max(end for _, end in window) - first) * per_s, left + 8))
     return (
         f'<svg class="range" viewBox="0 0 {WIDTH} 36" preserveAspectRatio="none" role="img" '
         f'aria-label="The whole time at its true scale">'
         f'<rect class="r-bg" x="0" y="8" width="{WIDTH}" height="20" rx="3"/>'
-        f'{marks}{crashes}<rect class="r-win" x=".5" y="4.5" width="{WIDTH - 1}" height="27" rx="3"/></svg>'
+        f"{marks}{crashes}"
+        f'<rect class="r-win" x="{left:.1f}" y="4.5" width="{right - left:.1f}" height="27" rx="3"/></svg>'
     )

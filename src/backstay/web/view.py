@@ -14,8 +14,10 @@ from backstay.web import words
 from backstay.web.paths import Links
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from backstay.face import Session, Store
-    from backstay.web.verification import Verification
+    from backstay.web.jobs import Jobs
 
 _MAX_NOTICES = 100
 
@@ -58,6 +60,7 @@ class AboutStore(NamedTuple):
     read_only: bool
     is_server: bool  # others write to it too, with the rights of its URL
     is_demo: bool = False
+    place: Path | None = None  # its file or folder, if it has one here
 
 
 class Visit(NamedTuple):
@@ -68,7 +71,7 @@ class Visit(NamedTuple):
     parts: list[str]
     query: Mapping[str, str]
     several: Callable[[str], list[str]]
-    verification: Verification
+    jobs: Jobs
     notices: Notices
 
     def session(self) -> Session:
@@ -113,7 +116,7 @@ def html_of(made: jinja2.Environment, shown: Shown, visit: Visit, path: str) -> 
         path=path,
         as_json=f"{path}{'&' if '?' in path else '?'}format=json",
         notice=visit.notices.get(visit.query.get("note")),
-        verification=visit.verification.seen(),
+        verification=visit.jobs.verify.seen(),
         version=__version__,
     )
 

@@ -49,6 +49,11 @@ def line(value: Any) -> str:
     return text.safe(str(value))
 
 
+def first_line(value: str) -> str:
+    """The first line of a text that says something, without what Markdown puts before a heading."""
+    return next((each for each in value.split("\n") if each.strip()), "").strip().lstrip("#").strip()
+
+
 def age(at: datetime) -> str:
     """How long ago, as a list has it: `now`, `6 min`, `3 h`, `2 d`."""
     seconds = (text.now() - at).total_seconds()
@@ -132,6 +137,7 @@ def key(id_: str) -> str:
 FILTERS = {
     "key": key,
     "line": line,
+    "first_line": first_line,
     "age": age,
     "age_short": age_short,
     "ago": ago,

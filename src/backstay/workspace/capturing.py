@@ -83,6 +83,7 @@ class Capturer:
         self._recent = RecentContents()
         self._saved_at = 0.0
         self._key: bytes | None = None
+        self.last: Listing | None = None  # as it was made: what is known of folders is known of this list
 
     def capture(
         self,
@@ -112,7 +113,15 @@ class Capturer:
             work.deadline = None if budget_s is None else time.monotonic() + budget_s
             found = work.run()
             self._remember(root, work)
+            self.last = found.listing
         return found
+
+    def measure(self) -> None:
+        """InvalidInputError if there is more in the folder than a workspace may have; nothing is read or kept."""
+        with OpenRoot(self.workspace.path) as root:
+            scan = Scan(root, self.workspace, {} if self._known is None else self._known)
+            scan.run()
+            refuse_size(root.path, scan.sizes, self.workspace.max_total)
 
     # what is remembered
 
@@ -142,8 +151,9 @@ class Capturer:
         return hmac.new(self._key, contents, sha256).digest()
 
     def _remember(self, root: OpenRoot, work: _CaptureWork) -> None:
-        known = {path: folder for path, folder in self.known.items() if path in work.scan.seen}
-        known |= work.folders
+        known = self.known
+        if known.keys() != work.scan.seen or work.folders:
+            known = {path: folder for path, folder in known.items() if path in work.scan.seen} | work.folders
         self._known = known
         now = time.monotonic()
         if len(self._hot) > 4 * len(work.folders) + 1000:
@@ -194,7 +204,8 @@ class _CaptureWork:
         dirty = {folder.path for folder in self.scan.folders}
         for folder in self.scan.folders:
             self._folder(folder)
-        for path, known in self._capturer.known.items():
+        known_now = {} if base is self._capturer.last else self._capturer.known
+        for path, known in known_now.items():
             if path in self.scan.seen and path not in dirty:
                 values = [base.tree[key] for key in keys.get(path, ())]
                 if index.packed_digest(values) != known.packed:  # another list than was captured last

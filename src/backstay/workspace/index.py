@@ -33,7 +33,8 @@ class KnownFile(msgspec.Struct, array_like=True, gc=False):
 class KnownFolder(msgspec.Struct, array_like=True):
     """A folder as it was scanned. `rules`: what decided on its names; `packed`: a digest of its values in the list.
 
-    `folders` are those in it that belong.
+    `folders` are those in it that belong. A name that is `ignored` ends in a slash if it is a folder: a rule may be
+    about folders only.
     """
 
     mode: int

@@ -20,7 +20,7 @@ from typing import Self
 
 from backstay.errors import InvalidInputError, LeaseHeldError, UnsupportedError
 from backstay.hints import Hint
-from backstay.listing import FileEntry
+from backstay.listing import OWN, FileEntry
 from backstay.workspace.system_calls import open_beneath
 
 if sys.platform != "win32":
@@ -35,13 +35,10 @@ _INTO = Hint(
     "put them into a folder of their own: session.fork(ref, name, into=folder)",
     "put them into a folder of their own: `backstay fork SESSION REF NAME --into DIR`",
 )
-OWN = b".backstay"
 _LOCK = b"place.lock"
 _CHUNK = 1 << 20
 _NOT_A_FOLDER = frozenset({errno.ENOTDIR, errno.ELOOP, errno.ENOENT, errno.EXDEV})
 _LOOKS = 3
-# A path with one of these in it is git's own or ours; on file systems that do not tell cases apart, too.
-_RESERVED = frozenset({b".git", OWN})
 
 
 class BlockedError(Exception):
@@ -254,17 +251,3 @@ def same(a: FileEntry | None, b: FileEntry | None) -> bool:
 def is_folder(entry: FileEntry | None) -> bool:
     """True for a folder; what was looked at may be something that no list has."""
     return entry is not None and stat.S_ISDIR(entry.mode)
-
-
-def unsafe(path: bytes) -> str | None:
-    """Why nothing may ever be put at a path, whatever list names it; None if it may.
-
-    A list may come from an import. One that names `.git/hooks/post-commit` or `../x` would run or reach things that no
-    checkpoint may.
-    """
-    parts = path.split(b"/")
-    if b"\0" in path or any(part in (b"", b".", b"..") for part in parts):
-        return "it is no path beneath the folder"
-    if any(part.lower().rstrip(b" .") in _RESERVED for part in parts):
-        return "it belongs to git or to Backstay"
-    return None

@@ -11,6 +11,7 @@ from backstay.errors import BackstayError
 from backstay.workspace.open_root import BlockedError, OpenRoot
 
 _KEY_BYTES = 32
+_PACKED_BYTES = 1 << 20
 
 
 def clock_of(root: OpenRoot) -> int:
@@ -59,15 +60,24 @@ def git_head(root: OpenRoot) -> tuple[str, str] | None:
         return head, ""
     name = head.removeprefix("ref: ")
     commit = _small(root, b".git/" + os.fsencode(name)) if ".." not in name else None
-    return commit or "", name.removeprefix("refs/heads/")
+    return commit or _packed(root, name), name.removeprefix("refs/heads/")
 
 
-def _small(root: OpenRoot, path: bytes) -> str | None:
+def _packed(root: OpenRoot, name: str) -> str:
+    """The commit of a branch that git keeps in one file with others."""
+    for line in (_small(root, b".git/packed-refs", most=_PACKED_BYTES) or "").splitlines():
+        commit, _, of = line.partition(" ")
+        if of == name:
+            return commit
+    return ""
+
+
+def _small(root: OpenRoot, path: bytes, *, most: int = 4096) -> str | None:
     try:
         with root.parent_of(path) as (folder, name):
             handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
             try:
-                return os.read(handle, 4096).decode("utf-8", "replace").strip()
+                return os.read(handle, most).decode("utf-8", "replace").strip()
             finally:
                 os.close(handle)
     except (OSError, BlockedError):

@@ -26,9 +26,11 @@ from hashlib import sha256
 import msgspec
 
 from backstay.errors import CorruptionError, UnavailableError
-from backstay.listing import PERMISSIONS, FileEntry, PlaceStep, in_order
+from backstay.hints import Hint
+from backstay.listing import PERMISSIONS, FileEntry, PlaceStep, in_order, unsafe
+from backstay.model import counted
 from backstay.workspace.leftovers import PLAN, TMP, clear_leftovers, names_in, settle
-from backstay.workspace.open_root import BlockedError, OpenRoot, is_folder, look_in, same, unsafe
+from backstay.workspace.open_root import BlockedError, OpenRoot, is_folder, look_in, same
 from backstay.workspace.system_calls import exchange, move, sync_file_system
 
 Contents = Callable[[PlaceStep], Iterable[bytes]]
@@ -36,6 +38,8 @@ Contents = Callable[[PlaceStep], Iterable[bytes]]
 CHANGED, CREATED, GONE = "it was changed since", "it was created since", "it was removed since"
 NOT_EMPTY = "there is something in it that was not captured"
 NOT_WRITABLE = "its folder cannot be written"
+DAMAGED = "its kept contents are damaged"
+_PARTIAL = Hint("partial=True puts back the others", "--partial puts back the others")
 _HOLE = bytes(1 << 16)
 _MARGIN_BYTES = 1 << 20
 _NAMED = 20
@@ -80,19 +84,25 @@ class Placement:
 
     # aside
 
-    def stage(self, contents: Contents) -> None:
-        """Write everything that is to come aside and sync it. Nothing of the folder is changed by this."""
+    def stage(self, contents: Contents, *, partial: bool = False) -> None:
+        """Write everything that is to come aside and sync it. Nothing of the folder is changed by this.
+
+        With `partial`, paths whose contents are damaged are kept as they are and named.
+        """
         with _translated("files cannot be written aside"):
             clear_leftovers(self._root, self._rescued)
             self._tmp = self._root.own_folder(TMP, self._name)
             wanted = [step for step in self._steps if _is_staged(step)]
             _check_space(self._tmp, wanted)
             damaged = [step.path for step in wanted if not self._write(step, contents)]
-            if damaged:
+            if partial:
+                self._kept |= dict.fromkeys(damaged, DAMAGED)
+            elif damaged:
                 self.clear()
                 shown = ", ".join(map(os.fsdecode, damaged[:_NAMED]))
-                message = f"the kept contents of {len(damaged)} files are damaged; nothing was changed: {shown}"
-                raise CorruptionError(message, hint="give the paths that are to be put back, without these")
+                files = counted(len(damaged), "file")
+                message = f"the kept contents of {files} are damaged; nothing was changed: {shown}"
+                raise CorruptionError(message, hint=_PARTIAL)
             self._write_plan()
             self._sync()
 
@@ -155,9 +165,10 @@ class Placement:
     def apply(self) -> Placed:
         """Do the steps, sync them, and look once more at what came out."""
         with _translated("files cannot be put back"):
-            removals = [step for step in self._steps if step.after is None]
-            folders = [step for step in self._steps if is_folder(step.after)]
-            others = [step for step in self._steps if step.after is not None and not is_folder(step.after)]
+            steps = [step for step in self._steps if step.path not in self._kept]
+            removals = [step for step in steps if step.after is None]
+            folders = [step for step in steps if is_folder(step.after)]
+            others = [step for step in steps if step.after is not None and not is_folder(step.after)]
             for step in folders:
                 if is_folder(step.before):
                     self._at(step, self._open_up)

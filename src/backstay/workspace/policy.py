@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +23,9 @@ _MAX_FILE_BYTES = 1 << 30  # a file is read as a whole
 # Names whose contents are kept from the store unless it is asked for. A dot in what follows `id_` is a program's file.
 _SECRET_NAMES = (".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "id_*", ".netrc", ".npmrc", ".pypirc", ".pgpass")
 _NO_SECRETS = (".env.example", ".env.sample", ".env.template", ".env.dist", "id_*.*", "*.pub")
-_CREDENTIALS = re.compile(r"credentials(\.(json|ini|toml|ya?ml|xml|txt|csv|cfg|conf))?")
+_CREDENTIALS = r"credentials(\.(json|ini|toml|ya?ml|xml|txt|csv|cfg|conf))?\Z"
+_IS_SECRET = re.compile("|".join([_CREDENTIALS, *map(translate, _SECRET_NAMES)]))
+_IS_NONE = re.compile("|".join(map(translate, _NO_SECRETS)))
 _SECRET_FOLDERS = frozenset({".aws", ".ssh", ".gnupg"})
 _PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----")
 _LOOK_BYTES = 64 * 1024
@@ -97,9 +99,7 @@ def is_secret_name(path: str) -> bool:
     *above, name = path.split("/")
     if not _SECRET_FOLDERS.isdisjoint(above):
         return True
-    if any([fnmatchcase(name, pattern) for pattern in _NO_SECRETS]):
-        return False
-    return _CREDENTIALS.fullmatch(name) is not None or any([fnmatchcase(name, pattern) for pattern in _SECRET_NAMES])
+    return _IS_SECRET.match(name) is not None and _IS_NONE.match(name) is None
 
 
 def has_private_key(contents: bytes) -> bool:

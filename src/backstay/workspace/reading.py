@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import stat
 import sys
@@ -17,6 +18,7 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_ATIME = getattr(os, "O_NOATIME", 0)
 _TRIES, _PAUSE_S = 3, 0.01
 _CHUNK = 1 << 20
+_IS_LINK = frozenset({errno.ELOOP, getattr(errno, "EMLINK", errno.ELOOP)})  # what O_NOFOLLOW says, by system
 _WRITE_OUT = 2  # SYNC_FILE_RANGE_WRITE
 
 
@@ -47,17 +49,22 @@ def read_file(folder: int, name: str, *, limit: int, hot: bool = False) -> ReadF
     found: ReadFile | None = None
     for attempt in range(_TRIES):
         try:
-            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            if stat.S_ISLNK(status.st_mode):
-                return ReadFile(signature_of(status), os.fsencode(os.readlink(name, dir_fd=folder)))
             found = _read_once(folder, name, limit, hot=hot)
-        except OSError:
-            return None
+        except OSError as error:
+            return _read_link(folder, name) if error.errno in _IS_LINK else None
         if found is None or found.exact:
             return found
         if attempt + 1 < _TRIES:
             time.sleep(_PAUSE_S)
     return found
+
+
+def _read_link(folder: int, name: str) -> ReadFile | None:
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return ReadFile(signature_of(status), os.fsencode(os.readlink(name, dir_fd=folder)))
+    except OSError:
+        return None
 
 
 def signature_of(status: os.stat_result) -> Signature:
@@ -94,9 +101,7 @@ def _open(folder: int, name: str) -> int:
 def _contents(handle: int, size: int, limit: int) -> bytes | None:
     """All of it; None if it is longer than it may be."""
     first = os.read(handle, size + 1)
-    if len(first) == size:
-        return first if size == 0 or not (more := os.read(handle, 1)) else _rest(handle, [first, more], limit)
-    return _rest(handle, [first], limit)
+    return first if len(first) == size else _rest(handle, [first], limit)  # a short read is the end of a file
 
 
 def _rest(handle: int, parts: list[bytes], limit: int) -> bytes | None:

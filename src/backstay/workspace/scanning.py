@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import msgspec
 
 from backstay.ignoring import BUILT_IN, IgnoreRules, rules_of
-from backstay.listing import LeftOut, shown
+from backstay.listing import OWN, LeftOut, shown
 from backstay.workspace.index import KnownFile, KnownFolder, Signature
-from backstay.workspace.open_root import OWN, BlockedError, OpenRoot
+from backstay.workspace.open_root import BlockedError, OpenRoot
 from backstay.workspace.policy import FolderSize, Workspace
 from backstay.workspace.reading import signature_of
 
@@ -78,7 +78,8 @@ class Scan:
         """Walk all of it."""
         salt = self._override.digest + self._workspace.git.encode()
         base = rules_of(() if self._has_ignore_file() else BUILT_IN, salt)
-        below, rules = self._folder(os.dup(self._root.descriptor), "", base, close=False)
+        root = os.dup(self._root.descriptor)
+        below, rules = self._folder(root, os.fstat(root).st_mode, "", base, close=False)
         self.rules = rules.digest
         stack: list[tuple[int, str, IgnoreRules, Iterator[str]]] = [below]
         while stack:
@@ -93,7 +94,7 @@ class Scan:
             opened = self._open(descriptor, name, child)
             if opened is None:
                 continue
-            frame, _ = self._folder(opened, child, rules, close=len(stack) >= _DEPTH)
+            frame, _ = self._folder(*opened, child, rules, close=len(stack) >= _DEPTH)
             stack.append(frame)
 
     def left_out(self) -> dict[str, LeftOut]:
@@ -116,14 +117,16 @@ class Scan:
             return True
         return False
 
-    def _open(self, parent: int, name: str, path: str) -> int | None:
+    def _open(self, parent: int, name: str, path: str) -> tuple[int, int] | None:
+        """A folder's descriptor and its mode."""
         try:
             if parent < 0:
                 descriptor = self._root.open_folder(os.fsencode(path))
             else:
                 descriptor = os.open(name, _OPEN, dir_fd=parent)
-            if os.fstat(descriptor).st_dev == self._root.device:
-                return descriptor
+            status = os.fstat(descriptor)
+            if status.st_dev == self._root.device:
+                return descriptor, status.st_mode
             os.close(descriptor)
             self.leave_out(ELSEWHERE, path)
         except BlockedError:
@@ -136,36 +139,79 @@ class Scan:
         return None
 
     def _folder(
-        self, descriptor: int, path: str, rules: IgnoreRules, *, close: bool
+        self, descriptor: int, mode: int, path: str, rules: IgnoreRules, *, close: bool
     ) -> tuple[tuple[int, str, IgnoreRules, Iterator[str]], IgnoreRules]:
         """Look at one folder; those in it that belong are walked next."""
         raw = os.fsencode(path)
-        mode = os.fstat(descriptor).st_mode
         try:
             with os.scandir(descriptor) as entries:
-                found = list(entries)
+                found = {entry.name: entry for entry in entries}
         except OSError:
             self.leave_out(UNREADABLE, path)
             self.skipped.append(raw)
             return (descriptor, path, rules, iter(())), rules
         inner = rules
-        present = self._ignore.intersection([entry.name for entry in found])
-        for name in self._workspace.ignore if present else ():  # the one that is named last decides
-            if name in present:
+        for name in self._workspace.ignore:  # the one that is named last decides
+            if name in found:
                 inner = inner.inside(path, _text_of(descriptor, name))
-        known = self._known.get(raw)
         self.seen.add(raw)
-        folders = self._entries(found, path, inner, known, mode)
+        known = self._known.get(raw)
+        folders = None if known is None else self._unchanged(found, path, inner, known, mode)
+        if folders is None:
+            folders = self._entries(found, path, inner, known, mode)
         if close:
             os.close(descriptor)
             descriptor = -1
         return (descriptor, path, inner, iter(folders)), inner
 
+    def _unchanged(
+        self, found: dict[str, os.DirEntry[str]], path: str, rules: IgnoreRules, known: KnownFolder, mode: int
+    ) -> list[str] | None:
+        """The folders of a folder in which nothing changed, as most are; None if something may have.
+
+        This is what a look costs: everything in it is done once for every file of the workspace.
+        """
+        files, ignored, folders = known.files, known.ignored, known.folders
+        if known.rules != rules.digest or known.mode != mode or len(found) != len(files) + len(ignored) + len(folders):
+            return None
+        size_bytes = 0
+        try:
+            for name, file in files.items():
+                status = found[name].stat(follow_symlinks=False)
+                ctime_ns, mtime_ns, size, inode, file_mode = file.signature  # type: ignore[misc] # None is a TypeError
+                if (
+                    status.st_ctime_ns != ctime_ns
+                    or status.st_mtime_ns != mtime_ns
+                    or status.st_size != size
+                    or status.st_ino != inode
+                    or status.st_mode != file_mode
+                ):
+                    return None
+                size_bytes += size
+            for name in ignored:
+                if found[name.rstrip("/")].is_dir(follow_symlinks=False) != name.endswith("/"):
+                    return None
+            for name in folders:
+                if not found[name].is_dir(follow_symlinks=False):
+                    return None
+        except (KeyError, TypeError, OSError):  # a name that is not there any more, a file that is to be read again
+            return None
+        self._count(path, len(files), size_bytes, ignored)
+        return sorted(folders)
+
+    def _count(self, path: str, count: int, size_bytes: int, ignored: set[str]) -> None:
+        self.files += count
+        self.size_bytes += size_bytes
+        self.sizes.append(FolderSize(path, count, size_bytes))
+        if ignored:
+            for name in sorted([name.rstrip("/") for name in ignored]):
+                if name not in self._fixed:
+                    self.leave_out(IGNORED, f"{path}/{name}" if path else name)
+
     def _entries(
-        self, found: list[os.DirEntry[str]], path: str, rules: IgnoreRules, known: KnownFolder | None, mode: int
+        self, found: dict[str, os.DirEntry[str]], path: str, rules: IgnoreRules, known: KnownFolder | None, mode: int
     ) -> list[str]:
         """The entries of a folder: its folders are given back, its files compared with what is known."""
-        same: list[tuple[str, Signature, KnownFile]] = []
         files: dict[str, ScannedFile] = {}
         folders: list[str] = []
         before = {} if known is None else known.files
@@ -173,14 +219,13 @@ class Scan:
         skip: set[str] = known.ignored if known is not None and decided else set()
         belong: set[str] = known.folders if known is not None and decided else set()
         ignored: set[str] = set()
-        clean, size_bytes, device = known is not None and known.mode == mode and decided, 0, self._root.device
-        large_files = 0
-        for entry in found:
-            name = entry.name
-            if name in skip:
-                ignored.add(name)
-                continue
+        size_bytes, large_files, device = 0, 0, self._root.device
+        for name, entry in found.items():
             is_folder = entry.is_dir(follow_symlinks=False)
+            decision = f"{name}/" if is_folder else name
+            if decision in skip:
+                ignored.add(decision)
+                continue
             if is_folder and name in belong:
                 folders.append(name)
                 continue
@@ -188,24 +233,20 @@ class Scan:
             if (old is None or not decided) and (
                 name in self._fixed or self._ignores(rules, path, name, folder=is_folder)
             ):
-                ignored.add(name)
-                clean = False
+                ignored.add(decision)
                 continue
             if is_folder:
                 folders.append(name)
-                clean = False
                 continue
             try:
                 status = entry.stat(follow_symlinks=False)
             except OSError:  # gone meanwhile
-                clean = False
                 continue
             signature = signature_of(status)
             if old is not None and old.signature == signature:
-                same.append((name, signature, old))
+                files[name] = ScannedFile(signature, old)
                 size_bytes += signature[2]
                 continue
-            clean = False
             kind = stat.S_IFMT(status.st_mode)
             if (kind not in (stat.S_IFREG, stat.S_IFLNK)) or status.st_dev != device:
                 self.leave_out(SPECIAL if status.st_dev == device else ELSEWHERE, f"{path}/{name}" if path else name)
@@ -217,15 +258,8 @@ class Scan:
             else:
                 size_bytes += status.st_size
             files[name] = ScannedFile(signature, None, large)
-        count = len(same) + len(files) - large_files
-        self.files += count
-        self.size_bytes += size_bytes
-        self.sizes.append(FolderSize(path, count, size_bytes))
-        for name in sorted(ignored - self._fixed):
-            self.leave_out(IGNORED, f"{path}/{name}" if path else name)
-        if not clean or len(same) + len(files) != len(before) or len(folders) != len(belong):
-            files |= {name: ScannedFile(signature, old) for name, signature, old in same}
-            self.folders.append(ScannedFolder(os.fsencode(path), mode, rules.digest, files, ignored, set(folders)))
+        self._count(path, len(files) - large_files, size_bytes, ignored)
+        self.folders.append(ScannedFolder(os.fsencode(path), mode, rules.digest, files, ignored, set(folders)))
         return sorted(folders)
 
     def _ignores(self, rules: IgnoreRules, path: str, name: str, *, folder: bool) -> bool:

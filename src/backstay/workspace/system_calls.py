@@ -118,12 +118,8 @@ def sync_file_system(descriptor: int) -> bool:
     return _syncfs is not None and _syncfs(descriptor) == 0
 
 
-def clone(source: int, target: int) -> bool:
-    """Let an empty file share the blocks of another one. False: this file system cannot."""
+def clone(source: int, target: int) -> None:
+    """Let an empty file share the blocks of another one; an OSError where this file system cannot."""
     if not _LINUX:
-        return False
-    try:
-        fcntl.ioctl(target, _FICLONE, source)
-    except OSError:
-        return False
-    return True
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+    fcntl.ioctl(target, _FICLONE, source)

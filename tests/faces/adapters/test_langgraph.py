@@ -213,6 +213,7 @@ def test_writes_that_come_before_their_checkpoint_wait_for_it(saver: BackstaySav
 def test_early_writes_are_not_forgotten_for_those_that_come_in_between(saver: BackstaySaver) -> None:
     first = saver.put(thread(), checkpoint("one", x=1), META, {})
     saver.put_writes(thread(checkpoint_id="two"), [("x", "early")], "b")
+    assert [row.id for row in saver.store.session("t").log()] == ["one"]  # no row that a list would show, or a crash
     saver.put_writes(first, [("x", "in time")], "a")
     second = saver.put(first, checkpoint("two", x=2), META, {})
     saver.put_writes(second, [("x", "too")], "c")
@@ -234,6 +235,28 @@ def test_writes_that_come_late_are_still_those_of_their_checkpoint(saver: Backst
     newest, oldest = saver.list(thread())
     assert (newest.checkpoint["id"], newest.pending_writes) == ("two", [])
     assert (oldest.checkpoint["id"], oldest.pending_writes) == ("one", wanted)
+
+
+def test_a_late_write_of_a_whole_conversation_costs_what_is_new_in_it(saver: BackstaySaver) -> None:
+    chat = [HumanMessage(f"message {number}", id=str(number)) for number in range(200)]
+    first = saver.put(thread(), checkpoint("one", messages=chat), META, {})
+    saver.put(first, checkpoint("two", messages=chat), META, {})
+    saver.put_writes(first, [("messages", [*chat, AIMessage("new", id="new")])], "late")
+    (row,) = [row for row in saver.store.session("t").log() if row.trigger == "writes"]
+    assert len(str(row.state["lg"]["stray"])) < 500
+    for reader in (saver, BackstaySaver(saver.store)):
+        ((_, _, written),) = read(reader, first).pending_writes
+        assert written == [*chat, AIMessage("new", id="new")]
+
+
+def test_writes_wait_for_their_checkpoint_while_many_other_threads_are_served() -> None:
+    with BackstaySaver.open("memory://") as saver:
+        first = saver.put(thread(), checkpoint("one", x=1), META, {})
+        saver.put_writes(thread(checkpoint_id="two"), [("x", "early")], "b")
+        for number in range(300):
+            saver.put(thread(str(number)), checkpoint(x=number), META, {})
+        second = saver.put(first, checkpoint("two", x=2), META, {})
+        assert read(saver, second).pending_writes == [("b", "x", "early")]
 
 
 def test_special_writes_replace_and_others_stay_also_in_one_call(saver: BackstaySaver) -> None:

@@ -50,11 +50,20 @@ NOT_SHOWN |= {
     "backstay du fix-bug",
     "backstay du fix-bug --top 20",
 }
+# docs/claude-code.md has a session of these, and runs it.
+NOT_SHOWN |= {
+    "backstay init --claude-code",
+    "backstay hook < event.json",
+    "backstay watch -- codex",
+    "backstay watch --session fix-bug -- gemini -p 'mend the tests'",
+}
 SEE = {
     "web": "[web.md](web.md)",
     "verify": "[upkeep.md](upkeep.md)",
     "prune": "[upkeep.md](upkeep.md)",
     "recover": "[runs.md](runs.md)",
+    "hook": "[claude-code.md](claude-code.md)",
+    "watch": "[claude-code.md](claude-code.md#other-agents)",
     "export": "[export.md](export.md) and [formats.md](formats.md)",
     "import": "[export.md](export.md) and [formats.md](formats.md)",
 }

@@ -32,7 +32,9 @@ def lines(seed: int, count: int) -> list[list[str]]:
     """Lines of commands with options and words that may or may not belong to them."""
     chance = random.Random(seed)
     found = []
-    for name in chance.choices([name for name in cli.COMMANDS if name not in ("demo", "web")], k=count):
+    for name in chance.choices(
+        [name for name in cli.COMMANDS if name not in ("demo", "web", "hook", "watch")], k=count
+    ):
         options = [opt for each in command_of(name).params if isinstance(each, click.Option) for opt in each.opts]
         options = [*[opt for opt in options if opt not in ("-f", "--follow")], "--nope", "-q"]
         words = [chance.choice(options if chance.random() < 0.4 else WORDS) for _ in range(chance.randint(0, 5))]

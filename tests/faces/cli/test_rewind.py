@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -37,6 +38,28 @@ def files(root: Path) -> dict[str, str]:
 
 NOW = {"a.py": "one\ntwo\nTHREE\n", "mine.txt": "mine\n", "new.py": "new\n"}
 THEN = {"a.py": "one\ntwo\nthree\n", "b.py": "b\n", "mine.txt": "mine\n"}
+
+
+def test_a_rewind_says_where_git_was_and_is(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    (root / ".git" / "refs" / "heads").mkdir(parents=True)
+    (root / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (root / ".git" / "packed-refs").write_text(f"# pack-refs with: peeled\n{'1' * 40} refs/heads/main\n")
+    (root / "a.py").write_text("one\n")
+    with backstay.open(root / ".backstay" / "store.db") as store:
+        session = store.session("fix-bug", workspace=root)
+        capture_as(session, {}, "outside")
+        (root / "a.py").write_text("two\n")
+        (root / ".git" / "refs" / "heads" / "main").write_text("2" * 40 + "\n")
+        capture_as(session, {"n": 1}, "call:1")
+    shown = shell.run("rewind", "fix-bug", "main~1", "--dry-run", folder=root)
+    assert "git has moved since: it was at 11111111 (main) and is at 22222222 (main)." in shown.out
+    assert "Only files go back: git will show them as changed." in shown.out
+    told = shell.run("rewind", "fix-bug", "main~1", "-y", "--json", folder=root)
+    assert json.loads(told.out)["git_moved"] == ["1" * 40 + " main", "2" * 40 + " main"]
+    assert (root / ".git" / "refs" / "heads" / "main").read_text() == "2" * 40 + "\n"
+    again = shell.run("rewind", "fix-bug", "main", "--dry-run", folder=root)
+    assert "git has moved" not in again.out
 
 
 def test_a_rewind_shows_each_group_and_can_be_undone_by_the_line_it_prints(project: Path) -> None:
@@ -182,3 +205,35 @@ def test_now_and_then_stand_in_columns(project: Path) -> None:
     now, then = [line for line in shown if line.startswith(("main now", "main then"))]
     assert "a longer word" in now
     assert len(now) == len(then)
+
+
+def test_a_call_in_doubt_shows_the_files_it_may_have_changed_and_can_be_rolled_back(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("whole\n")
+
+    def edit() -> None:
+        (tmp_path / "a.py").write_text("half\n")
+        raise KeyboardInterrupt
+
+    with (
+        backstay.open(tmp_path / ".backstay" / "store.db") as store,
+        contextlib.suppress(KeyboardInterrupt),
+        store.run("s", workspace=tmp_path) as run,
+    ):
+        run.step()
+        run.call("edit", edit, effects="files")
+    shown = shell.run("recover", folder=tmp_path)
+    assert "files changed since: a.py" in shown.out
+    done = shell.run("recover", "s", "--rollback", folder=tmp_path)
+    assert done.code == 0, done.err
+    assert "rolled back, and to be made again" in done.out
+    assert (tmp_path / "a.py").read_text() == "whole\n"
+
+
+def test_status_says_how_the_folder_differs_and_what_is_not_captured(project: Path) -> None:
+    (project / ".env").write_text("SECRET=1\n")
+    with backstay.open(project / ".backstay" / "store.db") as store:
+        capture_as(store.session("fix-bug", workspace=project), {"messages": []}, "outside")
+    (project / "a.py").write_text("again\n")
+    shown = shell.run("status", folder=project, columns=120)
+    assert "files     1 path changed since main of fix-bug (1 by you), 1 path left out (1 secret" in shown.out
+    assert "files " not in shell.run("status", "--store", str(project / ".backstay" / "store.db"), folder=Path("/")).out

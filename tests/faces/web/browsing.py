@@ -79,6 +79,22 @@ class Reader:
     def sees(self, text: str, **options: Any) -> None:
         self.page.get_by_text(text, **options).first.wait_for()
 
+    def goes_from_change_to_change(self) -> None:
+        """By button and by key, in a difference that is longer than the window: each is seen, in order, and back."""
+        self.page.set_viewport_size({"width": 1400, "height": 400})
+        seen = []
+        for step in ("Next change", "Next change", "n", "p"):
+            if len(step) == 1:
+                self.page.keyboard.press(step)
+            else:
+                self.page.get_by_role("link", name=step).click()
+            seen.append(self.page.evaluate("document.activeElement.id"))
+            top = self.page.locator(f"#{seen[-1]}").bounding_box()
+            assert top is not None
+            assert 0 < top["y"] < 400
+        assert seen == ["x1", "x2", "x3", "x2"]
+        self.page.set_viewport_size({"width": 1400, "height": 900})
+
     def ends(self) -> None:
         assert self.troubles == []
         self.context.close()

@@ -70,7 +70,7 @@ class Visitor:
     def notice(self, answer: Answer) -> str:
         """The page that a form leads to."""
         assert answer.status == 303, answer
-        return self.get(answer.headers["location"]).text
+        return self.get(answer.headers["location"].partition("#")[0]).text
 
 
 @contextlib.contextmanager

@@ -125,6 +125,7 @@ def two_branches_are_compared(person: Reader) -> None:
     page.get_by_role("button", name="Show what differs").click()
     page.get_by_role("heading", name="try-cookie to try-token").wait_for()
     person.sees("not in A")
+    person.goes_from_change_to_change()
     page = person.go(f"{SESSION}/compare")
     page.get_by_label("docs-only").uncheck()
     page.get_by_role("button", name="Compare").click()

@@ -39,6 +39,8 @@ VIEWS = {
     "files": "/s/flaky-scheduler/c/main~2?tab=files",
     "file": "/s/flaky-scheduler/c/main~2?tab=files&path=app/queue.py",
     "files restore": "/s/flaky-scheduler/c/main~2?act=restore&branch=main",
+    "session files": "/s/flaky-scheduler/files",
+    "part of a timeline": f"{SESSION}/timeline?range=hour",
     "files difference": "/s/flaky-scheduler/d/main~4/main",
     "search": "/?q=clamp",
     "nothing": "/?q=refnud",

@@ -85,6 +85,41 @@ def test_the_list_has_sizes_authors_and_what_was_left_out(world: World) -> None:
     assert [(each["path"], each["mark"]) for each in listed] == [(".env", "secret"), (".gitignore", ""), ("a.py", "")]
 
 
+def test_the_session_has_the_files_of_its_head_and_all_that_became_of_them(world: World) -> None:
+    assert world.visitor.get("/s/work").status == 404
+    (world.folder / ".env").write_text("TOKEN=never-shown\n")
+    (world.folder / "old.py").write_text("gone = 1\n")
+    first = world.commit(n=0)
+    assert ">Files<" in world.page("")
+    with world.session.run() as run:
+        run.call("write_it", lambda: (world.folder / "a.py").write_text("first = 1\n"), args={})
+        run.step()
+        run.call("remove_it", (world.folder / "old.py").unlink, args={})
+        run.step()
+    world.session.fork(first, "other")
+    page = world.page("files")
+    assert "+first = 1" in page
+    assert "-gone = 1" in page
+    assert re.search(r"a\.py</bdi></a></td><td[^>]*>10 B</td><td[^>]*>write_it<", page)
+    assert "old.py</bdi></a></td>" not in page
+    other = world.page("files?branch=other")
+    assert "first = 1" not in other
+    assert "old.py</bdi></a></td>" in other
+    assert world.visitor.get("/s/work/files?branch=none").status == 404
+    listed = world.visitor.get("/s/work/files?format=json").json
+    assert [each["path"] for each in listed] == [".env", "a.py"]
+    alone = world.visitor.get("/s/work/export?as=html").text
+    assert "+first = 1" in alone
+    assert "-gone = 1" in alone
+    assert "a.py</bdi></span></td>" in alone
+    assert "never-shown" not in page + other + alone
+
+
+def test_a_session_without_files_has_no_tab_for_them(visitor: Visitor) -> None:
+    assert ">Files<" not in visitor.get("/s/fix-login-bug").text
+    assert "No files" in visitor.get("/s/fix-login-bug/files").text
+
+
 def test_one_file_is_text_that_is_folded_or_a_sentence(world: World) -> None:
     (world.folder / "long.txt").write_text("".join(f"line {n} <b>\n" for n in range(100)))
     (world.folder / "longer.txt").write_text("".join(f"line {n} of many\n" for n in range(5000)))

@@ -54,14 +54,15 @@ _ROLES = {"HumanMessage": "user", "AIMessage": "assistant", "SystemMessage": "sy
 class _Shape:
     """A class of messages: its tag in the data, its role, and the values its fields have where nobody gave any."""
 
-    __slots__ = ("beside", "cls", "defaults", "fresh", "names", "role", "tag")
+    __slots__ = ("beside", "cls", "defaults", "fresh", "names", "role", "tag", "were_set")
 
     def __init__(self, cls: Any) -> None:
         self.cls = cls
         self.tag = cls.__name__
         self.role = _ROLES.get(self.tag)
         fields = cls.model_fields
-        self.names = set(fields)
+        self.names = frozenset(fields)
+        self.were_set = set(fields)  # all of them, so that no assignment to a message changes it
         # What stands beside the fields in the data.
         self.beside = tuple([key for key in ("role", _LC, "extra") if key not in self.names])
         self.defaults = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
@@ -112,9 +113,9 @@ class EncodedMessages(NamedTuple):
     plain: list[Plain]
 
     def begins(self, values: list[Any]) -> bool:
-        """True if a list begins with these messages, and none of them was changed in place."""
+        """True if a list begins with these messages, or copies of them, and none of them was changed in place."""
         count = len(self.messages)
-        if len(values) < count or not all(map(is_, self.messages, values)):
+        if len(values) < count or not all(map(is_, map(type, self.messages), map(type, values))):
             return False
         head = values if len(values) == count else values[:count]
         return _is_same(list(map(_FIELDS, head)), self.fields) and not any(map(_EXTRA, head))
@@ -140,6 +141,22 @@ class Memo:
         if len(self._runs) > _MANY_CHANNELS:  # subgraphs come and go
             del self._runs[next(iter(self._runs))]
         self._runs[key] = [run, *before][:2]
+
+    def begin(self, ns: str) -> None:
+        """A graph begins anew, with messages of its own: those that the graphs inside it had are not met again.
+
+        They would not be wrong, but thousands of objects that live for some turns are what a garbage collection costs.
+        """
+        inside = f"{ns}|" if ns else ""
+        for key in [key for key in self._runs if key[0] != ns and key[0].startswith(inside)]:
+            del self._runs[key]
+
+    def fields_of(self, key: tuple[str, str], plain: list[Plain]) -> list[Mapping[str, Any]]:
+        """The fields of the messages that a list of a channel begins with, as far as they are known."""
+        for run in self._runs.get(key, ()):
+            if len(run.plain) <= len(plain) and all(map(is_, run.plain, plain)):
+                return run.fields
+        return []
 
     def channels(self, ns: str, values: Mapping[str, Any]) -> dict[str, Plain]:
         """All channels of a checkpoint as a state can hold them."""
@@ -180,8 +197,12 @@ class Memo:
     def _list(self, values: list[Any]) -> list[Plain]:
         """A list that may begin with the messages of a channel: a subgraph is given them, and gives them back."""
         if len(values) >= _FEW and type(values[0]) in _SHAPE_OF:
+            first = values[0].id
             alike = [
-                run for runs in self._runs.values() for run in runs if run.messages[:1] and run.messages[0] is values[0]
+                run
+                for runs in self._runs.values()
+                for run in runs
+                if run.messages and first is not None and run.messages[0].id == first
             ]
             longest = max(alike, key=lambda run: len(run.messages), default=None)
             for run in sorted(alike, key=lambda run: -len(run.messages)):
@@ -309,16 +330,19 @@ class Codec:
         return result
 
     def _channel(self, key: tuple[str, str], value: Plain, memo: Memo) -> Any:
-        shapes = [_shape_in(item) for item in value] if type(value) is list and not self.seals else []
+        shapes: list[Any] = [_shape_in(item) for item in value] if type(value) is list and not self.seals else []
         if not shapes or None in shapes:
             found = self.revive(value)
             if self.seals and type(value) is list and _is_sealed_chat(value, found):
                 memo.note(key, EncodedMessages(found.copy(), list(map(memo.fields, found)), value))
             return found
-        pairs = [self._message(item, shape) for item, shape in zip(value, shapes, strict=True) if shape]
-        messages = [message for message, _ in pairs]
+        fields = list(memo.fields_of(key, value))
+        fields += [
+            _fields(item, shape) for item, shape in zip(value[len(fields) :], shapes[len(fields) :], strict=True)
+        ]
+        messages = list(map(self._message, value, shapes, fields))
         if not any(map(_EXTRA, messages)):
-            memo.note(key, EncodedMessages(messages.copy(), [fields for _, fields in pairs], value))
+            memo.note(key, EncodedMessages(messages.copy(), fields, value))
         return messages
 
     def write(self, channel: str, value: Plain) -> Any:
@@ -349,7 +373,7 @@ class Codec:
         if type(tag) is str:
             shape = _SHAPES.get(tag)
             if shape is not None:
-                return self._message(value, shape)[0]
+                return self._message(value, shape, _fields(value, shape))
             if tag == "dict":
                 return {key: self.revive(item) for key, item in value["items"]}
             if tag == "bytearray":
@@ -361,14 +385,9 @@ class Codec:
         # Somebody's data that only looks like ours, or a kind that a later version knows.
         return {key: item if key == _LC else self.revive(item) for key, item in value.items()}
 
-    def _message(self, plain: dict[str, Plain], shape: _Shape) -> tuple[Any, dict[str, Any]]:
+    def _message(self, plain: dict[str, Plain], shape: _Shape, known: Mapping[str, Any]) -> Any:
         names = shape.names
-        copy = {**shape.defaults, **plain}
-        for name in shape.beside:
-            copy.pop(name, None)
-        if len(copy) != len(names):  # a key that a later version has
-            copy = {name: held for name, held in copy.items() if name in names}
-        fields = copy.copy()
+        fields = {**known}
         for name, kind in shape.fresh:
             fields[name] = kind()
         for name, held in plain.items():
@@ -376,12 +395,12 @@ class Codec:
                 fields[name] = self.revive(held)
         # What model_construct does, without its walk over all fields: the values were validated before they were kept.
         message = shape.cls.__new__(shape.cls)
-        extra = self.revive(plain["extra"]) if "extra" in plain and "extra" not in shape.names else {}
+        extra = self.revive(plain["extra"]) if "extra" in plain and "extra" not in names else {}
         _set(message, "__dict__", fields)
-        _set(message, "__pydantic_fields_set__", names.copy())
+        _set(message, "__pydantic_fields_set__", shape.were_set)
         _set(message, "__pydantic_extra__", extra)
         _set(message, "__pydantic_private__", None)
-        return message, copy
+        return message
 
     def _foreign(self, code: int, content: Plain) -> Any:
         if code == _SEALED:
@@ -443,6 +462,16 @@ def listed(value: Plain) -> Plain:
     if type(value) is list or type(value) is tuple:
         return [listed(item) for item in value]
     return {key: listed(item) for key, item in value.items()} if type(value) is dict else value
+
+
+def _fields(plain: dict[str, Plain], shape: _Shape) -> dict[str, Any]:
+    """The fields of a message, as the memo compares them."""
+    fields = {**shape.defaults, **plain}
+    for name in shape.beside:
+        fields.pop(name, None)
+    if len(fields) != len(shape.names):  # a key that a later version has
+        fields = {name: held for name, held in fields.items() if name in shape.names}
+    return fields
 
 
 _set = object.__setattr__

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from typing import Any, NamedTuple
 
+from backstay.adapters.langgraph.codec import Memo
 from backstay.adapters.langgraph.inner_steps import InnerSteps
 from backstay.adapters.langgraph.rows import LONG_NS, MINE, Entries, Held, branch_of, held, line_of, number_of
+from backstay.adapters.langgraph.sharing import stray_writes_of
 from backstay.adapters.langgraph.thread_status import status_of
-from backstay.bookkeeping import checkpoint_of
+from backstay.bookkeeping import checkpoint_of, visible
 from backstay.errors import AlreadyExistsError, ConflictError, NotFoundError
 from backstay.face import Session, Store
+from backstay.messages import summarise
 from backstay.model import Branch, StateDict
 from backstay.port import EVERY, Ask, Backend, CheckpointRow
 from backstay.store.fields import read_fields
@@ -26,9 +28,8 @@ from backstay.store.refs import readable
 _MANY_LINES = 8
 _LINES_AT_ONCE = 4
 _PAGE_ROWS = 64
-_MANY_WAITING = 64
+_MANY_WAITING = 4096  # of steps whose checkpoints never come, such as those of a thread that was deleted
 _MANY_ASKED = 256
-_AWAITED_S = 0.02
 _log = logging.getLogger("backstay.adapters.langgraph")
 
 
@@ -51,17 +52,15 @@ class Place(NamedTuple):
 class Thread:
     """One thread in the store. Hold `lock` while writing: a Session is one writer."""
 
-    def __init__(self, store: Store, id_: str, agent: str | None) -> None:
+    def __init__(self, store: Store, id_: str, agent: str | None, memo: Memo) -> None:
         self.session: Session = store.session(id_, agent=agent)
         self.backend: Backend = store.backend
         self._events = store.events
         self.asked: OrderedDict[str, None] = OrderedDict()  # checkpoints that were asked for by their ids
         self.id = self.session.id
+        self.memo = memo
         self.lock = threading.RLock()
-        self._came = threading.Condition(self.lock)  # a checkpoint
-        self._put_at: dict[str, float] = {}  # by namespace: when one came last
         self.tails: dict[str, LineEnd] = {}
-        self.early: set[str] = set()  # checkpoints that were not there yet when writes of theirs came
         self.inner = InnerSteps()
         self._waiting: dict[str, Entries] = {}
 
@@ -138,7 +137,7 @@ class Thread:
         early: Entries = []
         late: Entries = []
         for row in sorted(rows, key=lambda row: row.sequence):
-            (early if row.sequence < born else late).extend(self.state(row.id)[MINE].get("stray", []))
+            (early if row.sequence < born else late).extend(stray_writes_of(self.state(row.id)))
         return early, late
 
     def about(self, row: Held) -> Held:
@@ -200,32 +199,20 @@ class Thread:
     # writing
 
     def wait(self, checkpoint: str, entries: Entries) -> None:
-        """Keep writes of a thread that is not there until their checkpoint comes.
+        """Keep writes until their checkpoint comes.
 
-        A crash loses nothing with them, since there is nothing to resume. And writes that come late, from a graph whose
-        thread was deleted under it, do not make the thread anew.
+        A graph writes in the background, where the writes of a step may be faster than its checkpoint. A crash loses
+        nothing with them, since there is nothing to resume. And writes that come late, from a graph whose thread was
+        deleted under it, do not make the thread anew.
         """
         while len(self._waiting) >= _MANY_WAITING:
             del self._waiting[next(iter(self._waiting))]
         self._waiting[checkpoint] = self._waiting.get(checkpoint, []) + entries
-        self.early.add(checkpoint)
 
-    def await_checkpoint(self, ns: str, checkpoint: str) -> LineEnd | None:
-        """The end of a line once it is this checkpoint, which may come any moment; None if it does not.
-
-        A graph writes in the background, where the writes of a step may be faster than its checkpoint.
-        """
-
-        def here() -> LineEnd | None:
-            tail = self.tails.get(ns)
-            return tail if tail is not None and tail.head.of == checkpoint else None
-
-        left_s = self._put_at.get(ns, 0.0) + _AWAITED_S - time.monotonic()
-        found = here()
-        if found is None and left_s > 0:
-            self._came.wait_for(lambda: here() is not None, left_s)
-            found = here()
-        return found
+    @property
+    def is_awaiting(self) -> bool:
+        """True if writes wait for a checkpoint."""
+        return bool(self._waiting)
 
     def waited(self, checkpoint: str) -> Entries:
         """The writes that waited for a checkpoint, which is about to be put."""
@@ -233,7 +220,6 @@ class Thread:
 
     def settled(self, checkpoint: str) -> None:
         """A checkpoint has come, and its early writes with it."""
-        self.early.discard(checkpoint)
         self._waiting.pop(checkpoint, None)
 
     def beginning(self, ns: str) -> Place:
@@ -300,7 +286,6 @@ class Thread:
         metadata: dict[str, Any],
         parent: str | None,
         ts: str | int,
-        took: bool,
     ) -> None:
         """A checkpoint. What its row says anyway is not said again: it is written at every step."""
         trigger, step = str(metadata.get("source", "put")), metadata.get("step")
@@ -310,8 +295,6 @@ class Thread:
         missing = [key for key in said if key not in metadata]
         if missing:
             mine["not"] = missing
-        if took:
-            mine["took"] = True
         before = None if place.head is None else checkpoint_of(place.head.id)
         if parent != before:
             mine["parent"] = parent
@@ -319,10 +302,8 @@ class Thread:
         if MINE in more:
             mine["own"] = more[MINE]
         # An input is not in its channel yet; what the step before said is not said again.
-        summary = "" if trigger == "input" else None
+        summary = "" if trigger == "input" else summarise(visible(state))
         self._commit(ns, place, state, id_=id_, trigger=trigger, step=step, summary=summary, more=more, mine=mine)
-        self._put_at[ns] = time.monotonic()
-        self._came.notify_all()
 
     def write(self, ns: str, place: Place, state: StateDict, *, id_: str, summary: str) -> None:
         """Writes, on top of the state that they find."""
@@ -369,9 +350,7 @@ class Thread:
         )
         if len(self.tails) >= _MANY_LINES and ns not in self.tails:
             # Namespaces come and go with every task; the graph itself goes on.
-            gone = next(name for name in self.tails if name)
-            del self.tails[gone]
-            self._put_at.pop(gone, None)
+            del self.tails[next(name for name in self.tails if name)]
         head = Held(
             id=done.id,
             sequence=done.sequence,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from backstay.adapters.langgraph.lines import Thread
-from backstay.adapters.langgraph.rows import MINE, Entries, Held, held
+from backstay.adapters.langgraph.rows import Entries, Held, held
+from backstay.adapters.langgraph.sharing import stray_writes_of
 from backstay.bookkeeping import checkpoint_of
 from backstay.port import CheckpointRow
 
@@ -94,7 +95,7 @@ def stranded(thread: Thread, runs: Collection[str]) -> list[tuple[str, str, Entr
     rows = list(thread.rows(None))
     gone = {row.of for row in rows if str(row.metadata.get("run_id")) in runs}
     return [
-        (row.ns or "", checkpoint_of(row.id), thread.state(row.id)[MINE].get("stray", []))
+        (row.ns or "", checkpoint_of(row.id), stray_writes_of(thread.state(row.id)))
         for row in reversed(rows)
         if row.is_stray and row.of in gone and checkpoint_of(row.id) not in gone
     ]

@@ -11,8 +11,6 @@ from backstay.bookkeeping import WRITES_PART
 from backstay.codec import encode_canonical
 from backstay.model import StateDict
 
-NEVER = 2**62
-
 
 def is_inner(channel: str) -> bool:
     """True for channels that LangGraph makes for itself, and that are of no interest behind the next step."""
@@ -75,22 +73,22 @@ def on_checkpoint(thread: Thread, ns: str, tail: LineEnd, entries: Entries) -> N
 
 
 def elsewhere(thread: Thread, ns: str, heads: dict[str, Held], id_: str, entries: Entries) -> None:
-    """Writes of a checkpoint that is not there yet, or that its line has left behind."""
+    """Writes of a checkpoint that its line has left behind, or that is not there yet."""
     row, strays = thread.trace(id_)
     if row is None:
-        thread.early.add(id_)
-    known = [] if row is None else writes_of(thread.state(row.id))
-    early, late = thread.strays(strays, born=NEVER if row is None else row.born)
-    known = merged(merged(early, known), late)
+        thread.wait(id_, entries)
+        return
+    early, late = thread.strays(strays, born=row.born)
+    known = merged(merged(early, writes_of(thread.state(row.id))), late)
     if _is_same(merged(known, entries), known):
         return
-    if not heads:
+    if not heads:  # somebody else's commit is on top of each line
         place = thread.on_top(ns, None)
         thread.write(ns, place, {MINE: {"stray": entries}}, id_=stray_id(id_), summary=_channels(entries))
         return
     branch = max(heads, key=lambda name: heads[name].sequence)
     state = thread.state(heads[branch].id)
-    state = {**state, MINE: {**state.get(MINE, {}), "stray": entries}}
+    state = {**state, MINE: {**state.get(MINE, {}), "stray": referred(entries, state)}}
     place = Place(branch, heads[branch])
     thread.write(ns, place, state, id_=stray_id(id_), summary=_channels(entries))
 

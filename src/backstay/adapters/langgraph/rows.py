@@ -4,11 +4,11 @@
 |---|---|---|
 | a checkpoint | the checkpoint's own | the channels, and what LangGraph keeps beside them |
 | writes of its tasks | `<checkpoint>+<number>` | the same, and all writes of the checkpoint so far |
-| writes that are early or late | `<checkpoint>!<random>` | the state before it, and these writes |
+| writes that are late | `<checkpoint>!<random>` | the state before it, and these writes |
 
 Writes are usually made while their checkpoint is what its line ends with; then they lie on top of it, so that one read
-gives both. Writes that come before their checkpoint, or after the line has moved on, go on top of what is there and
-carry the name of their checkpoint.
+gives both. Writes that come after the line has moved on go on top of what is there and carry the name of their
+checkpoint. Those that come before it wait for it, and are in its row.
 """
 
 from __future__ import annotations
@@ -57,9 +57,8 @@ class Held(NamedTuple):
     """A row, and what it says about the checkpoint whose state it holds.
 
     `of` is that checkpoint's id ("" if there was none yet), `born` the sequence it was put at. Where the row's writes
-    belong to another, `of` is not what its id names. Metadata, parent and time are with the checkpoint's own row, which
-    also says if it `took` in the writes that came before it. `beside`: its line is that of an invocation that another
-    one, of the same moment, had overtaken when it began.
+    belong to another, `of` is not what its id names. Metadata, parent and time are with the checkpoint's own row.
+    `beside`: its line is that of an invocation that another one, of the same moment, had overtaken when it began.
     """
 
     id: str
@@ -72,7 +71,6 @@ class Held(NamedTuple):
     parent: str | None
     ts: str
     long_ns: str | None
-    took: bool = False
     beside: bool = False
 
     @property
@@ -113,7 +111,6 @@ def held(row: CheckpointRow) -> Held | None:
         parent=mine.get("parent", before) or None,
         ts=_long_ts(mine.get("ts", fields.at_us)),
         long_ns=mine.get("ns"),
-        took=mine.get("took", False),
         beside="beside" in mine,
     )
 

@@ -19,6 +19,7 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, Self, TypeVar
+from weakref import WeakValueDictionary
 
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
@@ -38,9 +39,9 @@ from backstay.adapters.langgraph.importing import import_tuple
 from backstay.adapters.langgraph.lines import LineEnd, Place, Thread
 from backstay.adapters.langgraph.listing import checkpoints, made_by, outdated, stranded
 from backstay.adapters.langgraph.opening import Done, SaverOpening, sync_store
-from backstay.adapters.langgraph.placement import NEVER, elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
+from backstay.adapters.langgraph.placement import elsewhere, is_inner, merged, on_checkpoint, place_of, unchanged
 from backstay.adapters.langgraph.rows import MINE, Entries, Held, in_order, short_ts
-from backstay.adapters.langgraph.sharing import hoisted, sent, unhoisted, unsent, writes_of
+from backstay.adapters.langgraph.sharing import hoisted, referred, sent, unhoisted, unsent, writes_of
 from backstay.aio import AsyncStore
 from backstay.bookkeeping import INNER_PART, PARTS, WRITES_PART
 from backstay.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
@@ -52,6 +53,7 @@ from backstay.upkeep.copying import copy_session
 from backstay.upkeep.pruning import drop
 
 _THREADS = 128  # whose last states are kept at hand
+_THREADS_AWAITING = 1024  # the same with those for which writes wait, of which some never get their checkpoint
 _RACES = 100
 _MOVED = (ConflictError, NotFoundError)  # somebody wrote, or pruned, since this was looked at
 _WORKERS = 8
@@ -90,7 +92,8 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         self.store = backstay.open(store) if isinstance(store, str | Path) else sync_store(store)
         self._agent = agent
         self._folds = subgraphs == "fold"
-        self._threads: OrderedDict[str, tuple[Thread, Memo]] = OrderedDict()
+        self._threads: OrderedDict[str, Thread] = OrderedDict()
+        self._in_use: WeakValueDictionary[str, Thread] = WeakValueDictionary()
         self._guard = threading.Lock()
         # Of its own, because a graph's tools may fill the one that everybody uses, and wait there for this saver.
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="backstay-langgraph")
@@ -128,35 +131,36 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
 
     def get_tuple(self, config: Config) -> CheckpointTuple | None:
         """The checkpoint that a config names, or the newest of its namespace."""
-        thread, memo = self._thread(config["configurable"]["thread_id"])
+        thread = self._thread(config["configurable"]["thread_id"])
         ns: str = config["configurable"].get("checkpoint_ns", "")
         wanted = get_checkpoint_id(config)
         with thread.lock:
             for _ in range(_RACES):
                 with contextlib.suppress(NotFoundError):  # pruned between two looks
-                    return self._get(thread, memo, ns, wanted)
+                    return self._get(thread, ns, wanted)
         raise _busy(thread)
 
-    def _get(self, thread: Thread, memo: Memo, ns: str, wanted: object) -> CheckpointTuple | None:
+    def _get(self, thread: Thread, ns: str, wanted: object) -> CheckpointTuple | None:
         if wanted:
             thread.ask_for(str(wanted))
             row, strays = thread.trace(str(wanted))
-            return None if row is None or row.ns != ns else self._tuple(thread, memo, row, strays)
+            return None if row is None or row.ns != ns else self._tuple(thread, row, strays)
         found = thread.newest(ns)
         if found is None:
             return None
         branch, row = found
         if branch is None:
             last, strays = thread.trace(row.of)
-            return self._tuple(thread, memo, last or row, strays)
+            return self._tuple(thread, last or row, strays)
         tail = thread.tails.get(ns)
         if tail is None or tail.head.id != row.id:
             thread.tails[ns] = LineEnd(branch, row, thread.state(row.id))
-        return self._tuple(thread, memo, row)
+        thread.memo.begin(ns)
+        return self._tuple(thread, row)
 
     def get_delta_channel_history(self, *, config: Config, channels: Sequence[str]) -> Any:
         """What delta channels are rebuilt from: seed and writes, which a checkpoint of this saver holds itself."""
-        thread, memo = self._thread(config["configurable"]["thread_id"])
+        thread = self._thread(config["configurable"]["thread_id"])
         ns: str = config["configurable"].get("checkpoint_ns", "")
         wanted = get_checkpoint_id(config)
         with thread.lock:
@@ -165,7 +169,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             state = {} if row is None or row.ns != ns else thread.state(row.id)
             result, missing = {}, []
             for channel in channels:
-                told = history(state, channel, partial(self._items, ns, memo))
+                told = history(state, channel, partial(self._items, ns, thread.memo))
                 if told is None:
                     missing.append(channel)
                     continue
@@ -191,7 +195,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         left = 2**62 if limit is None else limit
         bound = None if before is None else get_checkpoint_id(before)
         for thread_id in threads:
-            thread, memo = self._thread(thread_id)
+            thread = self._thread(thread_id)
             for row, strays in checkpoints(thread, asked, bound):
                 if left <= 0:
                     return
@@ -201,14 +205,14 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
                         continue
                 with thread.lock:
                     try:
-                        found = self._tuple(thread, memo, row, strays)
+                        found = self._tuple(thread, row, strays)
                     except NotFoundError:  # pruned in the meantime, or only its last row was
                         found = self.get_tuple(_config(thread.id, row.ns or "", row.of))
                 if found is not None:
                     left -= 1
                     yield found
 
-    def _tuple(self, thread: Thread, memo: Memo, row: Held, strays: Collection[str] = ()) -> CheckpointTuple | None:
+    def _tuple(self, thread: Thread, row: Held, strays: Collection[str] = ()) -> CheckpointTuple | None:
         ns, state = row.ns or "", thread.state(row.id)
         mine, about = state.get(MINE, {}), thread.about(row)
         if "cp" not in mine:  # somebody else's session, which was taken back
@@ -216,11 +220,11 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         entries = writes_of(state)
         if strays:
             early, late = thread.strays(strays, born=row.born)
-            entries = merged(entries if about.took else merged(early, entries), late)
+            entries = merged(merged(early, entries), late)
         revive = self.codec.revive
         start = mine.get("start", [])
         apart = {MINE, *PARTS, *notes_of(state), *start}  # what a delta channel holds is asked for by itself
-        values = self.codec.channels(ns, {key: value for key, value in state.items() if key not in apart}, memo)
+        values = self.codec.channels(ns, {key: value for key, value in state.items() if key not in apart}, thread.memo)
         for name in mine.get("snapshots", ()):
             values[name] = _DeltaSnapshot(values[name])
         values.update(revive(unsent(unhoisted(state.get(INNER_PART, {}), start, state), state)))
@@ -237,9 +241,9 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
     def put(self, config: Config, checkpoint: Any, metadata: Any, new_versions: Any) -> Config:  # noqa: ARG002
         """Record a checkpoint; one that is there already is left as it is."""
         asked = config["configurable"]
-        thread, memo = self._thread(asked["thread_id"])
+        thread = self._thread(asked["thread_id"])
         ns: str = asked.get("checkpoint_ns", "")
-        id_, parent = checkpoint["id"], asked.get("checkpoint_id")
+        id_, parent, memo = checkpoint["id"], asked.get("checkpoint_id"), thread.memo
         with thread.lock:
             snapshots = [name for name, value in checkpoint["channel_values"].items() if type(value) is _DeltaSnapshot]
             whole = {name: checkpoint["channel_values"][name].value for name in snapshots}
@@ -257,14 +261,14 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
                 deltas, notes = gathered(before, versions, values, plain)
                 same = unchanged(before, versions, {**values, **deltas})
                 left, start = hoisted(inner, {**values, **same, **deltas}, base)
-                left = sent(left, {**values, **same, **deltas, **start})
+                shown = {**values, **same, **deltas, **start}
                 # A tuple is one value: it is written anew each time, but packs to almost nothing beside the one before.
                 own = {**mine, "cp": tuple(rest.items())}
                 own |= {"delta": notes} if notes else {}
                 own |= {"start": list(start)} if start else {}
-                parts = {MINE: own, WRITES_PART: early, INNER_PART: left}
-                state = {**values, **same, **deltas, **start, **parts}
-                thread.put(ns, place, state, id_=id_, metadata=plain, parent=parent, ts=ts, took=bool(early))
+                state = {**shown, MINE: own, WRITES_PART: referred(early, shown), INNER_PART: sent(left, shown)}
+                thread.put(ns, place, state, id_=id_, metadata=plain, parent=parent, ts=ts)
+                thread.settled(id_)
 
             self._put(thread, ns, id_, parent, write)
             if self._folds:
@@ -276,47 +280,43 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         self, thread: Thread, ns: str, id_: str, parent: str | None, write: Callable[[Place, Entries], None]
     ) -> None:
         tail = thread.tails.get(ns)
-        if tail is not None and tail.head.of == parent and id_ not in thread.early:
+        early = merged([], thread.waited(id_))
+        if tail is not None and tail.head.of == parent:
             with contextlib.suppress(*_MOVED):
-                return write(Place(tail.branch, tail.head), [])
+                return write(Place(tail.branch, tail.head), early)
         for _ in range(_RACES):
             heads = thread.heads(ns)
-            row, strays = thread.trace(id_)
+            row, _ = thread.trace(id_)
             if row is not None and row.ns != ns:
                 message = f"thread {thread.id!r} has a checkpoint {id_!r} already, in namespace {row.ns!r}"
                 raise AlreadyExistsError(message, hint="give each checkpoint an id of its own")
             if row is not None:
-                return None
-            with contextlib.suppress(*_MOVED):
-                early = merged([], thread.strays(strays, born=NEVER)[0] + thread.waited(id_))
-                write(place_of(thread, ns, heads, parent), early)
                 thread.settled(id_)
-                return None
+                return self._put_writes(thread, ns, id_, early) if early else None
+            with contextlib.suppress(*_MOVED):
+                return write(place_of(thread, ns, heads, parent), early)
         raise _busy(thread)
 
     def put_writes(self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
         """Record what a task wrote. Special writes (errors, interrupts, resume) replace, others stay as first made."""
         asked = config["configurable"]
-        thread, memo = self._thread(asked["thread_id"])
+        thread = self._thread(asked["thread_id"])
         ns: str = asked.get("checkpoint_ns", "")
         with thread.lock:
             entries = [
-                [task_path, task_id, WRITES_IDX_MAP.get(channel, at), channel, memo.value(value)]
+                [task_path, task_id, WRITES_IDX_MAP.get(channel, at), channel, thread.memo.value(value)]
                 for at, (channel, value) in enumerate(writes)
             ]
             if entries:
                 self._put_writes(thread, ns, str(asked["checkpoint_id"]), entries)
 
     def _put_writes(self, thread: Thread, ns: str, id_: str, entries: Entries) -> None:
-        tail = thread.await_checkpoint(ns, id_)
-        if tail is not None:
+        tail = thread.tails.get(ns)
+        if tail is not None and tail.head.of == id_:
             with contextlib.suppress(*_MOVED):
                 return on_checkpoint(thread, ns, tail, entries)
         for _ in range(_RACES):
             heads = thread.heads(ns)
-            if not heads and session_row(self.store.backend, thread.id) is None:
-                thread.wait(id_, entries)
-                return None
             with contextlib.suppress(*_MOVED):
                 for branch, head in heads.items():
                     if head.of == id_:
@@ -326,7 +326,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
 
     def holds(self, thread_id: object, checkpoint_id: str) -> bool:
         """True if a checkpoint is in the store; a graph may be a step ahead, since it writes in the background."""
-        return self._thread(thread_id)[0].trace(checkpoint_id)[0] is not None
+        return self._thread(thread_id).trace(checkpoint_id)[0] is not None
 
     # upkeep
 
@@ -334,7 +334,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         """Delete a thread; nothing of it is left behind."""
         calls = calls_session(str(thread_id))
         # Somebody may have a thread of that name; it is not this one's to delete.
-        is_thread = bool(Thread(self.store, calls, None).lines(None))
+        is_thread = bool(self._thread(calls).lines(""))
         for session in [str(thread_id)] if is_thread else [calls, str(thread_id)]:
             with contextlib.suppress(NotFoundError):
                 self.store.delete(session)
@@ -346,12 +346,12 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         if not wanted:
             return
         for info in self.store.sessions():
-            thread, _ = self._thread(info.id)
+            thread = self._thread(info.id)
             with thread.lock:
                 orphans = stranded(thread, wanted)
                 if drop(self.store.backend, info.id, partial(made_by, wanted)):
                     self._forget(info.id)
-            thread, _ = self._thread(info.id)
+            thread = self._thread(info.id)
             for ns, checkpoint, entries in orphans:
                 with thread.lock:
                     self._put_writes(thread, ns, checkpoint, entries)
@@ -375,7 +375,7 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
             if strategy == "delete":
                 self.delete_thread(thread_id)
                 continue
-            thread, _ = self._thread(thread_id)
+            thread = self._thread(thread_id)
             with thread.lock:
                 drop(self.store.backend, thread.id, partial(outdated, thread))
             self._forget(thread_id)
@@ -471,20 +471,23 @@ class BackstaySaver(BaseCheckpointSaver):  # type: ignore[misc]
         """How values become data and back, by the serializer that this saver has."""
         return Codec(self.serde)
 
-    def _thread(self, thread_id: object) -> tuple[Thread, Memo]:
+    def _thread(self, thread_id: object) -> Thread:
         id_ = str(thread_id)
         with self._guard:
-            found = self._threads.get(id_)
-            if found is None:
-                found = self._threads[id_] = Thread(self.store, id_, self._agent), self.codec.memo()
-                if len(self._threads) > _THREADS:
-                    self._threads.popitem(last=False)
+            # One object for each thread in use, because writes may wait in it.
+            thread = self._in_use.get(id_) or Thread(self.store, id_, self._agent, self.codec.memo())
+            self._in_use[id_] = self._threads[id_] = thread
             self._threads.move_to_end(id_)
-        return found
+            if len(self._threads) > _THREADS:
+                most = len(self._threads) > _THREADS_AWAITING
+                gone = next((name for name, old in self._threads.items() if most or not old.is_awaiting), id_)
+                del self._threads[gone]
+        return thread
 
     def _forget(self, thread_id: object) -> None:
         with self._guard:
             self._threads.pop(str(thread_id), None)
+            self._in_use.pop(str(thread_id), None)
 
 
 def _config(thread_id: object, ns: str, checkpoint_id: str) -> Config:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from backstay.adapters.langgraph.codec import SEND
-from backstay.adapters.langgraph.rows import Entries
+from backstay.adapters.langgraph.rows import MINE, Entries
 from backstay.bookkeeping import WRITES_PART
 from backstay.codec import encode_canonical
 from backstay.model import StateDict
@@ -61,6 +61,11 @@ def _whole(entry: list[Any], state: StateDict) -> list[Any]:
     if type(value) is not dict or value.get("lc") != "begins" or "more" not in value:
         return entry
     return [path, task, at, channel, state[channel][: value["count"]] + value["more"]]
+
+
+def stray_writes_of(state: StateDict) -> Entries:
+    """The writes of another checkpoint that a state holds, whole again."""
+    return [_whole(entry, state) for entry in state[MINE].get("stray", [])]
 
 
 def sent(inner: StateDict, state: StateDict) -> StateDict:

@@ -69,5 +69,8 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         if "lc" in value:
             return ""
+        asked = value.get("action_requests")  # of LangChain's and deepagents' approvals
+        if isinstance(asked, list) and all([isinstance(each, dict) and "name" in each for each in asked]):
+            return ", ".join([f"{each['name']}({_text(each.get('args'))})" for each in asked])
         return ", ".join([f"{key}: {_text(item)}" for key, item in value.items()])
     return "" if value is None else repr(value)

@@ -14,6 +14,7 @@ from backstay.backends.postgres.functions import BEYOND, RING
 from backstay.errors import CorruptionError
 from backstay.hints import RUN_VERIFY
 from backstay.port import CheckpointRow, SegmentRow, Unreadable
+from backstay.port.packed_line import PackedLine
 from backstay.port.segments import Segment, open_segment
 
 _HEAD = struct.Struct("!4q")
@@ -71,6 +72,39 @@ def children(segments: Iterable[SegmentRow], parents: Collection[int], uid: byte
             if parent in found:
                 found[parent].add(sequence)
     return {at: sorted(each) for at, each in found.items()}
+
+
+def straight(
+    at: int,
+    rows: Mapping[int, CheckpointRow | Unreadable],
+    segments: Mapping[int, SegmentRow],
+    *,
+    uid: bytes,
+    stop: int | None,
+) -> PackedLine | None:
+    """The same from the one with a keyframe on, without a row for any that is packed; None if anything is amiss.
+
+    Then they are looked at one by one, and what is wrong is said. None also where none is packed.
+    """
+    own: list[CheckpointRow | Unreadable] = []
+    before: int | None = at
+    while before is not None and (row := rows.get(before)) is not None:
+        if not isinstance(row, CheckpointRow) or row.keyframe:
+            return None
+        own.append(row)
+        before = row.parent
+    parts: list[tuple[Segment, list[int]]] = []
+    while before is not None and (kept := covering(segments, before)) is not None:
+        segment = open_segment(kept, uid=uid)
+        places = segment.line(before)[::-1] if segment.is_readable else []
+        if not places:
+            return None
+        parts.append((segment, places))
+        if segment.sequences[places[0]] == stop:
+            return PackedLine(parts[::-1], own[::-1])
+        parent = segment.parents[places[0]]
+        before = parent if parent is not None and parent < kept.first else None
+    return None
 
 
 def walk(

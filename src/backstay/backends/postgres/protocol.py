@@ -19,6 +19,7 @@ BOOL, BYTES, INT, BYTES_LIST, INT_LIST = 16, 17, 20, 1001, 1016
 
 _BINARY: Any = int(pq.Format.BINARY)  # as a plain number, which the driver need not look up for every value
 _LIST = struct.Struct("!iiiii")
+_LINES = struct.Struct("!iiiiiii")
 _INT = struct.Struct("!q")
 _SIZED_INT = struct.Struct("!iq")
 _NULL = b"\xff\xff\xff\xff"
@@ -138,6 +139,15 @@ pack_int = _INT.pack
 def pack_bool(value: bool) -> bytes:  # noqa: FBT001 - a value
     """True or False."""
     return b"\1" if value else b"\0"
+
+
+def pack_int_lines(lines: Sequence[Sequence[int]]) -> Sent:
+    """An array of two dimensions, of numbers; a line that is shorter than others has its last number again."""
+    if not lines:
+        return None
+    width = max([len(line) for line in lines])
+    head = _LINES.pack(2, 0, INT, len(lines), 1, width, 1)
+    return head + b"".join([_SIZED_INT.pack(8, line[min(at, len(line) - 1)]) for line in lines for at in range(width)])
 
 
 def pack_ints(values: Sequence[int | None]) -> Sent:

@@ -11,7 +11,20 @@ import msgspec
 from backstay.backends.postgres import foreign_ids, packed
 from backstay.backends.postgres.functions import LINKS
 from backstay.backends.postgres.pool import Wire
-from backstay.backends.postgres.protocol import BYTES, INT, INT_LIST, pack_int, pack_ints, rows_of, text_bytes
+from backstay.backends.postgres.protocol import (
+    BOOL,
+    BYTES,
+    BYTES_LIST,
+    INT,
+    INT_LIST,
+    pack_bool,
+    pack_int,
+    pack_int_lines,
+    pack_ints,
+    pack_texts,
+    rows_of,
+    text_bytes,
+)
 from backstay.backends.postgres.views import (
     count_checkpoints,
     count_names,
@@ -79,19 +92,10 @@ UNION ALL SELECT 8, first, last, more, {links} || body FROM packed
 WHERE entered IS NULL OR (entered < %s AND weight < %s) ORDER BY 1, 2 ASC
 """.replace("{links}", LINKS)
 _PAGE_BYTES = 4 * 1024 * 1024
-_WITH_FOREIGN = (
-    "s.sid IN (SELECT f.sid FROM unnest(%s::bytea[], %s::bytea[]) AS w(low, high) "
-    "JOIN {schema}.foreign_ids f ON f.id >= w.low AND f.id < w.high)"
-)
-_LISTED = "s.id, s.hidden, s.touched, s.body, s.uid, s.checkpoints, s.logical, s.time_era, s.facets"
-_LANES = (
-    "SELECT n.name, n.marks, n.run, n.journal, n.sequence, n.body, "
-    "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint, "
-    f"{_LISTED} FROM {{schema}}.names n JOIN {{schema}}.sessions s ON s.sid = n.sid "
-    "WHERE n.marks <> 0 AND (n.marks & %s <> 0 OR n.marks >> (%s)::int BETWEEN 1 AND "
-    "CASE WHEN %s THEN (extract(epoch FROM clock_timestamp()) * 1000)::bigint ELSE 0 END) "
-    "AND NOT s.hidden ORDER BY s.touched DESC, n.name"
-)
+_SESSIONS = "SELECT * FROM {schema}.sessions_2(" + ", ".join(["%s"] * 9) + ")"
+_SESSIONS_TYPES = (BOOL, INT, INT, INT_LIST, BYTES_LIST, BYTES_LIST, BYTES_LIST, BYTES_LIST, INT)
+_LANES = "SELECT * FROM {schema}.lanes_2(%s, %s, %s)"
+_LANES_TYPES = (INT, INT, BOOL)
 _BLOBS = "SELECT digest, data FROM {schema}.blobs WHERE digest = ANY(%s::bytea[])"
 _HERE = (
     "SELECT digest FROM {schema}.blobs WHERE digest = ANY(%s::bytea[]) "
@@ -127,6 +131,11 @@ def state(wire: Wire, session: str, ref: str | int, without: Collection[int], *,
         return Records(None)
     at = ref if isinstance(ref, int) else named_by(found.name)
     at = None if found.is_absent else at
+    lane = found.name if isinstance(found.name, LaneRow) else None
+    if at is not None and not salvage and not without:
+        straight = packed.straight(at, found.rows, found.segments, uid=line.uid, stop=found.stop)
+        if straight is not None:
+            return Records(line, lane, straight, found.keyframe, found.blobs)
     rows: list[CheckpointRow | Unreadable] = []
     for row in packed.walk(at, found.rows, found.segments, uid=line.uid, delta=True) if at is not None else ():
         if isinstance(row, Unreadable) and not salvage:
@@ -134,7 +143,6 @@ def state(wire: Wire, session: str, ref: str | int, without: Collection[int], *,
         rows.append(row)
         if (row.sequence if isinstance(row, CheckpointRow) else row.key) == found.stop:
             break
-    lane = found.name if isinstance(found.name, LaneRow) else None
     return Records(line, lane, tuple(rows[::-1]), found.keyframe, found.blobs)
 
 
@@ -184,7 +192,7 @@ class _Found:
                 count = number
         if self.line is not None and count is not None and isinstance(ref, int):
             kept_at = packed.covering(self.segments, ref)
-            if kept_at is None or ref not in open_segment(kept_at, uid=self.line.uid).places:
+            if kept_at is None or open_segment(kept_at, uid=self.line.uid).place(ref) is None:
                 count_checkpoints(self.line, count)
                 self.is_absent = True
 
@@ -289,27 +297,19 @@ def sessions(wire: Wire, query: SessionQuery) -> list[SessionRow]:
 
 
 def _sessions(wire: Wire, query: SessionQuery) -> list[SessionRow]:
-    where: list[str] = ["s.hidden = %s"]
-    values: list[Any] = [query.hidden]
-    for condition, given in (
-        ("s.era <= %s >> 8 AND s.touched < %s", None if query.before is None else (query.before, query.before)),
-        ("s.time_era >= %s", None if query.since_us is None else (time_era(query.since_us),)),
-        *[("s.facets && %s::bigint[]", (list(some),)) for some in query.facets],
-        ("s.id >= %s AND s.id < %s", _range(text_bytes(query.prefix)) if query.prefix else None),
-        ("s.uid >= %s AND s.uid < %s", None if query.uid_start is None else _range(query.uid_start)),
-        (
-            _WITH_FOREIGN,
-            None if query.foreign is None else _foreign(query.foreign, starts=query.foreign_start),
-        ),
-    ):
-        if given is not None:
-            where.append(condition)
-            values += given
-    statement = (
-        f"SELECT {_LISTED} FROM {{schema}}.sessions s WHERE {' AND '.join(where)} "
-        "ORDER BY s.era DESC, s.touched DESC LIMIT %s"
-    )
-    return [_listed(*row) for row in wire.rows(statement, *values, query.limit)]
+    lows, highs = ([], []) if query.foreign is None else _foreign(query.foreign, starts=query.foreign_start)
+    sent = [
+        pack_bool(query.hidden),
+        None if query.before is None else pack_int(query.before),
+        None if query.since_us is None else pack_int(time_era(query.since_us)),
+        pack_int_lines(query.facets),
+        pack_texts(_range(text_bytes(query.prefix)) if query.prefix else ()),
+        pack_texts(() if query.uid_start is None else _range(query.uid_start)),
+        pack_texts(lows),
+        pack_texts(highs),
+        pack_int(query.limit),
+    ]
+    return [_listed(*row) for row in rows_of(wire.call(_SESSIONS, sent, _SESSIONS_TYPES))]
 
 
 def _range(start: bytes) -> tuple[bytes, bytes]:
@@ -332,9 +332,8 @@ def _listed(id_: bytes, hidden: bool, touched: int, body: bytes, *columns: Any) 
 def lanes(wire: Wire, query: LaneQuery) -> list[FoundLane]:
     """See the port."""
     found: list[FoundLane] = []
-    for name, marks, run, journal, sequence, body, now_us, *listed in wire.rows(
-        _LANES, query.marks, DUE_BITS, query.due
-    ):
+    sent = [pack_int(query.marks), pack_int(DUE_BITS), pack_bool(query.due)]
+    for name, marks, run, journal, sequence, body, now_us, *listed in rows_of(wire.call(_LANES, sent, _LANES_TYPES)):
         session = _listed(*listed)
         columns = [-1 if column is None else column for column in (marks, run, journal, sequence)]
         lane = name_of(body, session.uid, name.decode("utf-8", "surrogatepass"), columns)

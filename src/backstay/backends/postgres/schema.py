@@ -31,9 +31,10 @@ from hashlib import sha256
 import psycopg
 from psycopg import sql
 
-from backstay.backends.postgres.functions import FORMAT
+from backstay.backends.postgres.functions import FORMAT, HOLD, LOOK, STATE
+from backstay.backends.postgres.list_functions import LANES, SESSIONS
 from backstay.backends.postgres.pool import SchemaPlace, Wire
-from backstay.backends.postgres.write_functions import FUNCTIONS
+from backstay.backends.postgres.write_functions import CUT_BLOBS, NAME, PACK, REFER, SAME, WHOLE, WRITE
 from backstay.errors import FormatError, InvalidInputError, UnsupportedError
 from backstay.hints import RUN_VERIFY
 from backstay.port import Features, refuse_unknown
@@ -41,6 +42,7 @@ from backstay.port import Features, refuse_unknown
 _MAX_NAME_BYTES = 63
 _OLDEST_SERVER = 130000
 _META = "meta"
+_FUNCTIONS = (LOOK, HOLD, SAME, NAME, WRITE, REFER, WHOLE, CUT_BLOBS, STATE, PACK, SESSIONS, LANES)
 _TABLES = ("sessions", "names", "checkpoints", "keyframes", "segments", "calls", "refs", "foreign_ids", "blobs")
 
 SCHEMA = f"""
@@ -55,7 +57,7 @@ CREATE TABLE {{schema}}.sessions(
   WITH (fillfactor = 70);
 CREATE INDEX sessions_era ON {{schema}}.sessions(hidden, era);
 CREATE INDEX sessions_time_era ON {{schema}}.sessions(time_era);
-CREATE INDEX sessions_facets ON {{schema}}.sessions USING gin(facets);
+CREATE INDEX sessions_facets ON {{schema}}.sessions USING gin(facets) WITH (fastupdate = off);
 CREATE INDEX sessions_uid ON {{schema}}.sessions(uid);
 CREATE TABLE {{schema}}.names(
   sid bigint NOT NULL, revision bigint NOT NULL, marks bigint NOT NULL, run bigint, journal bigint, sequence bigint,
@@ -174,7 +176,7 @@ def _make(wire: Wire) -> None:
     if connection.execute(_HAS_SCHEMA, (place.schema,)).fetchone() is None:
         connection.execute(f"CREATE SCHEMA {place.quoted}".encode())
     connection.execute(place.plainly(SCHEMA).encode())
-    for function in FUNCTIONS:
+    for function in _FUNCTIONS:
         connection.execute(_said(function, place).encode())
 
 

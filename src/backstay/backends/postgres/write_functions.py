@@ -15,7 +15,7 @@ a commit that had just referred to it would be missed.
 A revision that is expected is NULL for a row that must not be there, and 0 where any will do.
 """
 
-from backstay.backends.postgres.functions import BEYOND, FORMAT, HOLD, LAST, LOOK, NOW, PLANS, STATE
+from backstay.backends.postgres.functions import BEYOND, FORMAT, LAST, NOW, PLANS
 from backstay.codec import HELD_MARK
 from backstay.port import Kind
 from backstay.sealing import CUT
@@ -300,5 +300,3 @@ BEGIN
   VALUES (p_sid, p_first, p_last, p_needs, p_entries, p_starts, p_parents, p_links, p_body);
 END
 """
-
-FUNCTIONS = (LOOK, HOLD, SAME, NAME, WRITE, REFER, WHOLE, CUT_BLOBS, STATE, PACK)

@@ -110,7 +110,7 @@ def stretches(
         if not places:
             return None
         found.append((segment, places))
-        at = segment.parents[places[0]]
+        at = segment.parent(places[0])
         if segment.sequences[places[0]] == keyframe:
             return found[::-1]
     return None

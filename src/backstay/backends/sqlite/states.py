@@ -142,7 +142,7 @@ def _blobs_of(
     """The blobs of rows that are oldest first: the oldest needs those of its keyframe, the others their own."""
     if not rows or not connection.has("refs"):
         return {}
-    oldest = _number(rows[0])
+    oldest = _number(rows.oldest if isinstance(rows, PackedLine) else rows[0])
     wanted: Any = connection.execute(_REFS, (line.sid, Kind.KEYFRAME, oldest, oldest)).fetchall()
     if isinstance(rows, PackedLine):
         wanted += [(0, digest) for digest in rows.refs]

@@ -378,8 +378,8 @@ def _parent_of(connection: Connection, line: Line, sequence: int) -> Any:
     segment = packed.find(connection, line.sid, line.row.uid, sequence)
     if isinstance(segment, Unreadable) or (segment is not None and segment.broken):
         raise CorruptionError(f"session {line.row.id!r}: a segment of it is damaged", hint=RUN_VERIFY)
-    at = None if segment is None else segment.places.get(sequence)
-    return None if at is None or segment is None else (segment.parents[at],)
+    at = None if segment is None else segment.place(sequence)
+    return None if at is None or segment is None else (segment.parent(at),)
 
 
 # along the parents

@@ -9,14 +9,17 @@ from backstay import shapes
 from backstay.bookkeeping import PART, visible
 from backstay.difference import same
 from backstay.errors import BackstayError, CorruptionError, InvalidInputError
+from backstay.face.calls_beside import CallsBeside
+from backstay.model import counted
 from backstay.port import Ask, CheckpointRow
-from backstay.shapes.conversation import said_in
+from backstay.shapes.conversation import answered_by, asked_in, said_in, speaker_of
 from backstay.shapes.going_back import leaving
 from backstay.shapes.points import diff_between, names_told, point_at
 from backstay.shapes.text import short
 from backstay.web.about_session import crumbs_of, info_of
 from backstay.web.file_views import path_in
-from backstay.web.history import arg_words, args_of, described, is_bookkeeping, kind_of_call, seconds_of, steps_of
+from backstay.web.history import OPEN, arg_words, args_of, described, is_bookkeeping, seconds_of, sort_of_call, steps_of
+from backstay.web.needs import doubts_in, needs_of_session
 from backstay.web.pages import files as files_tab
 from backstay.web.paths import Links
 from backstay.web.reader import Room, pretty, turns_of
@@ -75,9 +78,12 @@ def show(visit: Visit) -> Shown:
         "count": {"conversation": len(messages), "calls": len(calls), "files": 0 if files is None else files.count},
         "tabs": [(each, word) for each, word in _TAB_WORDS if each != "files" or files is not None or tab == "files"],
         "changed": files_tab.changes_of(session, point, files, only=path_in(visit.query) if tab == "files" else ""),
-        "calls": _call_views(calls) if tab == "calls" else [],
+        "calls": _call_views(calls, _doubted(store, session, calls)) if tab == "calls" else [],
         "seconds": sum(seconds_of(call) for call in calls if call.parent is None),
         "actions": _actions(visit, session, point, heads),
+        "in_framework": PART in point.metadata,
+        "changed_since": point.parent_id,
+        "in_session": False,
     }
     if tab == "files":
         names = {call.id: call.name for _, made in steps for call in made}
@@ -89,7 +95,7 @@ def show(visit: Visit) -> Shown:
     def shape() -> Any:
         if tab == "files":
             return files_tab.shape_of(files, visit.query)
-        return _shape(session, point, [name for name, _ in refs], state)
+        return _shape(store, session, point, [name for name, _ in refs], state)
 
     return Shown("checkpoint.html", title, crumbs, data, shape)
 
@@ -152,9 +158,18 @@ def conversation_data(
         "window": window,
         "messages": len(messages),
         "window_size": WINDOW,
-        "new_calls": sum(len(turn.calls) for turn in new),
-        "new_answers": sum(turn.speaker == "assistant" for turn in new),
+        "new_words": _new_words(messages, new_from),
     }
+
+
+def _new_words(messages: list[Any], new_from: int) -> str:
+    """What is new, counted: answers, tool calls, results."""
+    new = [message for message in messages[new_from:] if isinstance(message, dict)]
+    answers = [message for message in new if speaker_of(message) == "assistant"]
+    calls = sum(len(asked_in(message)) for message in answers)
+    results = 0 if answers else sum(len(answered_by(message)) for message in new)
+    counts = ((len(answers), "answer"), (calls, "tool call"), (results, "result"))
+    return ", ".join([counted(number, word) for number, word in counts if number])
 
 
 def _unfolds(turns: list[Any], full: int, image: int) -> bool:
@@ -199,7 +214,11 @@ def _neighbours(
         later.append(own[0])
         sequence = own[0].sequence
     found = steps_of(store, session.id, [*reversed(earlier), *later])
-    kept = [(step.point, step.calls) for step in found if step.point is not None and not is_bookkeeping(step)]
+    kept = [
+        (step.point, [*step.calls, *step.asked])
+        for step in found
+        if step.point is not None and not is_bookkeeping(step)
+    ]
     if all(each.id != point.id for each, _ in kept):  # writes of a checkpoint that was pruned
         kept.append((point, []))
     return kept, next(n for n, (each, _) in enumerate(kept) if each.id == point.id)
@@ -222,26 +241,33 @@ def _title(point: Checkpoint, calls: list[CallRow], messages: list[Any]) -> str:
     code, text = described(point, calls)
     if not code and text == point.summary and ": " in text[:12]:
         text = _first_line(messages) or text.partition(": ")[2]  # who says it stands below
-    return text or point.trigger
+    return text or ("" if code else point.trigger)
 
 
 def _first_line(messages: list[Any]) -> str:
     """The first line of the last message, which a summary has cut."""
     last = messages[-1] if messages and isinstance(messages[-1], dict) else {}
     text = next((said.text for said in said_in(last) if said.text and said.text.strip()), "")
-    return text.strip().partition("\n")[0][:_TITLE_CHARS]
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= _TITLE_CHARS else f"{line[:_TITLE_CHARS].rsplit(' ', 1)[0]} …"
 
 
 def _nav_words(point: Checkpoint, calls: list[CallRow]) -> str:
     if point.restored_from is not None:
         return f"{point.trigger} {short(point.restored_from)}"
     code, text = described(point, calls)
-    return f"{code} {text}".strip() if code else point.label or text
+    return f"{code} {text}".strip() if code else point.label or text or point.trigger
 
 
-def _call_views(calls: list[CallRow]) -> list[dict[str, Any]]:
+def _doubted(store: Store, session: Session, calls: list[CallRow]) -> set[str]:
+    """The calls among these that are in doubt."""
+    has_open = any(call.status in OPEN for call in calls)
+    return doubts_in(needs_of_session(store, session, None, ())) if has_open else set()
+
+
+def _call_views(calls: list[CallRow], doubted: set[str]) -> list[dict[str, Any]]:
     room = Room()
-    return [_call_view(call, room) for call in calls[:_CALLS]]
+    return [_call_view(call, room) | ({"status": "in_doubt"} if call.id in doubted else {}) for call in calls[:_CALLS]]
 
 
 def _call_view(call: CallRow, room: Room) -> dict[str, Any]:
@@ -249,7 +275,7 @@ def _call_view(call: CallRow, room: Room) -> dict[str, Any]:
     return {
         "id": call.id,
         "name": call.name,
-        "kind": kind_of_call(call) or call.kind,
+        "kind": sort_of_call(call),
         "status": call.status,
         "words": arg_words(args),
         "args": room.fold(pretty(args)) if args not in (None, {}) else None,
@@ -285,7 +311,7 @@ def _actions(visit: Visit, session: Session, point: Checkpoint, heads: dict[str,
     data["new_name"] = f"{branch or 'main'}-{number}"
     if act == "restore" and branch and not data["is_head"]:
         data["plan"] = _plan(session, point, branch)
-    if act == "fork" and visit.query.get("index"):
+    if act == "fork" and visit.query.get("index") and PART not in point.metadata:
         data["edit"] = _edit(point, _number(visit.query.get("index"), -1))
     data["here"] = Links().checkpoint(session.id, point.id)
     return data
@@ -329,7 +355,7 @@ def _edit(point: Checkpoint, index: int) -> dict[str, Any] | None:
     return {"index": index, "text": text}
 
 
-def _shape(session: Session, point: Checkpoint, refs: list[str], state: dict[str, Any]) -> dict[str, Any]:
+def _shape(store: Store, session: Session, point: Checkpoint, refs: list[str], state: dict[str, Any]) -> dict[str, Any]:
     """A checkpoint in the shape that `backstay show --json` has."""
-    calls = [shapes.call(call) for call in session.calls(point)]
+    calls = [shapes.call(call) for call in [*session.calls(point), *CallsBeside(store, session).at(point.id)]]
     return {**shapes.checkpoint(point), "refs": refs, "state": shapes.plain(state), "calls": calls}

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 from backstay import shapes
 from backstay.bookkeeping import told
 from backstay.errors import BackstayError, NotFoundError
+from backstay.model import Usage
+from backstay.shapes.points import diff_between, told_as
+from backstay.shapes.text import short
 from backstay.store.overview import branch_statuses
 from backstay.web.about_session import crumbs_of, head_of
 from backstay.web.needs import needs_of_session
 from backstay.web.pages.diff import stat_words
+from backstay.web.pages.session import SHORT_CHARS
 from backstay.web.view import Shown
 
 if TYPE_CHECKING:
@@ -31,13 +35,16 @@ def show(visit: Visit) -> Shown:
     heads = session.branches()
     needs = needs_of_session(visit.store, session, None, ())
     statuses = branch_statuses(visit.store.backend, session.id)
-    shown = statuses | {need.branch: ("in_doubt", None) for need in needs if need.kind == "doubt"}
+    shown = statuses | {
+        need.branch: ("in_doubt", None) for need in needs if need.kind == "doubt" and need.branch in heads
+    }
     ordered = sorted(heads, key=lambda name: (name != "main", -heads[name].sequence))
     wanted = [name for name in visit.several("b") if name]
     unknown = [name for name in wanted if name not in heads]
     if unknown:
         raise NotFoundError(f"session {session.id!r} has no branch {unknown[0]!r}")
     chosen = (wanted or ordered)[:MAX_COMPARED]
+    heads |= {name: told_as(session, heads[name]) for name in chosen}
     logs = {name: list(islice(told(session.log(name)), _LOOKED_AT)) for name in chosen}
     compares = sum(heads[name].size_bytes for name in chosen) <= _COMPARED_BYTES
     data: dict[str, Any] = {
@@ -47,6 +54,8 @@ def show(visit: Visit) -> Shown:
         "others": [name for name in ordered if name not in chosen][:_LISTED],
         "hidden": max(0, len(ordered) - len(chosen) - _LISTED),
         "most": MAX_COMPARED,
+        "long_ids": any(len(short(heads[name].id)) > SHORT_CHARS for name in chosen),
+        "has_use": any(heads[name].total_usage != Usage() for name in chosen),
     }
     crumbs = crumbs_of(visit, session, ("compare", None))
     return Shown(
@@ -91,7 +100,7 @@ def _row(
         row["differs"] = "show"
     elif name != first:
         try:
-            row["differs"] = stat_words(session.diff(first, name))
+            row["differs"] = stat_words(diff_between(session, logs[first][0], head, names=(first, name)))
         except BackstayError as error:
             row["differs"] = error.message
     return row

@@ -17,7 +17,7 @@ from backstay.shapes.files import spelled
 from backstay.shapes.points import diff_between, names_told, point_at
 from backstay.shapes.text import brief, short
 from backstay.web.about_session import crumbs_of, info_of
-from backstay.web.file_views import path_in, views_of
+from backstay.web.file_views import DiffAllowance, path_in, text_view, views_of
 from backstay.web.history import arg_words
 from backstay.web.paths import Links
 from backstay.web.view import Shown
@@ -80,7 +80,10 @@ def show(visit: Visit) -> Shown:
     talk = next((part for part in diff.parts if part.name == "messages" and part.items), None)
     pairs = [] if talk is None else _pairs(talk.items[:_SHOWN_ITEMS])
     files = None if diff.files is None else views_of(diff.files, only=path_in(visit.query))
-    rest = [_change(part, change) for part in diff.parts if part is not talk for change in _changes(part)]
+    changes = [(part, change) for part in diff.parts if part is not talk for change in _changes(part)]
+    room = DiffAllowance(whole=False)
+    rest = [_change(part, change, room) for part, change in changes[:_MAX_CHANGES]]
+    runs, seen_files = runs_of(pairs), 0 if files is None else len(files.views)
     data: dict[str, Any] = {
         "info": info,
         "session_id": session.id,
@@ -89,14 +92,15 @@ def show(visit: Visit) -> Shown:
         "a_names": named.get(a.id, []),
         "b_names": named.get(b.id, []),
         "pairs": pairs,
-        "runs": runs_of(pairs),
+        "runs": runs,
+        "stops": sum([1 if is_folded else len(row) for is_folded, row in runs]) + len(rest) + seen_files,
         "pairs_more": 0 if talk is None else max(0, len(talk.items) - _SHOWN_ITEMS),
         "same": _same(b, talk),
-        "changes": rest[:_MAX_CHANGES],
-        "changes_more": max(0, len(rest) - _MAX_CHANGES),
+        "changes": rest,
+        "changes_more": len(changes) - len(rest),
         "files": files,
         "only": spelled(path_in(visit.query)),
-        "sums": _sums(a, b, talk, rest, diff.files),
+        "sums": _sums(a, b, talk, [change.kind for _, (_, change) in changes], diff.files),
         "between": _between(a, b),
     }
     title = f"{names[0]} to {names[1]}"
@@ -125,7 +129,7 @@ def _same(b: Checkpoint, talk: PartDiff | None) -> int:
 
 
 def _sums(
-    a: Checkpoint, b: Checkpoint, talk: PartDiff | None, rest: list[dict[str, Any]], files: FileDiff | None
+    a: Checkpoint, b: Checkpoint, talk: PartDiff | None, kinds: list[str], files: FileDiff | None
 ) -> list[tuple[str, str, str]]:
     found = []
     if talk is not None:
@@ -140,7 +144,6 @@ def _sums(
         )
     else:
         found.append(("Messages", "0", "all the same"))
-    kinds = [change["kind"] for change in rest]
     words = [
         f"{kinds.count(kind)} {word}"
         for kind, word in (("changed", "changed"), ("added", "added"), ("removed", "gone"))
@@ -148,7 +151,7 @@ def _sums(
     found.append(
         (
             "State values",
-            str(len(rest)),
+            str(len(kinds)),
             ", ".join([word for word in words if not word.startswith("0")]) or "all the same",
         )
     )
@@ -261,7 +264,7 @@ def _changes(part: PartDiff) -> list[tuple[Any, Change | ItemChange]]:
     ]
 
 
-def _change(part: PartDiff, found: tuple[Any, Change | ItemChange]) -> dict[str, Any]:
+def _change(part: PartDiff, found: tuple[Any, Change | ItemChange], room: DiffAllowance) -> dict[str, Any]:
     path, change = found
     words = "".join(map(_step, path)).lstrip(".")
     return {
@@ -269,6 +272,7 @@ def _change(part: PartDiff, found: tuple[Any, Change | ItemChange]) -> dict[str,
         "kind": change.kind,
         "before": _value(change.before),
         "after": _value(change.after),
+        "text": text_view(words, change.before, change.after, room) if change.kind == "changed" else None,
     }
 
 

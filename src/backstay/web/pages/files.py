@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -9,22 +10,86 @@ from backstay.bookkeeping import told
 from backstay.errors import BackstayError, NotFoundError
 from backstay.listing import CALL, OUTSIDE
 from backstay.model import counted
+from backstay.port import CheckpointRow, Kind
 from backstay.shapes import files as shapes
 from backstay.shapes.files import MARKS, name_of, spelled
+from backstay.shapes.points import told_as
 from backstay.shapes.text import short, size
+from backstay.store.fields import is_captured
 from backstay.store.file_contents import CheckpointFiles, files_between
+from backstay.web.about_session import crumbs_of, head_of
 from backstay.web.file_views import SHOWN_BYTES, FileViews, address_of, is_binary, path_in, seen, views_of
+from backstay.web.history import Page, history_page, steps_of
+from backstay.web.needs import needs_of_session
 from backstay.web.reader import Room, Unfolded
+from backstay.web.view import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from backstay.face import Session
+    from backstay.face import Session, Store
     from backstay.file_model import File, Files
     from backstay.model import Checkpoint
+    from backstay.web.view import Visit
 
-_PAGE = 200
+_PAGE, _BRANCHES, _LOOKED_AT = 200, 200, 50
 _AUTHORS = {"outside": "outside the agent", "restore": "a restore", "carried": "an earlier capture"}
+
+
+def show(visit: Visit) -> Shown:
+    """The files of a session: those at the head of a branch, and what became of them since its first checkpoint."""
+    session = visit.session()
+    needs = needs_of_session(visit.store, session, None, ())
+    heads = session.branches()
+    branch = visit.query.get("branch") or ("main" if "main" in heads else next(iter(heads), ""))
+    if branch not in heads and (heads or branch):
+        raise NotFoundError(f"session {session.id!r} has no branch {branch!r}")
+    point = told_as(session, heads[branch]) if heads else None
+    files = None if point is None else files_of(point)
+    first = None if point is None else _first(visit.store, session)
+    names = {} if files is None else call_names(history_page(visit.store, session, branch=branch))
+    data: dict[str, Any] = {
+        **head_of(visit, session, "files", needs),
+        "in_session": True,
+        "branch": branch,
+        "branches": sorted(heads)[:_BRANCHES],
+        "point": point,
+        "changed": None,
+        "changed_since": "" if first is None else first.id,
+        **tab_data(files, {key: value for key, value in visit.query.items() if key == "from"}, names),
+    }
+    if first is not None and point is not None and first.id != point.id:
+        data["changed"] = _changes(first, files)
+    crumbs = crumbs_of(visit, session, ("files", None))
+    shape = partial(shape_of, files, {})
+    return Shown("session_files.html", f"Files of {session.id}", crumbs, data, shape)
+
+
+def _first(store: Store, session: Session) -> Checkpoint | None:
+    """The first checkpoint that files were captured for, if it is among the first."""
+    rows = store.backend.scan(session.id, Kind.CHECKPOINT, after=0, limit=_LOOKED_AT)
+    found = next((row for row in rows if isinstance(row, CheckpointRow) and is_captured(row)), None)
+    return None if found is None else steps_of(store, session.id, [found])[0].point
+
+
+def call_names(page: Page) -> dict[str, str]:
+    """The names of the calls of a page of the history, by their ids."""
+    return {call.id: call.name for step in page.steps for call in step.calls}
+
+
+def files_in_file(store: Store, session: Session, point: Checkpoint, names: Mapping[str, str]) -> dict[str, Any]:
+    """The files of a checkpoint for a file that stands alone: what became of them, and the list."""
+    files = files_of(point)
+    first = None if files is None else _first(store, session)
+    changed = None if first is None or first.id == point.id else _changes(first, files)
+    return {"changed": changed, **tab_data(files, {}, names)}
+
+
+def _changes(before: Checkpoint, files: Files | None) -> FileViews | None:
+    old = files_of(before)
+    if not isinstance(files, CheckpointFiles) or not isinstance(old, CheckpointFiles):
+        return None
+    return views_of(files_between(old, files))
 
 
 def files_of(point: Checkpoint) -> Files | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from backstay import shapes
 from backstay.errors import CorruptionError
 from backstay.graph_layout import Layout, Node, lay_out
-from backstay.model import counted
+from backstay.model import Usage, counted
 from backstay.shapes.points import names_told
 from backstay.shapes.text import short
 from backstay.store.overview import branch_statuses
@@ -15,6 +15,7 @@ from backstay.web import drawing
 from backstay.web.about_session import crumbs_of, head_of
 from backstay.web.drawing import GraphLine, GraphRow, PlotLine
 from backstay.web.history import (
+    OPEN,
     HistoryStep,
     Page,
     arg_words,
@@ -30,6 +31,7 @@ from backstay.web.view import Shown
 from backstay.web.words import key, length
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from backstay.face import Session, Store
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 _IDLE_S = 600.0
 _BRANCHES_LISTED = 12
 _PENDING_SHOWN = 3
-_SHORT_CHARS = 8
+SHORT_CHARS = 8
 _CHIPS = 4
 
 
@@ -60,13 +62,14 @@ class Row(NamedTuple):
     tone: str = ""
     need: str = ""
     at: datetime | None = None
+    is_quiet: bool = False  # it says what the one before it said
 
 
 def show(visit: Visit) -> Shown:
     """The page."""
     session, store = visit.session(), visit.store
     branch = visit.query.get("branch") or None
-    needs = needs_of_session(store, session, None, visit.verification.seen().problems)
+    needs = needs_of_session(store, session, None, visit.jobs.problems)
     head = head_of(visit, session, "history", needs)
     needs = [need._replace(agent=need.agent or head["info"].agent) for need in needs]
     page = history_page(store, session, before=visit.query.get("before") or None, branch=branch)
@@ -94,7 +97,7 @@ def history_data(store: Store, session: Session, page: Page, needs: list[Need], 
         statuses = branch_statuses(store.backend, session.id)
     except CorruptionError:  # what needs a person says so
         statuses = {}
-    statuses |= {need.branch: ("in_doubt", None) for need in needs if need.kind == "doubt"}
+    statuses |= {need.branch: ("in_doubt", None) for need in needs if need.kind == "doubt" and need.branch in statuses}
     return {
         "rows": rows,
         "graph": _graph(rows, layout, points, tints),
@@ -104,6 +107,7 @@ def history_data(store: Store, session: Session, page: Page, needs: list[Need], 
         "colour": drawing.colour,
         "older": page.older,
         "columns": _columns(rows),
+        "left_out": len(page.between),
         "branches": _branches(points, statuses, named, tints),
         "branches_more": max(0, len(statuses) - _BRANCHES_LISTED),
         **_plot(page, layout, tints),
@@ -133,6 +137,8 @@ def _rows(
     lanes = {point.id: lane for point, lane in zip(page.points, layout.lanes, strict=True)}
     pending = pending_calls(store, session.id) if newest else {}
     told = {need.ref: need.id for need in needs}
+    summaries: dict[str | None, str] = {point.id: point.summary for point in page.points}
+    parents = {point.id: page.parent_of(point) for point in page.points}
     rows: list[Row] = []
     later: datetime | None = None
     for step in page.steps:
@@ -148,15 +154,20 @@ def _rows(
         for name, kind in named.get(point.id, ()):
             if kind == "branch" and name in pending:
                 rows += _pending(pending[name], lane, tint, told)
+        rows += _pending(step.asked, lane, tint, told)
         rows.append(_row(step, point, lane, tint, named.get(point.id, [])))
+        if point.summary and summaries.get(parents[point.id]) == point.summary and not rows[-1].chips:
+            rows[-1] = rows[-1]._replace(is_quiet=True)
         later = point.created_at
     return rows
 
 
 def _columns(rows: list[Row]) -> str:
-    """The classes of the rows: long ids need room, and a page without calls has no column for them."""
-    long = any(row.point is not None and len(short(row.point.id)) > _SHORT_CHARS for row in rows)
-    return " ".join(filter(None, ["long-ids" if long else "", "" if any(row.bars for row in rows) else "no-calls"]))
+    """The classes of the rows: long ids need room, and what no row has needs no column."""
+    long = any(row.point is not None and len(short(row.point.id)) > SHORT_CHARS for row in rows)
+    used = any(row.point is not None and row.point.usage != Usage() for row in rows)
+    calls = any(row.bars for row in rows)
+    return " ".join(filter(None, ["long-ids" if long else "", "" if calls else "no-calls", "" if used else "no-use"]))
 
 
 def _worked(rows: list[Row]) -> float:
@@ -171,11 +182,11 @@ def _decided(call: CallRow, lane: int) -> Row:
     return Row("crash", lane, what=f"A process died inside {call.name}; a person decided: {said}")
 
 
-def _pending(calls: list[CallRow], lane: int, tint: int, told: dict[str, str]) -> list[Row]:
+def _pending(calls: Sequence[CallRow], lane: int, tint: int, told: dict[str, str]) -> list[Row]:
     found = []
     for call in calls:
         kind = kind_of_call(call)
-        if kind is None or call.status not in ("started", "in_doubt", "waiting"):
+        if kind is None or call.status not in OPEN:
             continue
         need = told.get(call.id, "")
         tone, chip = (
@@ -199,6 +210,8 @@ def _row(step: HistoryStep, point: Checkpoint, lane: int, tint: int, names: list
     elif point.status.value in ("failed", "halted", "cancelled", "completed"):
         chips.append(("chip-bad" if point.status.value == "failed" else "chip-move", point.status.value))
     code, what = described(point, step.calls)
+    if point.status.value == "failed" and point.reason:
+        what = point.reason
     if point.label:
         what = f"{point.label}: {what}" if what else point.label
     what = what or ("" if code else point.trigger)

@@ -43,7 +43,7 @@ def show(visit: Visit) -> Shown:
     """The page."""
     query, store = visit.query, visit.store
     text = query.get("q", "").strip()
-    needs = needs_of_store(store, visit.verification.seen().problems)
+    needs = needs_of_store(store, visit.jobs.problems)
     doubted = {need.session: need for need in reversed(needs)}
     status, agent, before = query.get("status") or None, query.get("agent") or None, _cursor(query.get("before"))
     found = _search(store, text, agent, before) if text else Searched([], 0, None)

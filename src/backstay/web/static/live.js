@@ -138,9 +138,27 @@
   window.addEventListener("pageshow", listen);
   document.addEventListener("input", (event) => typed.add(event.target));
   document.addEventListener("keydown", (event) => {
-    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.target.matches("input, textarea, select")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, textarea, select")) return;
     const search = byId("q");
-    if (search) { event.preventDefault(); search.focus(); }
+    if (event.key === "/" && search) { event.preventDefault(); search.focus(); }
+    if ((event.key === "n" || event.key === "p") && document.querySelector("[data-hop]")) hop(event.key === "n" ? 1 : -1);
+  });
+  // From change to change in a difference: by the links in its head, which lead to the first and the last without this.
+  let hopped = null; // the change that was gone to, and where the window was then
+  function hop(step) {
+    const changes = [...document.querySelectorAll(".change")];
+    const edge = document.querySelector(".pair-head").getBoundingClientRect().bottom;
+    const below = changes.findIndex((one) => one.getBoundingClientRect().top >= edge);
+    let at = hopped && hopped.y === window.scrollY ? changes.indexOf(hopped.change) + step : step > 0 ? below : below - 1;
+    at = Math.max(0, Math.min(at, changes.length - 1));
+    changes[at].scrollIntoView();
+    changes[at].focus({ preventScroll: true });
+    hopped = { change: changes[at], y: window.scrollY };
+  }
+
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("[data-hop]");
+    if (link) { event.preventDefault(); hop(Number(link.dataset.hop)); }
   });
   listen();
 })();
