@@ -143,7 +143,7 @@ class BlobFolder:
         """All blobs there are: files with names of our making, in their own folders."""
         root = self._folder.path / BLOBS
         for name in self._disk.names(root):
-            if len(name) != 2 or not is_hex(name) or (root / name).is_symlink():  # noqa: PLR2004 - a byte of a digest
+            if len(name) != 2 or not is_hex(name):  # noqa: PLR2004 - a byte of a digest
                 continue
             for blob in self._disk.names(root / name):
                 ours = len(blob) == _DIGITS and is_hex(blob) and blob.startswith(name)

@@ -99,7 +99,7 @@ class Disk:
         return os.path.lexists(path)
 
     def names(self, folder: Path) -> list[str]:
-        """What lies in a folder; nothing if there is no such folder."""
+        """What lies in a folder; nothing if there is no such folder, or only a link to one."""
         try:
             return [] if folder.is_symlink() else os.listdir(folder)  # noqa: PTH208 - names are all that is asked for
         except FileNotFoundError:

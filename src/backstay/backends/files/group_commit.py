@@ -208,7 +208,7 @@ class JournalWriter:
         session = rows[0] if rows and isinstance(rows[0], SessionRow) else None
         if journal is None and session is None:
             return None
-        for feature in {feature_of(row) for row in rows} - {0}:
+        for feature in set(map(feature_of, rows)) - {0}:
             self._folder.need(feature)
         born = new_born() if journal is None else journal.born
         self._keep_blobs(batch, journal, born)

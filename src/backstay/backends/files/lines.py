@@ -26,7 +26,7 @@ from backstay.port import CheckpointRow, KeyframeRow, Kind, Row
 from backstay.port.lease import Claim
 from backstay.port.row_codec import is_foreign, pack
 from backstay.port.rows import CallKey, key_of, kind_of
-from backstay.sealing import DIGEST_BYTES
+from backstay.sealing import DIGEST_BYTES, compress
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -127,7 +127,7 @@ def pack_rows(puts: Sequence[Put]) -> bytes:
     ids = {at: put.id for at, put in enumerate(puts) if put.foreign and put.id is not None}
     refs = {at: bytes.fromhex("".join(put.refs)) for at, put in enumerate(puts) if put.refs}
     rows = _PackedRows(keys, [put.parent for put in puts], list(map(len, bodies)), ids, refs, b"".join(bodies))
-    return zstd.compress(msgspec.msgpack.encode(rows), _LEVEL)
+    return compress(msgspec.msgpack.encode(rows), _LEVEL)
 
 
 def _unpack_rows(packed: bytes) -> tuple[Put, ...]:

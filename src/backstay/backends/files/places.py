@@ -22,17 +22,18 @@ class Places(Mapping[Any, Any]):
         self._open = open_row
 
     def _key(self, index: int) -> Any:
-        found = tuple([column[index] for column in self._keys])
-        return found if len(found) > 1 else found[0]
+        keys = self._keys
+        return keys[0][index] if len(keys) == 1 else tuple([column[index] for column in keys])
 
     def _find(self, key: Any) -> tuple[int, bool]:
         size = len(self._at)
         if not size or self._key(size - 1) < key:
             return size, False
         if len(self._keys) == 1:
-            index = bisect_left(self._keys[0], key)
-        else:
-            index = bisect_left(range(size), key, key=self._key)
+            column = self._keys[0]
+            index = bisect_left(column, key)
+            return index, column[index] == key
+        index = bisect_left(range(size), key, key=self._key)
         return index, self._key(index) == key
 
     def put(self, key: Any, at: int, parent: int | None = None) -> None:
