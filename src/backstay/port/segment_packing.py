@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from backstay.delta import ListEnd, append_op, end_behind
+from backstay.delta import ListEnd, end_behind, put_there
 from backstay.errors import CorruptionError
 from backstay.ids import TAIL_BYTES, id_starts, match_ours
 from backstay.port.rows import CheckpointRow, SegmentRow
@@ -138,15 +138,16 @@ def _pack_deltas(rows: Sequence[CheckpointRow], uid: bytes, sealed: Collection[i
                 known or is_sealed(row.delta, uid=uid, tail=row.tail, base=base, state=row.state_digest)
             ):
                 unchecked.append(at)
-        end = end_behind(parts.ops) if parts.count == 1 else None
-        more = 0 if before is None or end is None else max(end.at - before.at, 0)
-        goes_on = more > 0 and before is not None and append_op(before, more) == parts.ops
-        before = end
+        more = put_there(before, parts.ops) if before is not None and parts.count == 1 else 0
+        if before is not None and more:
+            before = ListEnd(before.path, before.at + more)
+        else:
+            before = end_behind(parts.ops) if parts.count == 1 else None
         seals.append(parts.seal)
         counts.append(parts.count)
         lengths.append(len(parts.ops))
-        ops.append(b"" if goes_on else parts.ops)
-        grown.append(more if goes_on else 0)
+        ops.append(b"" if more else parts.ops)
+        grown.append(more)
         sizes.append(len(parts.body))
         values.append(parts.body)
     refs = {at: b"".join(row.refs) for at, row in enumerate(rows) if row.refs}
