@@ -12,6 +12,7 @@ from bench.scenarios import (
     graph,
     graph_agents,
     growth,
+    hooks,
     loads,
     many,
     reads,
@@ -92,6 +93,7 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "waiting": waiting.waiting,
     "web": _web,
     "workspace": workspace.workspace,
+    "hooks": hooks.hooks,
     "workspace-large": workspace.large_workspace,
     "workspace-load": workspace_load.workspace_load,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -175,7 +176,7 @@ def test_two_sessions_in_one_folder_do_not_mix(claude: FakeClaude) -> None:
     assert problems(claude.project) == []
 
 
-@pytest.mark.parametrize("ends", ["killed", "told"])
+@pytest.mark.parametrize("ends", ["killed", pytest.param("told", marks=pytest.mark.exhaustive)])
 def test_a_helper_that_goes_between_a_call_and_its_end_loses_nothing(claude: FakeClaude, ends: str) -> None:
     import signal
 
@@ -220,6 +221,30 @@ def test_an_interrupted_turn_ends_at_the_next_prompt_with_its_call_unknown(claud
         assert next(iter(store.sessions())).title == "work"
 
 
+@pytest.mark.exhaustive
+def test_a_turn_that_was_interrupted_in_a_call_can_be_cancelled_and_rewound(claude: FakeClaude) -> None:
+    claude.start()
+    claude.prompt("work")
+    claude.write("a.txt", "one")
+    call = {"tool_name": "Bash", "tool_input": {}, "tool_use_id": "t"}
+    claude.hook("PreToolUse", **call)  # a person says no, and Claude Code says nothing more
+    (claude.project / "a.txt").write_text("half")
+    assert shell.run("rewind", claude.session, "main", "-y", folder=claude.project).code != 0
+    assert shell.run("cancel", claude.session, folder=claude.project).code == 0
+    with store_of(claude) as store:
+        until = time.monotonic() + 60
+        while any([run.live for run in store.session(claude.session).runs()]):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    done = shell.run("rewind", claude.session, "main", "--theirs", "-y", folder=claude.project)
+    assert done.code == 0, done.err
+    assert (claude.project / "a.txt").read_text() == "one"
+    claude.prompt("something else")
+    claude.write("b.txt", "two")
+    claude.stop()
+    assert problems(claude.project) == []
+
+
 def test_a_sub_agent_works_on_a_branch_of_its_own(claude: FakeClaude) -> None:
     claude.start()
     claude.prompt("delegate")
@@ -235,11 +260,15 @@ def test_a_sub_agent_works_on_a_branch_of_its_own(claude: FakeClaude) -> None:
     }
     own.write_text(json.dumps(line) + "\n")
     claude.hook("SubagentStop", agent_id="a1", agent_type="general", agent_transcript_path=str(own))
+    claude.hook("SubagentStop")  # of a version that does not say whose
+    claude.write("lost.txt", "lost", agent_id="a2", agent_type="general")
     claude.hook("PostToolUse", **task, tool_response="found")
     claude.stop()
+    claude.end()
     with store_of(claude) as store:
         session = store.session(claude.session)
-        assert set(session.branches()) == {"main", "agent-a1"}
+        assert set(session.branches()) == {"main", "agent-a1", "agent-a2"}
+        assert session.runs() == []
         assert [call.name for point in session.log("agent-a1") for call in session.calls(point)] == ["Write"]
         assert [call.name for point in session.log() for call in session.calls(point)] == ["Task"]
         assert session.load("agent-a1")["messages"] == [{"role": "assistant", "content": "found"}]
@@ -268,6 +297,7 @@ def test_a_rewind_between_two_calls_of_a_turn_is_where_the_next_call_goes_on(cla
     assert problems(claude.project) == []
 
 
+@pytest.mark.exhaustive
 def test_going_back_inside_claude_code_takes_the_talk_back_here(claude: FakeClaude) -> None:
     claude.start()
     claude.prompt("first")
@@ -317,6 +347,7 @@ def test_a_hook_without_a_helper_records_the_same(project: Path, home: Path, tmp
     def record(alone: bool, where: Path) -> list[Any]:
         shutil.copytree(project, where)
         claude = FakeClaude(where, home, session="same", alone=alone)
+        claude.transcript = where.with_suffix(".jsonl")
         seen = work(claude)
         (where / "mine.txt").write_text("mine\n")
         claude.prompt("again")

@@ -107,3 +107,18 @@ def test_settings_that_cannot_be_understood_are_left_alone(tmp_path: Path, text:
 def test_options_that_go_with_nothing_are_refused(tmp_path: Path, line: list[str]) -> None:
     assert shell.run("init", *line, folder=tmp_path).code == 2
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("link", [".claude", ".claude/settings.local.json"])
+def test_a_link_to_settings_elsewhere_is_not_followed(tmp_path: Path, link: str) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    project.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "settings.local.json").write_text("{}")
+    if link == ".claude":
+        (project / link).symlink_to(elsewhere)
+    else:
+        (project / ".claude").mkdir()
+        (project / link).symlink_to(elsewhere / "settings.local.json")
+    assert shell.run("init", "--claude-code", folder=project).code != 0
+    assert (elsewhere / "settings.local.json").read_text() == "{}"

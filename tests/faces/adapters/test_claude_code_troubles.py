@@ -105,6 +105,7 @@ def test_events_with_odd_values_are_recorded_as_far_as_they_can_be(tmp_path: Pat
     assert places.problems_of(str(tmp_path)) == []
 
 
+@pytest.mark.exhaustive
 def test_a_huge_event_is_not_recorded_and_told(claude: FakeClaude) -> None:
     claude.start()
     claude.finish(claude.raw(b"x" * (client.MAX_BYTES + 10)))
@@ -175,6 +176,7 @@ def test_a_store_that_cannot_be_opened_stops_no_agent_and_is_told(claude: FakeCl
     assert len(places.problems_of(str(claude.project))) == 2
 
 
+@pytest.mark.exhaustive
 def test_a_store_that_was_deleted_is_made_again(claude: FakeClaude) -> None:
     claude.start()
     claude.write("a.txt", "a")
@@ -303,6 +305,28 @@ def test_a_helper_without_work_leaves_and_a_second_one_is_not_needed(
     second.append(HookServer(str(tmp_path), "sock", HookedProject(str(tmp_path), None)).serve())
     thread.join(60)
     assert (thread.is_alive(), second, Path("sock").exists()) == (False, [False], False)
+
+
+@pytest.mark.parametrize("what", ["a link out", "a link in it", "a pipe", "a folder"])
+def test_notes_of_what_went_wrong_go_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    project, out, own = tmp_path / "project", tmp_path / "out", tmp_path / "project" / ".backstay"
+    project.mkdir()
+    out.mkdir()
+    (out / "hook-problems").write_text("theirs")
+    if what == "a link out":
+        own.symlink_to(out)
+    else:
+        own.mkdir()
+        place = own / "hook-problems"
+        place.symlink_to(out / "hook-problems") if what == "a link in it" else None
+        os.mkfifo(place) if what == "a pipe" else None
+        place.mkdir() if what == "a folder" else None
+    assert places.note_problem(str(project), "this went wrong")
+    assert [each["what"] for each in places.problems_of(str(project))] == ["this went wrong"]
+    assert (out / "hook-problems").read_text() == "theirs"
+    assert [path.name for path in out.iterdir()] == ["hook-problems"]
 
 
 @pytest.mark.exhaustive

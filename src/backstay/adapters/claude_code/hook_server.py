@@ -74,6 +74,7 @@ class HookServer:
             try:
                 connection, _ = listener.accept()
             except TimeoutError:
+                self._project.tend()
                 with self._lock:
                     if not self._busy and time.monotonic() - self._last > self._idle_s:
                         break

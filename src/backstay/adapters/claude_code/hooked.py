@@ -50,7 +50,7 @@ READERS = frozenset(
         *("ListMcpResourcesTool", "ReadMcpResourceTool"),
     }
 )
-_LEASE_S = 30.0
+_LEASE_S = 10.0  # renewed while a call is in flight; a third of it passes before a cancellation is noticed
 _WAIT_S = 1.5  # for a lease that another process gives back soon
 _LABEL_CHARS = 200
 _INPUT_CHARS = 4000
@@ -124,6 +124,17 @@ class HookedProject:
             self._opened = None if place is None else (place.absolute(), _inode(place))
         return self._store
 
+    def tend(self) -> None:
+        """Leave runs that were asked to stop: Claude Code may have been interrupted, and no event comes for them."""
+        with self._lock:
+            sessions = list(self._sessions.values())
+        for session in sessions:
+            if session.lock.acquire(blocking=False):
+                try:
+                    session.heed_stop()
+                finally:
+                    session.lock.release()
+
     def close(self) -> None:
         """Leave what is open, to go on with at the next event."""
         with self._lock:
@@ -165,20 +176,38 @@ class HookedSession:
         """Record an event; what could not be captured."""
         agent = payload.get("agent_id")
         branch = f"agent-{agent}" if isinstance(agent, str) and agent else "main"
+        if event == "SubagentStop" and branch == "main":
+            return None  # early versions do not say whose end it is; its work is that of the call that began it
+        problem = self._taken(branch, event, payload)
+        if event == "SessionEnd":  # sub-agents that never said that they ended
+            for left in [run.branch for run in self._session.runs() if run.branch.startswith("agent-")]:
+                problem = self._taken(left, event, payload) or problem
+        return problem or self._problem
+
+    def _taken(self, branch: str, event: object, payload: Payload) -> str | None:
         line = self._lines.get(branch)
         if line is None:
             line = self._lines[branch] = Conversation(self._session, check_name(branch, "a branch name"))
-        for again in (False, True):
-            try:
-                return line.take(event, payload) or self._problem
-            except (FencedError, ClosedError):  # it was rewound meanwhile: go on from where it is now
-                line.lose()
-                if again:
-                    raise
-            except BaseException:
-                line.rest()
-                raise
-        return None
+        try:
+            return line.take(event, payload)
+        except (FencedError, ClosedError, RunEnded) as error:  # it was rewound or stopped: go on from where it is now
+            line.lose(error)
+        except BaseException:
+            line.rest()
+            raise
+        try:
+            return line.take(event, payload)
+        except RunEnded as error:
+            line.lose(error)
+            raise FencedError(f"branch {branch!r} was stopped again and again") from error
+        except BaseException:
+            line.rest()
+            raise
+
+    def heed_stop(self) -> None:
+        """Leave the runs that were asked to stop."""
+        for line in self._lines.values():
+            line.heed_stop()
 
     def rest(self) -> None:
         """Leave all runs, to go on with at the next event."""
@@ -369,10 +398,18 @@ class Conversation:
             except RunEnded as end:
                 run.leave(end)
 
-    def lose(self) -> None:
-        """Forget a run that is not ours any more."""
-        self._run = None
+    def heed_stop(self) -> None:
+        """Leave the run if it was asked to stop: it is cancelled then."""
+        if self._run is not None and self._run.stopping is not None:
+            self.rest()
+
+    def lose(self, error: BaseException) -> None:
+        """Forget a run that is not ours any more, or was asked to stop."""
+        run, self._run = self._run, None
         self._open.clear()
+        if run is not None and isinstance(error, RunEnded):
+            with contextlib.suppress(BackstayError):
+                run.leave(error)
 
 
 class ToolError(Exception):
@@ -436,11 +473,11 @@ def work_once(raw: bytes, project: str, url: str | None) -> None:
 
 @contextlib.contextmanager
 def _turn(project: str) -> Iterator[None]:
+    own = places.own_folder(project, make=True)
     try:
         import fcntl  # noqa: PLC0415 - not on Windows
 
-        Path(project, places.FOLDER).mkdir(mode=0o700, exist_ok=True)
-        handle = os.open(Path(project, places.FOLDER, "hook.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = os.open(f"{own}/hook.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except (ImportError, OSError):
         yield  # the store's own rules keep order
         return

@@ -18,18 +18,17 @@ if TYPE_CHECKING:
     Problems = list[dict[str, object]]
 
 FILE, FOLDER = "hook-problems", ".backstay"
-_SETTINGS = os.path.join(".claude", "settings.local.json")  # noqa: PTH118 - pathlib is slow to load
 _PROBLEM_BYTES = 16 * 1024  # the file has this size from the beginning: a full disk can still be told of
 _MOST_PROBLEMS = 20
 _TEXT_CHARS = 400
 
 
 def project_of(start: str) -> str:
-    """The folder of the project that a folder belongs to: the nearest one with a store or with our settings."""
+    """The folder of the project that a folder belongs to: the nearest one with a `.backstay/`, or the folder itself."""
     here = os.path.realpath(start)
     above = here
     while True:
-        if os.path.isdir(os.path.join(above, FOLDER)) or os.path.isfile(os.path.join(above, _SETTINGS)):  # noqa: PTH112, PTH113, PTH118
+        if os.path.isdir(os.path.join(above, FOLDER)):  # noqa: PTH112, PTH118
             return above
         parent = os.path.dirname(above)  # noqa: PTH120
         if parent == above:
@@ -83,23 +82,23 @@ def note_problem(project: str, what: str, *, session: str = "") -> bool:
     """Write down what a hook could not do, for `backstay status`; False where not even that can be done."""
     text = "".join([c if c.isprintable() else " " for c in what])[:_TEXT_CHARS]
     entry = {"at": int(time.time()), "session": session[:200], "what": text}
-    return any(_change(path, lambda kept: [*kept, entry]) for path in _files(project))  # the first that can be written
+    return any(_change(path, lambda kept: [*kept, entry]) for path in _files(project, make=True))  # the first that can
 
 
 def prepare_problems(project: str) -> None:
     """Make the file while there is room for it."""
-    _change(_files(project)[0], lambda kept: kept)
+    for path in _files(project, make=True)[:1]:
+        _change(path, lambda kept: kept)
 
 
 def problems_of(project: str) -> Problems:
     """What hooks could not do, oldest first."""
     found: Problems = []
     for path in _files(project):
-        try:
-            with open(path, "rb") as file:  # noqa: PTH123
-                found += _parsed(file.read(_PROBLEM_BYTES))
-        except OSError:
-            continue
+        handle = _opened(path, os.O_RDONLY)
+        if handle is not None:
+            found += _parsed(os.read(handle, _PROBLEM_BYTES))
+            os.close(handle)
     return sorted(found, key=lambda entry: str(entry.get("at")))
 
 
@@ -110,21 +109,46 @@ def forget_problems(project: str, session: str | None = None) -> None:
             _change(path, lambda kept: [each for each in kept if session is not None and each["session"] != session])
 
 
-def _files(project: str) -> list[str]:
+def own_folder(project: str, *, make: bool = False) -> str | None:
+    """The `.backstay/` of a project; None if there is none, or it leads elsewhere, or another user made it."""
+    folder = f"{project}/{FOLDER}"
+    try:
+        if make and not os.path.lexists(folder):
+            os.mkdir(folder, 0o700)  # noqa: PTH102
+        found = os.lstat(folder)
+    except OSError:
+        return None
+    return folder if stat.S_ISDIR(found.st_mode) and found.st_uid == _user() else None
+
+
+def _user() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0
+
+
+def _files(project: str, *, make: bool = False) -> list[str]:
     """In the project; where that cannot be written, beside the sockets."""
-    beside = socket_folder()
-    return [f"{project}/{FOLDER}/{FILE}"] + ([f"{beside}/{socket_name(project, None)}.problems"] if beside else [])
+    own, beside = own_folder(project, make=make), socket_folder()
+    return [f"{own}/{FILE}"] * bool(own) + [f"{beside}/{socket_name(project, None)}.problems"] * bool(beside)
+
+
+def _opened(path: str, flags: int) -> int | None:
+    """A file of ours, opened: no link is followed, and no pipe waited for."""
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    try:
+        handle = os.open(path, flags, 0o600)
+    except OSError:
+        return None
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    return None
 
 
 def _change(path: str, change: Callable[[Problems], Problems]) -> bool:
     import json  # noqa: PLC0415 - see above
 
-    try:
-        if path.endswith(f"/{FOLDER}/{FILE}"):
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-        handle = os.open(path, flags, 0o600)
-    except OSError:
+    handle = _opened(path, os.O_RDWR | os.O_CREAT)
+    if handle is None:
         return False
     try:
         _lock(handle)

@@ -6,7 +6,6 @@ Claude Code reads this file beside those that people share; it is of one machine
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 import shlex
@@ -67,9 +66,12 @@ def without_hooks(text: str | None) -> str:
 
 
 def read(project: Path) -> str | None:
-    """The text of a project's settings; None if there are none."""
+    """The text of a project's settings; None if there are none. A link is refused: it may lead out of the project."""
+    target = project / PATH
+    if target.is_symlink() or target.parent.is_symlink():
+        raise InvalidInputError(f"{PATH} is a link, or in one", hint="put the hooks into the file itself: --print")
     try:
-        return (project / PATH).read_text(encoding="utf-8")
+        return target.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     except UnicodeDecodeError:
@@ -77,9 +79,9 @@ def read(project: Path) -> str | None:
 
 
 def write(project: Path, text: str) -> None:
-    """Write a project's settings, whole or not at all. A link is followed: people share settings that way."""
-    target = Path(os.path.realpath(project / PATH))
-    target.parent.mkdir(parents=True, exist_ok=True)
+    """Write a project's settings, whole or not at all."""
+    target = project / PATH
+    target.parent.mkdir(exist_ok=True)
     made = target.with_name(f".{target.name}.{secrets.token_hex(4)}.backstay")
     try:
         made.write_text(text, encoding="utf-8")
