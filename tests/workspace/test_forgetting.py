@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,20 +14,6 @@ from backstay.errors import InvalidInputError, NotFoundError
 from backstay.file_model import Files
 
 Tree = dict[str, bytes]
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture(params=["memory://", "sqlite", "file"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[backstay.Store]:
-    urls = {"sqlite": f"sqlite:///{tmp_path}/store.db", "file": f"file://{tmp_path}/store"}
-    with backstay.open(urls.get(request.param, request.param)) as opened:
-        yield opened
 
 
 def tree_of(folder: Path) -> Tree:
