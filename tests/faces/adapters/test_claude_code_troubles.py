@@ -105,6 +105,37 @@ def test_events_with_odd_values_are_recorded_as_far_as_they_can_be(tmp_path: Pat
     assert places.problems_of(str(tmp_path)) == []
 
 
+def test_a_turn_whose_files_could_not_be_captured_at_its_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    folder = tmp_path / "project"
+    folder.mkdir()
+    project = HookedProject(str(folder), f"sqlite:///{tmp_path}/store.db")
+    assert project.take(b'{"session_id": "s", "hook_event_name": "UserPromptSubmit", "prompt": "hello"}')
+    folder.rename(tmp_path / "moved")
+    project.take(b'{"session_id": "s", "hook_event_name": "Stop"}')
+    project.close()
+    (tmp_path / "moved").rename(folder)
+    assert len(places.problems_of(str(folder))) == 1
+
+
+def test_a_call_that_a_person_wants_to_be_made_again_does_not_hold_the_turn_up(tmp_path: Path) -> None:
+    call = {"session_id": "s", "tool_name": "Bash", "tool_input": {}, "tool_use_id": "t"}
+    project = HookedProject(str(tmp_path), None)
+    assert project.take(json.dumps({**call, "hook_event_name": "PreToolUse"}).encode())
+    project.close()
+    with backstay.open(tmp_path / ".backstay" / "store.db") as store:
+        session = store.session("s")
+        session.resolve(session.calls(pending=True)[0].id, "retry")
+    assert project.take(json.dumps({**call, "hook_event_name": "Stop"}).encode())
+    project.close()
+    with backstay.open(tmp_path / ".backstay" / "store.db") as store:
+        assert [made.status for made in store.session("s").calls()] == ["unknown"]
+    assert places.problems_of(str(tmp_path)) == []
+
+
 def test_of_a_folder_that_is_refused_the_talk_is_kept_and_that_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
