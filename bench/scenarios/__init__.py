@@ -24,6 +24,7 @@ from bench.scenarios import (
     upkeep,
     waiting,
     workspace,
+    workspace_load,
 )
 
 if TYPE_CHECKING:
@@ -94,4 +95,5 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "workspace": workspace.workspace,
     "hooks": hooks.hooks,
     "workspace-large": workspace.large_workspace,
+    "workspace-load": workspace_load.workspace_load,
 }

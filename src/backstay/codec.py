@@ -27,9 +27,23 @@ from backstay.model import MAX_DEPTH, Damaged
 Ext = msgspec.msgpack.Ext
 
 # Extension codes. LARGE never appears in the canonical form: it stands for a value kept as blobs, see delta.
-LARGE, TUPLE, SET, FROZENSET, DICT, BIGINT, DATETIME, DATE, TIME, TIMEDELTA, DECIMAL, UUID_, SURROGATES, HELD = range(
-    1, 15
-)
+(
+    LARGE,
+    TUPLE,
+    SET,
+    FROZENSET,
+    DICT,
+    BIGINT,
+    DATETIME,
+    DATE,
+    TIME,
+    TIMEDELTA,
+    DECIMAL,
+    UUID_,
+    SURROGATES,
+    HELD,
+    WITHHELD,
+) = range(1, 16)
 
 # A blob that a state only needs, and is not made of, has a digest that says so: no load fetches it.
 HELD_MARK = b"bs-files"
@@ -64,6 +78,16 @@ class HeldBlobs(msgspec.Struct, frozen=True, gc=False):
     def each(self) -> list[bytes]:
         """The digests one by one, those that are gone as zeros."""
         return [self.digests[at : at + _HELD_BYTES] for at in range(0, len(self.digests), _HELD_BYTES)]
+
+
+class Withheld(msgspec.Struct, frozen=True, gc=False):
+    """Stands for an item of a list that was forgotten: its digest, and the length of its canonical form.
+
+    A digest of a state is made of its items' digests, so that of a state with an item withheld is the same.
+    """
+
+    digest: bytes
+    size: int
 
 
 def held_digest(content: bytes) -> bytes:
@@ -368,6 +392,7 @@ _WRITERS: dict[type, Callable[[Any], Ext]] = {
     Decimal: _write_decimal,
     UUID: lambda v: Ext(UUID_, _encode_plain(v.bytes)),
     HeldBlobs: lambda v: Ext(HELD, _encode_plain(v.digests)),
+    Withheld: lambda v: Ext(WITHHELD, _encode_plain([v.digest, v.size])),
 }
 
 
@@ -395,6 +420,14 @@ def _build_held(digests: Any) -> HeldBlobs:
     return HeldBlobs(digests)
 
 
+def _build_withheld(v: list[Any]) -> Withheld:
+    digest, size = v
+    if type(digest) is not bytes or len(digest) != _HELD_BYTES or type(size) is not int or size < 0:
+        message = "a withheld item does not say what it was"
+        raise CorruptionError(message)
+    return Withheld(digest, size)
+
+
 _BUILDERS: dict[int, Callable[[Any], Any]] = {
     TUPLE: tuple,
     SET: set,
@@ -409,4 +442,5 @@ _BUILDERS: dict[int, Callable[[Any], Any]] = {
     UUID_: lambda v: UUID(bytes=v),
     SURROGATES: lambda v: v.decode("utf-8", "surrogatepass"),
     HELD: _build_held,
+    WITHHELD: _build_withheld,
 }

@@ -13,7 +13,7 @@ from hashlib import sha256
 
 import msgspec
 
-from backstay.codec import Path, encode_canonical
+from backstay.codec import Path, Withheld, encode_canonical
 
 GROUP_ITEMS = 64
 FLAT_KEYS = 64
@@ -175,7 +175,9 @@ def _key_size(key: str) -> int:
 
 
 def leaf_of(value: object, path: Path) -> Leaf:
-    """The digest of a value taken as one piece."""
+    """The digest of a value taken as one piece; of an item that is withheld, the one it had."""
+    if type(value) is Withheld:
+        return Leaf(value.digest, value.size)
     data = encode_canonical(value, path)
     return Leaf(sha256(data).digest(), len(data))
 

@@ -40,7 +40,10 @@ class File(Protocol):
 
     @property
     def mark(self) -> str:
-        """Why its contents are not those of the file: `secret`, `older`, `forgotten`; empty if they are."""
+        """Why its contents are not those of the file: `secret`, `older`, `forgotten`; empty if they are.
+
+        `private` marks the contents of a secret, captured because that was asked for.
+        """
 
     def read(self) -> bytes:
         """Its contents, verified. NotFoundError if they are not kept."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from backstay.codec import held_digest
+from backstay.codec import Withheld, held_digest
 from backstay.errors import CorruptionError, NotFoundError
 from backstay.listing import ContentPlace, FileEntry, Listing, shown
 from backstay.listing.folders import key_of
@@ -141,8 +141,10 @@ def placed(place: ContentPlace, size: int) -> bytes:
     return _GROUP + _PLACED.pack(place.group, place.offset, place.pieces, size)
 
 
-def patch_of(kept: bytes) -> bytes | tuple[ContentPlace, int]:
-    """A patch as it is, or where it is kept and how long it is."""
+def patch_of(kept: bytes | Withheld) -> bytes | tuple[ContentPlace, int] | None:
+    """A patch as it is, or where it is kept and how long it is; None if it was forgotten."""
+    if isinstance(kept, Withheld):
+        return None
     if kept[:1] == _INLINE:
         return kept[1:]
     if kept[:1] != _GROUP or len(kept) != 1 + _PLACED.size:
@@ -151,10 +153,10 @@ def patch_of(kept: bytes) -> bytes | tuple[ContentPlace, int]:
     return ContentPlace(group, offset, pieces), size
 
 
-def weight_of(kept: bytes) -> int:
+def weight_of(kept: bytes | Withheld) -> int:
     """How long a patch of a chain is."""
     found = patch_of(kept)
-    return len(found) if isinstance(found, bytes) else found[1]
+    return 0 if found is None else len(found) if isinstance(found, bytes) else found[1]
 
 
 Fetch = Callable[[Collection[bytes]], Mapping[bytes, bytes | Remnant]]  # groups by their digests, verified
@@ -176,6 +178,8 @@ def contents_of(listing: Listing, entry: FileEntry, fetch: Fetch) -> bytes:
         contents = _read(listing, entry, entry.place, size, fetch)
         for kept in chain[1:]:
             patch = patch_of(kept)
+            if patch is None:
+                raise _forgotten(entry)
             if not isinstance(patch, bytes):
                 patch = _read(listing, entry, *patch, fetch)
             contents = apply_patch(contents, patch)
@@ -189,6 +193,10 @@ def _rewritten(group: bytes | Remnant | None, entry: FileEntry) -> bytes | None:
     return group.wholes.get(entry.digest) if isinstance(group, Remnant) else None
 
 
+def _forgotten(entry: FileEntry) -> ForgottenError:
+    return ForgottenError(f"{shown(entry.path)}: its contents were forgotten", hint=_FORGOTTEN)
+
+
 def is_forgotten(listing: Listing, entry: FileEntry, remnants: Mapping[bytes, Remnant]) -> bool:
     """True if the contents of a file are no longer kept; `remnants` are those of all groups that were cut."""
     if entry.place is None or not entry.size:
@@ -196,6 +204,8 @@ def is_forgotten(listing: Listing, entry: FileEntry, remnants: Mapping[bytes, Re
     chain = chain_of(listing, entry)
     if chain and _rewritten(remnants.get(listing.group(entry.place.group)), entry) is not None:
         return False
+    if any([isinstance(kept, Withheld) for kept in chain]):
+        return True
     return any([_is_gone(remnants.get(digest), offset, size) for digest, offset, size in ranges_of(listing, entry)])
 
 
@@ -211,7 +221,7 @@ def ranges_of(listing: Listing, entry: FileEntry) -> list[tuple[bytes, int, int]
     found = _ranges(listing, entry.place, int.from_bytes(chain[0]) if chain else entry.size)
     for kept in chain[1:]:
         patch = patch_of(kept)
-        found += [] if isinstance(patch, bytes) else _ranges(listing, *patch)
+        found += _ranges(listing, *patch) if isinstance(patch, tuple) else []
     return found
 
 
@@ -223,8 +233,8 @@ def _ranges(listing: Listing, place: ContentPlace, size: int) -> list[tuple[byte
     ]
 
 
-def chain_of(listing: Listing, entry: FileEntry) -> list[bytes]:
-    """The patches of a file: first the length of the whole contents, as bytes; empty if it has none."""
+def chain_of(listing: Listing, entry: FileEntry) -> list[Any]:
+    """The patches of a file, bytes or Withheld: first the length of the whole contents; empty if it has none."""
     return listing.patches.get(key_of(entry.path), [])
 
 
@@ -233,7 +243,7 @@ def places_of(listing: Listing, entry: FileEntry) -> list[int]:
     found = [entry.place] if entry.place is not None else []
     for kept in chain_of(listing, entry)[1:]:
         patch = patch_of(kept)
-        found += [] if isinstance(patch, bytes) else [patch[0]]
+        found += [patch[0]] if isinstance(patch, tuple) else []
     return [number for place in found for number in range(place.group, place.group + max(place.pieces, 1))]
 
 
@@ -247,6 +257,6 @@ def _read(listing: Listing, entry: FileEntry, place: ContentPlace, size: int, fe
             raise CorruptionError(f"a group of contents is missing: {digest.hex()[:24]}")
         part = group.read(offset, length) if isinstance(group, Remnant) else group[offset : offset + length]
         if part is None:
-            raise ForgottenError(f"{shown(entry.path)}: its contents were forgotten", hint=_FORGOTTEN)
+            raise _forgotten(entry)
         found.append(part)
     return b"".join(found)

@@ -423,6 +423,39 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
         return f"{what} {verb}{files}, {counted(self.freed_bytes, 'byte')} freed"
 
 
+class ForgottenFile(msgspec.Struct, frozen=True):
+    """A path, how many versions of its contents go, and how long they are together."""
+
+    path: str
+    versions: int
+    size_bytes: int
+
+
+class ForgetReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `forget_files` gave up, or with `dry_run` would: contents of files, by path.
+
+    `elsewhere`: paths with contents that stay, because another path, checkpoint or session has the same.
+    """
+
+    session_id: SessionId
+    files: tuple[ForgottenFile, ...]
+    elsewhere: tuple[str, ...]
+    freed_bytes: int
+    dry_run: bool
+
+    @property
+    def versions(self) -> int:
+        """How many contents."""
+        return sum(file.versions for file in self.files)
+
+    def __str__(self) -> str:
+        """One line, and one for what stays elsewhere."""
+        verb = "would be forgotten" if self.dry_run else "forgotten"
+        head = f"contents of {counted(self.versions, 'file version')} {verb}"
+        kept = f"the same contents stay elsewhere: {', '.join(self.elsewhere)}"
+        return f"{head}\n{kept}" if self.elsewhere else head
+
+
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     """What `import_` brought: sessions by the names they have now, what they were called, and those it skipped.
 

@@ -246,13 +246,13 @@ class AsyncStore:
         session: str | None = None,
         children: bool = True,
         overwrite: bool = False,
+        with_secrets: bool = False,
         progress: Progress | None = None,
     ) -> None:
         """Write sessions to a file. `progress` is called on the event loop that opened the store."""
         told = self._on_loop(progress)
-        await self._threads.run(
-            self._store.export, path, session=session, children=children, overwrite=overwrite, progress=told
-        )
+        options: dict[str, Any] = {"session": session, "children": children, "overwrite": overwrite}
+        await self._threads.run(self._store.export, path, **options, with_secrets=with_secrets, progress=told)
 
     async def import_(
         self,
@@ -287,6 +287,9 @@ class AsyncStore:
         """Forget what a retention allows. `progress` is called on the event loop that opened the store."""
         told = self._on_loop(progress)
         return await self._threads.run(self._store.prune, retention, session=session, dry_run=dry_run, progress=told)
+
+    async def files_settled(self) -> None:
+        await self._threads.run(self._store.files_settled)
 
     async def stats(self) -> StoreStats:
         return await self._threads.run(self._store.stats)

@@ -21,6 +21,7 @@ from backstay.model import (
     Branch,
     Call,
     Checkpoint,
+    ForgetReport,
     Outcome,
     PruneReport,
     RunInfo,
@@ -251,6 +252,9 @@ class AsyncSession:
 
     async def prune(self, retention: Retention, *, dry_run: bool = False) -> PruneReport:
         return await self._turns.run(self._session.prune, retention, dry_run=dry_run)
+
+    async def forget_files(self, *paths: str, before: Ref | None = None, dry_run: bool = False) -> ForgetReport:
+        return await self._turns.run(self._session.forget_files, *paths, before=before, dry_run=dry_run)
 
     async def delete(self, ref: Ref) -> int:
         return await self._turns.run(self._session.delete, ref)

@@ -58,9 +58,10 @@ GROUPS = {
     },
     "Upkeep": {
         "stats": "Count sessions, checkpoints and bytes.",
-        "du": "Weigh the files of a session.",
+        "du": "Weigh the files of sessions.",
         "verify": "Read everything again; say what is damaged and what to do.",
-        "prune": "Forget old checkpoints and give the space back.",
+        "prune": "Forget old checkpoints, or contents of files, and give the space back.",
+        "forget-files": "Take contents of files out of the history of a session.",
         "export": "Write sessions into one file, or as another system's files.",
         "import": "Import the sessions of such a file, or of another system.",
         "hook": "Record an event of Claude Code; its hooks run this.",
@@ -110,7 +111,7 @@ class Commands(click.Group):
         """The command of that name."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name.replace("-", "_")
         found: click.Command = importlib.import_module(f"backstay.cli.{module}").command
         return found
 

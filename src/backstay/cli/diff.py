@@ -93,7 +93,8 @@ def tell_files(screen: Screen, files: FileDiff, *, lines: bool) -> None:
     screen.line(("files", "bold"), f": {counted(len(rows), 'path')}")
     for path, mark, style in rows:
         screen.line((f"  {mark} {safe(spelled(path))}", style))
-        for line in files.text(path).splitlines()[2:] if lines and mark != "m" else ():
+        text = files.text(path).splitlines() if lines and mark != "m" else []
+        for line in text[2:] if len(text) > 1 else [line.partition(": ")[2] for line in text]:
             color = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
             screen.line((f"      {safe(line)}", color))
 

@@ -36,6 +36,7 @@ _NARROWED = len(("FILE", "SESSION"))
     "--branch", metavar="NAME", default="main", show_default=True, help="The branch for a SYSTEM that has none."
 )
 @click.option("--html", is_flag=True, help="Write SESSION to FILE as one page of HTML, for a colleague.")
+@click.option("--with-secrets", is_flag=True, help="Also the contents of secrets that a workspace captured.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing FILE, or files in DIR.")
 @json_option
 @store_option
@@ -46,6 +47,7 @@ def command(
     session: str | None,
     branch: str,
     html: bool,
+    with_secrets: bool,
     overwrite: bool,
     as_json: bool,
 ) -> None:
@@ -84,7 +86,7 @@ def command(
                 _refuse_session(store, what[0])
             given = None if session is None else session_id(store, session)
             names = [given] if given is not None else [str(info.id) for info in store.sessions()] if as_json else []
-            store.export(what[0], session=given, overwrite=overwrite, progress=bar)
+            store.export(what[0], session=given, overwrite=overwrite, with_secrets=with_secrets, progress=bar)
             files, notes, said = [what[0]], [], f"written: {what[0]}"
     if not as_json:
         Screen().text(said)

@@ -34,10 +34,20 @@ if TYPE_CHECKING:
 @click.option("--left-out", is_flag=True, help="Also what was not captured, and why.")
 @click.option("--cat", is_flag=True, help="Print the contents of the file at PATH.")
 @click.option("--to", "folder", metavar="DIR", help="Write all files into a folder that is new or empty.")
+@click.option("--partial", is_flag=True, help="Where contents were forgotten, write the other files.")
 @json_option
 @in_store
 def command(
-    store: Store, session: str, ref: str, path: str, *, left_out: bool, cat: bool, folder: str | None, as_json: bool
+    store: Store,
+    session: str,
+    ref: str,
+    path: str,
+    *,
+    left_out: bool,
+    cat: bool,
+    folder: str | None,
+    partial: bool,
+    as_json: bool,
 ) -> None:
     """List the files of SESSION at REF: their sizes, and who changed each last."""
     from backstay.cli.screen import Screen
@@ -53,7 +63,7 @@ def command(
         _print(found[0].read())
         return
     if folder is not None:
-        count = files.export_to(folder)
+        count = files.export_to(folder, partial=partial)
         from backstay.model import counted
 
         Screen().text(f"Wrote {counted(count, 'file')} to {folder}.")
@@ -99,6 +109,8 @@ def _tell(screen: Screen, files: Files, found: Any) -> None:
 
     exact = "" if files.exact else ", as last captured" if files.author == "carried" else ", not exact"
     screen.line((f"{counted(files.count, 'file')}, {size(files.bytes)}, in {safe(files.root)}{exact}", "dim"))
+    if files.forgotten:
+        screen.line((f"the contents of {counted(len(files.forgotten), 'file')} were forgotten", "yellow"))
     columns = [Column("PATH", least=16, is_name=True), Column("SIZE", right=True), Column("BY"), Column("")]
     listing(
         screen,

@@ -25,11 +25,20 @@ if TYPE_CHECKING:
 @ref_argument()
 @click.argument("name", metavar="NAME")
 @click.option("--into", metavar="DIR", help="Write its files into a folder of its own, new or empty.")
+@click.option("--partial", is_flag=True, help="Where contents were forgotten, write the other files.")
 @click.option("--n", "count", metavar="N", type=click.IntRange(1, 100), help="So many branches and folders: NAME-1, …")
 @json_option
 @in_store
 def command(
-    store: Store, session: str, ref: str, name: str, *, into: str | None, count: int | None, as_json: bool
+    store: Store,
+    session: str,
+    ref: str,
+    name: str,
+    *,
+    into: str | None,
+    partial: bool,
+    count: int | None,
+    as_json: bool,
 ) -> None:
     """Make a branch NAME of SESSION at REF. In Python, `session.run(branch=NAME)` goes on there.
 
@@ -41,5 +50,6 @@ def command(
     point = ref if ref in found.branches() else point_at(found, ref)
     for number in range(1, (count or 1) + 1):
         ending = "" if count is None else f"-{number}"
-        branch = found.fork(point, name + ending, into=None if into is None else into.rstrip("/") + ending)
+        folder = None if into is None else into.rstrip("/") + ending
+        branch = found.fork(point, name + ending, into=folder, partial=partial)
         tell_one(found.id, name + ending, branch.head, as_json=as_json)

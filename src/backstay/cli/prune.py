@@ -31,6 +31,11 @@ _LISTED = 20
 @click.option("--keep-last", metavar="N", type=int, help="The last N checkpoints of each branch stay.")
 @click.option("--keep-days", metavar="DAYS", type=float, help="Checkpoints younger than this stay.")
 @click.option("--finished", metavar="DAYS", type=float, help="Finished sessions untouched for DAYS go as a whole.")
+@click.option("--files-last", metavar="N", type=int, help="Contents of files: only of the last N of each branch.")
+@click.option(
+    "--files-days", metavar="DAYS", type=float, help="Contents of files: only of checkpoints younger than this."
+)
+@click.option("--files-bytes", metavar="SIZE", help="Contents of files: as much as this, the oldest go first.")
 @dry_run_option
 @yes_option
 @json_option
@@ -42,17 +47,28 @@ def command(
     keep_last: int | None,
     keep_days: float | None,
     finished: float | None,
+    files_last: int | None,
+    files_days: float | None,
+    files_bytes: str | None,
     dry_run: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
     """Forget old checkpoints of all sessions, or of one SESSION. Heads, tags, labels and fork points stay.
 
-    You are shown what goes and how many bytes that is, and asked. This cannot be undone.
+    Contents of files may go earlier: the checkpoints, their lists of files and the conversation stay then. You are
+    shown what goes and how many bytes that is, and asked. This cannot be undone.
     """
     from backstay.cli.screen import Screen
 
-    retention = backstay.Retention(keep_last=keep_last, keep_days=keep_days, finished_days=finished)
+    retention = backstay.Retention(
+        keep_last=keep_last,
+        keep_days=keep_days,
+        finished_days=finished,
+        files_last=files_last,
+        files_days=files_days,
+        files_bytes=files_bytes,
+    )
     given = None if session is None else session_id(store, session)
 
     def prune(*, dry_run: bool) -> PruneReport:
@@ -61,7 +77,7 @@ def command(
 
     report = prune(dry_run=dry_run or not yes)
     if not (dry_run or yes):
-        if report.count or report.sessions:
+        if report.count or report.sessions or report.files:
             _tell(Screen(aside=as_json), report)
             agree("Let them go?", yes=False)
         report = prune(dry_run=False)
@@ -100,12 +116,14 @@ def _gone(report: PruneReport) -> str:
 
     what = [counted(report.count, "checkpoint")] if report.count else []
     what += [counted(len(report.sessions), "whole session")] if report.sessions else []
+    what += [f"contents of {counted(report.files, 'file version')}"] if report.files else []
     if not what:
         return "Nothing goes: all of it is kept."
     verb = "would go" if report.dry_run else "went"
     # A file that is not smaller has free pages now, which the next checkpoints fill.
     weight = f": {size(report.freed_bytes)}" if report.freed_bytes else ""
-    return f"{' and '.join(what)} {verb}{weight}."
+    text = f"{' and '.join(what)} {verb}{weight}."
+    return text[:1].upper() + text[1:]
 
 
 def _shape(report: PruneReport) -> dict[str, Any]:
@@ -114,4 +132,5 @@ def _shape(report: PruneReport) -> dict[str, Any]:
         "checkpoints": {name: list(ids) for name, ids in report.checkpoints.items()},
         "sessions": list(report.sessions),
         "freed_bytes": report.freed_bytes,
+        "files": report.files,
     }

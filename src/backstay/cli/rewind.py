@@ -15,6 +15,7 @@ from backstay.cli.lookup import branch_option, ref_argument, session_argument, s
 from backstay.cli.store_option import in_store
 from backstay.cli.workspace_option import beneath, folder_of, workspace_option
 from backstay.listing import KeepMine
+from backstay.store.file_export import refuse_forgotten
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -39,6 +40,7 @@ _LISTED = 12
 @click.option("--talk-only", is_flag=True, help="Bring the conversation back; files stay.")
 @click.option("--mine", is_flag=True, help="Where you and a call changed the same lines, keep yours.")
 @click.option("--theirs", is_flag=True, help="Put back all that differs, also what you changed.")
+@click.option("--partial", is_flag=True, help="Where contents were forgotten, put back the other files.")
 @workspace_option
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @yes_option
@@ -55,6 +57,7 @@ def command(
     talk_only: bool,
     mine: bool,
     theirs: bool,
+    partial: bool,
     workspace: str | None,
     dry_run: bool,
     yes: bool,
@@ -75,6 +78,7 @@ def command(
             raise click.UsageError(f"{names} contradict one another")
     keep: KeepMine = False if theirs else "always" if mine else True
     wish = Wishes(branch, talk=not (files_only or paths), files=not talk_only, keep_mine=keep, paths=paths)
+    wish = wish._replace(partial=partial)
     rewind(store, session, ref, wish, workspace=workspace, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
@@ -86,6 +90,7 @@ class Wishes(NamedTuple):
     files: bool = True
     keep_mine: KeepMine = True
     paths: tuple[str, ...] = ()
+    partial: bool = False
 
 
 def rewind(
@@ -116,6 +121,7 @@ def rewind(
             "files": True if wish.talk else "only",
             "keep_mine": wish.keep_mine,
             "paths": beneath(root, wish.paths),
+            "partial": wish.partial,
         }
         plan = found.restore(target, **what, dry_run=True)
     screen = _screen(aside=as_json)
@@ -129,6 +135,8 @@ def rewind(
             tell_json(found, branch, None, head.id, plan)
         return
     _refuse(plan)
+    if plan.forgotten and not wish.partial:
+        refuse_forgotten(groups_of(plan)["forgotten"], "nothing was changed")
     agree(f"Rewind {_safe(branch)} to {target.id[:8]}?", yes=yes)
     refuse_moved(found, branch, head.id)
     made: Checkpoint = found.restore(target, **what)
@@ -172,6 +180,7 @@ def groups_of(plan: RestorePlan) -> dict[str, list[str]]:
         "merged": [shown(path) for path in plan.merged],
         "conflicts": [shown(path) for path in plan.conflicts],
         "left": [shown(path) for path in plan.without_contents],
+        "forgotten": [shown(path) for path in plan.forgotten],
     }
 
 
@@ -182,6 +191,7 @@ _WORDS = {
     "merged": ("merged, yours and theirs", "yellow"),
     "conflicts": ("conflicts, changed by you and by calls", "red"),
     "left": ("left as they are, their contents were not captured", "dim"),
+    "forgotten": ("cannot come back, their contents were forgotten", "red"),
 }
 
 

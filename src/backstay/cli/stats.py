@@ -49,6 +49,7 @@ def command(store: Store, *, top: int, as_json: bool) -> None:
         "logical_bytes": stats.logical_bytes,
         "stored_bytes": stats.stored_bytes,
         "ratio": round(stats.ratio, 2),
+        "file_stored_bytes": stats.file_stored_bytes,
         "largest": weights,
     }
     screen.line(shapes.dump(about))
@@ -77,6 +78,7 @@ def _tell(screen: Screen, stats: StoreStats, largest: list[tuple[SessionInfo, in
         ("checkpoints", f"{stats.checkpoints:,}"),
         ("as plain copies", size(stats.logical_bytes)),
         ("on disk", size(stats.stored_bytes) + times_smaller(stats.ratio)),
+        *((("of it files", size(stats.file_stored_bytes)),) if stats.file_stored_bytes else ()),
     ):
         screen.line((f"{name:<17}", "dim"), text)
     if not largest:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @session_argument()
 @branch_option("The branch that was restored.")
 @click.option("--talk-only", is_flag=True, help="Files stay as they are, even if the restore moved some.")
+@click.option("--partial", is_flag=True, help="Where contents were forgotten, put back the other files.")
 @workspace_option
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @yes_option
@@ -32,6 +33,7 @@ def command(
     *,
     branch: str,
     talk_only: bool,
+    partial: bool,
     workspace: str | None,
     dry_run: bool,
     yes: bool,
@@ -71,7 +73,7 @@ def command(
         return
     agree(f"Bring {safe(branch)} back to {short(target)}?", yes=yes)
     refuse_moved(found, branch, head.id)
-    made = found.undo(branch=branch, files=moves_files)
+    made = found.undo(branch=branch, files=moves_files, partial=partial)
     if as_json:
         tell_json(found, branch, made, head.id, plan)
         return

@@ -74,4 +74,5 @@ def _shape(report: VerifyReport) -> dict[str, Any]:
             for problem in report.problems
         ],
         "repaired": list(report.repaired),
+        "forgotten": report.forgotten,
     }

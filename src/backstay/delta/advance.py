@@ -19,6 +19,7 @@ from backstay.codec import (
     LARGE,
     Ext,
     Path,
+    Withheld,
     all_text,
     decode,
     encode_list,
@@ -447,7 +448,8 @@ def _splice(writer: DeltaWriter, tree: ListTree | None, path: Path, gap: Gap, it
             writer.values.append(stored)
         else:
             writer.value(item, here, stored)
-        leaves.append(Leaf(sha256(canonical).digest(), len(canonical)))
+        withheld = type(item) is Withheld
+        leaves.append(leaf_of(item, here) if withheld else Leaf(sha256(canonical).digest(), len(canonical)))
     return None if tree is None else tree.splice(gap.old_from, drop, leaves)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from backstay.codec import array_header, encode_canonical, is_plain
+from backstay.codec import Withheld, array_header, encode_canonical, is_plain
 from backstay.delta.record import (
     _MISFITS,
     _STEPS,
@@ -48,6 +48,9 @@ class _Leaf:
     __slots__ = ("digest", "size")
 
     def __init__(self, value: object, depth: int) -> None:
+        if type(value) is Withheld:
+            self.digest, self.size = value.digest, value.size
+            return
         data = _canonical(value, depth)
         self.digest = sha256(data).digest()
         self.size = len(data)
@@ -91,8 +94,12 @@ class _List:
     def _renew(self, start: int, drop: int, items: list[Any]) -> None:
         depth = self._depth
         encoded = [_canonical(item, depth) for item in items]
-        digests = b"".join([sha256(data).digest() for data in encoded])
+        each = [sha256(data).digest() for data in encoded]
         sizes = list(map(len, encoded))
+        for at, item in enumerate(items):
+            if type(item) is Withheld:
+                each[at], sizes[at] = item.digest, item.size
+        digests = b"".join(each)
         if drop or start != len(self._sizes):
             at = start * DIGEST_BYTES
             self._digests[at : at + drop * DIGEST_BYTES] = digests

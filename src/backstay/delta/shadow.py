@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any, TypeGuard
 
-from backstay.codec import HeldBlobs, all_text, decode, encode_canonical
+from backstay.codec import HeldBlobs, Withheld, all_text, decode, encode_canonical
 from backstay.errors import InvalidInputError
 
 _NUMBERS = frozenset({int, float, bool})
-_ITSELF = frozenset({str, bytes, type(None), HeldBlobs})
+_ITSELF = frozenset({str, bytes, type(None), HeldBlobs, Withheld})
 _KEYS = frozenset({str, bytes, int, float, bool})
 all_themselves = _ITSELF.issuperset  # of types: values that are their own shadow
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import repeat
 from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,12 +14,14 @@ from msgspec import UNSET, UnsetType
 from backstay.codec import settle
 from backstay.errors import CorruptionError, InvalidInputError, NotFoundError
 from backstay.face.editing import Edit
+from backstay.face.files_of_session import files_of
 from backstay.face.rewinding import Rewinding
 from backstay.hints import NEWEST_INTACT
 from backstay.model import (
     NOTHING,
     Call,
     Checkpoint,
+    ForgetReport,
     Mark,
     Outcome,
     PruneReport,
@@ -55,8 +57,8 @@ if TYPE_CHECKING:
 
     from backstay.difference import Diff
     from backstay.loops import LoopGuard
-    from backstay.run.files import SessionFiles
     from backstay.run.options import OnDoubt, OnFailed
+    from backstay.upkeep.files_limit import FilesLimit
     from backstay.workspace.policy import Workspace
 
 _PAGE_ROWS = 100
@@ -80,12 +82,14 @@ class Session(Rewinding):
         metadata: Mapping[str, Any] | None = None,
         recent: RecentHeads | None = None,
         workspace: Workspace | str | os.PathLike[str] | None = None,
+        limit: Callable[[], FilesLimit] | None = None,
     ) -> None:
         self.id = SessionId(check_name(id_, "a session id"))
         self.agent = None if agent is None else check_name(agent, "an agent name")
         self._backend = backend
         self._history = History(backend, events, self.id, agent=self.agent, recent=recent)
-        self._files = _files_of(self._history, workspace)
+        self._limit = limit
+        self._files = files_of(self._history, workspace, limit)
         if owner is not None or title is not None or metadata:
             self._history.about = About(**describing.checked(owner=owner, title=title, metadata=metadata or {}))
 
@@ -274,6 +278,22 @@ class Session(Rewinding):
             self._history.recent.drop(self.id)
         return report
 
+    def forget_files(self, *paths: str, before: Ref | None = None, dry_run: bool = False) -> ForgetReport:
+        """Forget the contents of files: lists, digests and the conversation stay, and say that they are forgotten.
+
+        A path names a file, a folder, or several by `*` and `?`: its contents go from all checkpoints, or from those
+        before a ref, and from the bytes of the store. Without paths, the files of checkpoints before a ref go that
+        no branch, tag, label or undo leads to. With `dry_run`, only say what would go. This cannot be undone.
+        """
+        from backstay.upkeep.forget_files import forget_files
+
+        sequence = None if before is None else self._history.refs.row(before).sequence
+        report = forget_files(self._backend, self.id, paths, before=sequence, dry_run=dry_run)
+        if not dry_run:
+            self._history.forget()
+            self._history.recent.drop(self.id)
+        return report
+
     # reading
 
     def load(self, ref: Ref = "main", *, salvage: bool = False) -> State:
@@ -424,7 +444,7 @@ class Session(Rewinding):
             on_doubt=on_doubt,
             on_failed=on_failed,
             loops=loops,
-            files=self._files if workspace is None else _files_of(self._history, workspace),
+            files=self._files if workspace is None else files_of(self._history, workspace, self._limit),
         )
 
     def runs(self) -> list[RunInfo]:
@@ -433,7 +453,7 @@ class Session(Rewinding):
 
     def below(self, name: str) -> Session:
         """The session of a child."""
-        return Session(self._backend, self._history.events, f"{self.id}/{name}", agent=self.agent)
+        return Session(self._backend, self._history.events, f"{self.id}/{name}", agent=self.agent, limit=self._limit)
 
     def calls(self, ref: Ref = "main", *, pending: bool = False) -> list[Call]:
         """The calls that the checkpoint at a ref took in; with `pending`, those on a branch since its head."""
@@ -462,17 +482,6 @@ class Session(Rewinding):
         """Give up what is pending on a branch; the calls stay in history as abandoned."""
         check_text(reason, "reason", required=True)
         deciding.abandon(self._history, check_name(branch, "a branch name"), reason=reason)
-
-
-def _files_of(history: History, workspace: Workspace | str | os.PathLike[str] | None) -> SessionFiles | None:
-    """The files of a session; what captures them is loaded where there is a workspace."""
-    if workspace is None:
-        return None
-    from backstay.run.files import SessionFiles
-    from backstay.workspace.policy import workspace_of
-
-    found = workspace_of(workspace)
-    return None if found is None else SessionFiles(history, found)
 
 
 def _missing_head(session: str, name: str, sequence: int) -> CorruptionError:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from backstay.loops import LoopGuard
     from backstay.run import Run
     from backstay.run.options import OnDoubt, OnFailed
+    from backstay.upkeep.files_limit import FilesLimit
     from backstay.workspace.policy import Workspace
 
 _FIRST_PAGE_ROWS = 200
@@ -67,6 +68,7 @@ class Store:
         self.backend = backend
         self._events = Events()
         self._recent = RecentHeads()
+        self._limit: FilesLimit | None = None
         self._closed = False
         self._pid = os.getpid()
 
@@ -108,7 +110,22 @@ class Store:
             metadata=metadata,
             recent=self._recent,
             workspace=workspace,
+            limit=self._files_limit,
         )
+
+    def files_settled(self) -> None:
+        """Return when the limit on contents of files is kept, as far as this store's captures crossed it."""
+        self.refuse_closed()
+        if self._limit is not None:
+            self._limit.wait()
+
+    def _files_limit(self) -> FilesLimit:
+        """The keeper of the limit on contents of files: sessions with a workspace tell it what they bring."""
+        if self._limit is None:
+            from backstay.upkeep.files_limit import FilesLimit
+
+            self._limit = FilesLimit(self.backend)
+        return self._limit
 
     def sessions(
         self,
@@ -329,9 +346,13 @@ class Store:
         session: str | None = None,
         children: bool = True,
         overwrite: bool = False,
+        with_secrets: bool = False,
         progress: Progress | None = None,
     ) -> None:
         """Write a session with its children, or all sessions, to one file that `import_` of any store can read.
+
+        Secrets that a workspace captured (`secrets="capture"`) are left out, unless it is `with_secrets`: their
+        contents are forgotten in the file.
 
         Writers go on meanwhile: each session is in it as it stood at one moment. The file is there whole or not at all.
         Of several sessions, one that is damaged is left out; a CorruptionError says so once the file is there.
@@ -341,7 +362,15 @@ class Store:
             check_name(session, "a session id")
         from backstay.upkeep import exporting
 
-        exporting.export(self.backend, path, session=session, children=children, overwrite=overwrite, progress=progress)
+        exporting.export(
+            self.backend,
+            path,
+            session=session,
+            children=children,
+            overwrite=overwrite,
+            with_secrets=with_secrets,
+            progress=progress,
+        )
 
     def import_(
         self,
@@ -384,6 +413,8 @@ class Store:
         """Release everything; sessions of this store can no longer be used."""
         if not self._closed and self._pid == os.getpid():
             self._closed = True
+            if self._limit is not None:
+                self._limit.close()
             self.backend.close()
 
     @property

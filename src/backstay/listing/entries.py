@@ -16,6 +16,7 @@ FileKind = Literal["file", "link", "folder"]
 # Marks of an entry whose contents are not, or not exactly, those of the file.
 KEPT = ""  # the contents are in the store
 SECRET = "secret"  # only size, mode and a keyed digest are known  # noqa: S105 - no password
+PRIVATE = "private"  # a secret whose contents are in the store, because that was asked for
 FORGOTTEN = "forgotten"  # the contents were kept once: no list has this, the store says it of its groups
 OLDER = "older"  # the file has outgrown the limit since: these are its last contents below it
 

@@ -153,7 +153,8 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 
     `whole`: blobs that must be there, or come along, and of which nothing was cut; BlobsAbsentError otherwise. `cuts`:
     remnants (`sealing.is_cut`) that take the place of blobs which are there. Such a batch puts the session's row, and
-    is written only if no session was touched since the View that it was decided on.
+    is written only if no session was touched since the View that it was decided on. `erases`: what its rows take the
+    place of is to be nowhere once the store was tended, as what is dropped.
     """
 
     puts: tuple[Row, ...] = ()
@@ -164,6 +165,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     answer: Any = None
     whole: Collection[bytes] = ()
     cuts: Mapping[bytes, bytes] = {}
+    erases: bool = False
 
 
 class More(msgspec.Struct, frozen=True, gc=False):

@@ -36,7 +36,8 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     `sequence` is that of the checkpoint made last. `touched` rises with every write that a listing shows. A *hidden*
     session is one that is being imported or deleted; `claim` says who does it. Checkpoints up to `packed` are in
-    segments, those behind it are rows of their own. `parent`: it is a child of that session.
+    segments, those behind it are rows of their own. `parent`: it is a child of that session. `forgets` counts how
+    often states of it were rewritten without what was to be forgotten.
     """
 
     id: str
@@ -61,6 +62,7 @@ class SessionRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     metadata: bytes = b""
     packed: int = 0
     parent: str | None = None
+    forgets: int = 0
 
 
 class Head(msgspec.Struct, frozen=True, gc=False, array_like=True):

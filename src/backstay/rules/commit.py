@@ -53,6 +53,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     they were made on. `undoable`: a restore, which parks them for the undo that takes it back; `takes_up`: an undo,
     which goes back to those that were parked. `keeps_journal`: the state is that of the head, so they stay pending.
     `settles` is a call that this commit brings to its end: it goes. `whole`: blobs of which nothing may be cut.
+    `forgets`: what is known of the head was read when the session counted so many; None if nothing is known.
     """
 
     session: str
@@ -80,6 +81,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     keeps_journal: bool = False
     settles: CallKey | None = None
     whole: Collection[bytes] = ()
+    forgets: int | None = None
 
     @property
     def is_boundary(self) -> bool:
@@ -110,8 +112,8 @@ def commit(new: Commit) -> Decide:
         if done is not None:
             return Batch(answer=done)
         session = view.session
-        if session is not None and session.uid != new.uid:
-            raise Stale
+        if session is not None and (session.uid != new.uid or new.forgets not in (None, session.forgets)):
+            raise Stale  # what was known of it is of another session, or was forgotten since
         _refuse(new, view, lane)
         if new.ends_run and new.is_boundary and lane is not None and lane.stop is not None:
             raise refusals.StopAsked(lane.stop)

@@ -24,8 +24,9 @@ from typing import Any
 
 import msgspec
 
-from backstay.codec import Root, decode, encode_stored
+from backstay.codec import Root, decode, encode_stored, held_in
 from backstay.errors import FilesConflictError, InDoubtError, NotFoundError
+from backstay.grouping import is_forgotten
 from backstay.hints import Hint
 from backstay.listing import (
     EMPTY,
@@ -52,7 +53,7 @@ from backstay.run.files import SessionFiles, captured
 from backstay.run.holding import HeldBranch
 from backstay.sealing import open_value, pack_value
 from backstay.store.fields import Given, read_fields
-from backstay.store.file_contents import BlobSink, CheckpointFiles
+from backstay.store.file_contents import BlobSink, CheckpointFiles, remnants_of
 from backstay.store.file_export import refuse_forgotten
 from backstay.store.files import CapturedFiles
 from backstay.store.history import History
@@ -107,6 +108,7 @@ class FileRestore:
         self._branch = branch
         self._files = files
         self.outcome = Placed()
+        self._author = RESTORE  # of what is put back
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[tuple[Lease, OpenRoot]]:
@@ -133,10 +135,12 @@ class FileRestore:
         self, root: OpenRoot, disk: Listing, target: Loaded, head: Loaded, request: RestoreRequest, *, on_disk: bool
     ) -> RestorePlan:
         versions = Versions(self._history, head.row, target, disk, root if on_disk else None)
+        self._author = f"{RESTORE}@{versions.since}" if versions.is_ancestor else RESTORE
         taken_ns = read_fields(target.row).at_us * 1000
         wish = Wish(request.keep_mine, request.paths, versions.since, folds(root), taken_ns)
         plan = plan_restore(disk, _listing(target), wish, versions.merged)
         files = CheckpointFiles(self._history.backend, target)
+        plan = self._without_lost(plan, disk)
         lost = [
             step.path for step in plan.put if step.contents is None and step.after and files.is_forgotten(step.after)
         ]
@@ -144,6 +148,16 @@ class FileRestore:
             return plan
         steps = tuple([step for step in plan.steps if step.path not in set(lost)])
         return msgspec.structs.replace(plan, steps=steps, forgotten=tuple(lost))
+
+    def _without_lost(self, plan: RestorePlan, disk: Listing) -> RestorePlan:
+        """The plan without paths whose contents, as they are on the disk, are forgotten: no undo could bring them."""
+        remnants = remnants_of(self._history.backend, held_in(disk.groups)) if plan.steps else {}
+        kept = {
+            step.path for step in plan.steps if step.before is not None and is_forgotten(disk, step.before, remnants)
+        }
+        steps = tuple([step for step in plan.steps if step.path not in kept])
+        left = (*plan.without_contents, *sorted(kept))
+        return msgspec.structs.replace(plan, steps=steps, without_contents=left) if kept else plan
 
     # doing it
 
@@ -223,10 +237,10 @@ class FileRestore:
     ) -> Checkpoint:
         history = self._history
         placed = placement.apply()
-        done = set(placed.done)
+        authors = dict.fromkeys(placed.done, self._author) | dict.fromkeys(plan.merged, RESTORE)
         sink = self._files.sink()
         self._files.look_again()
-        now, _ = self._files.capture(before, sink, author=lambda path: RESTORE if path in done else OUTSIDE)
+        now, _ = self._files.capture(before, sink, author=lambda path: authors.get(path, OUTSIDE))
         target, head = history.load(request.target), history.load(self._branch)
         source = read_fields(target.row if request.talk else head.row)
         given = Given(

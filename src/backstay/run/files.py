@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from backstay.codec import held_in
 from backstay.errors import BackstayError, InvalidInputError, UnsupportedError
 from backstay.grouping import contents_of
@@ -60,7 +62,9 @@ def captured(
 ) -> CapturedFiles:
     """A list for a commit, with the contents that go along and the groups that must be whole then."""
     needs = frozenset(sink.needs.intersection(held_in(listing.groups))) if sink.needs else frozenset()
-    return CapturedFiles(to_value(listing), sink.taken(), again, needs)
+    found = CapturedFiles(to_value(listing), sink.taken(), again, needs, put_bytes=sink.put_bytes + sink.waiting_bytes)
+    sink.put_bytes = 0
+    return found
 
 
 class SessionFiles:
@@ -73,10 +77,10 @@ class SessionFiles:
         self._fetch = GroupReader(history.backend)
         self._lock = threading.RLock()
 
-    def listing(self, branch: str) -> Listing:
-        """The list of a branch's head; an empty one if it has none."""
-        value = self._history.files_at(branch)
-        return EMPTY if value is None else from_value(value)
+    def listing(self, branch: str) -> tuple[Listing, str | None]:
+        """The list of a branch's head, an empty one if it has none; and the head's id."""
+        value, head = self._history.files_at(branch)
+        return EMPTY if value is None else from_value(value), head
 
     def capture(
         self,
@@ -118,9 +122,10 @@ class SessionFiles:
         if last:
             self.look_again()
         sink = BlobSink(self._history.backend)
-        listing, _ = self.capture(self.listing(branch), sink)
-        again = None if last else partial(self.committed, branch, last=True)
-        return captured(listing, sink, again)
+        base, head = self.listing(branch)
+        listing, _ = self.capture(base, sink)
+        found = captured(listing, sink, partial(self.committed, branch, last=True))
+        return msgspec.structs.replace(found, on=head)
 
     def look_again(self) -> None:
         """Contents may have been forgotten since they were seen here."""
@@ -177,11 +182,12 @@ class RunFiles:
 
     def __init__(self, files: SessionFiles, branch: str, *, by: Collection[CallRow] = ()) -> None:
         self._files = files
+        self._branch = branch
         self._sink = files.sink()
         self._lock = threading.RLock()
         self._turns = threading.Condition(self._lock)
         self._alone: str | None = None  # the call in flight that no other may be beside
-        self._head = self._start = self._recorded = self._last = files.listing(branch)
+        self._head = self._start = self._recorded = self._last = files.listing(branch)[0]
         # Calls in flight, each with the one that encloses it; and those in flight at any time since the last capture.
         self._flying = {call.id: call.parent for call in by if call.ended_us is None}
         self._since = {call.id: call.parent for call in by}
@@ -307,7 +313,8 @@ class RunFiles:
         """The files once more, all contents that are new with them: some were swept before their boundary came."""
         with self._lock:
             self._files.look_again()
-            self._last, self._sink = self._recorded, self._files.sink()
+            self._last = self._recorded = self._files.listing(self._branch)[0]
+            self._sink = self._files.sink()
             self._look(OUTSIDE)
             return captured(self._last, self._sink)
 

@@ -60,6 +60,16 @@ def pack_before(boundary: Listing, now: Listing, contents: Contents) -> bytes:
     return pack_value(_encode(kept))
 
 
+def without_paths(packed: bytes, matches: Callable[[bytes], bool]) -> bytes:
+    """The files before a call without those of some paths; as they were if there are none, or if they are damaged."""
+    try:
+        kept = _decode(open_value(packed))
+    except (msgspec.DecodeError, ValueError, CorruptionError):
+        return packed
+    left = [file for file in kept if not (file.contents and matches(file.path))]
+    return packed if len(left) == len(kept) else pack_value(_encode(left))
+
+
 def rollback_steps(packed: bytes, boundary: Listing, disk: Listing) -> list[PlaceStep]:
     """The way back from the folder as it is to how it was when a call began."""
     try:

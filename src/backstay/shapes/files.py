@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from backstay.file_model import File
 
-MARKS = {"secret": "secret: only a digest", "older": "outgrew the limit since", "forgotten": "forgotten"}
+MARKS = {
+    "secret": "secret: only a digest",
+    "older": "outgrew the limit since",
+    "private": "a captured secret",
+    "forgotten": "forgotten",
+}
 
 
 def file(found: File) -> dict[str, Any]:

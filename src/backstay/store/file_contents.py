@@ -205,7 +205,7 @@ class CheckpointFiles:
         """True if the contents of a file were kept once and are no longer."""
         if self._remnants is None:
             self._remnants = remnants_of(self._backend, held_in(self.listing.groups))
-        return bool(self._remnants) and is_forgotten(self.listing, entry, self._remnants)
+        return is_forgotten(self.listing, entry, self._remnants)
 
     @property
     def forgotten(self) -> tuple[str, ...]:
@@ -240,7 +240,7 @@ class BlobSink:
         self._dry = dry
         self.waiting: dict[bytes, bytes] = {}
         self.needs: set[bytes] = set()  # groups that must be whole when the list is committed
-        self.put_bytes = 0  # went into the store so far, ahead of commits and with them
+        self.put_bytes = 0  # went into the store ahead of the next commit
         self._weight = 0
 
     def __call__(self, digest: bytes, contents: bytes) -> None:
@@ -258,9 +258,13 @@ class BlobSink:
         """The groups that go with the commit; they wait until `forget`, because a commit may be tried again."""
         return {digest: pack_held(contents) for digest, contents in self.waiting.items()}
 
+    @property
+    def waiting_bytes(self) -> int:
+        """How long the groups are that go with the commit."""
+        return self._weight
+
     def forget(self) -> None:
         """They were committed."""
-        self.put_bytes += self._weight
         self.waiting, self._weight, self.needs = {}, 0, set()
 
     def _flush(self) -> None:

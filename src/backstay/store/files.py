@@ -46,10 +46,13 @@ class CapturedFiles(msgspec.Struct, frozen=True):
     """A list of files for a commit, as a state has it, and contents that go into the same transaction, packed.
 
     Other contents are in the store already; `again` captures once more where a deletion swept them before the commit.
-    `needs`: groups that must be whole when it is committed, because something new rests on them.
+    `needs`: groups that must be whole when it is committed, because something new rests on them. `on` is the head
+    whose list it was made on, `put_bytes` how long the contents are that came for it.
     """
 
     value: Any
     blobs: Mapping[bytes, bytes]
     again: Callable[[], CapturedFiles | None] | None = None
     needs: frozenset[bytes] = frozenset()
+    on: str | None = None
+    put_bytes: int = 0

@@ -66,6 +66,7 @@ class History:
         self.id = id_
         self.agent = agent
         self.about: About | None = None
+        self.after_files: Callable[[int], None] | None = None  # told how many bytes of contents a commit brought
         self.recent = RecentHeads() if recent is None else recent
         self.refs = Refs(backend, id_)
         self.looks = Looks()
@@ -157,11 +158,15 @@ class History:
         found = self.loaded(row)
         return None if found.files is None else CheckpointFiles(self.backend, found)
 
-    def files_at(self, branch: str) -> Any:
-        """The list of files of a branch's head, as a state has it; None if there is none."""
-        tip = self._tips.get(branch)
-        found = self._read(branch) if tip is None else None
-        return files_in(tip.known) if tip is not None else None if found is None else found.files
+    def files_at(self, branch: str) -> tuple[Any, str | None]:
+        """The list of files of a branch's head as a state has it, None if there is none; and the head's id."""
+        view = self.backend.read(Ask(self.id, names=(branch,)))
+        lane, tip = view.lanes.get(branch), self._tips.get(branch)
+        forgets = 0 if view.session is None else view.session.forgets
+        if tip is not None and lane is not None and (tip.head, tip.forgets) == (lane.head, forgets):
+            return files_in(tip.known), tip.head.id
+        found = self._read(branch)
+        return (None, None) if found is None else (found.files, found.row.id)
 
     def checkpoint(self, row: CheckpointRow, fields: Fields | None = None) -> Checkpoint:
         """A row as people hold it; verified, unless its fields were made here a moment ago."""
@@ -282,7 +287,8 @@ class History:
                 uid = self._uid if tip is None else tip.uid
                 return self._written(tip, uid, state, given, draft, frozen=frozen, look=look, files=files)
             except Stale:
-                continue
+                # A list may have been made on what was forgotten since.
+                files = files.again() if files is not None and files.again is not None else files
             except BlobsAbsentError:
                 if files is None or files.again is None:
                     raise
@@ -291,6 +297,7 @@ class History:
                 self.forget(branch)
                 if expect is not ANY or id_ is not None or root:
                     raise
+                files = files.again() if files is not None and files.again is not None else files
         message = f"session {self.id!r}: branch {branch!r} moved {RACES} times while this commit was tried"
         raise ConflictError(message, hint="try again, or use a branch of its own")
 
@@ -357,6 +364,8 @@ class History:
         files: CapturedFiles | None = None,
     ) -> Checkpoint:
         if files is not None:
+            if files.on is not None and files.again is not None and (tip is None or tip.head.id != files.on):
+                raise Stale
             state = join(state, files.value)  # type: ignore[arg-type] # items that are appended bring no files
             given = msgspec.structs.replace(given, captured=True)
         elif tip is not None and tip.known is not None and KEY in tip.known.shadow and not isinstance(state, Extension):
@@ -374,7 +383,7 @@ class History:
         row: CheckpointRow = view.answer
         if look is not None:
             look(view)
-        tip = self._keep(branch, plan.tip(row))
+        tip = self._keep(branch, plan.tip(row, 0 if view.session is None else view.session.forgets))
         if seen:
             self.looks.moved(branch, row.id)
         recent = self.recent.heads.get((self.id, branch))
@@ -388,6 +397,8 @@ class History:
         if before is not None and row.sequence - before.packed >= packing.PACK_ROWS:
             self._packer.committed(row.sequence, before)
         made = to_checkpoint(row, self.id, lambda: self.state_of(row), tip.fields, lambda: self.files_of(row))
+        if files is not None and self.after_files is not None:
+            self.after_files(files.put_bytes)
         if self.events.listeners["checkpoint"]:
             self.events.emit("checkpoint", made)
         return made

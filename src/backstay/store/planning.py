@@ -48,6 +48,7 @@ class Tip(msgspec.Struct, frozen=True):
     keyframe_bytes: int = 0
     touched: frozenset[str] = frozenset()
     blobs: frozenset[bytes] = frozenset()
+    forgets: int | None = None
 
 
 def tip_of(loaded: Loaded) -> Tip:
@@ -61,6 +62,7 @@ def tip_of(loaded: Loaded) -> Tip:
         loaded.keyframe_bytes,
         loaded.touched,
         loaded.blobs,
+        loaded.session.forgets,
     )
 
 
@@ -122,6 +124,7 @@ class Plan:
         self.commit: Commit = msgspec.structs.replace(
             commit,
             expect=None if tip is None else tip.head.id,
+            forgets=None if tip is None else tip.forgets,
             uid=uid,
             tail=tail,
             fields=encode_fields(fields),
@@ -166,17 +169,18 @@ class Plan:
             blobs=tip.blobs,
         )
 
-    def tip(self, row: CheckpointRow) -> Tip:
-        """The tip once the commit is written as this row."""
+    def tip(self, row: CheckpointRow, forgets: int) -> Tip:
+        """The tip once the commit is written as this row, in a session that counts so many forgettings."""
         before, commit = self._tip, self.commit
         head = Head(row.sequence, row.id, row.digest, row.state_digest)
         blobs = frozenset[bytes]() if before is None else before.blobs
         if self.pieces:
             blobs |= self.pieces.keys()
         if before is None or commit.keyframe is not None:
-            return Tip(commit.uid, head, self._fields, self._known, 0, commit.size_bytes, frozenset(), blobs)
-        weight = before.weight + self._weight
-        return Tip(commit.uid, head, self._fields, self._known, weight, before.keyframe_bytes, self._touched, blobs)
+            keyframe = commit.size_bytes, frozenset[str](), blobs, forgets
+            return Tip(commit.uid, head, self._fields, self._known, 0, *keyframe)
+        delta = before.weight + self._weight, before.keyframe_bytes, self._touched, blobs, forgets
+        return Tip(commit.uid, head, self._fields, self._known, *delta)
 
 
 def _compared(

@@ -101,7 +101,7 @@ def _plan(backend: Backend, session: str, gone: Sequence[int], *, spare_names: b
         rewrites.append(rewrite(backend, session, child, anchors[parent], blobs, inherits=inherits))
     edge = view.session.packed
     concerned = tuple([at for at in (*gone, *children) if at <= edge])
-    before = _segments(backend, session, concerned)
+    before = segments_of(backend, session, concerned)
     return Deletion(
         session,
         view.session.uid,
@@ -112,7 +112,7 @@ def _plan(backend: Backend, session: str, gone: Sequence[int], *, spare_names: b
         spare_names,
         edge,
         tuple(before),
-        tuple(_without(session, view.session.uid, before, going, rewrites)),
+        tuple(repacked(session, view.session.uid, before, going, rewrites)),
     )
 
 
@@ -137,7 +137,7 @@ def _heirs(backend: Backend, session: str, view: View, children: Mapping[int, in
     }
 
 
-def _segments(backend: Backend, session: str, packed: tuple[int, ...]) -> list[SegmentRow]:
+def segments_of(backend: Backend, session: str, packed: tuple[int, ...]) -> list[SegmentRow]:
     """The segments that some checkpoints are in."""
     found = backend.read(Ask(session, segments=packed)).segments.values() if packed else ()
     for row in found:
@@ -146,7 +146,7 @@ def _segments(backend: Backend, session: str, packed: tuple[int, ...]) -> list[S
     return sorted([row for row in found if isinstance(row, SegmentRow)], key=lambda row: row.first)
 
 
-def _without(
+def repacked(
     session: str, uid: bytes, before: Sequence[SegmentRow], gone: set[int], rewrites: Sequence[Rewrite]
 ) -> Iterator[SegmentRow]:
     """Segments without the checkpoints that go, and with those that are rewritten: no byte of what goes is left."""

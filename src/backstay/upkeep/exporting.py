@@ -15,6 +15,7 @@ from backstay.store.overview import descendants_of
 from backstay.upkeep.copying import bring
 from backstay.upkeep.deletion import sweep
 from backstay.upkeep.export_file import Draft, check_target
+from backstay.upkeep.forget_files import forget_matching, is_captured_secret, is_secret_path
 from backstay.upkeep.progress import Progress
 
 _SESSIONS_PAGE = 1000
@@ -27,6 +28,7 @@ def export(
     session: str | None = None,
     children: bool = True,
     overwrite: bool = False,
+    with_secrets: bool = False,
     progress: Progress | None = None,
 ) -> None:
     """Write a session with its children, or all sessions, to a file."""
@@ -38,6 +40,8 @@ def export(
     try:
         with Draft(target) as draft:
             damaged = _write_all(backend, draft.backend, lines, meter, wanted=session)
+            if not with_secrets and draft.backend.sizes().held_bytes:
+                _leave_out_secrets(draft.backend)
             draft.publish(overwrite=overwrite)
     except UnavailableError as error:
         if "nothing was exported" in error.hint:
@@ -63,6 +67,13 @@ def _write_all(
     if damaged:
         sweep(target)  # what came of them before the damage was met
     return damaged
+
+
+def _leave_out_secrets(target: Backend) -> None:
+    """The contents of secrets that were captured are forgotten in an export."""
+    for line in _all_sessions(target):
+        forget_matching(target, line.id, is_captured_secret, is_secret_path)
+    target.tend()
 
 
 def _left_out(target: Path, damaged: dict[str, CorruptionError], intact: int) -> CorruptionError:

@@ -82,20 +82,20 @@ class ForgetBefore(KeepEverything):
 
 
 class ForgetPaths(KeepEverything):
-    """The files of some paths go, of every checkpoint or of those before one, whatever leads to it."""
+    """Some files go, of every checkpoint or of those before one, whatever leads to it."""
 
-    def __init__(self, matches: Callable[[bytes], bool], before: int | None = None) -> None:
+    def __init__(self, matches: Callable[[FileEntry], bool], before: int | None = None) -> None:
         self._matches = matches
         self._before = before
 
     def weight(self, point: FilePoint, entry: FileEntry) -> int:
         """See FilePolicy."""
-        goes = (self._before is None or point.sequence < self._before) and self._matches(entry.path)
+        goes = (self._before is None or point.sequence < self._before) and self._matches(entry)
         return UNWANTED if goes else PINNED
 
     def rewrites(self, entry: FileEntry) -> bool:
         """See FilePolicy."""
-        return self._matches(entry.path)
+        return self._matches(entry)
 
 
 def matcher(patterns: Sequence[str]) -> Callable[[bytes], bool]:

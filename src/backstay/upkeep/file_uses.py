@@ -14,7 +14,7 @@ import msgspec
 
 from backstay.codec import held_in
 from backstay.errors import CorruptionError
-from backstay.grouping import Fetch, ForgottenError, chain_of, contents_of, ranges_of
+from backstay.grouping import Fetch, ForgottenError, chain_of, contents_of, patch_of, ranges_of
 from backstay.listing import FileEntry, Listing, from_value
 from backstay.port import EVERY, Ask, Backend, CheckpointRow, Kind
 from backstay.rules.file_restore import placing
@@ -28,6 +28,7 @@ from backstay.upkeep.pages import pages
 UNWANTED, PINNED = 0, 1 << 62
 _MOST_WHOLE_BYTES = 12 * 1024 * 1024
 Range = tuple[int, int]  # an offset in a group, and a length
+VersionKey = tuple[bytes, bytes, int]  # a path, the digest of its contents, and the number of their group
 
 
 class FilePoint(msgspec.Struct, frozen=True, gc=False):
@@ -64,24 +65,29 @@ class FilePolicy(Protocol):
 class FileVersion(msgspec.Struct, frozen=True):
     """The contents of a file at some checkpoints: how long they are, and where they are read from.
 
-    `unwanted`: all checkpoints that were looked at give them up.
+    `unwanted`: all checkpoints that were looked at give them up. `inline`: a patch of theirs stands in the state;
+    `withheld`: it stood there.
     """
 
     size: int
     ranges: tuple[tuple[bytes, int, int], ...]
     unwanted: bool
+    inline: bool = False
+    withheld: bool = False
 
 
 class Uses:
     """The bytes that are needed, by group, and how much; and the versions of files that were met.
 
-    `wholes`: contents that take the place of patches, by the group that these were made on.
+    `wholes`: contents that take the place of patches, by the group that these were made on. `chained`: all versions
+    that are patches, by that group, and how much each is needed.
     """
 
     def __init__(self) -> None:
         self.ranges: dict[bytes, dict[Range, int]] = {}
         self.wholes: dict[bytes, dict[bytes, bytes]] = {}
-        self.versions: dict[tuple[bytes, bytes], FileVersion] = {}  # by path and digest
+        self.chained: dict[bytes, dict[bytes, int]] = {}
+        self.versions: dict[VersionKey, FileVersion] = {}
 
     def add(self, other: Uses) -> None:
         """What another session needs."""
@@ -93,6 +99,10 @@ class Uses:
             self.versions.setdefault(ident, version)
         for digest, wholes in other.wholes.items():
             self.wholes.setdefault(digest, {}).update(wholes)
+        for digest, chained in other.chained.items():
+            before = self.chained.setdefault(digest, {})
+            for whole, weight in chained.items():
+                before[whole] = max(before.get(whole, UNWANTED), weight)
 
 
 class SessionWalk:
@@ -184,11 +194,16 @@ class SessionWalk:
         if entry.place is None or not entry.size:
             return
         weight = self._policy.weight(point, entry)
-        ident = entry.path, entry.digest
+        ident = entry.path, entry.digest, entry.place.group
         before = self.uses.versions.get(ident)
         needed = ranges_of(listing, entry)
         if before is None or (before.unwanted and weight):
-            self.uses.versions[ident] = FileVersion(entry.size, tuple(needed), not weight)
+            inline = any([isinstance(patch_of(kept), bytes) for kept in chain_of(listing, entry)[1:]])
+            withheld = any([patch_of(kept) is None for kept in chain_of(listing, entry)[1:]])
+            self.uses.versions[ident] = FileVersion(entry.size, tuple(needed), not weight, inline, withheld)
+        if chain_of(listing, entry):
+            chained = self.uses.chained.setdefault(listing.group(entry.place.group), {})
+            chained[entry.digest] = max(chained.get(entry.digest, UNWANTED), weight)
         if weight and self._policy.rewrites(entry) and self._rewrite(listing, entry):
             weight = UNWANTED
         for digest, offset, size in needed:

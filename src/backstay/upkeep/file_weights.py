@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import msgspec
 
-from backstay.codec import held_in
-from backstay.listing import EMPTY, Listing, difference, from_value, shown
-from backstay.port import Backend, CheckpointRow, Kind
-from backstay.store.files import split
-from backstay.store.reading import Loaded, load
-from backstay.upkeep.pages import pages
+from backstay.listing import shown
+from backstay.port import Backend, SessionQuery
+from backstay.sealing import Remnant
+from backstay.store.file_contents import GroupReader, remnants_of
+from backstay.upkeep.file_policies import KeepEverything
+from backstay.upkeep.file_uses import FileVersion, SessionWalk
 
-_AT_ONCE = 64
+_AT_ONCE = 16
+_PAGE_ROWS = 1000
 
 
 class FileWeight(msgspec.Struct, frozen=True):
@@ -25,7 +27,10 @@ class FileWeight(msgspec.Struct, frozen=True):
 
 
 class FilesWeight(msgspec.Struct, frozen=True):
-    """What the files of a session take. `stored_bytes`: groups of contents; patches are in the states."""
+    """What the files of a session take. `stored_bytes`: groups of contents; short patches are in the states.
+
+    `forgotten` of the versions have no contents any more.
+    """
 
     session: str
     checkpoints: int
@@ -33,6 +38,7 @@ class FilesWeight(msgspec.Struct, frozen=True):
     logical_bytes: int
     stored_bytes: int
     files: tuple[FileWeight, ...]
+    forgotten: int = 0
 
     def largest(self, top: int) -> list[FileWeight]:
         """Those with the most bytes."""
@@ -41,33 +47,44 @@ class FilesWeight(msgspec.Struct, frozen=True):
 
 def weigh_files(backend: Backend, session: str) -> FilesWeight:
     """Go through all checkpoints of a session in order."""
+    walk = SessionWalk(backend, session, KeepEverything(), GroupReader(backend))
+    uses = walk.run()
     versions: Counter[bytes] = Counter()
     sizes: Counter[bytes] = Counter()
-    held: set[bytes] = set()
-    lists: dict[int, Listing] = {}
-    checkpoints = 0
-    for page in pages(backend, session, Kind.CHECKPOINT):
-        for row in page:
-            found = load(backend, session, row.sequence) if isinstance(row, CheckpointRow) else None
-            value = split(found).files if isinstance(found, Loaded) else None
-            if value is None or not isinstance(row, CheckpointRow):
-                continue
-            checkpoints += 1
-            held.update(held_in(value))
-            now = lists[row.sequence] = from_value(value)
-            before = lists.pop(row.parent, EMPTY) if row.parent is not None else EMPTY
-            for change in difference(before, now).changes:
-                if change.after is not None and change.after.kind == "file" and not change.only_mode:
-                    versions[change.path] += 1
-                    sizes[change.path] += change.after.size
-    stored, digests = 0, sorted(held)
+    remnants = remnants_of(backend, list(uses.ranges))
+    forgotten = 0
+    for (path, digest, _), version in uses.versions.items():
+        versions[path] += 1
+        sizes[path] += version.size
+        first = remnants.get(version.ranges[0][0]) if version.ranges else None
+        whole = first is not None and digest in first.wholes
+        forgotten += not whole and (version.withheld or _is_gone(version, remnants))
+    stored, digests = 0, sorted(uses.ranges)
     for at in range(0, len(digests), _AT_ONCE):
         stored += sum(map(len, backend.blobs(digests[at : at + _AT_ONCE]).values()))
     return FilesWeight(
         session,
-        checkpoints,
+        len(walk.with_files),
         sum(versions.values()),
         sum(sizes.values()),
         stored,
         tuple([FileWeight(shown(path), versions[path], sizes[path]) for path in versions]),
+        forgotten,
     )
+
+
+def _is_gone(version: FileVersion, remnants: dict[bytes, Remnant]) -> bool:
+    return any(
+        [digest in remnants and remnants[digest].read(offset, size) is None for digest, offset, size in version.ranges]
+    )
+
+
+def sessions_with_files(backend: Backend) -> Iterator[FilesWeight]:
+    """What each session takes that has files, the one touched last first."""
+    before: int | None = None
+    while page := backend.sessions(SessionQuery(before=before, limit=_PAGE_ROWS)):
+        for row in page:
+            found = weigh_files(backend, row.id)
+            if found.checkpoints:
+                yield found
+        before = page[-1].touched

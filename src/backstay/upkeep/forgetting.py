@@ -10,13 +10,14 @@ will need is not known yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import msgspec
 
 from backstay.errors import ConflictError, CorruptionError, NotFoundError
 from backstay.grouping import GROUP_BYTES
 from backstay.listing import shown
+from backstay.model import ForgottenFile
 from backstay.port import Ask, Backend, SessionQuery, SessionRow
 from backstay.port.lease import is_live
 from backstay.rules import forgetting as rules
@@ -24,7 +25,7 @@ from backstay.rules import refusals
 from backstay.sealing import Remnant, open_held, pack_remnant
 from backstay.store.file_contents import GroupReader, remnants_of
 from backstay.upkeep.file_policies import KeepEverything
-from backstay.upkeep.file_uses import PINNED, UNWANTED, FilePolicy, Range, SessionWalk, Uses
+from backstay.upkeep.file_uses import PINNED, UNWANTED, FilePolicy, FileVersion, Range, SessionWalk, Uses, VersionKey
 
 _TRIES = 20
 _ROUNDS = 4
@@ -32,14 +33,6 @@ _PAGE_ROWS = 1000
 _PORTION_BYTES = 4 * 1024 * 1024
 _AT_ONCE = 8
 _LOW_WATER = 0.9  # of a limit: so that the next capture does not cross it again
-
-
-class ForgottenFile(msgspec.Struct, frozen=True):
-    """A path, how many versions of its contents go, and how long they are together."""
-
-    path: str
-    versions: int
-    size_bytes: int
 
 
 class Forgotten(msgspec.Struct, frozen=True):
@@ -65,10 +58,15 @@ class Forgotten(msgspec.Struct, frozen=True):
 
 
 class _Cut(msgspec.Struct):
-    """A group to be cut: the ranges that stay, and those that are known to go."""
+    """A group to be cut: the ranges that stay, those that are known to go, and contents in the place of patches.
+
+    `lost`: the versions of files that cannot be read then.
+    """
 
     stay: list[Range]
     go: list[Range]
+    wholes: dict[bytes, bytes]
+    lost: set[VersionKey] = msgspec.field(default_factory=set)
 
 
 class Forgetting:
@@ -95,6 +93,7 @@ class Forgetting:
         self._stopped = stopped
         self._fetch = GroupReader(backend)
         self._walked: dict[str, tuple[int, SessionWalk]] = {}
+        self._remnants: dict[bytes, Remnant] = {}
 
     def plan(self, limit_bytes: int | None = None) -> Forgotten:
         """What would go; nothing is written."""
@@ -119,22 +118,19 @@ class Forgetting:
             planned = self._fresh()
             uses = self._uses()
             cuts = self._cuts(uses, self._cutoff(uses, limit_bytes))
-            told = self._told(uses, cuts)
-            if not cuts:
-                return total if total.groups else told
-            gone = 0
-            for portion in self._portions(cuts, uses):
+            done: dict[bytes, _Cut] = {}
+            for portion in self._portions(cuts):
                 if self._stopped():
-                    return told
-                gone += len(portion)
+                    return _added(total, self._told(uses, done))
                 ask = rules.fresh_ask(self._writer)
                 if not self._backend.write(ask, rules.cut(self._writer, planned, portion)).answer:
                     break
                 planned += 1
                 self._moved(planned - 1)
+                done |= {digest: cuts[digest] for digest in portion}
             else:
-                return _added(total, told)
-            total = _added(total, told) if gone else total
+                return _added(total, self._told(uses, done))
+            total = _added(total, self._told(uses, done))
         raise refusals.changed(self._writer, "other processes write all the time; not all was forgotten")[1]
 
     def _moved(self, touched: int) -> None:
@@ -175,7 +171,8 @@ class Forgetting:
         uses = Uses()
         for _, walk in self._walked.values():
             uses.add(walk.uses)
-        for digest, left in remnants_of(self._backend, list(uses.ranges)).items():
+        self._remnants = remnants_of(self._backend, list(uses.ranges))
+        for digest, left in self._remnants.items():
             ranges = uses.ranges[digest]
             uses.ranges[digest] = {at: weight for at, weight in ranges.items() if left.read(*at) is not None}
         return uses
@@ -220,25 +217,48 @@ class Forgetting:
             stay = [at for at, weight in ranges.items() if weight >= cutoff]
             go = [at for at, weight in ranges.items() if weight < cutoff]
             kept, gone = sum([size for _, size in stay]), sum([size for _, size in go])
-            if (go and (self._thorough or not stay or gone >= kept)) or (
-                self._regroup and kept < GROUP_BYTES // 2 and 2 * kept <= self._present(digest)
-            ):
-                found[digest] = _Cut(stay, go)
+            due = bool(go) and (self._thorough or not stay or gone >= kept)
+            due |= self._regroup and kept < GROUP_BYTES // 2 and 2 * kept <= self._present(digest)
+            wholes = self._wholes(uses, digest, cutoff)
+            if due or wholes.keys() != self._wholes_kept(digest):
+                found[digest] = _Cut(stay, go, wholes)
+        for ident, version in self._lost(uses, found):
+            at = next((digest for digest, _, _ in version.ranges if digest in found), None)
+            if at is not None:
+                found[at].lost.add(ident)
         return found
+
+    def _lost(self, uses: Uses, cuts: Mapping[bytes, _Cut]) -> Iterator[tuple[VersionKey, FileVersion]]:
+        """The versions of files that cannot be read once groups are cut and patches withheld."""
+        going = {(digest, *at) for digest, cut in cuts.items() for at in cut.go}
+        for ident, version in uses.versions.items():
+            rewritten = any([ident[1] in uses.wholes.get(group, ()) for group, _, _ in version.ranges[:1]])
+            withheld = self._thorough and version.unwanted and version.inline
+            if withheld or (not going.isdisjoint(version.ranges) and not rewritten):
+                yield ident, version
+
+    def _wholes(self, uses: Uses, digest: bytes, cutoff: int) -> dict[bytes, bytes]:
+        """Contents that take the place of patches on a group, as far as they are needed."""
+        left = self._remnants.get(digest)
+        there = {**({} if left is None else left.wholes), **uses.wholes.get(digest, {})}
+        needed = uses.chained.get(digest, {})
+        return {version: there[version] for version in there if needed.get(version, UNWANTED) >= cutoff}
+
+    def _wholes_kept(self, digest: bytes) -> Collection[bytes]:
+        left = self._remnants.get(digest)
+        return () if left is None else left.wholes.keys()
 
     def _present(self, digest: bytes) -> int:
         """How many bytes of a group are there."""
         group = self._fetch([digest]).get(digest, b"")
         return sum([len(part) for _, part in group.parts]) if isinstance(group, Remnant) else len(group)
 
-    def _portions(self, cuts: Mapping[bytes, _Cut], uses: Uses) -> Iterator[dict[bytes, bytes]]:
+    def _portions(self, cuts: Mapping[bytes, _Cut]) -> Iterator[dict[bytes, bytes]]:
         portion: dict[bytes, bytes] = {}
         digests = sorted(cuts)
         for at in range(0, len(digests), _AT_ONCE):
             for digest, data in self._backend.blobs(digests[at : at + _AT_ONCE]).items():
-                left = _left(open_held(data, digest), cuts[digest], uses.wholes.get(digest, {}))
-                if left is None:
-                    continue
+                left = _left(open_held(data, digest), cuts[digest])
                 portion[digest] = pack_remnant(left, digest)
                 if sum(map(len, portion.values())) >= _PORTION_BYTES:
                     yield portion
@@ -247,25 +267,26 @@ class Forgetting:
             yield portion
 
     def _told(self, uses: Uses, cuts: Mapping[bytes, _Cut]) -> Forgotten:
-        going = {(digest, *at) for digest, cut in cuts.items() for at in cut.go}
         files: dict[str, tuple[int, int]] = {}
-        elsewhere: set[str] = set()
-        for (path, digest), version in uses.versions.items():
-            name = shown(path)
-            rewritten = any([digest in uses.wholes.get(group, ()) for group, _, _ in version.ranges[:1]])
-            if not going.isdisjoint(version.ranges) and not rewritten:
-                count, size = files.get(name, (0, 0))
-                files[name] = count + 1, size + version.size
-            elif version.unwanted and any([at[1:] in uses.ranges.get(at[0], {}) for at in version.ranges]):
-                elsewhere.add(name)
-        lost = [ForgottenFile(path, *files[path]) for path in sorted(files)]
+        lost = dict(self._lost(uses, cuts))
+        for (path, _, _), version in lost.items():
+            count, size = files.get(shown(path), (0, 0))
+            files[shown(path)] = count + 1, size + version.size
+        elsewhere = {
+            shown(ident[0])
+            for ident, version in uses.versions.items()
+            if version.unwanted
+            and ident not in lost
+            and any([at[1:] in uses.ranges.get(at[0], {}) for at in version.ranges])
+        }
+        gone = [ForgottenFile(path, *files[path]) for path in sorted(files)]
         known = sum([size for ranges in uses.ranges.values() for _, size in ranges])
         freed = sum([size for cut in cuts.values() for _, size in cut.go]) * self._backend.sizes().held_bytes
-        return Forgotten(tuple(lost), tuple(sorted(elsewhere)), len(cuts), freed // max(known, 1))
+        return Forgotten(tuple(gone), tuple(sorted(elsewhere)), len(cuts), freed // max(known, 1))
 
 
-def _left(group: bytes | Remnant, cut: _Cut, wholes: Mapping[bytes, bytes]) -> Remnant | None:
-    """What is left of a group; None if nothing goes."""
+def _left(group: bytes | Remnant, cut: _Cut) -> Remnant:
+    """What is left of a group."""
     size = group.size if isinstance(group, Remnant) else len(group)
     before = group if isinstance(group, Remnant) else Remnant(size, 0, ((0, group),))
     parts: list[tuple[int, bytes]] = []
@@ -275,9 +296,7 @@ def _left(group: bytes | Remnant, cut: _Cut, wholes: Mapping[bytes, bytes]) -> R
             single = before.read(offset, length)
             parts += [] if single is None else [(offset, single)]
         parts += [] if part is None else [(start, part)]
-    kept = {**before.wholes, **wholes}
-    gone = sum([before.read(*at) is not None for at in cut.go])
-    return Remnant(size, before.forgotten + gone, tuple(parts), kept)
+    return Remnant(size, before.forgotten + len(cut.lost), tuple(parts), cut.wholes)
 
 
 def _merged(ranges: list[Range]) -> list[Range]:

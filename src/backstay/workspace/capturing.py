@@ -33,7 +33,7 @@ from backstay.grouping import (
     places_of,
     weight_of,
 )
-from backstay.listing import OLDER, OUTSIDE, SECRET, Captured, ContentPlace, FileEntry, Listing
+from backstay.listing import OLDER, OUTSIDE, PRIVATE, SECRET, Captured, ContentPlace, FileEntry, Listing
 from backstay.listing.folders import key_of, pack_folder
 from backstay.workspace import index
 from backstay.workspace.index import KnownFile, KnownFolder
@@ -297,7 +297,7 @@ class _CaptureWork:
         if file.too_large:
             older = before is not None and before.has_contents and before.kind == "file"
             return (msgspec.structs.replace(before, mark=OLDER) if before is not None and older else None), None
-        secret = self._workspace.secrets != "capture" and is_secret_name(text)
+        secret, kept = is_secret_name(text), self._workspace.secrets == "capture"
         if secret and self._workspace.secrets == "skip":
             self.scan.leave_out(SECRETS, text, file.signature[2])
             return None, None
@@ -321,9 +321,12 @@ class _CaptureWork:
             trusted = max(found.signature[:2]) < self._trusted_ns
             seen = KnownFile(found.signature if trusted else None, sha256(contents).digest())
             return before if before is not None and before.same(entry) else entry, seen
-        if secret or (self._workspace.secrets != "capture" and has_private_key(contents)):
+        secret = secret or has_private_key(contents)
+        if secret and not kept:
             return self._secret(path, text, mode, contents, before), None
         entry = self._entry(path, mode, found.signature[1], contents, before)
+        if secret:
+            entry = msgspec.structs.replace(entry, mark=PRIVATE)
         if self._base.about.capture and (before is None or before.digest != entry.digest):
             self._capturer.changed(path)
             hot = True

@@ -37,10 +37,22 @@ class Workspace:
     `include` and `exclude` are patterns as in .gitignore and come before what `ignore` files say. A file beyond
     `max_file` is left out and listed; a folder beyond `max_total` is refused. `secrets`: keep a keyed digest of them,
     capture them as other files, or skip them. `git="capture"` takes .git folders as any other. A capture that takes
-    longer than `budget_s` is finished by the next one, and says that it is not exact.
+    longer than `budget_s` is finished by the next one, and says that it is not exact. Contents of files may take
+    `files_bytes` in the store: beyond that the oldest are forgotten, unless a branch, tag or label leads to them.
     """
 
-    __slots__ = ("budget_s", "exclude", "git", "ignore", "include", "max_file", "max_total", "path", "secrets")
+    __slots__ = (
+        "budget_s",
+        "exclude",
+        "files_bytes",
+        "git",
+        "ignore",
+        "include",
+        "max_file",
+        "max_total",
+        "path",
+        "secrets",
+    )
 
     def __init__(
         self,
@@ -54,12 +66,14 @@ class Workspace:
         secrets: Secrets = "hash",
         git: Git = "skip",
         budget_s: float = 2.0,
+        files_bytes: int | str | None = "5GiB",
     ) -> None:
         self.path = os.path.realpath(path)
         self.include, self.exclude = _patterns(include, "include"), _patterns(exclude, "exclude")
         self.ignore = _patterns(ignore, "ignore")
         self.max_file, self.max_total = to_bytes(max_file, "max_file"), to_bytes(max_total, "max_total")
         self.secrets, self.git, self.budget_s = secrets, git, float(budget_s)
+        self.files_bytes = None if files_bytes is None else to_bytes(files_bytes, "files_bytes")
         if secrets not in ("hash", "capture", "skip"):
             message = f"secrets must be 'hash', 'capture' or 'skip', not {secrets!r}"
             raise InvalidInputError(message)

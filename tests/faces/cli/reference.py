@@ -47,7 +47,10 @@ NOT_SHOWN |= {
     "backstay files fix-bug",
     "backstay files fix-bug main~3 src --left-out",
     "backstay files fix-bug main~3 src/main.py --cat",
-    "backstay du fix-bug",
+    "backstay forget-files fix-bug notes.txt --dry-run",
+    "backstay forget-files fix-bug 'secrets/*.txt' -y",
+    "backstay forget-files fix-bug --before main~2 --dry-run",
+    "backstay du",
     "backstay du fix-bug --top 20",
 }
 # docs/claude-code.md has a session of these, and runs it.

@@ -52,6 +52,7 @@ WRITING = {
     "rewind": "rewind fix-bug main~1 -y",
     "undo": "undo ticket-42 -y",
     "delete": "delete ticket-42 main~1 -y",
+    "forget-files": "forget-files fix-bug src/main.py -y",
     "export": "export all.backstay",
     "import": "import checkpoints",
     "completion": "completion fish",

@@ -206,7 +206,8 @@ class _Work:
             self._connection.executemany(_DROP_BLOB, [(digest,) for digest in self._released])
         if batch.cuts and self._connection.has("blobs"):
             self._connection.executemany(_REPLACE_BLOB, list(batch.cuts.items()))
-            self._execute(schema.PUT_META, (schema.SCRUB, 1))  # what was forgotten is to be nowhere in the file
+        if batch.cuts or batch.erases:  # what was forgotten is to be nowhere in the file
+            self._execute(schema.PUT_META, (schema.SCRUB, 1))
 
     # putting
 

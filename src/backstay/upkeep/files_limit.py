@@ -1,0 +1,96 @@
+"""The limit on what contents of files take in a store: looked at beside the work, after captures that brought much.
+
+A thread of its own weighs the store and forgets the oldest contents that no branch, tag, label or undo leads to, until
+what is left fits. It is no part of any commit. A kill leaves each group as it was or as it is to be; the next capture
+that brings enough looks again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from backstay.errors import BackstayError
+from backstay.port import Backend
+from backstay.retention import Retention
+
+if TYPE_CHECKING:
+    from logging import Logger
+
+_LOOK_PART = 64  # of the limit: so much must have come since the last look
+_CLOSE_S = 30.0
+
+
+def _log() -> Logger:
+    import logging  # noqa: PLC0415 - what is seldom said need not be waited for
+
+    return logging.getLogger("backstay")
+
+
+class FilesLimit:
+    """The limits that sessions of one Store ask for. Threads may share it."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._since: int | None = None  # bytes that came since the last look; None before the first
+
+    def captured(self, session: str, put_bytes: int, limit_bytes: int) -> None:
+        """A commit brought so many bytes of contents; if it may be time, look whether they fit."""
+        with self._lock:
+            came = put_bytes + (self._since or 0)
+            busy = self._thread is not None and self._thread.is_alive()
+            if (
+                not put_bytes
+                or self._stop.is_set()
+                or busy
+                or (self._since is not None and not _is_due(came, limit_bytes))
+            ):
+                self._since = came if self._since is not None else None
+                return
+            self._since = 0
+            self._thread = threading.Thread(
+                target=self._look, args=(session, limit_bytes), name="backstay-files-limit", daemon=True
+            )
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Return when no look is under way."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def close(self) -> None:
+        """Stop at the next portion, and wait for it."""
+        with self._lock:
+            self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_CLOSE_S)
+
+    def _look(self, session: str, limit_bytes: int) -> None:
+        try:
+            if self._backend.sizes().held_bytes > limit_bytes:
+                self._forget(session, limit_bytes)
+        except BackstayError as error:  # the next look may be luckier; no work depends on it
+            _log().warning("the limit on contents of files could not be kept: %s", error)
+
+    def _forget(self, session: str, limit_bytes: int) -> None:
+        from backstay.upkeep.file_policies import KeepByRetention  # noqa: PLC0415 - few stores come to that
+        from backstay.upkeep.forgetting import Forgetting  # noqa: PLC0415
+
+        retention, now_us = Retention(files_bytes=limit_bytes), time.time_ns() // 1000
+        work = Forgetting(
+            self._backend, lambda _: KeepByRetention(retention, now_us), writer=session, stopped=self._stop.is_set
+        )
+        done = work.run(limit_bytes)
+        if done.versions:
+            _log().info(
+                "contents of %d file versions were forgotten: the limit is %d bytes", done.versions, limit_bytes
+            )
+
+
+def _is_due(came: int, limit_bytes: int) -> bool:
+    return came * _LOOK_PART >= limit_bytes

@@ -1,0 +1,86 @@
+"""Disk use has a limit by default: the oldest contents go beside the work, and never what a branch or label needs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import backstay
+from tests.workspace.test_forgetting import files_of, readable, tree_of
+
+MIB = 2**20
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(params=["memory://", "sqlite", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[backstay.Store]:
+    urls = {"sqlite": f"sqlite:///{tmp_path}/store.db", "file": f"file://{tmp_path}/store"}
+    with backstay.open(urls.get(request.param, request.param)) as opened:
+        yield opened
+
+
+def test_g17_contents_of_files_have_a_limit_by_default() -> None:
+    assert backstay.Workspace("/tmp").files_bytes == 5 * 1024 * MIB
+
+
+def test_g17_the_oldest_contents_go_when_a_capture_crosses_the_limit(store: backstay.Store, work: Path) -> None:
+    session = store.session("s", workspace=backstay.Workspace(work, files_bytes="900KB"))
+    noise, trees = random.Random(5), []
+    for step in range(16):
+        (work / "data").write_bytes(noise.randbytes(100_000))
+        (work / "same").write_text("same")
+        made = session.commit({"step": step}, label="kept" if step == 1 else None)
+        trees.append((made.id, tree_of(work)))
+        store.files_settled()
+        assert store.stats().file_stored_bytes < 1.1 * MIB
+    whole = [number for number, (id_, tree) in enumerate(trees) if readable(files_of(session, id_)) == tree]
+    assert {1, *range(10, 16)} <= set(whole)
+    assert not {0, *range(2, 5)} & set(whole)
+    assert all([list(files_of(session, id_)) == ["data", "same"] for id_, _ in trees]), "the lists stay"
+    assert store.verify().ok
+
+
+def test_no_limit_where_it_is_said(store: backstay.Store, work: Path) -> None:
+    session = store.session("s", workspace=backstay.Workspace(work, files_bytes=None))
+    for step in range(4):
+        (work / "data").write_bytes(random.Random(step).randbytes(50_000))
+        session.commit({"step": step})
+    store.files_settled()
+    assert not store.verify().forgotten
+
+
+def test_a_limit_below_what_the_heads_need_keeps_the_heads(store: backstay.Store, work: Path) -> None:
+    session = store.session("s", workspace=backstay.Workspace(work, files_bytes=1000))
+    for step in range(4):
+        (work / "data").write_bytes(random.Random(step).randbytes(50_000))
+        session.commit({"step": step})
+        store.files_settled()
+    assert readable(files_of(session)) == tree_of(work)
+    assert files_of(session, "main~1").forgotten == ("data",)
+
+
+def test_a_run_goes_on_while_contents_are_forgotten(store: backstay.Store, work: Path) -> None:
+    noise = random.Random(9)
+    with store.run("s", workspace=backstay.Workspace(work, files_bytes="200KB")) as run:
+        for step in range(12):
+            (work / f"f{step % 3}").write_bytes(noise.randbytes(30_000))
+            run.call("edit", lambda: add_line(work / "log"), effects="files", key=str(step))
+            run.step()
+    store.files_settled()
+    assert readable(files_of(store.session("s"))) == tree_of(work)
+    assert store.stats().file_stored_bytes < 450_000
+    assert store.verify().ok
+
+
+def add_line(path: Path) -> None:
+    with path.open("a") as log:
+        log.write("more\n" * 20)
