@@ -23,7 +23,7 @@ import backstay
 from backstay.adapters.claude_code import client, places
 from backstay.adapters.claude_code.hook_server import HookServer
 from backstay.adapters.claude_code.hooked import HookedProject
-from tests.faces.adapters.fake_claude import FakeClaude, helpers, kill_helpers, tree
+from tests.faces.adapters.fake_claude import FakeClaude, kill_helpers, tree
 from tests.faces.cli import shell
 
 _NOBODY = 65534
@@ -246,8 +246,8 @@ def test_a_stale_socket_and_a_path_that_is_too_long_are_no_hindrance(claude: Fak
     finally:
         os.chdir(here)
     claude.start()
+    claude.await_helper()
     claude.write("a.txt", "a")
-    assert len(list(helpers(deep))) == 1
     assert names(claude) == ["Write"]
     kill_helpers(deep)
 
@@ -273,6 +273,7 @@ def test_a_folder_for_sockets_that_others_could_enter_is_not_used(claude: FakeCl
 def test_neither_end_of_a_socket_speaks_to_another_user(shared: FakeClaude) -> None:
     claude = shared
     claude.start()
+    claude.await_helper()
     folder = claude.home / f"backstay-{os.getuid()}"
     (name,) = [path for path in folder.iterdir() if path.is_socket()]
     for path in (claude.home, folder, name):
@@ -311,7 +312,7 @@ with socket.socket(socket.AF_UNIX) as ours:
 
 def test_a_helper_that_is_killed_over_an_event_leaves_it_to_the_next_one(claude: FakeClaude) -> None:
     claude.start()
-    (number,) = helpers(claude.home)
+    number = claude.await_helper()
     os.kill(number, signal.SIGSTOP)
     call = {"tool_name": "Write", "tool_input": {}, "tool_use_id": "t"}
     started = claude.begin_hook("PreToolUse", **call)
@@ -325,7 +326,7 @@ def test_a_helper_that_is_killed_over_an_event_leaves_it_to_the_next_one(claude:
 
 def test_a_helper_that_hangs_holds_the_agent_up_for_two_seconds_at_most(claude: FakeClaude) -> None:
     claude.start()
-    (number,) = helpers(claude.home)
+    number = claude.await_helper()
     os.kill(number, signal.SIGSTOP)
     began = time.monotonic()
     claude.hook("UserPromptSubmit", prompt="work")
