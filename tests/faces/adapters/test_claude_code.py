@@ -195,6 +195,7 @@ def test_a_helper_that_goes_between_a_call_and_its_end_loses_nothing(claude: Fak
     call = {"tool_name": "Write", "tool_input": {"file_path": "x"}, "tool_use_id": "t1"}
     claude.hook("PreToolUse", **call)
     (claude.project / "x.txt").write_text("x")
+    claude.await_helper()
     assert kill_helpers(claude.home, signal.SIGKILL if ends == "killed" else signal.SIGTERM) == 1
     claude.hook("PostToolUse", **call, tool_response={"ok": 1})
     claude.stop()

@@ -31,8 +31,10 @@ from backstay.model import Call
 from backstay.port.rows import UNKNOWN
 from backstay.run import Run, RunEnded
 from backstay.run.calling import Calling
+from backstay.run.files import RunFiles
 
 AT_WORK = "Claude Code is at work"
+_DECIDED = ("done", "failed", "skipped", "unknown")
 _LEASE_S = 10.0  # renewed while a call is in flight; a third of it passes before a cancellation is noticed
 _WAIT_S = 1.5  # for a lease that another process gives back soon
 _LABEL_CHARS = 200
@@ -49,6 +51,7 @@ class Turns:
         self._session = session
         self._branch = branch
         self._run: Run | None = None
+        self._files: RunFiles | None = None  # of the last run
         self._open: dict[str, Calling] = {}
         self._left: dict[str, Call] = {}  # calls in flight that another process has begun
         self._transcript = Transcript()
@@ -69,12 +72,10 @@ class Turns:
         if do is None:
             return None
         self._make_branch()
-        files = None if self._run is None else self._run.files
         do(payload)
-        files = files if self._run is None else self._run.files
         if not self._open:
             self.rest()
-        return None if files is None else files.problem
+        return None if self._files is None else self._files.problem
 
     # events
 
@@ -120,7 +121,9 @@ class Turns:
             if calling is None and call is not None:
                 if failed:
                     self._session.resolve(call.id, failed=text)
-                run.begin(call.name, key=key, args=call.args, on_doubt=lambda _: result)
+                again = run.begin(call.name, key=key, args=call.args, on_doubt=lambda _: result)
+                if not again.done:  # a person had decided that it is to be made again
+                    _finish(again, result)
             elif calling is not None or not self._is_known(key):  # else the event came twice
                 calling = calling or run.begin(name, key=key, args=args)
                 calling.give_up(ToolError(text)) if failed else _finish(calling, result)
@@ -154,16 +157,16 @@ class Turns:
         """The run, entered; `ended`: the call that ended just now, which a helper that died may have recorded so."""
         if self._run is None:
             run = self._taken(input, ended)
-            self._run = run
+            self._run, self._files = run, run.files
             if run.files is not None:
                 run.files.unrecorded(look=False)  # entering has looked
             self._left = {}
             for call in self._session.calls(self._branch, pending=True):
-                if call.status == "in_doubt":
-                    self._left[call.key or call.id] = call
-                else:  # a boundary takes in what was asked for
+                if call.status in _DECIDED:  # a boundary takes in what was asked for
                     with contextlib.suppress(CallFailedError, InvalidInputError):
                         run.begin(call.name, key=call.key, args=call.args)
+                else:
+                    self._left[call.key or call.id] = call
             if self._branch != "main" and not _is_ours(run.state, self._branch):
                 run.state = {"messages": [], PART: {"agent": self._branch}}  # a sub-agent begins with nothing
         return self._run
@@ -189,7 +192,9 @@ class Turns:
             calling.skip(UNKNOWN)
         self._open.clear()
         for call in self._left.values():
-            run.begin(call.name, key=call.key, args=call.args, on_doubt="unknown")
+            again = run.begin(call.name, key=call.key, args=call.args, on_doubt="unknown")
+            if not again.done:
+                again.skip(UNKNOWN)
         self._left.clear()
         self._read(run, payload)
         if PART not in run.state and isinstance(payload.get("last_assistant_message"), str):
