@@ -25,6 +25,7 @@ from bench.scenarios import (
     upkeep,
     waiting,
     workspace,
+    workspace_load,
 )
 
 if TYPE_CHECKING:
@@ -96,4 +97,5 @@ SCENARIOS: dict[str, Callable[[Settings], list[Figure]]] = {
     "workspace": workspace.workspace,
     "hooks": hooks.hooks,
     "workspace-large": workspace.large_workspace,
+    "workspace-load": workspace_load.workspace_load,
 }

@@ -69,7 +69,7 @@ def append(settings: Settings) -> list[Figure]:
     drift = of_rounds(found, lambda one: _drift(one["backstay"]))
     floor_drift = of_rounds(found, lambda one: _drift(one["floor"]))
     return [
-        Figure("append", "median commit / floor", cost, must=1.5, detail={"median_us": medians}),
+        Figure("append", "median commit / floor", cost, must=1.35, detail={"median_us": medians}),
         Figure("append", "last 50 / commits 50-100", drift, must=1.5, detail={"floor_itself": floor_drift}),
         Figure(
             "append",

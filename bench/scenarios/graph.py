@@ -38,7 +38,7 @@ def graph(settings: Settings) -> list[Figure]:
     detail: dict[str, object] = {"backstay": here}
     whole = turns == TURNS
     figures = [
-        Figure("graph", "on disk after all turns", here["bytes"] / MEGABYTE, "MB", must=2.0 if whole else None),
+        Figure("graph", "on disk after all turns", here["bytes"] / MEGABYTE, "MB", must=0.8 if whole else None),
         Figure("graph", "put, last turns / first", here["put_end_us"] / here["put_us"], must=2.0, detail=detail),
         Figure("graph", "put, last turns", here["put_end_us"] / 1000, "ms"),
         Figure("graph", "get_state at the end", here["look_us"] / 1000, "ms"),

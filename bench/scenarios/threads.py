@@ -97,7 +97,7 @@ def threads(settings: Settings) -> list[Figure]:
             "32 threads",
             "commits a second / one thread's",
             statistics.median(ratios),
-            must=1.5,
+            must=5.0,
             sense="at least",
             detail={"commits_per_s": rates},
         ),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bench.measuring import Settings
 
 SESSIONS, CHECKPOINTS, BRANCHES = 10_000, 10_000, 200
+FILES, CAPTURED = 200, 10  # of a session with files: how many, and every which checkpoint captures them
 TTFB_MS, HTML_B = 150, 150_000
 
 
@@ -33,6 +34,7 @@ def web(settings: Settings) -> list[Figure]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     _make(folder / "web.db", SESSIONS // share, CHECKPOINTS // share, BRANCHES // share)
+    _make_files(folder / "web.db", folder / "work", CHECKPOINTS // share)
     figures = []
     with backstay.open(folder / "web.db") as store:
         door = Door("t" * 24, 80, ["127.0.0.1"])
@@ -47,13 +49,19 @@ def web(settings: Settings) -> list[Figure]:
             "a checkpoint": "/s/large/c/main",
             "a timeline": "/s/large/timeline",
             "compare": "/s/large/compare",
+            "preview of a restore": f"/s/large/c/{older}?act=restore&branch=main",
+            "search": "/?q=answer",
+            f"{CHECKPOINTS // share:,} checkpoints with {FILES} files": "/s/filed",
+            "their files": "/s/filed/files",
+            "files of a checkpoint": "/s/filed/c/main~100?tab=files",
+            "files that differ": f"/s/filed/d/main~{CHECKPOINTS // share // 2}/main",
             "store": "/store",
         }.items():
             times, size = [], 0
             for _ in range(settings.rounds + 1):
                 before = process_time()
-                status, size = asyncio.run(_ask(site, path, cookie))
-                times.append((process_time() - before) * 1000)
+                status, size, at = asyncio.run(_ask(site, path, cookie))
+                times.append((at - before) * 1000)
                 assert status == 200, path
             figures.append(Figure("web", f"{name}: first byte", median(times[1:]), "ms", TTFB_MS))
             figures.append(Figure("web", f"{name}: HTML", size, "B", HTML_B))
@@ -61,9 +69,9 @@ def web(settings: Settings) -> list[Figure]:
     return figures
 
 
-async def _ask(site: Any, path: str, cookie: str) -> tuple[int, int]:
-    """One request of the application: its status, and how many bytes came."""
-    answer = {"status": 0, "size": 0}
+async def _ask(site: Any, path: str, cookie: str) -> tuple[int, int, float]:
+    """One request of the application: its status, how many bytes came, and when the first of them did."""
+    answer: dict[str, Any] = {"status": 0, "size": 0, "at": 0.0}
     path, _, query = path.partition("?")
     scope = {
         "type": "http",
@@ -74,15 +82,20 @@ async def _ask(site: Any, path: str, cookie: str) -> tuple[int, int]:
         "headers": [(b"host", b"127.0.0.1:80"), (b"cookie", cookie.encode())],
     }
 
+    asked = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        for message in asked:
+            return message
+        return await asyncio.Future()  # who asks stays until the end
 
     async def send(message: dict[str, Any]) -> None:
         answer["status"] = message.get("status", answer["status"])
         answer["size"] += len(message.get("body", b""))
+        answer["at"] = answer["at"] or (process_time() if answer["size"] else 0.0)
 
     await site(scope, receive, send)
-    return answer["status"], answer["size"]
+    return answer["status"], answer["size"], answer["at"]
 
 
 def _make(file: Path, sessions: int, checkpoints: int, branches: int) -> None:
@@ -106,3 +119,18 @@ def _make(file: Path, sessions: int, checkpoints: int, branches: int) -> None:
                 large.fork("main", name)
                 for step in range(4):
                     large.append({"role": "assistant", "content": f"way {step}"}, branch=name, step=step, usage=usage)
+
+
+def _make_files(file: Path, folder: Path, checkpoints: int) -> None:
+    """One session with many checkpoints of a folder, in which a file changes each time."""
+    folder.mkdir()
+    for number in range(FILES):
+        (folder / f"part{number:03d}.py").write_text("value = 0\n" * 40)
+    with backstay.open(file, durability="relaxed") as store:
+        session = store.session("filed", agent="coder", title="A session with files", workspace=folder)
+        beside = store.session("filed")
+        for number in range(checkpoints):
+            (folder / f"part{number % FILES:03d}.py").write_text(f"value = {number}\n" * 40)
+            words = [{"role": "assistant", "content": f"part {n} is written"} for n in range(number, number + 20)]
+            by = beside if number % CAPTURED else session
+            by.commit({"messages": words}, step=number, expect=backstay.ANY)

@@ -432,3 +432,14 @@ def _unknown_item(call: Message) -> Message:
             "tools": [],
         }
     return {**answer, "output": OUTCOME_UNKNOWN}
+
+
+def message_of_line(record: dict[str, Any]) -> dict[str, Any] | None:
+    """The message of a line of Claude Code's transcripts, as a provider takes it; None where a line has none."""
+    message = record.get("message")
+    if record.get("type") not in ("user", "assistant") or not isinstance(message, dict):
+        return None
+    role, content = message.get("role"), message.get("content")
+    if role not in ("user", "assistant") or not isinstance(content, str | list) or not content:
+        return None
+    return {"role": role, "content": content}

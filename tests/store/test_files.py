@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -285,3 +287,26 @@ def test_a_store_with_files_says_that_older_versions_cannot_read_it(tmp_path: Pa
 def _features(connection: object) -> int:
     rows = connection.execute("SELECT value FROM meta WHERE key = 'read'").fetchall()  # type: ignore[attr-defined]
     return int(rows[0][0])
+
+
+PLAIN = """
+import sys, backstay
+seen = set()
+store = backstay.open(sys.argv[1])
+session = store.session("s")
+session.commit({"n": 0})
+sys.setprofile(lambda frame, event, arg: seen.add(frame.f_code.co_filename) if event == "call" else None)
+session.commit({"n": 1})
+sys.setprofile(None)
+rooms = ("workspace", "listing", "grouping.py", "ignoring.py", "store/files.py", "store/file_contents.py")
+print([name for name in sorted(seen) if any(f"backstay/{room}" in name for room in rooms)])
+print([name for name in sys.modules if name.startswith(("backstay.workspace", "backstay.listing"))])
+"""
+
+
+def test_a_commit_without_a_workspace_costs_what_it_cost(tmp_path: Path) -> None:
+    """Nothing of the workspace is loaded for it, and nothing of it is called."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-c", PLAIN, str(tmp_path / "s.db")]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, env=env)
+    assert done.stdout == "[]\n[]\n"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstay.delta import Record, rebuild
-from backstay.delta.record import decode_ops
+from backstay.delta import ListEnd, Record, put_there, rebuild
+from backstay.delta.record import SPLICE, decode_ops
 from backstay.errors import CorruptionError
 from backstay.ids import checkpoint_digest, make_id
 from backstay.port import CheckpointRow, SegmentRow, Unreadable
@@ -334,3 +334,26 @@ def test_ops_that_go_on_from_none_are_damage(changes: dict[str, Any]) -> None:
     for places in ([0, 1, 2], [1, 2], [0, 2]):
         with pytest.raises(CorruptionError):
             read_state(segment, places)
+
+
+@pytest.mark.parametrize("count", [1, 127, 128, 255, 70_000, 2**40])
+def test_items_put_behind_a_list_are_told_by_their_number_and_nothing_else_is_taken_for_that(count: int) -> None:
+    path, at = ["messages", 3, "parts"], 500
+    end = ListEnd(codec.encode(path), at)
+
+    def op(*members: Any) -> bytes:
+        return codec.encode([SPLICE, *members])
+
+    assert put_there(end, op(path, at, 0, count)) == count
+    others = [
+        op(path, at + 1, 0, count),
+        op(path, at, 1, count),
+        op(["messages", 3], at, 0, count),
+        op(path, at, 0, 0),
+        op(path, at, 0, -count),
+        op(path, at, 0, count) + b"\1",
+        codec.encode([SPLICE + 1, path, at, 0, count]),
+        op(path, at, 0, count)[:-1],
+        op(path, at, 0, b"x"),
+    ]
+    assert [put_there(end, other) for other in others] == [0] * len(others)

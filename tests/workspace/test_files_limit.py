@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 import backstay
 from tests.workspace.test_forgetting import files_of, readable, tree_of
 
 MIB = 2**20
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture(params=["memory://", "sqlite", "file"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[backstay.Store]:
-    urls = {"sqlite": f"sqlite:///{tmp_path}/store.db", "file": f"file://{tmp_path}/store"}
-    with backstay.open(urls.get(request.param, request.param)) as opened:
-        yield opened
 
 
 def test_g17_contents_of_files_have_a_limit_by_default() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,20 +13,6 @@ from backstay.store import overview
 from tests.workspace.test_forgetting import files_of, readable, tree_of
 
 SECRET = random.Random(0).randbytes(48)  # nothing can make it shorter, so it is found as it is
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture(params=["memory://", "sqlite", "file"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[backstay.Store]:
-    urls = {"sqlite": f"sqlite:///{tmp_path}/store/s.db", "file": f"file://{tmp_path}/store"}
-    with backstay.open(urls.get(request.param, request.param)) as opened:
-        yield opened
 
 
 def on_disk(tmp_path: Path) -> bytes:

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import backstay
 from backstay import Retention
-from backstay.errors import NotFoundError
+from backstay.errors import InvalidInputError, NotFoundError
 from backstay.file_model import Files
 
 Tree = dict[str, bytes]
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture(params=["memory://", "sqlite", "file"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[backstay.Store]:
-    urls = {"sqlite": f"sqlite:///{tmp_path}/store.db", "file": f"file://{tmp_path}/store"}
-    with backstay.open(urls.get(request.param, request.param)) as opened:
-        yield opened
 
 
 def tree_of(folder: Path) -> Tree:
@@ -202,6 +187,24 @@ def test_a_limit_takes_the_oldest_unlabelled_first(store: backstay.Store, work: 
     assert report.files == 2 * (10 - len(whole))
     store.prune(Retention(files_bytes=1))
     assert [n for n, (id_, tree) in enumerate(made) if readable(files_of(session, id_)) == tree] == [2, 4, 9]
+
+
+def test_blame_and_bisect_pass_over_forgotten_contents(store: backstay.Store, work: Path) -> None:
+    session = store.session("s", workspace=work)
+    noise = random.Random(4)
+    for step in range(6):
+        (work / "data").write_bytes(noise.randbytes(30_000).hex().encode() + b"\nstep %d" % step)
+        (work / "good").write_text("yes" if step < 4 else "no")
+        session.commit({"step": step}, label="kept" if step in (0, 4) else None)
+    store.prune(Retention(files_last=1))
+    assert files_of(session, "main~2").forgotten == ("data",)
+    assert [line.text for line in session.blame("data")][-1].startswith("step 5")
+    told: list[tuple[str, str]] = []
+    with pytest.raises(InvalidInputError, match="could not be tested"):
+        session.bisect(
+            good="main~5", test=["grep", "-q", "yes", "good"], on_try=lambda at, what: told.append((at.id, what))
+        )
+    assert [what for _, what in told] == ["good", "bad", "bad"], "the ends, and the one that is kept between"
 
 
 def test_an_export_carries_what_is_left(store: backstay.Store, work: Path, tmp_path: Path) -> None:

@@ -144,6 +144,28 @@ def test_talk_alone_leaves_the_files(session: backstay.Session, root: Path) -> N
     assert session.load() == {"step": 2}
 
 
+def test_an_edit_that_was_given_up_is_not_asked_about_again(session: backstay.Session, root: Path) -> None:
+    (root / "b").write_text("mine\n")
+    session.restore("main~1", files=True, keep_mine=False)
+    assert contents(root) == OLD
+    (root / "c").write_text("by a call\n")
+    capture_as(session, {"step": 3}, CALL)
+    first = list(session.log(limit=None))[-1]
+    session.restore(first, files=True)  # nothing of yours is there any more
+    assert contents(root) == OLD
+
+
+def test_an_edit_that_an_undo_brought_back_is_yours_again(session: backstay.Session, root: Path) -> None:
+    (root / "b").write_text("mine\n")
+    session.restore("main~1", files=True, keep_mine=False)
+    session.undo()
+    assert contents(root) == {**NEW, "b": "mine\n"}
+    first = list(session.log(limit=None))[-1]
+    with pytest.raises(FilesConflictError) as refused:
+        session.restore(first, files=True)
+    assert refused.value.paths == ("b",)
+
+
 def test_an_edit_after_the_restore_survives_its_undo(session: backstay.Session, root: Path) -> None:
     session.restore("main~1", files=True)
     (root / "later").write_text("after the restore")

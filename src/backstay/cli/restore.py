@@ -11,7 +11,7 @@ from backstay.cli.command import Command, json_option
 from backstay.cli.confirm import agree, yes_option
 from backstay.cli.lookup import branch_option, ref_argument, session_argument, session_of
 from backstay.cli.store_option import in_store
-from backstay.shapes.going_back import leaving, refuse_moved, standing_at
+from backstay.shapes.going_back import aside, leaving, refuse_moved, standing_at
 
 if TYPE_CHECKING:
     from backstay.cli.screen import Screen
@@ -102,7 +102,7 @@ def _leaving(screen: Screen, session: Session, head: Checkpoint, target: Checkpo
 
     found = leaving(session, head, target)
     if found is None:
-        screen.line("It is not among the checkpoints that led to the head.")
+        screen.line(aside(head))
         return
     if not found:
         return

@@ -87,20 +87,30 @@ def _watch(run: Run, words: tuple[str, ...]) -> int:
         click.echo(f"backstay: {words[0]}: {error.strerror}", err=True)
         return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_RUNNABLE
     with _passing_on(child):
-        number, pause_s = 1, _PAUSE_S
-        while not _has_ended(child, pause_s):
-            began = time.monotonic()
-            changes = run.files.unrecorded().changes if run.files is not None else ()
-            pause_s = max(_PAUSE_S, _SHARE * (time.monotonic() - began))
-            if changes:
-                _wait_for_quiet(run, child, changes)
-                calling.finish(None)
-                run.step()
-                number += 1
-                calling = _begin(run, words, number)
+        try:
+            calling = _record(run, words, child, calling)
+        except BaseException:
+            child.wait()  # whatever is wrong with the store, the command goes on to its end
+            raise
         code = child.returncode if child.returncode >= 0 else _BY_SIGNAL - child.returncode
         calling.finish({"exit_code": code})
     return int(code)
+
+
+def _record(run: Run, words: tuple[str, ...], child: subprocess.Popen[bytes], calling: Calling) -> Calling:
+    """Record what the command changes until it has ended; the call that is then in flight."""
+    number, pause_s = 1, _PAUSE_S
+    while not _has_ended(child, pause_s):
+        began = time.monotonic()
+        changes = run.files.unrecorded().changes if run.files is not None else ()
+        pause_s = max(_PAUSE_S, _SHARE * (time.monotonic() - began))
+        if changes:
+            _wait_for_quiet(run, child, changes)
+            calling.finish(None)
+            run.step()
+            number += 1
+            calling = _begin(run, words, number)
+    return calling
 
 
 def _begin(run: Run, words: tuple[str, ...], number: int) -> Calling:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
 
 import click
 
@@ -18,9 +19,10 @@ from backstay import shapes
 from backstay.cli.command import Command, json_option
 from backstay.cli.store_option import name_of, open_store, store_option
 from backstay.cli.street import neighbour
-from backstay.opening import place
+from backstay.opening import is_export, place
 
 _MAX_TOKEN_BYTES = 4096
+_SSH_WORDS = 4  # of SSH_CONNECTION: address and port of the client, then of the server
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -74,13 +76,16 @@ def command(
             click.echo("Making up a store …", err=True)
             web.make_demo(Path(url))
         store = opened.enter_context(open_store(url))
-        name = name_of(url)
+        name, file = name_of(url), place(url)
+        read_only = read_only or (file is not None and is_export(str(file)))  # nothing is written to an export
 
         def ready(address: str) -> None:
             if as_json:
                 click.echo(shapes.dump({"url": address, "store": name, "read_only": read_only}))
             else:
                 click.echo(f"Backstay is at {address}")
+                if (tunnel := forward(address)) is not None:
+                    click.echo(f"You are here by ssh. On your own computer, before you open it: {tunnel}", err=True)
                 click.echo("Press Ctrl-C to stop.", err=True)
             sys.stdout.flush()  # a program that started this reads it from a pipe
             if not no_browser and not as_json:
@@ -95,7 +100,7 @@ def command(
             token=token,
             read_only=read_only,
             is_demo=demo,
-            place=place(url),
+            place=file,
             on_ready=ready,
         )
 
@@ -123,6 +128,18 @@ def _token(file: str) -> str:
         return text.decode("ascii").strip()
     except UnicodeDecodeError:
         raise backstay.InvalidInputError(f"{file} has a token that is no plain text") from None
+
+
+def forward(address: str) -> str | None:
+    """The command that brings the page to the computer that an ssh session came from; None if there is none."""
+    found = os.environ.get("SSH_CONNECTION", "").split()
+    parts = urlsplit(address)
+    if len(found) != _SSH_WORDS or parts.hostname not in ("127.0.0.1", "localhost", "::1"):
+        return None
+    _, _, server, door = found
+    user = os.environ.get("USER") or os.environ.get("LOGNAME")
+    at = f"{user}@{server}" if user else server
+    return f"ssh -N -L {parts.port}:127.0.0.1:{parts.port} {'' if door == '22' else f'-p {door} '}{at}"
 
 
 def _open_browser(address: str) -> None:

@@ -6,7 +6,7 @@ a private copy, compared by value and exact type. Pure: no I/O, no clock.
 """
 
 from backstay.delta.advance import Known, advance, extend, know, unshared, whole
-from backstay.delta.appends import ListEnd, append_op, each_op, end_behind, merged_ops
+from backstay.delta.appends import ListEnd, each_op, end_behind, merged_ops, put_there
 from backstay.delta.record import LARGE_BYTES, LOST, PIECE_BYTES, Rebuilt, Record, Stretch, rebuild, refs_of
 from backstay.delta.shadow import item_key
 
@@ -20,13 +20,13 @@ __all__ = [
     "Record",
     "Stretch",
     "advance",
-    "append_op",
     "each_op",
     "end_behind",
     "extend",
     "item_key",
     "know",
     "merged_ops",
+    "put_there",
     "rebuild",
     "refs_of",
     "unshared",

@@ -18,6 +18,7 @@ from backstay.errors import CorruptionError
 
 _START = b"\x95" + bytes([SPLICE])  # an array of five, and the first of them
 _PLAIN = frozenset({str, int})
+_FEW = 128  # numbers below that are one byte
 _MOST = 1 << 60  # no list is as long, and what is added to it can still be written
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -51,6 +52,17 @@ def end_behind(op: bytes) -> ListEnd | None:
 def append_op(end: ListEnd, count: int) -> bytes:
     """The op that puts so many items there."""
     return b"".join([_START, end.path, _encode(end.at), b"\0", _encode(count)])
+
+
+def put_there(end: ListEnd, op: bytes) -> int:
+    """How many items an op puts there; 0 if it is another op. Most put in a few, which is told without decoding."""
+    start = b"".join([_START, end.path, _encode(end.at), b"\0"])
+    if not op.startswith(start) or end.at > _MOST:
+        return 0
+    if len(op) == len(start) + 1 and 0 < op[-1] < _FEW:
+        return op[-1]
+    after = end_behind(op)
+    return 0 if after is None else max(after.at - end.at, 0)
 
 
 def each_op(ops: bytes, lengths: Sequence[int], grown: Sequence[int]) -> list[bytes]:

@@ -24,6 +24,7 @@ from backstay.formats.jsonl import JsonLines
 from backstay.formats.model import PendingCall, Reading
 from backstay.formats.source import Entry, Parts, Source
 from backstay.formats.transcript import Conversations, Turn, count_of, session_of, shown_before, usable_name
+from backstay.messages import message_of_line
 from backstay.model import Usage
 
 NAME = "claude-code"
@@ -120,21 +121,10 @@ def _messages(files: list[JsonLines]) -> dict[tuple[int, int], list[Any]]:
     found: dict[tuple[int, int], list[Any]] = {}
     for number, file in enumerate(files):
         for line, record in file.read():
-            message = _message(record)
+            message = message_of_line(record)
             if message is not None:
                 found[number, line] = [message]
     return found
-
-
-def _message(record: dict[str, Any]) -> dict[str, Any] | None:
-    """The message of a line, as a provider takes it; None where a line has none."""
-    message = record.get("message")
-    if record.get("type") not in ("user", "assistant") or not isinstance(message, dict):
-        return None
-    role, content = message.get("role"), message.get("content")
-    if role not in ("user", "assistant") or not isinstance(content, str | list) or not content:
-        return None
-    return {"role": role, "content": content}
 
 
 class _Group(msgspec.Struct):
@@ -175,7 +165,7 @@ class _ClaudeScan:
         if isinstance(session, str) and session not in self.sessions:
             self.sessions.append(session)
         self._note_title(record)
-        message = _message(record)
+        message = message_of_line(record)
         id_ = record.get("uuid")
         if not isinstance(id_, str) or not id_:
             if message is None:

@@ -17,7 +17,7 @@ from backstay.listing.entries import FileEntry, parent_of
 from backstay.listing.folders import by_folder, folder_of, key_of, unpack_folder
 
 OUTSIDE = "outside"  # the author of what no call has done
-RESTORE = "restore"
+RESTORE = "restore"  # with `@` and a number: of the whole version that a path had at that capture of the same line
 LOST = "lost"  # by a power cut: see workspace.losses
 CALL = "call:"  # and the call's id; `calls:` and several, where they were in flight at once
 _CHANGE_BYTES = 8
@@ -149,14 +149,26 @@ class Listing:
         raise CorruptionError(f"a list of files names group {number}, which it does not have")
 
     def authors_since(self, path: bytes, capture: int) -> tuple[str, ...]:
-        """The authors of the changes of a path after a capture, oldest first; see OUTSIDE, RESTORE, LOST and CALL.
+        """The authors of the version of a path that is there, after a capture; see OUTSIDE, RESTORE, LOST and CALL.
 
-        `target.about.capture` is the capture of a list to go back to.
+        `target.about.capture` is the capture of a list to go back to. A path that was put back as a whole has the
+        authors that it had then: what was changed in between is not there any more.
         """
-        return tuple([author for at, author in self.changes_of(path) if at > capture])
+        authors: list[tuple[int, str]] = []
+        versions: list[tuple[int, list[tuple[int, str]]]] = []
+        for at, author in self._changes(path):
+            target = author.removeprefix(f"{RESTORE}@")
+            if target != author and target.isdecimal():
+                authors = next((then for when, then in reversed(versions) if when <= int(target)), [])
+            authors = [*authors, (at, author.partition("@")[0] if target != author else author)]
+            versions.append((at, authors))
+        return tuple([author for at, author in authors if at > capture])
 
     def changes_of(self, path: bytes) -> list[tuple[int, str]]:
         """Every change of a path since the first capture, oldest first: the number of the capture, and the author."""
+        return [(at, RESTORE if author.startswith(f"{RESTORE}@") else author) for at, author in self._changes(path)]
+
+    def _changes(self, path: bytes) -> list[tuple[int, str]]:
         data = self.who.get(key_of(path), b"")
         if len(data) % _CHANGE_BYTES:
             raise CorruptionError("the authors of a file do not decode")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from backstay.delta import ListEnd, append_op, end_behind
+from backstay.delta import ListEnd, end_behind, put_there
 from backstay.errors import CorruptionError
 from backstay.ids import TAIL_BYTES, id_starts, match_ours
 from backstay.port.rows import CheckpointRow, SegmentRow
 from backstay.port.segments import (
+    HEADERS,
     LENGTH_BYTES,
     MAX_BYTES,
     MAX_ENTRIES,
@@ -30,6 +31,7 @@ _LEVEL, _FAST_LEVEL = 6, 1  # a segment that will soon be merged is not worth mo
 # Parts of their length: what packs to no less is kept as it is. A decompressor costs a reader as much as hashing some
 # kilobytes, and the shapes are short.
 _WORTH_IT, _WORTH_IT_SHAPES = 0.95, 0.7
+_RANDOM_BYTES = 80  # of an entry's headers: a tail, two digests, and some
 _ENTRY_BYTES = 128  # what an entry weighs beside its fields and its delta
 
 
@@ -64,9 +66,10 @@ def pack_segment(rows: Sequence[CheckpointRow], *, uid: bytes, sealed: Collectio
     level = _LEVEL if len(rows) > MAX_ENTRIES // 2 else _FAST_LEVEL
     packed: list[bytes] = []
     for number, data in enumerate(frames):
-        shorter = compress(data, level)
+        # Most of the headers is random, and usually all but a few bytes.
+        shorter = data if number == HEADERS and len(data) < _RANDOM_BYTES * len(rows) else compress(data, level)
         limit = _WORTH_IT_SHAPES if number == SHAPES else _WORTH_IT
-        kept = shorter if len(shorter) < limit * len(data) else data  # most of the headers are random
+        kept = shorter if len(shorter) < limit * len(data) else data
         content = len(data).to_bytes(LENGTH_BYTES, "big") + kept
         packed.append(seal_frame(content, uid, first, last, number, owner_of(number, packed)) + content)
     links, needs = _pack_links(rows, uid)
@@ -135,15 +138,16 @@ def _pack_deltas(rows: Sequence[CheckpointRow], uid: bytes, sealed: Collection[i
                 known or is_sealed(row.delta, uid=uid, tail=row.tail, base=base, state=row.state_digest)
             ):
                 unchecked.append(at)
-        end = end_behind(parts.ops) if parts.count == 1 else None
-        more = 0 if before is None or end is None else max(end.at - before.at, 0)
-        goes_on = more > 0 and before is not None and append_op(before, more) == parts.ops
-        before = end
+        more = put_there(before, parts.ops) if before is not None and parts.count == 1 else 0
+        if before is not None and more:
+            before = ListEnd(before.path, before.at + more)
+        else:
+            before = end_behind(parts.ops) if parts.count == 1 else None
         seals.append(parts.seal)
         counts.append(parts.count)
         lengths.append(len(parts.ops))
-        ops.append(b"" if goes_on else parts.ops)
-        grown.append(more if goes_on else 0)
+        ops.append(b"" if more else parts.ops)
+        grown.append(more)
         sizes.append(len(parts.body))
         values.append(parts.body)
     refs = {at: b"".join(row.refs) for at, row in enumerate(rows) if row.refs}

@@ -119,6 +119,7 @@ class Segment:
         "_frames",
         "_limit",
         "_opened",
+        "_parents",
         "_runs",
         "_starts",
         "broken",
@@ -138,6 +139,7 @@ class Segment:
         self._limit = _MAX_LONE_BYTES
         self.sequences: Sequence[int] = ()
         self._runs: list[LinkRun] = []
+        self._parents: list[int | None] = []  # made when many are asked for
         self._firsts: list[int] = []  # the sequences with which runs begin
         self._starts: list[int] = []  # and their places
         try:
@@ -171,8 +173,7 @@ class Segment:
             self._starts.append(count)
             count += run.count
             before = end - 1
-        spans = [range(run.start, run.start + run.count) for run in runs]
-        self.sequences = spans[0] if len(spans) == 1 else list(chain.from_iterable(spans))
+        self.sequences = list(chain.from_iterable([range(run.start, run.start + run.count) for run in runs]))
         outside = [run.parent for run in runs if run.parent is not None and self.place(run.parent) is None]
         needs = min(outside, default=None)
         if not runs or (runs[0].start, before, needs) != (kept.first, kept.last, kept.needs):
@@ -200,8 +201,14 @@ class Segment:
     @property
     def links(self) -> Iterator[tuple[int, int | None]]:
         """Each checkpoint and what it rests on."""
-        parents = [(run.parent, *range(run.start, run.start + run.count - 1)) for run in self._runs]
-        return zip(self.sequences, chain.from_iterable(parents), strict=True)
+        return zip(self.sequences, self._all_parents(), strict=True)
+
+    def _all_parents(self) -> list[int | None]:
+        parents = self._parents
+        if not parents:
+            runs = [(run.parent, *range(run.start, run.start + run.count - 1)) for run in self._runs]
+            parents = self._parents = list(chain.from_iterable(runs))  # at once: threads share a segment
+        return parents
 
     @property
     def is_readable(self) -> bool:
@@ -292,7 +299,7 @@ class Segment:
         opened_fields = self._try(FIELDS) if fields else None
         tails, states, digests, sizes = headers.tails, headers.states, headers.digests, headers.sizes
         keyframes = frozenset(headers.keyframes)
-        parents = [parent for _, parent in self.links] if len(places) > 1 else {at: self.parent(at) for at in places}
+        parents = self._all_parents() if len(places) > 1 else {at: self.parent(at) for at in places}
         found: list[CheckpointRow | Unreadable] = []
         starts = id_starts([self.sequences[at] for at in places], self.uid)
         for at, start, (delta, refs) in zip(places, starts, deltas, strict=True):

@@ -114,7 +114,7 @@ def delete_checkpoints(deletion: Deletion) -> Decide:
         _refuse(deletion, view, gone, moving)
         rows = [row for row in (view.checkpoints[sequence] for sequence in gone) if isinstance(row, CheckpointRow)]
         lanes = list(_lanes(view, gone, rows))
-        puts: list[Row] = [*lanes, *_rewritten(deletion, view), *deletion.segments]
+        puts: list[Row] = [*lanes, *rewritten_rows(deletion.rewrites, deletion.packed, view), *deletion.segments]
         line = msgspec.structs.replace(
             session,
             touched=view.fresh,
@@ -227,11 +227,12 @@ def _lanes(view: View, gone: frozenset[int], rows: Iterable[CheckpointRow]) -> I
             yield msgspec.structs.replace(lane, **change)
 
 
-def _rewritten(deletion: Deletion, view: View) -> Iterable[Row]:
-    for rewrite in deletion.rewrites:
+def rewritten_rows(rewrites: Iterable[Rewrite], packed: int, view: View) -> Iterable[Row]:
+    """The rows of checkpoints that are written anew: those that are not packed, and whole states."""
+    for rewrite in rewrites:
         row = view.checkpoints[rewrite.sequence]
         assert isinstance(row, CheckpointRow)  # noqa: S101 - refused before
-        if row.sequence > deletion.packed:
+        if row.sequence > packed:
             yield rewritten(row, rewrite)
         if rewrite.keyframe is not None:
             yield KeyframeRow(row.sequence, rewrite.keyframe, rewrite.keyframe_refs)

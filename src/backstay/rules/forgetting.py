@@ -8,13 +8,13 @@ are rewritten with other bytes and the same digests, while no run is alive that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
-from backstay.port import EVERY, Ask, Batch, CallRow, CheckpointRow, Decide, KeyframeRow, Row, SegmentRow, View
+from backstay.port import EVERY, Ask, Batch, CallRow, CheckpointRow, Decide, SegmentRow, View
 from backstay.rules import refusals
-from backstay.rules.deletion import Rewrite, rewritten
+from backstay.rules.deletion import Rewrite, rewritten_rows
 from backstay.rules.packing import is_same
 
 
@@ -88,20 +88,10 @@ def redact(new: Redaction) -> Decide:
             found.append(refusals.changed(new.session, "checkpoints were deleted meanwhile"))
         refusals.settle(found)
         after = msgspec.structs.replace(line, touched=view.fresh, forgets=line.forgets + 1)
-        puts = (after, *_rewritten(new, view), *new.segments, *new.calls)
+        puts = (after, *rewritten_rows(new.rewrites, new.packed, view), *new.segments, *new.calls)
         return Batch(puts, blobs=new.blobs, erases=True, answer=view.fresh)
 
     return decide
-
-
-def _rewritten(new: Redaction, view: View) -> Iterable[Row]:
-    for rewrite in new.rewrites:
-        row = view.checkpoints[rewrite.sequence]
-        assert isinstance(row, CheckpointRow)  # noqa: S101 - refused before
-        if row.sequence > new.packed:
-            yield rewritten(row, rewrite)
-        if rewrite.keyframe is not None:
-            yield KeyframeRow(row.sequence, rewrite.keyframe, rewrite.keyframe_refs)
 
 
 def _is_done(new: Redaction, view: View) -> bool:

@@ -21,6 +21,7 @@ from backstay.listing import EMPTY, Listing, PlaceStep, difference
 from backstay.model import Checkpoint
 from backstay.port import CheckpointRow
 from backstay.store.file_contents import CheckpointFiles, GroupReader
+from backstay.store.file_export import refuse_forgotten
 from backstay.store.history import History
 from backstay.store.refs import readable
 from backstay.workspace.capturing import Capturer
@@ -116,6 +117,7 @@ class _Search:
         """Both ends first, then the middle of what is left."""
         low, high = 0, len(steps) - 1
         for at, wanted in ((low, "good"), (high, "bad")):
+            refuse_forgotten(steps[at].files.forgotten, f"{steps[at].row.id[:12]} cannot be tried")
             if self._try(steps[at]) != wanted:
                 message = f"the test does not find {steps[at].row.id[:12]} {wanted}"
                 raise InvalidInputError(message, hint="run it on both ends by hand: it must tell them apart")
@@ -125,7 +127,7 @@ class _Search:
             if not open_:
                 break
             at = open_[len(open_) // 2]
-            verdict = self._try(steps[at])
+            verdict = "skip" if steps[at].files.forgotten else self._try(steps[at])
             if verdict == "good":
                 low = at
             elif verdict == "bad":

@@ -52,6 +52,8 @@ def blame(history: History, row: CheckpointRow, path: bytes) -> list[BlamedLine]
             continue
         entry, now = files.listing.find(path), files.listing.about.capture
         there = entry is not None and entry.kind == "file"
+        if entry is not None and at.sequence != row.sequence and files.is_forgotten(entry):
+            continue  # the next version that can be read has its lines
         if entry is not None and there and entry.digest != digest and entry.has_contents:
             new = files.contents(entry).splitlines(keepends=True)
             authors = [who for capture, who in files.listing.changes_of(path) if since < capture <= now]

@@ -108,6 +108,7 @@ class FileRestore:
         self._branch = branch
         self._files = files
         self.outcome = Placed()
+        self._author = RESTORE  # of what is put back
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[tuple[Lease, OpenRoot]]:
@@ -134,6 +135,7 @@ class FileRestore:
         self, root: OpenRoot, disk: Listing, target: Loaded, head: Loaded, request: RestoreRequest, *, on_disk: bool
     ) -> RestorePlan:
         versions = Versions(self._history, head.row, target, disk, root if on_disk else None)
+        self._author = f"{RESTORE}@{versions.since}" if versions.is_ancestor else RESTORE
         taken_ns = read_fields(target.row).at_us * 1000
         wish = Wish(request.keep_mine, request.paths, versions.since, folds(root), taken_ns)
         plan = plan_restore(disk, _listing(target), wish, versions.merged)
@@ -235,10 +237,10 @@ class FileRestore:
     ) -> Checkpoint:
         history = self._history
         placed = placement.apply()
-        done = set(placed.done)
+        authors = dict.fromkeys(placed.done, self._author) | dict.fromkeys(plan.merged, RESTORE)
         sink = self._files.sink()
         self._files.look_again()
-        now, _ = self._files.capture(before, sink, author=lambda path: RESTORE if path in done else OUTSIDE)
+        now, _ = self._files.capture(before, sink, author=lambda path: authors.get(path, OUTSIDE))
         target, head = history.load(request.target), history.load(self._branch)
         source = read_fields(target.row if request.talk else head.row)
         given = Given(

@@ -39,6 +39,7 @@ class Versions:
         self._base = self._target if base is None or base.id == target.row.id else history.files_of(base)
         self._between: list[CheckpointFiles] | None = None
         self.since = 0 if self._base is None or not self._line else self._base.listing.about.capture
+        self.is_ancestor = bool(self._line) and self._line[0].sequence == target.row.sequence
 
     def _line_to(self, head: CheckpointRow, target: CheckpointRow) -> list[CheckpointRow]:
         """From the last common checkpoint to the head, oldest first; empty if there is none."""

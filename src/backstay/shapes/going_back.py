@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from backstay.face import Session
     from backstay.model import Checkpoint
 
-_LOOKED_AT = 1000
+LOOKED_AT = 1000
 
 
 def standing_at(session: Session, branch: str) -> Checkpoint:
@@ -37,11 +37,19 @@ def refuse_moved(session: Session, branch: str, head_id: str) -> None:
         raise ConflictError(message, hint="look again, then decide")
 
 
-def leaving(session: Session, head: Checkpoint, target: Checkpoint) -> list[Checkpoint] | None:
-    """The checkpoints that leave the head, newest first; None if the target is not among those that led to it."""
+def leaving(
+    session: Session, head: Checkpoint, target: Checkpoint, *, most: int = LOOKED_AT
+) -> list[Checkpoint] | None:
+    """The checkpoints that leave the head, newest first; None if the target is not among the last that led to it."""
     found: list[Checkpoint] = []
-    for point in islice(told(session.log(head)), _LOOKED_AT):
+    for point in islice(told(session.log(head)), most):
         if point.id == target.id:
             return found
         found.append(point)
     return None
+
+
+def aside(head: Checkpoint, *, most: int = LOOKED_AT) -> str:
+    """What is said where `leaving` found nothing."""
+    looked = f"last {most:,} checkpoints" if head.sequence > most else "checkpoints"
+    return f"It is not among the {looked} that led to the head."

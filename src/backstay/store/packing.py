@@ -31,7 +31,7 @@ _lock = threading.Lock()
 
 
 class Short(msgspec.Struct, frozen=True, gc=False):
-    """A segment that is to be merged with the next ones, and what it weighs."""
+    """A segment that is to be merged with the next ones, and about what it weighs."""
 
     kept: SegmentRow
     weight: int
@@ -149,7 +149,13 @@ def _plan(
     kept = tuple([segment.kept for segment in merged])
     touched = None if hot is None else hot.touched
     packing = Packing(session, uid, packed, tuple(read), kept, tuple(segments), touched)
-    return packing, _waiting(() if merged else short, [open_segment(segment, uid=uid) for segment in segments])
+    # Of one that was just made all is known; where rows are so long that they are several, they are looked for.
+    waiting: tuple[Short, ...] | None = None
+    if len(segments) == 1:
+        made = Short(segments[0], weight + sum(map(weigh_entry, older)))
+        is_short = _is_short(len(older) + len(rows), made.weight)
+        waiting = (*(() if merged else short), made) if is_short else ()
+    return packing, waiting
 
 
 def _short(backend: Backend, session: str, uid: bytes, packed: int, most: int) -> tuple[Short, ...]:
@@ -157,21 +163,14 @@ def _short(backend: Backend, session: str, uid: bytes, packed: int, most: int) -
     found: list[Short] = []
     for row in backend.scan(session, Kind.SEGMENT, before=packed + 1, limit=most):
         segment = open_segment(row, uid=uid) if isinstance(row, SegmentRow) else None
-        if segment is None or not _is_short(segment):
+        if segment is None or not _is_short(len(segment), segment.size_bytes):
             break
         found.insert(0, Short(segment.kept, segment.size_bytes))
     return tuple(found)
 
 
-def _waiting(short: tuple[Short, ...], made: Sequence[Segment]) -> tuple[Short, ...] | None:
-    """The short segments that wait once others were made behind them; None if that is not sure."""
-    if len(made) != 1:
-        return None
-    return (*short, Short(made[0].kept, made[0].size_bytes)) if _is_short(made[0]) else ()
-
-
-def _is_short(segment: Segment) -> bool:
-    return len(segment) <= MAX_ENTRIES - PACK_ROWS and segment.size_bytes <= MAX_BYTES // 2
+def _is_short(entries: int, weight: int) -> bool:
+    return entries <= MAX_ENTRIES - PACK_ROWS and weight <= MAX_BYTES // 2
 
 
 def with_refs(backend: Backend, rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:

@@ -7,7 +7,7 @@ from the one before. With `salvage` a record that does not open gives its shape,
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -78,7 +78,7 @@ def _opened(records: Records, session: SessionRow, *, salvage: bool) -> Loaded:
     else:
         base = joined[-1].state if joined else oldest.state_digest if isinstance(oldest, CheckpointRow) else b""
         behind = open_deltas(deltas, records.blobs, uid=session.uid, base=base) if deltas else []
-    sizes = tuple(_sizes(joined, behind, records.blobs))
+    sizes = _sizes(joined, behind, records.blobs)
     chain: list[Record | Stretch] = [keyframe, *[each.record for each in joined], *behind]
     wanted = refs_of(chain)
     pieces = _pieces(wanted, records.blobs, salvaging=salvage) if wanted else {}
@@ -112,16 +112,18 @@ def _deltas(
     return joined or [], deltas
 
 
-def _sizes(joined: Iterable[Joined], records: Iterable[Record], blobs: Mapping[bytes, bytes]) -> Iterator[int]:
+def _sizes(joined: Iterable[Joined], records: Iterable[Record], blobs: Mapping[bytes, bytes]) -> tuple[int, ...]:
     """How long each delta is; large values are read with their delta."""
+    found: list[int] = []
     for each in joined:
         sizes = each.sizes
         for number, refs in each.refs.items():
             sizes[number] += sum([len(blobs.get(ref, b"")) for ref in refs])
-        yield from sizes
+        found += sizes
     for record in records:
         more = sum([len(blobs.get(ref, b"")) for ref in record.refs]) if record.refs else 0
-        yield len(record.ops) + len(record.body) + more
+        found.append(len(record.ops) + len(record.body) + more)
+    return tuple(found)
 
 
 def _salvaged(records: Records, uid: bytes) -> list[Record]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import secrets
 import socket
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from backstay.errors import InvalidInputError
+from backstay.errors import InvalidInputError, UnavailableError
 from backstay.hints import Hint
 from backstay.web.demo import make as make_demo
 from backstay.web.door import TOKEN_BYTES, Door
@@ -102,7 +103,13 @@ def is_loopback(host: str) -> bool:
 def _listen(host: str, port: int) -> list[socket.socket]:
     """A socket on the host; for 127.0.0.1 one on ::1 too, where there is one, so that `localhost` finds this."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    first = socket.create_server((host.strip("[]"), port), family=family, backlog=128)
+    try:
+        first = socket.create_server((host.strip("[]"), port), family=family, backlog=128)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        hint = Hint("port=0 takes a free one", "without --port it takes a free one")
+        raise UnavailableError(f"port {port} of {host} is in use by another program", hint=hint) from error
     found = [first]
     if host == LOOPBACK and socket.has_ipv6:
         with contextlib.suppress(OSError):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Form = Mapping[str, str]
     Action = Callable[[Visit, Form], Done]
 
-_BY = "the page"
+_BY, _LEAVING = "the page", 300
 N = TypeVar("N", int, float)
 
 
@@ -93,7 +93,7 @@ def restore(visit: Visit, form: Form) -> Done:
     session, branch = visit.session(), form.get("branch", "main")
     head, target = standing_at(session, branch), session.checkpoint(form.get("at", ""))
     refuse_moved(session, branch, form.get("head", ""))
-    gone = leaving(session, head, target)
+    gone = leaving(session, head, target, most=_LEAVING)
     made = session.restore(target, branch=branch)
     left = "" if gone is None else f"{counted(len(gone), 'checkpoint')} left the head and stay in the history."
     left += " Files are as they were." if made.files is not None else ""

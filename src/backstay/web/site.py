@@ -29,6 +29,8 @@ from backstay.web.paths import segments_of
 from backstay.web.view import AboutStore, Notice, Notices, Shown, Visit, environment, html_of, json_of, static_file
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from starlette.types import Receive, Scope, Send
 
     from backstay.face import Store
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("backstay.web")
 _TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 _MAX_FORM_BYTES, _DRAINED_BYTES = 8 << 20, 64 << 10
+_PIECES = 16  # of a page that is sent as it is made, at a time
 _STATUSES: list[tuple[type[BackstayError], int]] = [
     (NotFoundError, 404),
     (InvalidInputError, 400),
@@ -51,6 +54,7 @@ class Site:
     def __init__(self, store: Store, about: AboutStore, door: Door) -> None:
         self.store, self.about, self.door = store, about, door
         self.jobs = Jobs()
+        self._file = identity(about.place)
         self.news = News(store, self.jobs)
         self._notices = Notices()
         self._templates = environment()
@@ -110,6 +114,8 @@ class Site:
 
     def _page(self, parts: list[str], query: QueryParams, address: str) -> Response:
         visit = self._visit(parts, query)
+        if self._is_replaced():
+            visit = visit._replace(about=self.about._replace(is_replaced=True))
         try:
             shown = routes.find(parts)(visit)
             if isinstance(shown, Response):
@@ -120,7 +126,11 @@ class Site:
             shown = _failure(error)
             if query.get("format") == "json":
                 return Response(json_of(shown), shown.status, media_type="application/json")
-        return Response(html_of(self._templates, shown, visit, address), shown.status, media_type="text/html")
+        pieces = html_of(self._templates, shown, visit, address)
+        if shown.streams:
+            pieces.enable_buffering(_PIECES)
+            return StreamingResponse(pieces, shown.status, media_type="text/html")
+        return Response("".join(pieces), shown.status, media_type="text/html")
 
     def _visit(self, parts: list[str], query: QueryParams) -> Visit:
         return Visit(self.store, self.about, parts, query, query.getlist, self.jobs, self._notices)
@@ -137,6 +147,10 @@ class Site:
         given = {key: value for key, value in form.items() if isinstance(value, str)}
         return await run_in_threadpool(self._do, parts, given)
 
+    def _is_replaced(self) -> bool:
+        """True if the file that is open here is not the one that has its name: what is written would be lost to it."""
+        return self._file is not None and identity(self.about.place) != self._file
+
     def _do(self, parts: list[str], form: dict[str, str]) -> Response:
         back = form.get("back", "/")
         back = back if back.startswith("/") and not back.startswith(("//", "/\\")) else "/"
@@ -144,6 +158,8 @@ class Site:
         if act is None:
             return PlainTextResponse("There is no such action.\n", 404)
         try:
+            if self._is_replaced():
+                raise ConflictError("the file of this store was moved or replaced", hint="start `backstay web` again")
             notice, goto = act(self._visit(parts, QueryParams()), form)
         except BackstayError as error:
             notice, goto = _refused(error), None
@@ -152,6 +168,15 @@ class Site:
     def close(self) -> None:
         """End what is still open."""
         self.news.close()
+
+
+def identity(place: Path | None) -> tuple[int, int] | None:
+    """By which a file or folder is told from another of the same name; None if there is none."""
+    try:
+        found = None if place is None else place.stat()
+    except OSError:
+        return None
+    return None if found is None else (found.st_dev, found.st_ino)
 
 
 async def _drain(request: Request) -> None:

@@ -61,6 +61,7 @@ class AboutStore(NamedTuple):
     is_server: bool  # others write to it too, with the rights of its URL
     is_demo: bool = False
     place: Path | None = None  # its file or folder, if it has one here
+    is_replaced: bool = False  # the file or folder there is another one now
 
 
 class Visit(NamedTuple):
@@ -88,6 +89,7 @@ class Shown(NamedTuple):
     data: dict[str, Any]
     shape: Callable[[], Any]
     status: int = 200
+    streams: bool = False  # it is sent as it is made: part of its data is found on the way
 
 
 def environment() -> jinja2.Environment:
@@ -105,9 +107,9 @@ def environment() -> jinja2.Environment:
     return made
 
 
-def html_of(made: jinja2.Environment, shown: Shown, visit: Visit, path: str) -> str:
-    """A page as HTML."""
-    return made.get_template(shown.template).render(
+def html_of(made: jinja2.Environment, shown: Shown, visit: Visit, path: str) -> jinja2.environment.TemplateStream:
+    """A page as HTML, in pieces."""
+    return made.get_template(shown.template).stream(
         shown.data,
         title=shown.title,
         crumbs=shown.crumbs,

@@ -66,7 +66,8 @@ class Nursery:
     def do(self, function: Callable[..., None], *arguments: object) -> list[Any]:
         """The same for what must end well."""
         born = self.run(function, *arguments)
-        assert born.ended == 0, born.trouble or f"ended by {born.ended}"
+        assert not born.trouble, born.trouble
+        assert born.ended == 0, f"ended by {born.ended}"
         return born.said
 
 
@@ -85,8 +86,8 @@ def _bear(function: Callable[..., None], arguments: tuple[object, ...]) -> Born:
             except (EOFError, pickle.UnpicklingError):
                 break
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    trouble = said.pop().text if said and isinstance(said[-1], _Trouble) else ""
-    return Born(said, status, trouble)
+    trouble = "".join([each.text for each in said if isinstance(each, _Trouble)])  # a child's children have theirs
+    return Born([each for each in said if not isinstance(each, _Trouble)], status, trouble)
 
 
 class _Trouble(NamedTuple):

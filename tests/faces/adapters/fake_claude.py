@@ -115,6 +115,14 @@ class FakeClaude:
     def start(self, source: str = "startup") -> None:
         self.hook("SessionStart", source=source, model="claude-fake")
 
+    def await_helper(self) -> int:
+        """The number of the helper, once it is up: on a busy machine the first hooks may have worked alone."""
+        until = time.monotonic() + 60
+        while not (found := list(helpers(Path(self.env["TMPDIR"])))):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        return found[0]
+
     def prompt(self, text: str) -> None:
         self.hook("UserPromptSubmit", prompt=text)
         self.say("user", text)

@@ -118,6 +118,12 @@ def test_an_edit_of_yours_between_two_calls_is_kept_and_each_line_has_its_author
         "bisect", id_, "--good", "main~5", "--bad", "main~2", "--", "grep", "-q", "4 [*]", "price.py", folder=project
     )
     assert "Edit" in found.out, found
+    listed = shell.run("files", id_, "main~2", folder=project)
+    assert "price.py" in listed.out
+    assert "outside" in listed.out
+    differing = shell.run("diff", id_, "main~3", "main~2", "--files", folder=project)
+    assert "price.py" not in differing.out  # a prompt changes no file
+    assert "price.py" in shell.run("diff", id_, "main~2", "main~1", "--files", folder=project).out
     log = shell.run("log", id_, folder=project)
     assert '"go on"' in log.out
     back = shell.run("rewind", id_, "main~2", "-y", folder=project)
@@ -128,6 +134,9 @@ def test_an_edit_of_yours_between_two_calls_is_kept_and_each_line_has_its_author
     back = shell.run("rewind", id_, wrote, "-y", folder=project)
     assert (project / "price.py").read_text() == "def price(n):\n    return 4 * n\n"
     assert (project / "notes.txt").read_text() == "mine\n"
+    for _ in range(2):
+        assert shell.run("undo", id_, "-y", folder=project).code == 0
+    assert (project / "price.py").read_text() == "def price(n):\n    return 4 * n\n"
     assert problems(project) == []
 
 
@@ -186,6 +195,7 @@ def test_a_helper_that_goes_between_a_call_and_its_end_loses_nothing(claude: Fak
     call = {"tool_name": "Write", "tool_input": {"file_path": "x"}, "tool_use_id": "t1"}
     claude.hook("PreToolUse", **call)
     (claude.project / "x.txt").write_text("x")
+    claude.await_helper()
     assert kill_helpers(claude.home, signal.SIGKILL if ends == "killed" else signal.SIGTERM) == 1
     claude.hook("PostToolUse", **call, tool_response={"ok": 1})
     claude.stop()

@@ -35,10 +35,10 @@ class Answer(NamedTuple):
 class Visitor:
     """Asks a server, as a browser that was let in does."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, token: str = TOKEN) -> None:
         self.port = port
         self.origin = f"http://127.0.0.1:{port}"
-        self.cookie = self.ask("GET", f"/enter?token={TOKEN}", cookie="").headers["set-cookie"].partition(";")[0]
+        self.cookie = self.ask("GET", f"/enter?token={token}", cookie="").headers["set-cookie"].partition(";")[0]
 
     def ask(
         self, method: str, path: str, form: dict[str, str] | None = None, cookie: str | None = None, **headers: str

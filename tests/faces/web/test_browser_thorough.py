@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,10 @@ VIEWS = {
     "files": "/s/flaky-scheduler/c/main~2?tab=files",
     "file": "/s/flaky-scheduler/c/main~2?tab=files&path=app/queue.py",
     "files restore": "/s/flaky-scheduler/c/main~2?act=restore&branch=main",
+    "wide": f"/s/{'w' * 200}",
+    "wide conversation": f"/s/{'w' * 200}/c/main",
+    "wide difference": f"/s/{'w' * 200}/d/main~3/main",
+    "wide branches": f"/s/{'w' * 200}/compare",
     "session files": "/s/flaky-scheduler/files",
     "part of a timeline": f"{SESSION}/timeline?range=hour",
     "files difference": "/s/flaky-scheduler/d/main~4/main",
@@ -57,9 +62,31 @@ def opened() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def port(made: Path) -> Iterator[int]:
-    with backstay.open(made) as store, served(store) as found:
+def port(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    folder = tmp_path_factory.mktemp("browsed")
+    for each in made.parent.glob("demo.db*"):
+        shutil.copy2(each, folder / each.name)
+    with backstay.open(folder / "demo.db") as store, served(store, place=folder / "demo.db") as found:
+        make_wide(store)
         yield found
+
+
+def make_wide(store: backstay.Store) -> None:
+    """A conversation as agents have them: a long prompt, arguments and results on one line, text that cannot break."""
+    line = "# Policy of the airline\n\nThe current time is 2026-11-16 15:00:00 and " + "you follow these rules; " * 60
+    call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"all": "' + "x" * 400 + '"}'}}
+    asked: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
+    messages = [
+        {"role": "system", "content": line},
+        {"role": "user", "content": "W" * 300},
+        asked,
+        {"role": "tool", "tool_call_id": "c1", "content": '{"found": ["' + "y" * 3000 + '"]}'},
+    ]
+    session = store.session("w" * 200, agent="a" * 100, title="Wide " * 40)
+    for end in range(1, len(messages) + 1):
+        session.commit({"messages": messages[:end], "notes": "z" * 500 + "\n" * end}, step=end)
+    for number in range(20):
+        session.fork("main", f"branch-{number}-{'b' * 80}")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -193,6 +220,22 @@ def test_a_seventh_tab_works_and_a_tab_behind_lets_go(opened: Browser, port: int
             pages.append(page)
         pages[-1].get_by_role("link", name="Fix sign-out after 30 days").first.click()
         pages[-1].get_by_text("Cost by branch").wait_for()
+
+
+def test_a_page_says_when_its_session_is_gone_and_when_its_process_is(opened: Browser, file: Path) -> None:
+    with backstay.open(file) as store:
+        context = opened.new_context()
+        with served(store) as port:
+            pages = [context.new_page(), context.new_page()]
+            pages[0].goto(f"http://127.0.0.1:{port}/enter?token={TOKEN}")
+            pages[1].goto(f"http://127.0.0.1:{port}/s/churn-2026-46")
+            pages[1].locator("#live-word", has_text="live").wait_for()
+            store.delete("churn-2026-46")
+            pages[1].get_by_text("there is no session 'churn-2026-46'").wait_for()
+        for page in pages:
+            page.get_by_text("The page lost its process").wait_for()
+            assert page.locator("#live-word").inner_text() == "lost"
+        context.close()
 
 
 def test_the_pictures_of_the_docs_are_taken_from_the_page(opened: Browser, made: Path, tmp_path: Path) -> None:

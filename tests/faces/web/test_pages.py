@@ -225,3 +225,22 @@ def test_a_damaged_session_shows_what_is_intact_and_says_what_is_not(
         visitor.post("/store/do/verify")
         until(lambda: "Damage found" in visitor.get("/").text)
         assert "Damaged session" in visitor.get("/s/search-spike").text
+
+
+def test_a_search_that_takes_long_says_how_far_it_came_and_goes_on(
+    visitor: Visitor, store: backstay.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backstay.web.pages.sessions._SEARCH_S", -1.0)
+    newest = next(iter(store.sessions()))
+    page = visitor.get("/?q=clamp").text
+    assert f"{newest.id}</bdi> is long, and was searched in part" in page
+    found = []
+    for _ in range(store.stats().sessions):
+        page = visitor.get(f"/?q=clamp&before={newest.cursor}").text
+        found += re.findall(r'<ul class="hits">', page)
+        rest = re.search(r"before=(\d+)\">Search older sessions", page)
+        if rest is None:
+            break
+        newest = next(info for info in store.sessions() if str(info.cursor) == rest[1])
+    else:
+        pytest.fail("it goes on for ever")

@@ -46,8 +46,6 @@ class HookServer:
         try:
             if not _is_first(held):
                 return False
-            os.ftruncate(held, 0)
-            os.write(held, b"%d\n" % os.getpid())  # for people who look for it
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._name)  # noqa: PTH108 - of a helper that was killed
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -55,6 +53,8 @@ class HookServer:
                 listener.bind(self._name)
                 os.umask(before)
                 listener.listen(_WAITING)
+                os.ftruncate(held, 0)
+                os.write(held, b"%d\n" % os.getpid())  # it is up; for people who look for it
                 listener.settimeout(_POLL_S)
                 os.chdir(self._project.project)  # where a relative URL of the store begins
                 self._accept(listener)

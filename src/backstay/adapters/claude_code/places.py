@@ -127,8 +127,11 @@ def _user() -> int:
 
 def _files(project: str, *, make: bool = False) -> list[str]:
     """In the project; where that cannot be written, beside the sockets."""
+    import binascii  # noqa: PLC0415 - see above
+
     own, beside = own_folder(project, make=make), socket_folder()
-    return [f"{own}/{FILE}"] * bool(own) + [f"{beside}/{socket_name(project, None)}.problems"] * bool(beside)
+    name = f"{binascii.crc32(os.fsencode(project)):08x}.problems"
+    return [f"{own}/{FILE}"] * bool(own) + [f"{beside}/{name}"] * bool(beside)
 
 
 def _opened(path: str, flags: int) -> int | None:

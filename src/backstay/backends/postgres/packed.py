@@ -102,7 +102,7 @@ def straight(
         parts.append((segment, places))
         if segment.sequences[places[0]] == stop:
             return PackedLine(parts[::-1], own[::-1])
-        parent = segment.parents[places[0]]
+        parent = segment.parent(places[0])
         before = parent if parent is not None and parent < kept.first else None
     return None
 

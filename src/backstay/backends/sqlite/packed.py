@@ -24,7 +24,11 @@ _LINKS = "SELECT key, last, needs, links FROM segments "
 _AT = _LINKS + "WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC LIMIT 1"
 _UP = _LINKS + "WHERE key >= ?1 AND key < ?2 AND last > ?3 ORDER BY key LIMIT ?4"
 _DOWN = _LINKS + "WHERE key >= ?1 AND key < ?2 AND last > ?3 ORDER BY key DESC LIMIT ?4"
-_REACHING = _LINKS + "WHERE key BETWEEN ?1 AND ?2 AND last >= ?3 ORDER BY key"
+# From the one that begins at `first` or before it: a session may have thousands.
+_REACHING = _LINKS + (
+    "WHERE key >= ifnull((SELECT key FROM segments WHERE key BETWEEN ?1 AND ?2 ORDER BY key DESC LIMIT 1), ?2) "
+    "AND key <= ?3 AND last >= ?4 ORDER BY key"
+)
 _ALL = _LINKS + "WHERE key BETWEEN ?1 AND ?2 ORDER BY key"
 _BETWEEN = (
     "SELECT key, last, needs, links, body FROM segments WHERE key >= "
@@ -169,7 +173,8 @@ def reaching(connection: Connection, sid: int, first: int, last: int) -> list[Se
     """The segments that reach into a stretch of checkpoints."""
     if not connection.has("segments"):
         return []
-    rows: Any = connection.execute(_REACHING, (key_of(sid, 0), key_of(sid, last), first)).fetchall()
+    bounds = key_of(sid, 0), key_of(sid, first), key_of(sid, last), first
+    rows: Any = connection.execute(_REACHING, bounds).fetchall()
     return [_row(connection, columns) for columns in rows]
 
 

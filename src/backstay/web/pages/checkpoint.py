@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from backstay import shapes
 from backstay.bookkeeping import PART, visible
-from backstay.difference import same
+from backstay.difference import difference, same
 from backstay.errors import BackstayError, CorruptionError, InvalidInputError
 from backstay.face.calls_beside import CallsBeside
 from backstay.model import counted
 from backstay.port import Ask, CheckpointRow
 from backstay.shapes.conversation import answered_by, asked_in, said_in, speaker_of
-from backstay.shapes.going_back import leaving
-from backstay.shapes.points import diff_between, names_told, point_at
+from backstay.shapes.going_back import aside, leaving
+from backstay.shapes.points import names_told, point_at
 from backstay.shapes.text import short
 from backstay.web.about_session import crumbs_of, info_of
 from backstay.web.file_views import path_in
@@ -36,7 +36,7 @@ WINDOW = 60
 TABS = ("conversation", "state", "calls", "files", "raw", "fields")
 _TAB_WORDS = tuple(zip(TABS, ("Conversation", "State", "Calls", "Files", "Raw JSON", "Fields and digest"), strict=True))
 _EARLIER, _LATER = 11, 8
-_LISTED = 8
+_LISTED, _LEAVING = 8, 300
 _RAW_CHARS = 80_000
 _CALLS = 100
 _TITLE_CHARS = 140
@@ -80,7 +80,7 @@ def show(visit: Visit) -> Shown:
         "changed": files_tab.changes_of(session, point, files, only=path_in(visit.query) if tab == "files" else ""),
         "calls": _call_views(calls, _doubted(store, session, calls)) if tab == "calls" else [],
         "seconds": sum(seconds_of(call) for call in calls if call.parent is None),
-        "actions": _actions(visit, session, point, heads),
+        "actions": _actions(visit, session, point, heads, state),
         "in_framework": PART in point.metadata,
         "changed_since": point.parent_id,
         "in_session": False,
@@ -299,7 +299,9 @@ def _result(call: CallRow) -> str:
     return value if isinstance(value, str) else pretty(value)
 
 
-def _actions(visit: Visit, session: Session, point: Checkpoint, heads: dict[str, str]) -> dict[str, Any]:
+def _actions(
+    visit: Visit, session: Session, point: Checkpoint, heads: dict[str, str], state: dict[str, Any]
+) -> dict[str, Any]:
     """The forms beside the conversation; a restore only with its preview."""
     act, branch = visit.query.get("act", ""), visit.query.get("branch") or point.branch
     branch = branch if branch in heads else "main" if "main" in heads else next(iter(heads), "")
@@ -310,21 +312,21 @@ def _actions(visit: Visit, session: Session, point: Checkpoint, heads: dict[str,
         number += 1
     data["new_name"] = f"{branch or 'main'}-{number}"
     if act == "restore" and branch and not data["is_head"]:
-        data["plan"] = _plan(session, point, branch)
+        data["plan"] = _plan(session, point, branch, state)
     if act == "fork" and visit.query.get("index") and PART not in point.metadata:
         data["edit"] = _edit(point, _number(visit.query.get("index"), -1))
     data["here"] = Links().checkpoint(session.id, point.id)
     return data
 
 
-def _plan(session: Session, point: Checkpoint, branch: str) -> dict[str, Any]:
+def _plan(session: Session, point: Checkpoint, branch: str, state: dict[str, Any]) -> dict[str, Any]:
     head = session.head(branch)
     assert head is not None  # noqa: S101 - the branch is there
-    gone = leaving(session, head, point)
+    gone = leaving(session, head, point, most=_LEAVING)
     try:
         parts = [
             (str(stat.part), stat.added, stat.removed, stat.changed)
-            for stat in diff_between(session, head, point, names=("", "")).stat()
+            for stat in difference(visible(session.load(head)), state, a="", b="").stat()
         ]
     except CorruptionError:
         parts = None
@@ -336,7 +338,7 @@ def _plan(session: Session, point: Checkpoint, branch: str) -> dict[str, Any]:
         "rewind": f"backstay rewind {shlex.quote(session.id)} {short(point.id)}",
         "leaving": (gone or [])[:_LISTED],
         "leaving_more": max(0, len(gone or []) - _LISTED),
-        "aside": gone is None,
+        "aside": aside(head, most=_LEAVING) if gone is None else "",
         "parts": parts,
         "doubts": sum(call.status == "in_doubt" for call in pending),
         "pending": sum(call.status in ("started", "waiting") for call in pending),

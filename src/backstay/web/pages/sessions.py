@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from itertools import islice
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backstay import shapes
-from backstay.errors import InvalidInputError
+from backstay.errors import BackstayError, InvalidInputError
 from backstay.model import Hit, Status
 from backstay.store import overview
+from backstay.store.history import History
+from backstay.upkeep import searching
 from backstay.web import drawing
 from backstay.web.history import last_steps
 from backstay.web.needs import MAX_SHOWN, Need, needs_of_store
@@ -46,9 +48,8 @@ def show(visit: Visit) -> Shown:
     needs = needs_of_store(store, visit.jobs.problems)
     doubted = {need.session: need for need in reversed(needs)}
     status, agent, before = query.get("status") or None, query.get("agent") or None, _cursor(query.get("before"))
-    found = _search(store, text, agent, before) if text else Searched([], 0, None)
+    search = Search(store, text, agent, before)
     infos = [] if text else _listed(store, status, agent, before)
-    hits = found.hits
     more, infos = len(infos) > PAGE, infos[:PAGE]
     total = store.stats().sessions
     data: dict[str, Any] = {
@@ -56,9 +57,7 @@ def show(visit: Visit) -> Shown:
         "needs_more": 0 if query.get("needs") else max(0, len(needs) - MAX_SHOWN),
         "needs_all": len(needs),
         "lines": [_line(store, info, doubted.get(info.id)) for info in infos],
-        "hits": hits,
-        "searched": found.sessions,
-        "go_on": "" if found.cursor is None else str(found.cursor),
+        "search": search,
         "q": text,
         "status": status or "",
         "agent": agent or "",
@@ -76,7 +75,8 @@ def show(visit: Visit) -> Shown:
         "Sessions",
         crumbs,
         data,
-        lambda: [_hit_shape(hit) for hit in hits] if text else [shapes.session(info) for info in infos],
+        lambda: [_hit_shape(hit) for hit in search] if text else [shapes.session(info) for info in infos],
+        streams=bool(text),
     )
 
 
@@ -97,23 +97,50 @@ def _listed(store: Store, status: str | None, agent: str | None, before: int | N
     return list(found)
 
 
-class Searched(NamedTuple):
-    """Places that have a text, how many sessions were looked into, and where to go on if those were not all."""
-
-    hits: list[Hit]
-    sessions: int
-    cursor: int | None
+class _Late(Exception):  # noqa: N818 - no error: the page has searched long enough
+    """Ends a search in the middle of a session."""
 
 
-def _search(store: Store, text: str, agent: str | None, before: int | None) -> Searched:
-    """Search session by session, the one touched last first, for a moment; a page does not wait for all of a store."""
-    hits, count, end = list[Hit](), 0, time.monotonic() + _SEARCH_S
-    for info in store.sessions(agent=agent, before=before):
-        hits += islice(store.search(text, session=info.id), _HITS - len(hits))
-        count += 1
-        if len(hits) >= _HITS or time.monotonic() > end:
-            return Searched(hits, count, info.cursor)
-    return Searched(hits, count, None)
+class Search:
+    """Places that have a text, found while the page is on its way: session by session, the one touched last first.
+
+    Once they were gone through: how many there are, how many sessions were looked into, the session that was searched
+    in part, and where to go on if those were not all. A page searches for a moment, not through all of a store.
+    """
+
+    def __init__(self, store: Store, text: str, agent: str | None, before: int | None) -> None:
+        self._store, self._text, self._agent, self._before = store, text, agent, before
+        self._end = 0.0
+        self.count, self.sessions, self.go_on, self.in_part, self.failed = 0, 0, "", "", ""
+
+    def __iter__(self) -> Iterator[Hit]:
+        """The places, as they are found."""
+        self.count, self.sessions, self._end = 0, 0, time.monotonic() + _SEARCH_S
+        try:
+            for info in self._store.sessions(agent=self._agent, before=self._before) if self._text else ():
+                self.sessions += 1
+                yield from self._in(info.id)
+                if self.count >= _HITS or self.in_part or time.monotonic() > self._end:
+                    self.go_on = str(info.cursor)
+                    return
+        except BackstayError as error:  # half of the page has been sent
+            self.failed = error.message
+
+    def _in(self, session: str) -> Iterator[Hit]:
+        history = History(self._store.backend, self._store.events, self._store.session(session).id, agent=None)
+        try:
+            for match in searching.search(self._store.backend, session, self._text, progress=self._look_at_the_clock):
+                self.count += 1
+                words = searching.excerpt(match.text, match.at, len(self._text))
+                yield Hit(session=history.id, checkpoint=history.checkpoint(match.row), path=match.path, excerpt=words)
+                if self.count >= _HITS:
+                    return
+        except _Late:
+            self.in_part = session
+
+    def _look_at_the_clock(self, *_: object) -> None:
+        if time.monotonic() > self._end:
+            raise _Late
 
 
 def _runs(store: Store) -> list[Any]:

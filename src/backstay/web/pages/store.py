@@ -77,6 +77,7 @@ def _shape(visit: Visit, stats: Any, rows: list[Any]) -> dict[str, Any]:
         "logical_bytes": stats.logical_bytes,
         "stored_bytes": stats.stored_bytes,
         "ratio": round(stats.ratio, 2),
+        "file_stored_bytes": stats.file_stored_bytes,
         "largest": [
             {
                 "session": info.id,

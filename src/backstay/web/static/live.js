@@ -84,7 +84,7 @@
 
   function lost() {
     say("lost", "off");
-    notice("The page lost its process. What you see is from " + seenAt.toLocaleTimeString() + ".");
+    notice("The page lost its process: start `backstay web` again. What you see is from " + seenAt.toLocaleTimeString() + ".");
   }
 
   // A browser has six connections for a server, and a seventh page would hang if each held one. So one page listens and

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from backstay.messages import message_of_line
 from backstay.model import StateDict
 
 PART = "claude_code"  # of the state: how far the transcript was read, and the line that each message ends with
@@ -60,7 +61,7 @@ class Transcript:
         if not isinstance(record, dict):
             return
         uuid, before = record.get("uuid"), record.get("parentUuid")
-        message = message_of(record)
+        message = message_of_line(storable(record))
         if message is None or record.get("isSidechain") is True:
             if isinstance(uuid, str):
                 self._links[uuid] = before if isinstance(before, str) else None
@@ -112,17 +113,6 @@ def answer_of(state: StateDict) -> str | None:
     known = state.get(PART)
     answer = known.get("answer") if isinstance(known, dict) else None
     return answer if isinstance(answer, str) else None
-
-
-def message_of(record: dict[str, Any]) -> dict[str, Any] | None:
-    """The message of a line, as a provider takes it; None where a line has none."""
-    message = record.get("message")
-    if record.get("type") not in ("user", "assistant") or not isinstance(message, dict):
-        return None
-    role, content = message.get("role"), message.get("content")
-    if role not in ("user", "assistant") or not isinstance(content, str | list) or not content:
-        return None
-    return {"role": role, "content": storable(content)}
 
 
 def storable(value: Any, *, longest: int | None = None, depth: int = 40) -> Any:
