@@ -145,13 +145,12 @@ class FileRestore:
         wish = Wish(request.keep_mine, request.paths, versions.since, folds(root), taken_ns)
         plan = plan_restore(disk, _listing(target), wish, versions.merged)
         files = CheckpointFiles(self._history.backend, target)
-        plan = self._without_lost(plan, disk)
         lost = [
             step.path for step in plan.put if step.contents is None and step.after and files.is_forgotten(step.after)
         ]
         steps = tuple([step for step in plan.steps if step.path not in set(lost)]) if lost else plan.steps
-        blocked = not_writable(root, steps)
-        return msgspec.structs.replace(plan, steps=steps, forgotten=tuple(lost), blocked=blocked)
+        plan = self._without_lost(msgspec.structs.replace(plan, steps=steps, forgotten=tuple(lost)), disk)
+        return msgspec.structs.replace(plan, blocked=not_writable(root, plan.steps))
 
     def _without_lost(self, plan: RestorePlan, disk: Listing) -> RestorePlan:
         """The plan without paths whose contents, as they are on the disk, are forgotten: no undo could bring them."""
