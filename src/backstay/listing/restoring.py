@@ -9,7 +9,8 @@ For every path that differs between the disk and the target, the authors of its 
 | both, on other lines | merged | merged | put back | conflict |
 | both, on the same lines, or no text | conflict | kept | put back | conflict |
 
-A path that the caller gives by its own name is put back in every case.
+A path that the caller gives by its own name is put back in every case; so is one that is missing in another folder than
+the one that was captured: an import, or a folder that was emptied.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import msgspec
 
 from backstay.listing.changes import FileChange, difference
 from backstay.listing.entries import OLDER, SECRET, FileEntry, parent_of
-from backstay.listing.lists import OUTSIDE, Listing
+from backstay.listing.lists import MISSING, OUTSIDE, Listing
 from backstay.listing.plan import GitHead, PlaceStep, RestorePlan, in_order
 
 _IGNORE_FILES = frozenset({b".gitignore", b".backstayignore"})
@@ -127,7 +128,9 @@ class _Sorting:
         authors = self._disk.authors_since(change.path, self._wish.since)
         if not authors:  # a folder comes and goes with what is in it; a file of which nothing is known is a person's
             return not _is_folder(change), False
-        return OUTSIDE in authors, any(author != OUTSIDE for author in authors)
+        if change.before is None and authors[-1] == MISSING:
+            return False, False
+        return OUTSIDE in authors, any(author not in (OUTSIDE, MISSING) for author in authors)
 
     def _sort_both(self, change: FileChange) -> None:
         path, before, after = change.path, change.before, change.after
