@@ -67,6 +67,7 @@ def plan_restore(disk: Listing, target: Listing, wish: Wish, merge: Merge) -> Re
         merged=tuple(sorted(path for path in plan.merged if path in plan.steps)),
         conflicts=tuple(sorted(plan.conflicts)),
         without_contents=tuple(sorted(plan.without)),
+        never_captured=tuple(sorted(plan.never)),
         git_moved=_git_moved(disk, target),
     )
 
@@ -95,10 +96,14 @@ class _Sorting:
         self.merged: set[bytes] = set()
         self.conflicts: set[bytes] = set()
         self.without: set[bytes] = set()
+        self.never: set[bytes] = set()
 
     def sort(self, change: FileChange) -> None:
         """One path that differs: `before` is on the disk, `after` in the target."""
         path, before, after = change.path, change.before, change.after
+        if after is not None and not after.has_contents and before is None:
+            self.never.add(path)
+            return
         if (after is not None and not after.has_contents) or (before is not None and before.mark in (SECRET, OLDER)):
             self.without.add(path)
             return
