@@ -36,7 +36,7 @@ class File(Protocol):
 
     @property
     def author(self) -> str:
-        """The author of its last change: `outside`, `restore`, or `call:` and the call's id."""
+        """The author of its last change: `outside`, `restore`, `unknown`, or `call:` and the call's id."""
 
     @property
     def mark(self) -> str:

@@ -20,6 +20,7 @@ OUTSIDE = "outside"  # the author of what no call has done
 RESTORE = "restore"  # with `@` and a number: of the whole version that a path had at that capture of the same line
 LOST = "lost"  # by a power cut: see workspace.losses
 MISSING = "missing"  # not there, in another folder than the one that was captured before: not removed by anyone
+OVER = "unknown"  # the file was over the limit at the capture before, so its author since cannot be told
 CALL = "call:"  # and the call's id; `calls:` and several, where they were in flight at once
 _CHANGE_BYTES = 8
 

@@ -24,7 +24,7 @@ import msgspec
 
 from backstay.listing.changes import FileChange, difference
 from backstay.listing.entries import OLDER, SECRET, FileEntry, parent_of
-from backstay.listing.lists import MISSING, OUTSIDE, Listing
+from backstay.listing.lists import MISSING, OUTSIDE, OVER, Listing
 from backstay.listing.plan import GitHead, PlaceStep, RestorePlan, in_order
 
 _IGNORE_FILES = frozenset({b".gitignore", b".backstayignore"})
@@ -112,6 +112,9 @@ class _Sorting:
             return
         keep = self._wish.keep_mine
         named = self._wish.paths is not None and path in self._wish.paths
+        if keep is not False and not named and self._is_over(change):
+            self.without.add(path)
+            return
         mine, calls = self._changed_by(change)
         if keep is False or named or not mine:
             self.steps[path] = PlaceStep(path, before, after)
@@ -128,6 +131,11 @@ class _Sorting:
             return False
         return 0 < before.mtime_ns < self._wish.taken_ns
 
+    def _is_over(self, change: FileChange) -> bool:
+        """True for a file that was over the limit before this capture: no one knows whose it is."""
+        authors = self._disk.authors_since(change.path, self._wish.since)
+        return change.before is not None and authors[-1:] == (OVER,)
+
     def _changed_by(self, change: FileChange) -> tuple[bool, bool]:
         """Whether others and whether calls changed a path since the target."""
         authors = self._disk.authors_since(change.path, self._wish.since)
@@ -135,7 +143,7 @@ class _Sorting:
             return not _is_folder(change), False
         if change.before is None and authors[-1] == MISSING:
             return False, False
-        return OUTSIDE in authors, any(author not in (OUTSIDE, MISSING) for author in authors)
+        return OUTSIDE in authors, any(author not in (OUTSIDE, MISSING, OVER) for author in authors)
 
     def _sort_both(self, change: FileChange) -> None:
         path, before, after = change.path, change.before, change.after

@@ -23,7 +23,6 @@ from backstay.listing import (
     CALL,
     EMPTY,
     LOST,
-    MISSING,
     OUTSIDE,
     RESTORE,
     FileChanges,
@@ -43,7 +42,7 @@ from backstay.store.file_contents import BlobSink, GroupReader
 from backstay.store.files import CapturedFiles
 from backstay.store.history import History
 from backstay.workspace.capturing import Capturer
-from backstay.workspace.losses import Missing, is_lost
+from backstay.workspace.losses import Unattributed, is_lost
 from backstay.workspace.open_root import OpenRoot
 from backstay.workspace.policy import Workspace
 
@@ -94,11 +93,11 @@ class SessionFiles:
         budget_s: float | None = None,
     ) -> tuple[Listing, tuple[bytes, ...]]:
         """The list as the folder is now, and the paths that differ from another list."""
-        is_missing = Missing(self.workspace.path, base.about.root)
+        unattributed = Unattributed(self.workspace.path, base)
 
         def author_of(path: bytes) -> str:
             who = author if isinstance(author, str) else author(path)
-            return MISSING if who == OUTSIDE and is_missing(path) else who
+            return (unattributed(path) if who == OUTSIDE else None) or who
 
         by = author if isinstance(author, str) and author != OUTSIDE else author_of
         with self._lock:

@@ -6,7 +6,8 @@ which no program can set) past the time that the captured file had. A file that 
 it was changed since was lost.
 
 A list may also come from another folder: an import, a fork, a folder that was emptied. A path that is not there then
-was removed by no one: it is missing.
+was removed by no one: it is missing. A file that was over the limit for files, and is not by the limit of now, was
+not known before: its author cannot be told.
 """
 
 from __future__ import annotations
@@ -16,23 +17,31 @@ import os
 import time
 from pathlib import Path
 
-from backstay.listing import OWN, FileEntry, parent_of
+from backstay.listing import MISSING, OLDER, OVER, OWN, FileEntry, Listing, parent_of, shown
 from backstay.workspace.open_root import BlockedError, OpenRoot
+from backstay.workspace.scanning import TOO_LARGE
 
 
-class Missing:
-    """Whether a path that a list has is missing in a folder, because the list is of another one."""
+class Unattributed:
+    """Paths that are not as a list has them, and not because of a change: the list is of another folder or limit."""
 
-    def __init__(self, folder: str, captured: str) -> None:
+    def __init__(self, folder: str, base: Listing) -> None:
         self._folder = os.path.realpath(folder)
-        self._captured = captured
+        self._base = base
         self._is_other: bool | None = None
 
-    def __call__(self, path: bytes) -> bool:
-        """True if nothing is at a path, and no one is known to have removed it."""
+    def __call__(self, path: bytes) -> str | None:
+        """MISSING or OVER; None for a path that was changed."""
+        about, before = self._base.about, self._base.find(path)
+        if os.path.lexists(os.path.join(os.fsencode(self._folder), path)):  # noqa: PTH118 - bytes
+            if before is None:
+                was_over = TOO_LARGE in about.why and shown(path) in about.why[TOO_LARGE].first
+            else:
+                was_over = before.mark == OLDER
+            return OVER if was_over else None
         if self._is_other is None:
-            self._is_other = bool(self._captured) and (self._captured != self._folder or self._is_empty())
-        return self._is_other and not os.path.lexists(os.path.join(os.fsencode(self._folder), path))  # noqa: PTH118 - bytes
+            self._is_other = bool(about.root) and (about.root != self._folder or self._is_empty())
+        return MISSING if self._is_other else None
 
     def _is_empty(self) -> bool:
         with contextlib.suppress(OSError):

@@ -265,3 +265,26 @@ def test_a_preview_tells_what_is_gone_and_was_never_captured(tmp_path: Path) -> 
     assert "(a secret, or over max_file) (1)\n    stays.pem\n" in shown.out
     assert "The state does not change." in shown.out
     assert "The state changes in:" not in shown.out
+
+
+def test_files_over_the_limit_of_the_run_are_left_and_not_called_yours(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    root.mkdir()
+    with backstay.open(root / ".backstay" / "store.db") as store:
+        workspace = backstay.Workspace(root, max_file="1KiB")
+        with store.run("fix-bug", workspace=workspace) as run:
+            run.call("write", lambda: (root / "blob").write_text("short"))
+            run.step()
+            run.call("write", lambda: (root / "blob").write_text("longer"))
+            run.step()
+            run.call("write", lambda: (root / "blob").write_text("long" * 1000) + (root / "new").write_text("n" * 4000))
+            run.step()
+    for _ in range(2):  # the second time the folder was captured with the limit of the command line
+        shown = shell.run("rewind", "fix-bug", "main^2", "--dry-run", "--json", folder=root)
+        assert shown.code == 0, shown.err
+        told = json.loads(shown.out)["files"]
+        assert (told["left"], told["kept"], told["conflicts"]) == (["blob", "new"], [], [])
+        done = shell.run("rewind", "fix-bug", "main^2", "-y", folder=root)
+        assert done.code == 0, done.err
+        assert shell.run("undo", "fix-bug", "-y", folder=root).code == 0
+    assert len((root / "blob").read_text()) == 4000
