@@ -36,12 +36,12 @@ def test_g17_the_oldest_contents_go_when_a_capture_crosses_the_limit(store: back
 def test_processes_with_one_quick_run_each_keep_the_limit(tmp_path: Path, work: Path) -> None:
     noise = random.Random(7)
     for number in range(3):  # as a script does: open, run, close, with no time between the steps
-        with backstay.open(tmp_path / "s.db") as store:
-            with store.run("s", workspace=backstay.Workspace(work, files_bytes="600KB"), restart=True) as run:
-                for step in range(12):
-                    (work / "data").write_bytes(noise.randbytes(100_000))
-                    run.state["step"] = (number, step)
-                    run.step()
+        folder = backstay.Workspace(work, files_bytes="600KB")
+        with backstay.open(tmp_path / "s.db") as store, store.run("s", workspace=folder, restart=True) as run:
+            for step in range(12):
+                (work / "data").write_bytes(noise.randbytes(100_000))
+                run.state["step"] = (number, step)
+                run.step()
         with backstay.open(tmp_path / "s.db") as store:
             assert store.stats().file_stored_bytes < 700_000
             assert readable(files_of(store.session("s"))) == tree_of(work)

@@ -128,7 +128,7 @@ def test_an_edit_of_yours_between_two_calls_is_kept_and_each_line_has_its_author
     assert '"go on"' in log.out
     back = shell.run("rewind", id_, "main~2", "-y", folder=project)
     assert back.code == 0, back.err
-    assert f"To go on from there: claude --resume {id_} --resume-session-at {answer}" in back.out
+    assert f"To go on from there: claude --resume {id_} --resume-session-at {answer} -p 'go on'" in back.out
     assert (project / "price.py").read_text() == "def price(n):\n    return 4 + n\n"
     wrote = json.loads(blamed.out.splitlines()[0])["checkpoint"]
     back = shell.run("rewind", id_, wrote, "-y", folder=project)
