@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @session_argument()
 @branch_option("The branch that was restored.")
 @click.option("--talk-only", is_flag=True, help="Files stay as they are, even if the restore moved some.")
-@click.option("--partial", is_flag=True, help="Where contents were forgotten, put back the other files.")
+@click.option("--partial", is_flag=True, help="Put back what can be: not what was forgotten or cannot be written.")
 @workspace_option
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @yes_option
@@ -44,7 +44,7 @@ def command(
     Files come back too, if that restore moved some; what you changed since is kept.
     """
     from backstay.cli.restore import preview
-    from backstay.cli.rewind import tell_json, tell_plan
+    from backstay.cli.rewind import tell_json, tell_missed, tell_plan
     from backstay.cli.screen import Screen
     from backstay.cli.text import safe, short
     from backstay.listing import RestorePlan
@@ -77,4 +77,5 @@ def command(
     if as_json:
         tell_json(found, branch, made, head.id, plan)
         return
+    tell_missed(screen, plan, made)
     screen.line(f"Undone: {safe(branch)} is at {short(made.id)}, a new checkpoint. Undo again to redo.")
