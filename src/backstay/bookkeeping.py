@@ -4,6 +4,8 @@ BackstaySaver keeps LangGraph's own data under `lg`, in the state (and beside it
 again and again within it) and in the metadata of a checkpoint. The writes of
 tasks are rows of their own with the trigger `writes`, on top of their checkpoint (`<checkpoint>+1`), or where the line
 ends (`<checkpoint>!…`, early and late ones). People see checkpoints: the last row of writes says how one stands.
+
+The hooks of Claude Code keep under `claude_code` how far its transcript was read, and the line of each message.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from backstay.model import Checkpoint, StateDict
 PART = "lg"
 WRITES_PART, INNER_PART = PARTS = ("lg:writes", "lg:inner")
 WRITES = "writes"
+TRANSCRIPT_PART = "claude_code"
+_TRANSCRIPT_KEYS = frozenset({"agent", "answer", "lines", "read", "reply", "transcript"})
 _SUFFIX = re.compile(r"(?:\+\d+|![0-9a-f]{16})\Z")
 
 
@@ -29,9 +33,13 @@ def checkpoint_of(row_id: str) -> str:
 
 def visible(state: Mapping[str, Any]) -> StateDict:
     """A state without what an adapter keeps in it for its framework."""
-    kept = state.get(PART)
-    is_ours = isinstance(kept, dict) and ("cp" in kept or "stray" in kept)
-    return {key: value for key, value in state.items() if not is_ours or (key != PART and key not in PARTS)}
+    kept, read = state.get(PART), state.get(TRANSCRIPT_PART)
+    ours: set[str] = set()
+    if isinstance(kept, dict) and ("cp" in kept or "stray" in kept):
+        ours |= {PART, *PARTS}
+    if isinstance(read, dict) and read and read.keys() <= _TRANSCRIPT_KEYS:
+        ours.add(TRANSCRIPT_PART)
+    return {key: value for key, value in state.items() if key not in ours}
 
 
 def is_writes(point: Checkpoint) -> bool:

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 import backstay
-from backstay.errors import CorruptionError, InvalidInputError
+from backstay.errors import CorruptionError, InvalidInputError, UnavailableError
 from backstay.grouping import apply_patch, contents_of, make_patch
 from backstay.listing import EMPTY, OLDER, OUTSIDE, SECRET, Listing, difference, from_value, to_value
 from backstay.retention import to_bytes
 from backstay.workspace import capturing, reading
 from backstay.workspace.capturing import Capture, Capturer
+from backstay.workspace.open_root import OpenRoot
 from backstay.workspace.policy import Workspace, is_secret_name
 
 
@@ -439,3 +440,22 @@ def test_a_first_run_in_a_folder_that_is_too_large_leaves_no_session_behind(tmp_
         with pytest.raises(InvalidInputError, match="to capture"), store.run("shop", workspace=workspace):
             pytest.fail("it began")
         assert list(store.sessions()) == []
+
+
+def test_a_tilde_is_said_not_to_be_expanded() -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        backstay.Workspace("~/no-such-project")
+    assert "`~` is not expanded" in str(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
+def test_a_folder_that_may_not_be_written_is_named_in_words(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with OpenRoot(tmp_path) as root:
+        os.seteuid(65534)
+        try:
+            with pytest.raises(UnavailableError) as caught:
+                root.own_folder()
+        finally:
+            os.seteuid(0)
+    assert str(caught.value).startswith(f".backstay cannot be made in {tmp_path}: Permission denied")

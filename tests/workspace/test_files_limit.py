@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import backstay
+from backstay.upkeep.files_limit import FilesLimit
 from tests.workspace.test_forgetting import files_of, readable, tree_of
 
 MIB = 2**20
@@ -30,6 +31,35 @@ def test_g17_the_oldest_contents_go_when_a_capture_crosses_the_limit(store: back
     assert not {0, *range(2, 5)} & set(whole)
     assert all([list(files_of(session, id_)) == ["data", "same"] for id_, _ in trees]), "the lists stay"
     assert store.verify().ok
+
+
+def test_processes_with_one_quick_run_each_keep_the_limit(tmp_path: Path, work: Path) -> None:
+    noise = random.Random(7)
+    for number in range(3):  # as a script does: open, run, close, with no time between the steps
+        folder = backstay.Workspace(work, files_bytes="600KB")
+        with backstay.open(tmp_path / "s.db") as store, store.run("s", workspace=folder, restart=True) as run:
+            for step in range(12):
+                (work / "data").write_bytes(noise.randbytes(100_000))
+                run.state["step"] = (number, step)
+                run.step()
+        with backstay.open(tmp_path / "s.db") as store:
+            assert store.stats().file_stored_bytes < 700_000
+            assert readable(files_of(store.session("s"))) == tree_of(work)
+            assert store.verify().ok
+
+
+def test_closing_a_store_does_not_wait_for_long(tmp_path: Path, work: Path) -> None:
+    with backstay.open(tmp_path / "s.db") as store:
+        limit = FilesLimit(store.backend)
+        session = store.session("s", workspace=backstay.Workspace(work, files_bytes=None))
+        for step in range(4):
+            (work / "data").write_bytes(random.Random(step).randbytes(50_000))
+            session.commit({"step": step})
+        limit.captured("s", 1, 60_000)
+        limit.close(finish_s=0)
+        limit.captured("s", 200_000, 60_000)  # after the end: nothing begins any more
+        limit.wait()
+        assert store.verify().ok
 
 
 def test_no_limit_where_it_is_said(store: backstay.Store, work: Path) -> None:

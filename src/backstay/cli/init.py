@@ -94,5 +94,8 @@ def _remove_hooks() -> None:
     if before is None or after == before:
         click.echo(f"{settings.PATH} has no hooks of Backstay's.")
         return
-    settings.write(here, after)
+    if settings.say_nothing(after):
+        settings.remove(here)
+    else:
+        settings.write(here, after)
     click.echo(f"The hooks are gone from {settings.PATH}. The store stays.")

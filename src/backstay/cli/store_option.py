@@ -20,6 +20,9 @@ store_option = click.option(
     "--store", "url", metavar="URL", envvar="BACKSTAY_URL", help="The store; by default the .backstay/ here or above."
 )
 
+_MAKE = "`backstay init` makes one; --store URL names another"
+_OTHERS_STORE = "--store URL or BACKSTAY_URL names the one of this folder's sessions; `backstay init` makes one"
+
 
 def in_store(run: Callable[..., None]) -> Callable[..., None]:
     """Give a command the store that is there."""
@@ -49,10 +52,10 @@ def open_store(url: str | None, *, makes: bool = False) -> Store:
         place = opening.place(url)
         if url is None and place is None:
             message = "there is no store here or in a folder above"
-            raise backstay.NotFoundError(message, hint="`backstay init` makes one; --store URL names another")
+            raise backstay.NotFoundError(message, hint=_MAKE)
         if place is not None and not place.exists():
             message = f"there is no store at {place}"
-            raise backstay.NotFoundError(message, hint="`backstay init` makes one; --store URL names another")
+            raise backstay.NotFoundError(message, hint=_OTHERS_STORE if url is None else _MAKE)
     return backstay.open(url)
 
 
@@ -67,3 +70,18 @@ def name_of(url: str | None) -> str:
 
     parts = urlsplit(url or "")
     return (url or "").replace(f":{parts.password}@", ":…@") if parts.password else (url or "")
+
+
+def absolute_url(url: str | None) -> str | None:
+    """A URL that names the same store from any folder; None for one with a password, which is not shown."""
+    from urllib.parse import quote
+
+    from backstay import opening
+
+    place = opening.place(url)
+    if place is None:
+        return url if url is not None and name_of(url) == url else None
+    path = str(place.absolute())
+    if url is not None and url.startswith("file:"):
+        return f"file://{quote(path)}"
+    return path if path.endswith(".db") else f"sqlite:///{quote(path)}"

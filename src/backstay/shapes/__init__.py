@@ -67,6 +67,14 @@ _CALL = {
     "ended_at": "time or null",
     "parent": "text or null",
 }
+_BRANCH = {
+    "name": "text",
+    "is_tag": "true or false",
+    "status": "text or null",
+    "reason": "text or null",
+    "run": "text or null",
+    "head": "checkpoint",
+}
 _CHANGE = {"path": "list", "kind": "text", "before": "any", "after": "any"}
 
 # Name of a shape: its keys and what stands there. A word that is itself a name of a shape stands for it.
@@ -95,14 +103,8 @@ SHAPES: dict[str, dict[str, str]] = {
     "made": {"id": "text", "name": "text", "kind": "text", "status": "text"},
     "shown": {**_CHECKPOINT, "refs": "list of text", "state": "object", "calls": "list of call"},
     "call": _CALL,
-    "branch": {
-        "name": "text",
-        "is_tag": "true or false",
-        "status": "text or null",
-        "reason": "text or null",
-        "run": "text or null",
-        "head": "checkpoint",
-    },
+    "branch": _BRANCH,
+    "forked": {**_BRANCH, "into": "text or null"},
     "standing": {
         "session": "text",
         "branch": "text",

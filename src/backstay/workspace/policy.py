@@ -29,6 +29,7 @@ _IS_NONE = re.compile("|".join(map(translate, _NO_SECRETS)))
 _SECRET_FOLDERS = frozenset({".aws", ".ssh", ".gnupg"})
 _PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----")
 _LOOK_BYTES = 64 * 1024
+_NO_TILDE = "`~` is not expanded: give the path in full, or Path('~/project').expanduser()"
 
 
 class Workspace:
@@ -99,7 +100,8 @@ def refuse_root(path: str) -> None:
     home = os.path.realpath(Path.home())
     if not os.path.isdir(path):  # noqa: PTH112 - a path that was just resolved
         message = f"the workspace {path} is no folder"
-        raise InvalidInputError(message, hint="give the folder that the agent works in")
+        hint = _NO_TILDE if f"{os.sep}~" in path else "give the folder that the agent works in"
+        raise InvalidInputError(message, hint=hint)
     if path in {os.path.sep, home} or home.startswith(path.rstrip(os.path.sep) + os.path.sep):
         message = f"the workspace {path} is too much: it is your home, or contains it"
         raise InvalidInputError(message, hint="give the folder of one project")

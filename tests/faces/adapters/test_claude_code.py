@@ -123,12 +123,16 @@ def test_an_edit_of_yours_between_two_calls_is_kept_and_each_line_has_its_author
     assert "outside" in listed.out
     differing = shell.run("diff", id_, "main~3", "main~2", "--files", folder=project)
     assert "price.py" not in differing.out  # a prompt changes no file
+    for line in (["diff", id_, "main~3", "main", "--files"], ["diff", id_, "main~3", "main", "--json"], ["show", id_]):
+        told = shell.run(*line, folder=project).out
+        assert "messages" in told or "go on" in told
+        assert "claude_code" not in told, "that is the hooks' own"
     assert "price.py" in shell.run("diff", id_, "main~2", "main~1", "--files", folder=project).out
     log = shell.run("log", id_, folder=project)
     assert '"go on"' in log.out
     back = shell.run("rewind", id_, "main~2", "-y", folder=project)
     assert back.code == 0, back.err
-    assert f"To go on from there: claude --resume {id_} --resume-session-at {answer}" in back.out
+    assert f"To go on from there: claude --resume {id_} --resume-session-at {answer} -p 'go on'" in back.out
     assert (project / "price.py").read_text() == "def price(n):\n    return 4 + n\n"
     wrote = json.loads(blamed.out.splitlines()[0])["checkpoint"]
     back = shell.run("rewind", id_, wrote, "-y", folder=project)

@@ -130,6 +130,16 @@ def test_a_home_gets_no_hooks_and_nothing_is_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("kept", [(), ("commands.md",)])
+def test_settings_that_were_made_for_the_hooks_alone_go_with_them(tmp_path: Path, kept: tuple[str, ...]) -> None:
+    assert shell.run("init", "--claude-code", folder=tmp_path).code == 0
+    for name in kept:
+        (tmp_path / ".claude" / name).write_text("mine")
+    assert shell.run("init", "--claude-code", "--remove", folder=tmp_path).code == 0
+    assert [path.name for path in (tmp_path / ".claude").glob("*")] == list(kept)
+    assert (tmp_path / ".claude").exists() is bool(kept)
+
+
 def test_git_passes_the_folder_of_the_hooks_by(tmp_path: Path) -> None:
     assert shell.run("init", "--claude-code", folder=tmp_path).code == 0
     assert (tmp_path / ".backstay" / ".gitignore").read_text() == "*\n"

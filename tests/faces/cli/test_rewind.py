@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -167,6 +169,35 @@ def test_a_fork_gets_folders_of_its_own(project: Path, tmp_path: Path) -> None:
     assert files(tmp_path / "try-1") == files(tmp_path / "try-2") == want
     with backstay.open(project / ".backstay" / "store.db") as store:
         assert {"try-1", "try-2"} <= store.session("fix-bug").branches().keys()
+
+
+def test_a_fork_says_where_its_folder_is_and_its_lines_work_there(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = tmp_path / "a try"
+    done = shell.run("fork", "fix-bug", "main~2", "try", "--into", "../a try", "--json", folder=project)
+    assert Path(json.loads(done.out)["into"]).samefile(there), done
+    done = shell.run("fork", "fix-bug", "main~2", "b", "--into", str(tmp_path / "b"), "--n", "1", folder=project)
+    assert f"Its files are in {tmp_path / 'b-1'}." in done.out
+    shutil.rmtree(there)
+    done = shell.run("fork", "fix-bug", "main~2", "c", "--into", str(there), folder=project)
+    _, at_shell, in_python = done.out.splitlines()[-3:]
+    printed = subprocess.check_output(["sh", "-c", f"{at_shell} && pwd && echo $BACKSTAY_URL"], text=True)
+    folder, url = printed.splitlines()
+    assert (folder, url) == (str(there), str(project / ".backstay" / "store.db"))
+    lost = shell.run("log", "fix-bug", folder=there)
+    assert lost.code != 0
+    monkeypatch.chdir(there)
+    monkeypatch.setenv("BACKSTAY_URL", url)
+    assert in_python == "  backstay.open().run('fix-bug', branch='c', workspace='.')"
+    with backstay.open() as store, store.run("fix-bug", branch="c", workspace=".") as run:
+        (there / "a.py").write_text("of the fork")
+        run.step()
+    assert "of the fork" not in (project / "a.py").read_text()
+    lost = shell.run("log", "fix-bug", folder=there)
+    assert "BACKSTAY_URL names" in lost.err
+    found = shell.run("files", "fix-bug", "c", "a.py", "--cat", folder=there, BACKSTAY_URL=url)
+    assert found.out == "of the fork"
 
 
 def test_the_disk_is_compared_with_a_checkpoint(project: Path) -> None:

@@ -5,6 +5,7 @@ Claude Code reads this file beside those that people share; it is of one machine
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import secrets
@@ -90,6 +91,19 @@ def write(project: Path, text: str) -> None:
         made.replace(target)
     finally:
         made.unlink(missing_ok=True)
+
+
+def remove(project: Path) -> None:
+    """Remove settings that say nothing any more, and their folder if it holds nothing else."""
+    target = project / PATH
+    target.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # something else is in it
+        target.parent.rmdir()
+
+
+def say_nothing(text: str) -> bool:
+    """True for settings without a single one, as they are where a file was made for the hooks alone."""
+    return not _parsed(text)
 
 
 def _parsed(text: str | None) -> dict[str, Any]:

@@ -12,10 +12,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from backstay.bookkeeping import TRANSCRIPT_PART
 from backstay.messages import message_of_line
 from backstay.model import StateDict
 
-PART = "claude_code"  # of the state: how far the transcript was read, and the line that each message ends with
+PART = TRANSCRIPT_PART  # of the state: how far the transcript was read, and the line that each message ends with
 
 
 class Transcript:

@@ -206,7 +206,7 @@ class Turns:
         path = _transcript_of(payload, self._branch)
         if path and self._transcript.read(run.state, path) and self._branch == "main":
             answer = answer_of(run.state)
-            at = "" if answer is None else f" --resume-session-at {answer}"
+            at = "" if answer is None else f" --resume-session-at {answer} -p 'go on'"  # it is refused without -p
             run.resume_hint = f"claude --resume {self._session.id}{at}"
 
     def _is_known(self, key: str) -> bool:
