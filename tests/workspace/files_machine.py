@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -237,6 +238,10 @@ def machine_with_files(open_store: Opener, *, lasting: bool = True) -> Any:
             before, wanted = dict(self.disk), self.trees[id_]
             paths = sorted({**before, **wanted, b"nothing": FOLDER})
             path = paths[which % len(paths)]
+            if path not in {**before, **wanted}:
+                with pytest.raises(backstay.NotFoundError):
+                    self.session.restore(id_, files="only", keep_mine=False, paths=[os.fsdecode(path)])
+                return
             made = self.session.restore(id_, files="only", keep_mine=False, paths=[os.fsdecode(path)])
             self.disk = read_tree(self.root)
             ways = [path[:at] for at in range(len(path)) if path[at : at + 1] == b"/"]
