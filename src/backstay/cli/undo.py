@@ -43,6 +43,7 @@ def command(
 
     Files come back too, if that restore moved some; what you changed since is kept.
     """
+    from backstay.cli.interrupted import finish, told
     from backstay.cli.restore import preview
     from backstay.cli.rewind import tell_json, tell_plan
     from backstay.cli.screen import Screen
@@ -51,7 +52,8 @@ def command(
     from backstay.shapes.going_back import refuse_moved, standing_at
     from backstay.store.overview import undo_target
 
-    found = session_of(store, session)
+    found, screen = session_of(store, session), Screen(aside=as_json)
+    finish(screen, found, branch, dry_run=dry_run)
     moves_files = not talk_only and found.undo_moves_files(branch=branch)
     root = (workspace or folder_of(found, branch)) if moves_files else None
     found = store.session(found.id, workspace=root)
@@ -61,8 +63,8 @@ def command(
         raise backstay.NotFoundError(message, hint="`backstay restore SESSION REF` goes back to any checkpoint")
     plan = RestorePlan()
     if root is not None:
-        plan = found.restore(target, branch=branch, files=True, keep_mine=True, dry_run=True)
-    screen = Screen(aside=as_json)
+        with told(found, branch):
+            plan = found.restore(target, branch=branch, files=True, keep_mine=True, dry_run=True)
     if not (as_json and yes):
         preview(screen, found, branch, head, found.checkpoint(target))
         if root is not None:
@@ -73,7 +75,8 @@ def command(
         return
     agree(f"Bring {safe(branch)} back to {short(target)}?", yes=yes)
     refuse_moved(found, branch, head.id)
-    made = found.undo(branch=branch, files=moves_files, partial=partial)
+    with told(found, branch):
+        made = found.undo(branch=branch, files=moves_files, partial=partial)
     if as_json:
         tell_json(found, branch, made, head.id, plan)
         return
