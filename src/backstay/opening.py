@@ -11,6 +11,7 @@ from backstay.face import Store
 from backstay.hints import Hint
 from backstay.model import Durability
 from backstay.port import Backend
+from backstay.workspace.git_ignore import keep_from_git
 
 _NAME_ONE = Hint(
     "name a store of your own: backstay.open('sqlite:///store.db')",
@@ -127,6 +128,8 @@ def _make_parents(path: Path) -> None:
     for made in reversed(missing):
         try:
             made.mkdir(mode=0o700, exist_ok=True)  # another process may make the same one
+            if made.name == _FOLDER:
+                keep_from_git(made)
         except OSError as error:
             message = f"{made} cannot be made: {error.strerror}"
             raise UnavailableError(message, hint="name a store in a folder of yours", retryable=False) from error
@@ -238,6 +241,7 @@ def make_folder(here: Path) -> Path:
     made = here / _FOLDER
     try:
         made.mkdir(mode=0o700)
+        keep_from_git(made)
     except FileExistsError:
         # Another process may have made it a moment ago; then it is as good as ours.
         if not made.is_dir():

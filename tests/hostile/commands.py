@@ -50,6 +50,7 @@ LINES: dict[str, list[tuple[str, ...]]] = {
     "rewind": [("rewind", "s", "main~1", "-y"), ("rewind", "s", "main~1", "--dry-run", "--json")],
     "bisect": [("bisect", "s", "--good", "main~1", "--", "true")],
     "blame": [("blame", "s", "notes.txt")],
+    "forget-files": [("forget-files", "s", "notes.txt", "-y"), ("forget-files", "s", "notes.txt", "--dry-run")],
     "delete": [("delete", "s", "main~1", "-y"), ("delete", "s", "-y")],
     "recover": [
         ("recover", "--list"),

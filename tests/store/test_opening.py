@@ -300,7 +300,39 @@ def test_a_store_is_private_to_its_user(tmp_path: Path, monkeypatch: pytest.Monk
     finally:
         os.umask(mask)
     assert stat.S_IMODE((tmp_path / ".backstay").stat().st_mode) == 0o700
-    assert [each.name for each in (tmp_path / ".backstay").iterdir()] == ["store.db"]
+    assert sorted(each.name for each in (tmp_path / ".backstay").iterdir()) == [".gitignore", "store.db"]
+
+
+def test_git_add_takes_neither_the_store_nor_its_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with backstay.open() as store:
+        store.session("s").commit({})
+    with backstay.open("sqlite:///deep/.backstay/store.db"):
+        pass
+    with backstay.open("memory://") as store, store.run("r", workspace=_folder(tmp_path / "work")) as run:
+        run.step()
+    ignores = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob(".gitignore"))
+    assert [str(path.parent) for path in ignores] == [".backstay", "deep/.backstay", "work/.backstay"]
+    for path in ignores:
+        assert path.read_text() == "*\n"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_folder_that_we_did_not_make_gets_no_gitignore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _folder(tmp_path / ".backstay")
+    with backstay.open():
+        pass
+    _folder(tmp_path / "work" / ".backstay")
+    (tmp_path / "work" / ".backstay" / ".gitignore").write_text("mine")
+    with backstay.open("memory://") as store, store.run("r", workspace="work") as run:
+        run.step()
+    assert [path.read_text() for path in tmp_path.rglob(".gitignore")] == ["mine"]
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
 
 
 def test_the_store_of_a_parent_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

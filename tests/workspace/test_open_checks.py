@@ -53,8 +53,6 @@ def bash(root: Path, line: str) -> None:
 def turn(store: backstay.Store, root: Path, line: str, **options: Any) -> backstay.Checkpoint:
     """One step of an agent: a command, and its boundary."""
     with store.run("s", workspace=backstay.Workspace(root, **options)) as run:
-        if run.head is None:
-            run.step()
         run.call("bash", lambda: bash(root, line), args=[line])
     found = store.session("s").head()
     assert found is not None
@@ -70,6 +68,70 @@ def test_rm_rf_src_by_bash_is_undone(store: backstay.Store, root: Path) -> None:
     assert read_tree(root) == before
     session.undo()
     assert sorted(read_tree(root)) == [b"src", b"src/oops"]
+
+
+def test_the_very_first_call_of_a_run_may_remove_everything(store: backstay.Store, root: Path) -> None:
+    before = read_tree(root)
+    turn(store, root, "rm -rf src run.sh latest")
+    session = store.session("s", workspace=root)
+    session.restore("main~1", files=True)
+    assert read_tree(root) == before
+    assert session.load() == {}
+
+
+def test_my_version_of_a_file_that_the_next_call_writes_over_is_in_a_checkpoint(
+    store: backstay.Store, root: Path
+) -> None:
+    with store.run("s", workspace=root) as run:
+        run.call("bash", lambda: bash(root, "echo one > a"), key="1")
+        run.append({"role": "tool", "content": "one"})
+        run.step()
+        asked = []
+        run.call("model", lambda: asked.append(1), kind="llm")
+        (root / "a").write_text("mine\n")
+        run.call("bash", lambda: bash(root, "echo two > a"), key="2")
+        # The calls of this iteration still wait for their boundary.
+        assert [call.name for call in run.session.calls(pending=True)] == ["model", "bash"]
+        assert run.state == {"messages": [{"role": "tool", "content": "one"}]}
+        run.step()
+    session = store.session("s")
+    versions = [files["a"].read() for point in session.log() if (files := point.files) is not None and "a" in files]
+    assert versions == [b"two\n", b"two\n", b"mine\n", b"one\n"]
+    assert [call.name for call in session.calls("main~1")] == ["model", "bash"]
+    assert store.verify().ok
+
+
+def test_a_kill_behind_a_checkpoint_of_found_files_repeats_no_call(tmp_path: Path, root: Path) -> None:
+    script = tmp_path / "agent.py"
+    script.write_text(
+        """import os, sys, backstay
+from pathlib import Path
+root, die = Path(sys.argv[1]), sys.argv[2] == "die"
+def noted(name):
+    with (root.parent / "made").open("a") as made:
+        made.write(name + "\\n")
+with backstay.open(root.parent / "k.db") as store, store.run("s", workspace=root, on_doubt="retry") as run:
+    run.call("plan", lambda: noted("plan"), key="1", args={})
+    if die:
+        (root / "mine").write_text("mine")
+    def edit():
+        noted("edit")
+        (root / "mine").write_text("agent")
+        die and os._exit(9)
+    run.call("edit", edit, key="2", args={})
+    run.step()
+"""
+    )
+    for how, code in (("die", 9), ("live", 0)):
+        done = subprocess.run([sys.executable, script, root, how], capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+    assert (tmp_path / "made").read_text().split() == ["plan", "edit", "edit"]
+    with backstay.open(tmp_path / "k.db") as store:
+        kept = [
+            point.files["mine"].read() for point in store.session("s").log() if point.files and "mine" in point.files
+        ]
+        assert b"mine" in kept
+        assert store.verify().ok
 
 
 def test_everything_that_a_tool_or_bash_can_do_to_a_file_goes_back(store: backstay.Store, root: Path) -> None:
@@ -94,15 +156,15 @@ def test_everything_that_a_tool_or_bash_can_do_to_a_file_goes_back(store: backst
 
 
 def test_my_edit_between_two_steps_is_kept(store: backstay.Store, root: Path) -> None:
-    turn(store, root, "true")
+    first = turn(store, root, "true")
     turn(store, root, "echo a > a")
     (root / "src" / "main.py").write_text("mine\n")
     (root / "notes").write_text("mine\n")
     turn(store, root, "echo b > b")
     session = store.session("s", workspace=root)
-    plan = session.restore("main~2", files=True, keep_mine=True, dry_run=True)
+    plan = session.restore(first, files=True, keep_mine=True, dry_run=True)
     assert (plan.kept, [step.path for step in plan.remove]) == ((b"notes", b"src/main.py"), [b"a", b"b"])
-    session.restore("main~2", files=True, keep_mine=True)
+    session.restore(first, files=True, keep_mine=True)
     assert (root / "src" / "main.py").read_text() == (root / "notes").read_text() == "mine\n"
     assert not (root / "a").exists()
     assert not (root / "b").exists()

@@ -127,6 +127,6 @@ def place(root: Path, before: Tree, after: Tree, *, name: str = "p1") -> Placed:
 
 
 def leftovers(root: Path) -> list[str]:
-    """What lies in Backstay's folder beside its lock and its empty folders."""
-    own = root / ".backstay"
-    return [str(path.relative_to(own)) for path in own.rglob("*") if not path.is_dir() and path.name != "place.lock"]
+    """What lies in Backstay's folder beside its lock, its word to git and its empty folders."""
+    own, always = root / ".backstay", {"place.lock", ".gitignore"}
+    return [str(path.relative_to(own)) for path in own.rglob("*") if not path.is_dir() and path.name not in always]

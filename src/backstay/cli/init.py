@@ -11,6 +11,7 @@ from backstay.cli.command import Command, json_option
 from backstay.cli.store_option import name_of
 from backstay.cli.street import neighbour
 from backstay.cli.text import safe
+from backstay.cli.workspace_option import refuse_folder
 
 
 @click.command(
@@ -40,6 +41,8 @@ def command(url: str | None, *, claude_code: bool, only_print: bool, remove: boo
             raise click.UsageError("--print or --remove stands alone behind --claude-code")
         _show_hooks(url) if only_print else _remove_hooks()
         return
+    if claude_code:
+        refuse_folder(backstay.Workspace(Path.cwd()))
     hooks = _put_hooks(url) if claude_code else None
     store_url = url
     if store_url is None:

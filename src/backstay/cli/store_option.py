@@ -23,22 +23,22 @@ store_option = click.option(
 
 def in_store(run: Callable[..., None]) -> Callable[..., None]:
     """Give a command the store that is there."""
-    return _with_store(run, makes=False)
 
-
-def in_any_store(run: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the store, made if there is none."""
-    return _with_store(run, makes=True)
-
-
-def _with_store(run: Callable[..., None], *, makes: bool) -> Callable[..., None]:
     @store_option
     @functools.wraps(run)
     def wrapped(url: str | None, **arguments: Any) -> None:
-        with open_store(url, makes=makes) as store:
+        with open_store(url) as store:
             run(store, **arguments)
 
     return wrapped
+
+
+def is_there(url: str | None) -> bool:
+    """False if opening a store would make it; one that is elsewhere counts as there."""
+    from backstay import opening
+
+    place = opening.place(url)
+    return url is not None if place is None else place.exists()
 
 
 def open_store(url: str | None, *, makes: bool = False) -> Store:

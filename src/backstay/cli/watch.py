@@ -18,7 +18,8 @@ import click
 
 import backstay
 from backstay.cli.command import Command, json_option
-from backstay.cli.store_option import in_any_store
+from backstay.cli.store_option import is_there, open_store, store_option
+from backstay.cli.workspace_option import refuse_folder
 
 if TYPE_CHECKING:
     import subprocess
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from backstay.face import Store
     from backstay.run import Run
     from backstay.run.calling import Calling
+    from backstay.workspace.policy import Workspace
 
 _QUIET_S = 0.2
 _PAUSE_S = 0.5
@@ -46,24 +48,37 @@ _NOT_FOUND, _NOT_RUNNABLE, _BY_SIGNAL = 127, 126, 128
 @click.option("--workspace", metavar="DIR", default=".", help="The folder that is recorded; by default this one.")
 @click.argument("words", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
 @json_option
-@in_any_store
-def command(store: Store, words: tuple[str, ...], *, session: str | None, workspace: str, as_json: bool) -> None:
+@store_option
+def command(url: str | None, words: tuple[str, ...], *, session: str | None, workspace: str, as_json: bool) -> None:
     """Run CMD and record this folder as it changes; exits as CMD does.
 
     For agents without hooks of their own (Codex, Gemini, opencode) and for any other command; `backstay rewind` puts
-    back all that it changed. --json prints its line when CMD has ended, behind what CMD printed.
+    back all that it changed. The session has failed if CMD cannot be started or a signal ends it. --json prints its
+    line when CMD has ended, behind what CMD printed.
     """
-    name = session or f"{Path(words[0]).name}-{time.strftime('%Y%m%d-%H%M%S')}"
     where = backstay.Workspace(workspace)
+    if not is_there(url):  # else the run refuses it, and no store is left behind
+        refuse_folder(where)
+    name = session or f"{Path(words[0]).name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    with open_store(url, makes=True) as store:
+        code = _run(store, name, words, where, as_json=as_json)
+    click.get_current_context().exit(code)
+
+
+def _run(store: Store, name: str, words: tuple[str, ...], where: Workspace, *, as_json: bool) -> int:
     line = " ".join(words)
     with _ours(), store.run(name, workspace=where, input=line, restart=True) as run:
         if not isinstance(run.state.get("messages"), list):
             run.state["messages"] = []
         run.append({"role": "user", "content": line})
         run.checkpoint()
-        code = _watch(run, words)
+        code, failure = _watch(run, words)
         run.state["exit_code"] = code
+        if failure is not None:
+            run.checkpoint()
         problem = None if run.files is None else run.files.problem
+        if failure is not None:
+            run.fail(failure)
     if as_json:
         from backstay import shapes
 
@@ -71,11 +86,11 @@ def command(store: Store, words: tuple[str, ...], *, session: str | None, worksp
         click.echo(shapes.dump({"session": name, "exit_code": code, "checkpoints": count, "problem": problem}))
     elif problem is not None:
         click.echo(f"backstay: the folder could not be captured at the end: {problem}", err=True)
-    click.get_current_context().exit(code)
+    return code
 
 
-def _watch(run: Run, words: tuple[str, ...]) -> int:
-    """Start the command, record what it changes, and give its exit code."""
+def _watch(run: Run, words: tuple[str, ...]) -> tuple[int, str | None]:
+    """Start the command and record what it changes: its exit code, and why it failed if it had no end of its own."""
     import subprocess
 
     calling = _begin(run, words, 1)
@@ -84,8 +99,9 @@ def _watch(run: Run, words: tuple[str, ...]) -> int:
     except OSError as error:
         with contextlib.suppress(backstay.CallFailedError):
             calling.give_up(error)
-        click.echo(f"backstay: {words[0]}: {error.strerror}", err=True)
-        return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_RUNNABLE
+        failure = f"{words[0]}: {error.strerror}"
+        click.echo(f"backstay: {failure}", err=True)
+        return (_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_RUNNABLE), failure
     with _passing_on(child):
         try:
             calling = _record(run, words, child, calling)
@@ -94,7 +110,7 @@ def _watch(run: Run, words: tuple[str, ...]) -> int:
             raise
         code = child.returncode if child.returncode >= 0 else _BY_SIGNAL - child.returncode
         calling.finish({"exit_code": code})
-    return int(code)
+    return code, f"{words[0]} was ended by signal {-child.returncode}" if child.returncode < 0 else None
 
 
 def _record(run: Run, words: tuple[str, ...], child: subprocess.Popen[bytes], calling: Calling) -> Calling:

@@ -17,6 +17,7 @@ import backstay
 
 if TYPE_CHECKING:
     from backstay.face import Session, Store
+    from backstay.workspace.policy import Workspace
 
 workspace_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     "--workspace",
@@ -28,6 +29,13 @@ workspace_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.opt
 def session_in(store: Store, id_: str, branch: str, workspace: str | None) -> Session:
     """The session with the folder that its files go to."""
     return store.session(id_, workspace=workspace or folder_of(store.session(id_), branch))
+
+
+def refuse_folder(workspace: Workspace) -> None:
+    """InvalidInputError for a folder that is too large to be captured; nothing is written for that."""
+    from backstay.workspace.capturing import Capturer
+
+    Capturer(workspace).measure()
 
 
 def folder_of(session: Session, branch: str) -> str:

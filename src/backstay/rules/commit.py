@@ -84,20 +84,25 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     forgets: int | None = None
 
     @property
+    def is_of_run(self) -> bool:
+        """True if a run writes it, whose own calls are not in doubt."""
+        return self.lease is not None and self.lease.purpose is None
+
+    @property
     def is_boundary(self) -> bool:
         """True if a run records how far it has come."""
-        return self.lease is not None and self.lease.purpose is None
+        return self.is_of_run and not self.keeps_journal
 
     @property
     def ask(self) -> Ask:
         """What the rule looks at."""
-        names, boundary = (self.branch,), self.is_boundary
+        names = (self.branch,)
         return Ask(
             self.session,
             names=names,
             ids=() if self.id is None else (self.id,),
-            pending=() if boundary else names,
-            counted=names if boundary else (),
+            pending=() if self.is_of_run else names,
+            counted=names if self.is_boundary else (),
             calls=tuple(self.places),
         )
 
@@ -158,7 +163,7 @@ def _refuse(new: Commit, view: View, lane: LaneRow | None) -> None:
     elif not refusals.holds(lane, new.lease):
         found.append(refusals.fenced(new.lease))
     calls = _pending(new, view)
-    if calls and not new.is_boundary:
+    if calls and not new.is_of_run:
         found += refusals.doubtful(new.session, new.branch, calls)
     head = None if lane is None or lane.head is None else lane.head.id
     if head != new.expect:

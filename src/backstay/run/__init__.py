@@ -48,7 +48,7 @@ from backstay.strategy import Event, Moment, Strategy
 if TYPE_CHECKING:
     from logging import Logger
 
-    from backstay.run.files import RunFiles, SessionFiles
+    from backstay.run.files import RunFiles, SessionFiles, WriteFound
 
 _NONCE_BYTES = 8
 
@@ -100,18 +100,15 @@ class Run(StateKeeping, ChildMaking):
         self.state: StateDict = {}
         self.input: Any = input
         self._restart = bool(restart)
-        self.resumed = False
+        self.resumed, self.iteration = False, 0
         self.head: Checkpoint | None = None
-        self.iteration = 0
         self.usage = Usage()
         self.resume_hint: str | None = None
         self.crashes = 0
         self._strategy = strategy
         self._loop = GuardedLoop(loops, self._progress)
-        self._counters = Counters()
-        self._used = Usage()
-        self._recorded_iteration = 0
-        self._recorded_at = 0.0
+        self._counters, self._used = Counters(), Usage()
+        self._recorded_iteration, self._recorded_at = 0, 0.0
         self.end: RunEnded | None = None
         self._session_files = files
         self.files: RunFiles | None = None
@@ -169,10 +166,9 @@ class Run(StateKeeping, ChildMaking):
             self._go_to(entered)
             if self._session_files is not None:
                 by = () if self.made_elsewhere is None else going_on(entered.calls, self.made_elsewhere)
-                self.files = self._session_files.of_run(self.branch, by=by)
+                self.files = self._session_files.of_run(self.branch, by=by, is_new=not entered.calls)
         except BaseException as error:
-            failed = isinstance(error, Exception)
-            status, reason = ("failed", reason_of(error)) if failed else (None, None)
+            status, reason = ("failed", reason_of(error)) if isinstance(error, Exception) else (None, None)
             with contextlib.suppress(BackstayError):
                 backend.write(runs.leave_ask(calls.lease), runs.leave(calls.lease, status=status, reason=reason))
             raise
@@ -187,12 +183,17 @@ class Run(StateKeeping, ChildMaking):
         if rolls_back and calling.was is not None:
             self.files.roll_back(self._history, self.branch, calling.was, self.state)
         try:
-            before = self.files.began(calling.row, alone=alone)
+            before = self.files.began(calling.row, None if self.in_doubt else self._found, alone=alone)
             if before is not None:  # on disk before anything is changed
                 calling.write(msgspec.structs.replace(calling.row, files=before))
         except BaseException:
             calling.withdraw()
             raise
+
+    def _found(self, write: WriteFound) -> None:
+        calls = self._entered()
+        with calls.writing():
+            self.head = write(self.head, encode_counters(self._counters), calls.lease, calls.look)
 
     def _journal(self, kind: type[WaitJournal], entered: Entered) -> WaitJournal:
         history = self._history

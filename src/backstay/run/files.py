@@ -32,10 +32,12 @@ from backstay.listing import (
     from_value,
     to_value,
 )
-from backstay.model import StateDict, counted
-from backstay.port import BlobsAbsentError, CallRow
+from backstay.model import NOTHING, Checkpoint, StateDict, counted
+from backstay.port import BlobsAbsentError, CallRow, View
+from backstay.rules.refusals import Lease
 from backstay.run.holding import HeldBranch
 from backstay.run.rollback import keep_aside, lost_steps, pack_before, put_back, rollback_steps
+from backstay.store.fields import Given
 from backstay.store.file_contents import BlobSink, GroupReader
 from backstay.store.files import CapturedFiles
 from backstay.store.history import History
@@ -127,15 +129,41 @@ class SessionFiles:
         found = captured(listing, sink, partial(self.committed, branch, last=True))
         return msgspec.structs.replace(found, on=head)
 
+    def write(
+        self,
+        branch: str,
+        given: Given,
+        head: Checkpoint | None,
+        *,
+        lease: Lease,
+        look: Callable[[View], None],
+        files: CapturedFiles,
+    ) -> Checkpoint:
+        """A checkpoint of files alone: with the state that the head has, and calls that are pending stay so."""
+        return self._history.write(
+            branch,
+            {} if head is None else self._history.load(branch).state,
+            given,
+            expect=NOTHING if head is None else head.id,
+            lease=lease,
+            look=look,
+            files=files,
+            root=head is None,
+            keeps_journal=True,
+        )
+
     def look_again(self) -> None:
         """Contents may have been forgotten since they were seen here."""
         with self._lock:
             self._fetch.forget()
             self._capturer.recent.clear()
 
-    def of_run(self, branch: str, *, by: Collection[CallRow] = ()) -> RunFiles:
-        """The files of a run that begins on a branch. `by`: calls that are made elsewhere and did what differs."""
-        return RunFiles(self, branch, by=by)
+    def of_run(self, branch: str, *, by: Collection[CallRow] = (), is_new: bool = False) -> RunFiles:
+        """The files of a run that begins on a branch. `by`: calls that are made elsewhere and did what differs.
+
+        `is_new`: no call did.
+        """
+        return RunFiles(self, branch, by=by, is_new=is_new)
 
     def refuse_unusable(self, branch: str) -> None:
         """An error, before anything is written, for a folder that cannot be captured at all."""
@@ -177,10 +205,14 @@ _WORKSPACE = Hint(
 )
 
 
+# Writes a checkpoint of files on a head, with its state: given the head, the run's counters, its lease and its look.
+WriteFound = Callable[[Checkpoint | None, bytes, Lease, Callable[[View], None]], Checkpoint]
+
+
 class RunFiles:
     """The files of one run, from its entering on: the last list, the calls in flight, and what they changed."""
 
-    def __init__(self, files: SessionFiles, branch: str, *, by: Collection[CallRow] = ()) -> None:
+    def __init__(self, files: SessionFiles, branch: str, *, by: Collection[CallRow] = (), is_new: bool = False) -> None:
         self._files = files
         self._branch = branch
         self._sink = files.sink()
@@ -193,11 +225,13 @@ class RunFiles:
         self._since = {call.id: call.parent for call in by}
         self._fresh = False  # the last capture was made after the last call
         self._looked = False  # and nothing happened since that the next call has to be told from
+        self._found = False  # what others changed is in no checkpoint yet
         self.problem: str | None = None
         self._lost: list[bytes] = []
         self._look(self._author(), first=True)
         self._since = dict(self._flying)
         self._start = self._last
+        self._found = is_new and bool(difference(self._head, self._last).changes)
         if self._lost:
             what = f"{counted(len(self._lost), 'file')} of the last checkpoint never reached the disk as captured there"
             _log().warning("%s: %s; run.files.put_back_lost() writes them again", what, ", ".join(self.lost[:_NAMED]))
@@ -238,8 +272,10 @@ class RunFiles:
             self._fresh = self._looked = seen
             return difference(self._recorded, self._last)
 
-    def began(self, call: CallRow, *, alone: bool = False) -> bytes | None:
+    def began(self, call: CallRow, record: Callable[[WriteFound], None] | None, *, alone: bool = False) -> bytes | None:
         """A call is about to be made: what differs now was done by others. With `alone`, the files as they are then.
+
+        The call may write over what others did, so that is recorded before.
 
         One that is to be alone waits until no other is in flight, and others wait for it; those around it and inside
         it do not count.
@@ -249,11 +285,32 @@ class RunFiles:
             self._alone = call.id if alone else self._alone
             if not self._flying or alone:
                 if not self._looked:
+                    before = self._last
                     self._look(OUTSIDE)
+                    self._found = self._found or bool(difference(before, self._last).changes)
                 self._since = dict(self._flying)
+            if self._found and record is not None:
+                record(partial(self._write_found, captured(self._last, self._sink, self._recaptured)))
+                self.recorded()
             self._looked = False
             self._flying[call.id] = self._since[call.id] = call.parent
             return pack_before(self._recorded, self._last, self._contents) if alone else None
+
+    def _write_found(
+        self,
+        files: CapturedFiles,
+        head: Checkpoint | None,
+        loop: bytes,
+        lease: Lease,
+        look: Callable[[View], None],
+    ) -> Checkpoint:
+        if head is None:
+            given = Given("files", status="in_progress", summary="the files as they were found", loop=loop)
+        else:
+            summary = "files changed from outside"
+            hint = head.resume_hint
+            given = Given("files", status="in_progress", step=head.step, resume_hint=hint, summary=summary, loop=loop)
+        return self._files.write(self._branch, given, head, lease=lease, look=look, files=files)
 
     def _may_begin(self, call: CallRow, *, alone: bool) -> bool:
         around, at = set(), call.parent
@@ -321,7 +378,7 @@ class RunFiles:
     def recorded(self) -> None:
         """A boundary was written with the last list."""
         with self._lock:
-            self._fresh = False
+            self._fresh = self._found = False
             self._recorded = self._last
             self._sink.forget()
 

@@ -75,9 +75,6 @@ class WaitOutcome(msgspec.Struct, frozen=True):
 class CallWatch(Protocol):
     """Sees the files that a call changes."""
 
-    def began(self, call: CallRow, *, alone: bool = False) -> bytes | None:
-        """A call is about to be made; with `alone`, when no other is: the files as they are then."""
-
     def ended(self, call: CallRow) -> None:
         """A call has its outcome."""
 

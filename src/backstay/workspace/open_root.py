@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Self
 
-from backstay.errors import InvalidInputError, LeaseHeldError, UnsupportedError
+from backstay.errors import InvalidInputError, LeaseHeldError, UnavailableError, UnsupportedError
 from backstay.hints import Hint
 from backstay.listing import OWN, FileEntry
+from backstay.workspace.git_ignore import keep_from_git
 from backstay.workspace.system_calls import open_beneath
 
 if sys.platform != "win32":
@@ -130,15 +131,29 @@ class OpenRoot:
         at = os.dup(self.descriptor)
         try:
             for name in (OWN, *names):
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, 0o700, dir_fd=at)
+                made = self._make(at, name)
                 below = self._own(at, name)
                 os.close(at)
                 at = below
+                if made and name == OWN:
+                    keep_from_git(descriptor=at)
         except BaseException:
             os.close(at)
             raise
         return at
+
+    def _make(self, above: int, name: bytes) -> bool:
+        """Make a folder of ours; False if there is something of that name."""
+        try:
+            os.mkdir(name, 0o700, dir_fd=above)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            message = f"{name.decode()} cannot be made in {self.path}: {error.strerror}"
+            raise UnavailableError(message, hint="Backstay needs a folder of its own there", retryable=False) from error
+        return True
 
     def _own(self, above: int, name: bytes) -> int:
         try:

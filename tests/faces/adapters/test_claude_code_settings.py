@@ -122,3 +122,14 @@ def test_a_link_to_settings_elsewhere_is_not_followed(tmp_path: Path, link: str)
         (project / link).symlink_to(elsewhere / "settings.local.json")
     assert shell.run("init", "--claude-code", folder=project).code != 0
     assert (elsewhere / "settings.local.json").read_text() == "{}"
+
+
+def test_a_home_gets_no_hooks_and_nothing_is_written(tmp_path: Path) -> None:
+    done = shell.run("init", "--claude-code", folder=tmp_path, HOME=str(tmp_path))
+    assert (done.code, "it is your home" in done.err) == (1, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_git_passes_the_folder_of_the_hooks_by(tmp_path: Path) -> None:
+    assert shell.run("init", "--claude-code", folder=tmp_path).code == 0
+    assert (tmp_path / ".backstay" / ".gitignore").read_text() == "*\n"

@@ -88,17 +88,35 @@ def test_a_signal_is_the_commands_and_what_it_then_does_is_recorded(folder: Path
 
 
 def test_a_command_that_cannot_be_run_or_dies_says_so_by_its_exit_code(folder: Path) -> None:
-    assert shell.run("watch", "--", "no-such-command", folder=folder).code == 127
-    assert shell.run("watch", "--", str(folder / "old.txt"), folder=folder).code == 126
-    assert shell.run("watch", "--", "sh", "-c", "kill -9 $$", folder=folder).code == 137
-    told = shell.run("watch", "--json", "--session", "w", "--", "true", folder=folder)
-    assert json.loads(told.out) == {"session": "w", "exit_code": 0, "checkpoints": 2, "problem": None}
+    lost, odd, killed = ["no-such-command"], [str(folder / "old.txt")], ["sh", "-c", "echo x > x; kill -9 $$"]
+    for number, (words, code) in enumerate([(lost, 127), (odd, 126), (killed, 137)]):
+        assert shell.run("watch", "--session", f"s{number}", "--", *words, folder=folder).code == code
+    with backstay.open(folder / ".backstay" / "store.db") as store:
+        ends = [store.session(f"s{number}").checkpoint() for number in range(3)]
+        assert [end.state["exit_code"] for end in ends] == [127, 126, 137]
+        told = [(info.status.value, info.reason) for info in sorted(store.sessions(), key=lambda info: info.id)]
+        assert told == [
+            ("failed", "no-such-command: No such file or directory"),
+            ("failed", f"{folder / 'old.txt'}: Permission denied"),
+            ("failed", "sh was ended by signal 9"),
+        ]
+        assert ends[2].files is not None
+        assert ends[2].files["x"].author.startswith("call:")
+    said = shell.run("watch", "--json", "--session", "w", "--", "true", folder=folder)
+    assert json.loads(said.out) == {"session": "w", "exit_code": 0, "checkpoints": 2, "problem": None}
 
 
 def test_a_folder_that_cannot_be_captured_is_refused_before_the_command_runs(folder: Path) -> None:
     done = shell.run("watch", "--session", "w", "--workspace", "/", "--", "touch", "made", folder=folder)
     assert done.code != 0
     assert "too much" in done.err
-    assert not (folder / "made").exists()
-    with backstay.open(folder / ".backstay" / "store.db") as store:
-        assert list(store.sessions()) == []
+    assert [path.name for path in folder.iterdir()] == ["old.txt"], "nothing was made, no store either"
+    done = shell.run("watch", "--", "touch", "made", folder=folder, HOME=str(folder))
+    assert "it is your home" in done.err
+    with (folder / "old.txt").open("r+") as file:
+        file.truncate(2**26 - 1)
+    for number in range(32):
+        os.link(folder / "old.txt", folder / f"{number}.bin")
+    done = shell.run("watch", "--", "touch", "made", folder=folder)
+    assert "to capture" in done.err
+    assert not {"made", ".backstay"} & {path.name for path in folder.iterdir()}

@@ -115,6 +115,9 @@ def own_folder(project: str, *, make: bool = False) -> str | None:
     try:
         if make and not os.path.lexists(folder):
             os.mkdir(folder, 0o700)  # noqa: PTH102
+            from backstay.workspace.git_ignore import keep_from_git  # noqa: PLC0415 - see above
+
+            keep_from_git(folder)
         found = os.lstat(folder)
     except OSError:
         return None
