@@ -92,6 +92,7 @@ class Wishes(NamedTuple):
     keep_mine: KeepMine = True
     paths: tuple[str, ...] = ()
     partial: bool = False
+    hint: str = "; name paths behind -- to put back those alone"  # behind the options for conflicts
 
 
 def rewind(
@@ -144,7 +145,7 @@ def rewind(
         if as_json:
             tell_json(found, branch, None, head.id, plan)
         return
-    _refuse(plan)
+    refuse_conflicts(plan, wish.hint)
     if plan.forgotten and not wish.partial:
         refuse_forgotten(groups_of(plan)["forgotten"], "nothing was changed")
     agree(f"Rewind {_safe(branch)} to {target.id[:8]}?", yes=yes)
@@ -235,12 +236,12 @@ def tell_plan(screen: Screen, plan: RestorePlan, root: str) -> None:
             screen.line(f"    … and {len(paths) - _LISTED:,} more")
 
 
-def _refuse(plan: RestorePlan) -> None:
+def refuse_conflicts(plan: RestorePlan, more: str) -> None:
     """Conflicts are for the person to decide, before anything is asked or done."""
     if plan.conflicts:
         names = ", ".join(groups_of(plan)["conflicts"][:_LISTED])
         message = f"nothing was changed: {names}: changed by you and by calls since"
-        hint = "--mine keeps yours, --theirs puts all back; name paths behind -- to put back those alone"
+        hint = "--mine keeps yours, --theirs puts all back" + more
         raise backstay.FilesConflictError(message, hint=hint)
 
 
