@@ -246,6 +246,17 @@ def test_a_model_answer_that_cannot_be_kept_is_asked_for_again(store: backstay.S
         assert run.call("model", lambda: "text", kind="llm") == "text"
 
 
+def test_a_coroutine_function_is_refused_before_anything_is_recorded(store: backstay.Store) -> None:
+    async def pay() -> str:
+        return "paid"
+
+    with store.run("t") as run:
+        with pytest.raises(InvalidInputError, match="coroutine function"):
+            run.call("pay", pay)
+        assert run.session.calls(pending=True) == []
+        assert run.call("pay", lambda: "paid") == "paid"
+
+
 def test_a_new_call_that_may_be_the_one_in_doubt_is_not_made(store: backstay.Store, world: World) -> None:
     leave_in_doubt(store, world, key="1")
     with ends_by(InDoubtError, store.run("t")) as run:

@@ -70,6 +70,8 @@ GROUPS = {
 }
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
+REMOVING = ("delete", "prune", "forget-files")
+
 # Words that people bring along from other tools, and what they are called here.
 OTHER_WORDS = {
     "branch": "branches",
@@ -138,7 +140,9 @@ class Commands(click.Group):
 
             typed, word = args[0], args[0].lower()
             likely = [OTHER_WORDS[word]] if word in OTHER_WORDS else [each for each in COMMANDS if each == word]
-            likely = likely or alike(word, list(COMMANDS))
+            # What removes something is not proposed to a word that only sounds like it.
+            safe = [each for each in COMMANDS if each not in REMOVING or each[0] == word[0]]
+            likely = likely or alike(word, safe)
             rest = f"Did you mean {' or '.join(likely)}?" if likely else "`backstay --help` lists those there are."
             message = f"There is no command {typed}. {rest}"
             raise click.UsageError(message, ctx=ctx) from None

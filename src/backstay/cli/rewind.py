@@ -41,7 +41,7 @@ _LISTED = 12
 @click.option("--talk-only", is_flag=True, help="Bring the conversation back; files stay.")
 @click.option("--mine", is_flag=True, help="Where you and a call changed the same lines, keep yours.")
 @click.option("--theirs", is_flag=True, help="Put back all that differs, also what you changed.")
-@click.option("--partial", is_flag=True, help="Where contents were forgotten, put back the other files.")
+@click.option("--partial", is_flag=True, help="Put back what can be: not what was forgotten or cannot be written.")
 @workspace_option
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @yes_option
@@ -145,9 +145,7 @@ def rewind(
         if as_json:
             tell_json(found, branch, None, head.id, plan)
         return
-    refuse_conflicts(plan, wish.hint)
-    if plan.forgotten and not wish.partial:
-        refuse_forgotten(groups_of(plan)["forgotten"], "nothing was changed")
+    refuse(plan, wish.hint, partial=wish.partial)
     agree(f"Rewind {_safe(branch)} to {target.id[:8]}?", yes=yes)
     refuse_moved(found, branch, head.id)
     with told(found, branch):
@@ -155,6 +153,7 @@ def rewind(
     if as_json:
         tell_json(found, branch, made, head.id, plan)
         return
+    tell_missed(screen, plan, made)
     screen.line(f"Rewound: {_safe(branch)} is at {made.id[:8]}, a new checkpoint.")
     screen.line(f"To take it back: {undo_line(found.id, branch)}")
     if wish.talk and target.resume_hint is not None:
@@ -183,20 +182,50 @@ def _screen(*, aside: bool) -> Screen:
     return Screen(aside=aside)
 
 
-def groups_of(plan: RestorePlan) -> dict[str, list[str]]:
-    """The paths of a plan by what becomes of them, as text."""
+def groups_of(plan: RestorePlan, made: Checkpoint | None = None) -> dict[str, list[str]]:
+    """The paths of a plan by what becomes of them, as text; by what became of them, once a checkpoint was made."""
     from backstay.listing import shown
 
-    merged = set(plan.merged)
+    merged, blocked = set(plan.merged), set(plan.blocked)
+    missed = set() if made is None else _missed(plan, made) - blocked
+    rest = blocked | missed
     return {
-        "put": [shown(step.path) for step in plan.put if step.path not in merged],
-        "removed": [shown(step.path) for step in plan.remove],
+        "put": [shown(step.path) for step in plan.put if step.path not in merged | rest],
+        "removed": [shown(step.path) for step in plan.remove if step.path not in rest],
         "kept": [shown(path) for path in plan.kept],
-        "merged": [shown(path) for path in plan.merged],
+        "merged": [shown(path) for path in plan.merged if path not in rest],
+        "missed": [shown(path) for path in sorted(missed)],
+        "blocked": [shown(path) for path in plan.blocked],
         "conflicts": [shown(path) for path in plan.conflicts],
         "left": [shown(path) for path in plan.without_contents],
         "forgotten": [shown(path) for path in plan.forgotten],
     }
+
+
+def _missed(plan: RestorePlan, made: Checkpoint) -> set[bytes]:
+    """The paths of a plan that are not as it wanted them in the checkpoint that was made."""
+    from backstay.listing import PERMISSIONS
+
+    files = made.files
+    if files is None:
+        return set()
+    found: set[bytes] = set()
+    for step in plan.steps:
+        path, after = os.fsdecode(step.path), step.after
+        if path not in files:
+            is_there = after is None or os.path.lexists(Path(files.root, path))  # it may be ignored by now
+            found |= set() if is_there else {step.path}
+            continue
+        now = files[path]
+        what = (now.kind, now.digest or "", os.fsencode(now.target or ""), now.kind == "link" or now.mode & PERMISSIONS)
+        if after is None or what != (
+            after.kind,
+            after.digest.hex(),
+            after.target,
+            after.kind == "link" or after.permissions,
+        ):
+            found.add(step.path)
+    return found
 
 
 _WORDS = {
@@ -204,6 +233,8 @@ _WORDS = {
     "removed": ("remove", "red"),
     "kept": ("kept (yours)", "cyan"),
     "merged": ("merged, yours and theirs", "yellow"),
+    "missed": ("left as they are, because they were changed meanwhile or cannot be written", "red"),
+    "blocked": ("cannot be put back, because their folder cannot be written", "red"),
     "conflicts": ("conflicts, changed by you and by calls", "red"),
     "left": ("left as they are, their contents were not captured", "dim"),
     "forgotten": ("cannot come back, their contents were forgotten", "red"),
@@ -226,18 +257,34 @@ def tell_plan(screen: Screen, plan: RestorePlan, root: str) -> None:
     if not any(groups.values()):
         screen.line("  no file differs")
     for name, paths in groups.items():
-        if not paths:
-            continue
-        words, style = _WORDS[name]
-        screen.line("  ", (f"{words} ({len(paths):,})", style))
-        for path in paths[:_LISTED]:
-            screen.line(f"    {safe(path)}")
-        if len(paths) > _LISTED:
-            screen.line(f"    … and {len(paths) - _LISTED:,} more")
+        _tell_group(screen, name, paths)
 
 
-def refuse_conflicts(plan: RestorePlan, more: str) -> None:
-    """Conflicts are for the person to decide, before anything is asked or done."""
+def tell_missed(screen: Screen, plan: RestorePlan, made: Checkpoint) -> None:
+    """The paths that were shown and that a restore has left as they are after all."""
+    _tell_group(screen, "missed", groups_of(plan, made)["missed"])
+
+
+def _tell_group(screen: Screen, name: str, paths: list[str]) -> None:
+    from backstay.cli.text import safe
+
+    if not paths:
+        return
+    words, style = _WORDS[name]
+    screen.line("  ", (f"{words} ({len(paths):,})", style))
+    for path in paths[:_LISTED]:
+        screen.line(f"    {safe(path)}")
+    if len(paths) > _LISTED:
+        screen.line(f"    … and {len(paths) - _LISTED:,} more")
+
+
+def refuse(plan: RestorePlan, more: str, *, partial: bool) -> None:
+    """Conflicts are for the person to decide, before anything is asked or done; what cannot be done is told then."""
+    if not partial:
+        from backstay.workspace.writability import NOT_WRITABLE, OR_PARTIAL, refuse_failed
+
+        refuse_forgotten(groups_of(plan)["forgotten"], "nothing was changed")
+        refuse_failed(dict.fromkeys(plan.blocked, NOT_WRITABLE), "nothing was changed", OR_PARTIAL)
     if plan.conflicts:
         names = ", ".join(groups_of(plan)["conflicts"][:_LISTED])
         message = f"nothing was changed: {names}: changed by you and by calls since"
@@ -253,4 +300,4 @@ def tell_json(session: Session, branch: str, made: Checkpoint | None, before: st
     head = None if made is None else shapes.checkpoint(made)
     git = None if plan.git_moved is None else [" ".join(at) for at in plan.git_moved]
     about = {"session": session.id, "branch": branch, "before": before, "head": head}
-    Screen().line(shapes.dump({**about, "files": groups_of(plan), "git_moved": git}))
+    Screen().line(shapes.dump({**about, "files": groups_of(plan, made), "git_moved": git}))

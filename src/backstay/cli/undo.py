@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--talk-only", is_flag=True, help="Files stay as they are, even if the restore moved some.")
 @click.option("--mine", is_flag=True, help="Where you and a call changed the same lines, keep yours.")
 @click.option("--theirs", is_flag=True, help="Put back all that differs, also what you changed.")
-@click.option("--partial", is_flag=True, help="Where contents were forgotten, put back the other files.")
+@click.option("--partial", is_flag=True, help="Put back what can be: not what was forgotten or cannot be written.")
 @workspace_option
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @yes_option
@@ -53,7 +53,7 @@ def command(
     """
     from backstay.cli.interrupted import finish, told
     from backstay.cli.restore import preview
-    from backstay.cli.rewind import refuse_conflicts, tell_json, tell_plan
+    from backstay.cli.rewind import refuse, tell_json, tell_missed, tell_plan
     from backstay.cli.screen import Screen
     from backstay.cli.text import safe, short
     from backstay.listing import RestorePlan
@@ -85,7 +85,7 @@ def command(
         if as_json:
             tell_json(found, branch, None, head.id, plan)
         return
-    refuse_conflicts(plan, "")
+    refuse(plan, "", partial=partial)
     agree(f"Bring {safe(branch)} back to {short(target)}?", yes=yes)
     refuse_moved(found, branch, head.id)
     with told(found, branch):
@@ -93,6 +93,7 @@ def command(
     if as_json:
         tell_json(found, branch, made, head.id, plan)
         return
+    tell_missed(screen, plan, made)
     screen.line(f"Undone: {safe(branch)} is at {short(made.id)}, a new checkpoint. Undo again to redo.")
 
 

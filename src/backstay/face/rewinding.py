@@ -79,7 +79,8 @@ class Rewinding(Inbox):
         calls changed since: without `keep_mine` that is a FilesConflictError which names it. True keeps it, and puts
         changes of both together line by line; "always" also keeps what cannot be put together; False puts all back.
         What was there is in a checkpoint of its own first. `paths` puts back these alone, whoever changed them.
-        Files whose contents were forgotten or are damaged are an error that names them; `partial` puts back the others.
+        Files that cannot be written, or whose contents were forgotten or are damaged, are an error that names them, and
+        nothing is changed; `partial` puts back the others.
         With `dry_run` nothing is written: the plan says what would be.
         """
         check_name(branch, "a branch name")

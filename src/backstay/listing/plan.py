@@ -31,8 +31,9 @@ class RestorePlan(msgspec.Struct, frozen=True):
     `kept`: changed by others than the session's calls, and kept for them. `merged`: changed by both, and put together
     line by line; their steps are in `steps`. `conflicts`: changed by both, and not to be put together: nothing is done
     until the caller says which. `without_contents`: the contents were never in the store (a secret, a long file).
-    `forgotten`: they were, and are no longer; they cannot come back. `git_moved`: where git was at the target and where
-    it is now, each a commit and its branch, if that is not the same.
+    `forgotten`: they were, and are no longer; they cannot come back. `blocked`: paths among the steps whose folder
+    cannot be written now. `git_moved`: where git was at the target and where it is now, each a commit and its branch,
+    if that is not the same.
     """
 
     steps: tuple[PlaceStep, ...] = ()
@@ -41,6 +42,7 @@ class RestorePlan(msgspec.Struct, frozen=True):
     conflicts: tuple[bytes, ...] = ()
     without_contents: tuple[bytes, ...] = ()
     forgotten: tuple[bytes, ...] = ()
+    blocked: tuple[bytes, ...] = ()
     git_moved: tuple[GitHead, GitHead] | None = None
 
     def __bool__(self) -> bool:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import secrets
 import uuid
 from collections.abc import Callable, Iterator
@@ -100,6 +101,9 @@ class CallMaking:
         `effects="files"` says that it does nothing but change files of the workspace: it is made when no other tool is,
         and one that was cut off is rolled back and made again.
         """
+        if inspect.iscoroutinefunction(fn):
+            message = f"the function of call {name!r} is a coroutine function, and this run is not asynchronous"
+            raise InvalidInputError(message, hint="use backstay.aio, or lambda: asyncio.run(fn())")
         edited = self._approve(name, key, args) if approve else None
         make = approved(fn, args, edited) if approve else fn
         calling = self.begin(

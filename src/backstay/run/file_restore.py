@@ -10,6 +10,9 @@
 
 A kill before `begin` leaves the folder as it was. One after it leaves the call: the next run, restore or recover on
 this machine does the same again, which changes only what is not done yet. Elsewhere the call stays in doubt.
+
+A path that cannot be written is an error which names it, before anything is changed where that can be told. Where it
+shows while files are put back, those that were are taken back first; so a restore has done all of it or nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -62,6 +65,7 @@ from backstay.store.reading import Loaded
 from backstay.workspace.open_root import OpenRoot
 from backstay.workspace.placement import Placed, Placement
 from backstay.workspace.policy import Workspace
+from backstay.workspace.writability import AGAIN, NOT_WRITABLE, OR_PARTIAL, not_writable, refuse_failed
 
 BEFORE = "before going back"
 _NAMED = 20
@@ -74,7 +78,8 @@ _PATHS = "name paths behind -- to put back those alone"
 class RestoreRequest(msgspec.Struct, frozen=True):
     """A restore as it was asked for, in its journaled call too. `talk` is False where only files are put back.
 
-    `partial`: files whose contents were forgotten or are damaged stay as they are, and the others are put back.
+    `partial`: files whose contents were forgotten or are damaged, or that cannot be written, stay as they are, and the
+    others are put back.
     """
 
     target: str
@@ -142,10 +147,9 @@ class FileRestore:
         lost = [
             step.path for step in plan.put if step.contents is None and step.after and files.is_forgotten(step.after)
         ]
-        if not lost:
-            return plan
-        steps = tuple([step for step in plan.steps if step.path not in set(lost)])
-        return msgspec.structs.replace(plan, steps=steps, forgotten=tuple(lost))
+        steps = tuple([step for step in plan.steps if step.path not in set(lost)]) if lost else plan.steps
+        blocked = not_writable(root, steps)
+        return msgspec.structs.replace(plan, steps=steps, forgotten=tuple(lost), blocked=blocked)
 
     def _without_lost(self, plan: RestorePlan, disk: Listing) -> RestorePlan:
         """The plan without paths whose contents, as they are on the disk, are forgotten: no undo could bring them."""
@@ -178,6 +182,7 @@ class FileRestore:
             refuse_conflicts(plan, request)
             if not request.partial:
                 refuse_forgotten([shown(path) for path in plan.forgotten], "nothing was put back")
+                refuse_failed(dict.fromkeys(plan.blocked, NOT_WRITABLE), "nothing was put back", OR_PARTIAL)
             before = head.row.id
             if disk is not base or head.files is None:
                 before = self._commit_before(head, captured(disk, sink), lease).id
@@ -237,6 +242,8 @@ class FileRestore:
     ) -> Checkpoint:
         history = self._history
         placed = placement.apply()
+        if placed.failed and not request.partial:
+            self._take_back(placement, lease, call, placed)
         authors = dict.fromkeys(placed.done, self._author) | dict.fromkeys(plan.merged, RESTORE)
         sink = self._files.sink()
         self._files.look_again()
@@ -268,6 +275,21 @@ class FileRestore:
         placement.clear()
         self.outcome = msgspec.structs.replace(placed, kept={**placed.kept, **dict.fromkeys(plan.kept, "yours")})
         return made
+
+    def _take_back(self, placement: Placement, lease: Lease, call: CallRow, placed: Placed) -> NoReturn:
+        """Some paths could not be written: those that were go back to what they were, and nothing is recorded.
+
+        Where not even that can be done the call stays: the next run, restore or recover tries again.
+        """
+        back = placement.backwards(placed.done)
+        placement.close()
+        self._stage(back, self._history.load(place_call(call).before), partial=False)
+        again = back.apply()
+        refuse_failed(again.failed, "a restore stopped half way, and its files cannot be taken back either", AGAIN)
+        back.clear()
+        self._history.backend.write(rules.place_ask(lease), rules.give_up(lease, call))
+        refuse_failed(placed.failed, "nothing was put back", OR_PARTIAL)
+        raise AssertionError("only a placement that failed is taken back")
 
     # after a kill
 

@@ -25,6 +25,7 @@ from backstay.store.files import CapturedFiles
 from backstay.store.history import History
 from backstay.workspace.open_root import OpenRoot
 from backstay.workspace.placement import Placed, Placement
+from backstay.workspace.writability import AGAIN, refuse_failed
 
 _MOST_BYTES = 8 * 1024 * 1024
 Contents = Callable[[FileEntry], bytes]
@@ -133,7 +134,7 @@ def keep_aside(history: History, branch: str, call: CallRow, state: StateDict, f
 
 
 def put_back(folder: str, name: str, steps: list[PlaceStep], contents: Contents) -> Placed:
-    """Do the steps under a name of their own; killed anywhere, the next try does the rest."""
+    """Do the steps under a name of their own; killed anywhere, or refused by the system, the next try does the rest."""
 
     def chunks(step: PlaceStep) -> Iterator[bytes]:
         assert step.after is not None  # noqa: S101 - only what comes is staged
@@ -144,4 +145,5 @@ def put_back(folder: str, name: str, steps: list[PlaceStep], contents: Contents)
         placement.stage(chunks)
         placed = placement.apply()
         placement.clear()
+        refuse_failed(placed.failed, "not all files could be put back", AGAIN)
         return placed

@@ -45,12 +45,13 @@ _LOOKS = 3
 class BlockedError(Exception):
     """A path cannot be reached or read; its text says why. Whatever is there stays.
 
-    `absent`: a folder on the way is none, so there is nothing at the path.
+    `absent`: a folder on the way is none, so there is nothing at the path. `refused`: the system does not let us there.
     """
 
-    def __init__(self, why: str, *, absent: bool = False) -> None:
+    def __init__(self, why: str, *, absent: bool = False, refused: bool = False) -> None:
         super().__init__(why)
         self.absent = absent
+        self.refused = refused
 
 
 class OpenRoot:
@@ -104,9 +105,10 @@ class OpenRoot:
                 descriptor = self._walk(path)
         except OSError as error:
             if error.errno in _NOT_A_FOLDER:
-                raise BlockedError(_why(error), absent=error.errno != errno.EXDEV) from error
+                elsewhere = error.errno == errno.EXDEV
+                raise BlockedError(_why(error), absent=not elsewhere, refused=elsewhere) from error
             if isinstance(error, PermissionError):
-                raise BlockedError("its folder cannot be entered") from error
+                raise BlockedError("its folder cannot be entered", refused=True) from error
             raise
         return descriptor
 

@@ -13,6 +13,7 @@ The order is what makes it safe to be killed anywhere and done again:
 - What came out stays aside until the end and is read again: a program that still had it open may have written to it.
   Then it goes back.
 - A leftover folder of a killed placement is settled before the next one (see leftovers).
+- A path that the system refuses to write is told as failed; the caller takes the others back (`backwards`).
 """
 
 from __future__ import annotations
@@ -37,24 +38,24 @@ Contents = Callable[[PlaceStep], Iterable[bytes]]
 
 CHANGED, CREATED, GONE = "it was changed since", "it was created since", "it was removed since"
 NOT_EMPTY = "there is something in it that was not captured"
-NOT_WRITABLE = "its folder cannot be written"
 DAMAGED = "its kept contents are damaged"
 _PARTIAL = Hint("partial=True puts back the others", "--partial puts back the others")
 _HOLE = bytes(1 << 16)
 _MARGIN_BYTES = 1 << 20
 _NAMED = 20
 _WRITABLE = 0o300
-_REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class Placed(msgspec.Struct, frozen=True):
     """What became of a placement: by path, what is there now as wanted, what was kept and why.
 
-    `rescued` are contents that a program wrote to a file after it was replaced, by the path where they lie now.
+    `failed` are paths that the system refused to write, and its words. `rescued` are contents that a program wrote to a
+    file after it was replaced, by the path where they lie now.
     """
 
     done: tuple[bytes, ...] = ()
     kept: dict[bytes, str] = {}
+    failed: dict[bytes, str] = {}
     rescued: dict[bytes, str] = {}
 
 
@@ -68,6 +69,7 @@ class Placement:
         self._root = root
         self._name = name.encode()
         self._kept: dict[bytes, str] = {}
+        self._failed: dict[bytes, str] = {}
         self._rescued: dict[bytes, str] = {}
         self._steps: list[PlaceStep] = []
         for step in in_order(list(steps)):
@@ -169,7 +171,7 @@ class Placement:
             removals = [step for step in steps if step.after is None]
             folders = [step for step in steps if is_folder(step.after)]
             others = [step for step in steps if step.after is not None and not is_folder(step.after)]
-            for step in folders:
+            for step in (*folders, *reversed(removals)):
                 if is_folder(step.before):
                     self._at(step, self._open_up)
             for step in removals:
@@ -179,16 +181,22 @@ class Placement:
             for step in others:
                 self._at(step, self._put)
             for step in reversed(folders):
-                if step.path not in self._kept:
+                if step.path not in self._kept and step.path not in self._failed:
                     self._at(step, self._set_folder_mode)
             for step, name in self._out:
                 self._settle(step, name)
             self._sync()
-        done = tuple([path for path in self._done if path not in self._kept])
-        return Placed(done, dict(self._kept), dict(self._rescued))
+        done = tuple([path for path in self._done if path not in self._kept and path not in self._failed])
+        return Placed(done, dict(self._kept), dict(self._failed), dict(self._rescued))
+
+    def backwards(self, done: Iterable[bytes]) -> Placement:
+        """The way back for paths that were done, as a placement of its own."""
+        names = set(done)
+        steps = [PlaceStep(step.path, step.after, step.before) for step in self._steps if step.path in names]
+        return Placement(self._root, self._name.decode(), steps)
 
     def _at(self, step: PlaceStep, do: Callable[[PlaceStep, int, bytes], None]) -> None:
-        """Do something in the folder of a path; a path that cannot be reached or written is kept."""
+        """Do something in the folder of a path; one that is not as expected is kept, one that is refused has failed."""
         try:
             with self._root.parent_of(step.path) as (folder, name):
                 do(step, folder, name)
@@ -196,13 +204,11 @@ class Placement:
             if step.after is None and error.absent:
                 self._done[step.path] = None  # there is nothing at this path
             else:
-                self._kept[step.path] = str(error)
+                (self._failed if error.refused else self._kept)[step.path] = str(error)
         except FileExistsError:
             self._kept[step.path] = CREATED
         except OSError as error:
-            if error.errno not in _REFUSED:
-                raise
-            self._kept[step.path] = NOT_WRITABLE
+            self._failed[step.path] = f"it cannot be written: {error.strerror or error}"
 
     def _look(self, folder: int, name: bytes) -> FileEntry | None:
         return look_in(folder, name, self._root.device)
@@ -232,6 +238,7 @@ class Placement:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             self._kept[step.path] = NOT_EMPTY
+            self._close_again(step)
         else:
             self._did(step)
 
@@ -309,13 +316,19 @@ class Placement:
     # permissions
 
     def _open_up(self, step: PlaceStep, folder: int, name: bytes) -> None:
-        """A folder that cannot be written and whose permissions are to step: make it writable for what comes."""
-        before, after = step.before, step.after
-        assert before is not None  # noqa: S101 - a folder before and after
-        assert after is not None  # noqa: S101
+        """A folder that cannot be written and that changes or goes: make it writable for what comes before that."""
+        before = step.before
+        assert before is not None  # noqa: S101 - it is a folder
         if before.mode & _WRITABLE == _WRITABLE or not same(self._look(folder, name), before):
             return
-        self._change_mode(step.path, _widened(before, after))
+        self._change_mode(step.path, _widened(before, step.after))
+
+    def _close_again(self, step: PlaceStep) -> None:
+        """A folder that was opened up to be removed, and stays."""
+        before = step.before
+        assert before is not None  # noqa: S101 - it is a folder
+        if before.mode & _WRITABLE != _WRITABLE:
+            self._change_mode(step.path, before.mode)
 
     def _set_folder_mode(self, step: PlaceStep, folder: int, name: bytes) -> None:
         now, before, after = self._look(folder, name), step.before, step.after
@@ -365,11 +378,15 @@ class Placement:
 
     def clear(self) -> None:
         """Remove what lies aside."""
+        self.close()
+        with _translated("files that lay aside cannot be removed"):
+            clear_leftovers(self._root, self._rescued)
+
+    def close(self) -> None:
+        """Let go of what lies aside; the next placement settles it."""
         if self._tmp >= 0:
             os.close(self._tmp)
             self._tmp = -1
-        with _translated("files that lay aside cannot be removed"):
-            clear_leftovers(self._root, self._rescued)
 
 
 # small things
@@ -395,8 +412,8 @@ def _is_staged(step: PlaceStep) -> bool:
     return after.kind != "folder" or (before is not None and not is_folder(before))
 
 
-def _widened(before: FileEntry, after: FileEntry) -> int:
-    return (before.mode | after.mode | _WRITABLE) & PERMISSIONS
+def _widened(before: FileEntry, after: FileEntry | None) -> int:
+    return (before.mode | (0 if after is None else after.mode) | _WRITABLE) & PERMISSIONS
 
 
 def _has_entries(folder: int, name: bytes) -> bool:

@@ -37,3 +37,8 @@ def test_every_guide_that_the_index_lists_is_a_topic() -> None:
     guides = index.partition("## Guides")[2].partition("## Reference")[0]
     pages = {word.partition(".md")[0] for word in guides.split("](")[1:]}
     assert pages <= {PAGES.get(topic, topic) for topic in TOPICS}
+
+
+def test_what_removes_something_is_not_proposed_for_another_word(tmp_path: Path) -> None:
+    assert "prune" not in shell.run("run", folder=tmp_path).err
+    assert "Did you mean prune?" in shell.run("prun", folder=tmp_path).err
