@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,9 @@ from backstay.cli.store_option import in_store
 from backstay.cli.text import safe
 
 if TYPE_CHECKING:
-    from backstay.face import Store
+    from backstay.face import Session, Store
+
+_WAIT_S = 2.0  # for a live run to notice; that of Claude Code looks twice a second
 
 
 @click.command(
@@ -35,7 +38,22 @@ def command(store: Store, session: str, *, branch: str, reason: str, as_json: bo
 
         about = {"session": found.id, "branch": branch, "reason": reason, "cancelled": bool(cancelled)}
         click.echo(shapes.dump(about))
-    elif cancelled:
+    elif cancelled and _is_over(store, found, branch):
         click.echo(f"{safe(found.id)} is cancelled: {safe(reason)}. Its next input begins anew.")
+    elif cancelled:
+        click.echo(f"{safe(found.id)} is asked to stop: {safe(reason)}. It ends at its next call or boundary.")
     else:
         click.echo(f"{safe(found.id)} has no run to stop on {safe(branch)}.")
+
+
+def _is_over(store: Store, session: Session, branch: str) -> bool:
+    """True once no run is alive on a branch; False if one is still, after a moment."""
+    until = time.monotonic() + _WAIT_S
+    while True:
+        since = store.backend.changes()
+        if not any(run.live and run.branch == branch for run in session.runs()):
+            return True
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            return False
+        store.backend.wait(left_s, since=since)

@@ -70,7 +70,8 @@ def command(
     """List crashed runs, the last checkpoint of each, and the calls in doubt; or decide one call.
 
     A call is in doubt when it was started and has no recorded outcome: look where it would have left a trace, then say
-    so. The line of code that started the session goes on with it.
+    so. The line of code that started the session goes on with it. A rewind of SESSION that was interrupted while files
+    were put back comes to its end; with --list it is only shown.
     """
     from backstay.cli.screen import Screen
 
@@ -80,10 +81,14 @@ def command(
     if made and session is None:
         raise click.UsageError("which SESSION? `backstay recover` says what is in doubt")
     if not made:
+        finished = session is not None and not as_list and _finish(store, session, branch, as_json=as_json)
         with Screen(paged=not as_json) as screen:
-            _list(screen, store, session, branch, as_json=as_json)
+            _list(screen, store, session, branch, as_json=as_json, quiet=finished)
         return
     found = session_of(store, session or "")
+    finished = made[0] not in ("skip", "abandon") and _finish(store, found.id, branch, as_json=as_json)
+    if finished and not any(each.in_doubt for _, each in _crashed(store, found.id)):
+        return
     if made == ["abandon"]:
         said = _abandon(store, found, branch, reason)
     else:
@@ -97,7 +102,27 @@ def command(
         Screen().text(said)
 
 
-def _list(screen: Screen, store: Store, session: str | None, branch: str | None, *, as_json: bool) -> None:
+def _finish(store: Store, session: str, branch: str | None, *, as_json: bool) -> bool:
+    """Bring restores to their end that were interrupted while files were put back; True if there were any here."""
+    from backstay.cli.interrupted import finish, undo_line
+    from backstay.cli.screen import Screen
+
+    screen, finished = Screen(aside=as_json), False
+    for found, each in _crashed(store, session):
+        if each.placing is None or each.live or branch not in (None, each.branch):
+            continue
+        try:
+            if finish(screen, found, each.branch) is not None:
+                screen.line(f"To take it back: {undo_line(found.id, each.branch)}")
+                finished = True
+        except (backstay.InDoubtError, backstay.LeaseHeldError):
+            continue  # it is elsewhere, or another process does it: the list says so
+    return finished
+
+
+def _list(
+    screen: Screen, store: Store, session: str | None, branch: str | None, *, as_json: bool, quiet: bool = False
+) -> None:
     from backstay import shapes
 
     crashed = [(found, each) for found, each in _crashed(store, session) if branch is None or each.branch == branch]
@@ -107,7 +132,7 @@ def _list(screen: Screen, store: Store, session: str | None, branch: str | None,
             screen.line(shapes.dump(shapes.standing(found.id, standing)))
         else:
             _tell(screen, found, standing, alone=doubts[found.id] == 1)
-    if not crashed and not as_json:
+    if not crashed and not as_json and not quiet:
         where = "" if session is None else " here"
         screen.line(f"Nothing crashed{where}, and no call is in doubt.")
 
@@ -132,7 +157,10 @@ def _tell(screen: Screen, session: Session, standing: RunStatus, *, alone: bool)
 
     where = "" if standing.branch == "main" else f"  branch {safe(standing.branch)}"
     times = f" ({counted(standing.crashes, 'crash')} at this spot)" if standing.crashes > 1 else ""
+    placing = standing.placing
     state = ("a run is alive", "green") if standing.live else (f"crashed{times}", "bold red")
+    if placing is not None:
+        state = ("files are being put back", "green") if standing.live else ("files were being put back", "bold yellow")
     screen.line((safe(session.id), "bold"), where, "  ", state)
     head = standing.head
     if head is None:
@@ -143,8 +171,12 @@ def _tell(screen: Screen, session: Session, standing: RunStatus, *, alone: bool)
         end = f"  {age(head.created_at)}"
         room = screen.width - 18 - len(end) - len(short(head.id))
         screen.line("  last recorded ", (short(head.id), "yellow"), f"  {cut(safe(said), room)}", (end, "dim"))
-    doubtful = {call.id for call in standing.in_doubt}
+    if placing is not None and not standing.live:
+        _tell_placing(screen, session, standing.branch, placing)
+    doubtful = {call.id for call in standing.in_doubt if call is not placing}
     for call in standing.calls:
+        if call is placing:
+            continue
         screen.line("  ", *call_line(call, screen.width - 2))
         if call.id in doubtful:
             screen.line("    call ", (call.id, "yellow"), f"  started {ago(call.started_at)}")
@@ -157,9 +189,31 @@ def _tell(screen: Screen, session: Session, standing: RunStatus, *, alone: bool)
         which = "" if alone else "--call ID "
         screen.line("  Did it happen? Look, then say: ", (f"backstay recover {which}{quoted(session.id)}", "cyan"))
         screen.line("    ", (f"--result JSON | --retry | {back}--skip | --mark-failed | --abandon", "cyan"))
-    elif not standing.live:
+    elif not standing.live and placing is None:
         screen.line("  Nothing is in doubt: it goes on with the line of code that started it.")
     screen.line()
+
+
+def _tell_placing(screen: Screen, session: Session, branch: str, call: Call) -> None:
+    """Where files were being put back when that was interrupted, and the way on."""
+    from backstay.cli.interrupted import as_of, recover_line, undo_line
+    from backstay.cli.restore import quoted
+    from backstay.cli.text import ago, safe
+    from backstay.listing import shown
+    from backstay.run.file_restore import here_is, placed_by
+
+    begun = placed_by(call.args)
+    there = here_is(begun) is None
+    where = safe(shown(begun.path)) + (f" on {safe(begun.host)}" if there else "")
+    screen.line(f"  begun {ago(call.started_at)} in {where},{as_of(begun)}")
+    recover, undo = recover_line(session.id, branch), undo_line(session.id, branch)
+    if there:
+        screen.line("  That folder is not here. To finish it there: ", (recover, "cyan"))
+        skip = f"backstay recover --call {call.id} --skip {quoted(session.id)}"
+        screen.line("  To leave the files there as they are: ", (skip, "cyan"))
+        return
+    screen.line("  To finish it: ", (recover, "cyan"))
+    screen.line("  To take it back: ", (undo, "cyan"))
 
 
 def _tell_files(screen: Screen, session: Session, branch: str) -> bool:

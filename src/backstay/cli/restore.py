@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from backstay.model import Checkpoint
 
 _LISTED = 8
+_REWIND = ": options of `backstay rewind`"
 
 
 @click.command("restore", cls=Command, shape="restored", examples=["backstay restore ticket-42 asked -y"])
@@ -37,7 +38,7 @@ def command(store: Store, session: str, ref: str, *, branch: str, files: bool, y
     if files:
         from backstay.cli.rewind import Wishes, rewind
 
-        rewind(store, session, ref, Wishes(branch), yes=yes, as_json=as_json)
+        rewind(store, session, ref, Wishes(branch, hint=_REWIND), yes=yes, as_json=as_json)
         return
     from backstay.cli.screen import Screen
     from backstay.cli.text import safe, short

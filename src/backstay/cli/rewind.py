@@ -11,7 +11,7 @@ import click
 import backstay
 from backstay.cli.command import Command, json_option
 from backstay.cli.confirm import agree, yes_option
-from backstay.cli.lookup import branch_option, ref_argument, session_argument, session_id
+from backstay.cli.lookup import branch_option, ref_argument, session_argument, session_of
 from backstay.cli.store_option import in_store
 from backstay.cli.workspace_option import beneath, folder_of, workspace_option
 from backstay.listing import KeepMine
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from backstay.face import Session, Store
     from backstay.listing import RestorePlan
     from backstay.model import Checkpoint
+    from backstay.run.file_restore import PlaceCall
 
 _LISTED = 12
 
@@ -91,6 +92,7 @@ class Wishes(NamedTuple):
     keep_mine: KeepMine = True
     paths: tuple[str, ...] = ()
     partial: bool = False
+    hint: str = "; name paths behind -- to put back those alone"  # behind the options for conflicts
 
 
 def rewind(
@@ -105,15 +107,18 @@ def rewind(
     as_json: bool = False,
 ) -> None:
     """Show what goes back, ask, and do it."""
+    from backstay.cli.interrupted import finish, meant, told, undo_line
     from backstay.cli.restore import preview
     from backstay.listing import RestorePlan
     from backstay.shapes.going_back import refuse_moved, standing_at
     from backstay.shapes.points import point_at
 
-    id_, branch = session_id(store, session), wish.branch
-    root = (workspace or folder_of(store.session(id_), branch)) if wish.files else None
-    found = store.session(id_, workspace=root)
-    target, head = point_at(found, ref), standing_at(found, branch)
+    found, branch, screen = session_of(store, session), wish.branch, _screen(aside=as_json)
+    target = point_at(found, meant(found, ref, branch))
+    begun = finish(screen, found, branch, dry_run=dry_run)
+    root = (workspace or folder_of(found, branch)) if wish.files else None
+    found = store.session(found.id, workspace=root)
+    head = standing_at(found, branch)
     what: dict[str, Any] = {"branch": branch}
     plan = RestorePlan()
     if root is not None:
@@ -123,8 +128,14 @@ def rewind(
             "paths": beneath(root, wish.paths),
             "partial": wish.partial,
         }
-        plan = found.restore(target, **what, dry_run=True)
-    screen = _screen(aside=as_json)
+        with told(found, branch):
+            plan = found.restore(target, **what, dry_run=True)
+    if begun is not None and _is_done(begun, target, plan, wish, what.get("paths")):
+        if as_json:
+            tell_json(found, branch, head, head.id, plan)
+        else:
+            screen.line(f"Nothing more is to be put back. To take it back: {undo_line(found.id, branch)}")
+        return
     if not (as_json and yes):
         if wish.talk:
             preview(screen, found, branch, head, target)
@@ -134,10 +145,11 @@ def rewind(
         if as_json:
             tell_json(found, branch, None, head.id, plan)
         return
-    _refuse(plan, partial=wish.partial)
+    refuse(plan, wish.hint, partial=wish.partial)
     agree(f"Rewind {_safe(branch)} to {target.id[:8]}?", yes=yes)
     refuse_moved(found, branch, head.id)
-    made: Checkpoint = found.restore(target, **what)
+    with told(found, branch):
+        made: Checkpoint = found.restore(target, **what)
     if as_json:
         tell_json(found, branch, made, head.id, plan)
         return
@@ -148,11 +160,14 @@ def rewind(
         screen.line(f"To go on from there: {_safe(target.resume_hint)}")
 
 
-def undo_line(id_: str, branch: str) -> str:
-    """The line that takes a rewind back."""
-    from backstay.cli.restore import quoted
-
-    return f"backstay undo {quoted(id_)}" + ("" if branch == "main" else f" --branch {quoted(branch)}")
+def _is_done(begun: PlaceCall, target: Checkpoint, plan: RestorePlan, wish: Wishes, paths: list[str] | None) -> bool:
+    """True if the end of an interrupted restore is all that is asked for now."""
+    asked = begun.request
+    if (asked.target, asked.talk, asked.trigger, wish.files) != (target.id, wish.talk, "restore", True):
+        return False
+    named = None if paths is None else tuple([os.fsencode(path) for path in paths])
+    is_same = (asked.keep_mine, asked.paths) == (wish.keep_mine, named) and wish.keep_mine is not False
+    return is_same or not (plan.steps or plan.conflicts or plan.forgotten)
 
 
 def _safe(text: str) -> str:
@@ -265,7 +280,7 @@ def _tell_group(screen: Screen, name: str, paths: list[str]) -> None:
         screen.line(f"    … and {len(paths) - _LISTED:,} more")
 
 
-def _refuse(plan: RestorePlan, *, partial: bool) -> None:
+def refuse(plan: RestorePlan, more: str, *, partial: bool) -> None:
     """Conflicts are for the person to decide, before anything is asked or done; what cannot be done is told then."""
     if not partial:
         from backstay.workspace.writability import NOT_WRITABLE, OR_PARTIAL, refuse_failed
@@ -275,7 +290,7 @@ def _refuse(plan: RestorePlan, *, partial: bool) -> None:
     if plan.conflicts:
         names = ", ".join(groups_of(plan)["conflicts"][:_LISTED])
         message = f"nothing was changed: {names}: changed by you and by calls since"
-        hint = "--mine keeps yours, --theirs puts all back; name paths behind -- to put back those alone"
+        hint = "--mine keeps yours, --theirs puts all back" + more
         raise backstay.FilesConflictError(message, hint=hint)
 
 

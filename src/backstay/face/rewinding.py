@@ -109,9 +109,10 @@ class Rewinding(Inbox):
         """The branch as it was before its last restore or undo; so undo twice is redo.
 
         Files come back too if that restore moved files, unless `files` is False; what you changed since is kept, as
-        with `restore`. `partial` as there.
+        with `restore`. `partial` as there. A restore whose process died comes to its end first, and is the one that is
+        taken back.
         """
-        check_name(branch, "a branch name")
+        self.finish_files(branch=branch)
         row = restoring.undone(self._history, branch) if files else None
         if row is None:
             return restoring.undo(self._history, branch)

@@ -76,6 +76,11 @@ class Reason(enum.IntEnum):
     FULL = 17
 
 
+_HOLD_ENDS = "wait for it to end, or fork a branch of your own"
+_RUN_ENDS = Hint(
+    "wait for it to end, stop it with session.cancel(reason=…), or fork a branch of your own",
+    "wait for it to end, stop it with `backstay cancel SESSION`, or fork a branch of your own",
+)
 EDIT = "edit"  # the purpose of a lease that keeps other edits and runs away, and no commit
 
 
@@ -192,7 +197,7 @@ def held(view: View, branch: str) -> list[Found]:
         f"session {session!r}, branch {branch!r} {doing} by process {holder.pid} on {holder.host}, "
         f"which holds the lease until {until:%Y-%m-%d %H:%M:%S} UTC"
     )
-    return [(Reason.HELD, LeaseHeldError(message, hint="wait for it to end, or fork a branch of your own"))]
+    return [(Reason.HELD, LeaseHeldError(message, hint=_RUN_ENDS if lane.purpose is None else _HOLD_ENDS))]
 
 
 # calls

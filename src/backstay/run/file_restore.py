@@ -71,10 +71,8 @@ BEFORE = "before going back"
 _NAMED = 20
 _ID_BYTES = 8
 _OPTIONS = ("include", "exclude", "ignore", "max_file", "max_total", "secrets", "git")
-_KEEP = Hint(
-    "keep_mine=True keeps yours, keep_mine=False puts all back; paths=[…] names those to put back",
-    "--mine keeps yours, --theirs puts all back; name paths behind -- to put back those alone",
-)
+_KEEP = "--mine keeps yours, --theirs puts all back"
+_PATHS = "name paths behind -- to put back those alone"
 
 
 class RestoreRequest(msgspec.Struct, frozen=True):
@@ -171,7 +169,9 @@ class FileRestore:
         with self._held() as (lease, root):
             pending = _pending(history, branch)
             if pending is not None:
-                self._finish(lease, root, pending)
+                made = self._finish(lease, root, pending)
+                if made is not None and is_finished_by(place_call(pending).request, request):
+                    return made
             target, head = _with_files(history, request.target), history.load(branch)
             if pending is None and expect not in (ANY, head.row.id):
                 raise refusals.moved(history.id, branch, head=head.row.id, expect=str(expect))[1]
@@ -179,7 +179,7 @@ class FileRestore:
             self._files.look_again()
             disk, _ = self._files.capture(base, sink)
             plan = self._planned(root, disk, target, head, request, on_disk=True)
-            refuse_conflicts(plan, request.keep_mine)
+            refuse_conflicts(plan, request)
             if not request.partial:
                 refuse_forgotten([shown(path) for path in plan.forgotten], "nothing was put back")
                 refuse_failed(dict.fromkeys(plan.blocked, NOT_WRITABLE), "nothing was put back", OR_PARTIAL)
@@ -191,7 +191,7 @@ class FileRestore:
             placement = Placement(root, call.id, plan.steps)
             try:
                 self._stage(placement, target, partial=request.partial)
-            except Exception:  # a full disk, damaged contents: nothing was changed
+            except BaseException:  # a full disk, damaged contents, Ctrl-C: nothing was changed
                 placement.clear()
                 history.backend.write(rules.place_ask(lease), rules.give_up(lease, row))
                 raise
@@ -300,8 +300,12 @@ class FileRestore:
             if call is not None:
                 self._finish(lease, root, call)
 
-    def _finish(self, lease: Lease, root: OpenRoot, call: CallRow) -> None:
+    def _finish(self, lease: Lease, root: OpenRoot, call: CallRow) -> Checkpoint | None:
+        """The checkpoint of a killed restore that is now done; None if it was decided that it stays as it is."""
         history, args = self._history, place_call(call)
+        if call.status == SKIPPED:
+            history.backend.write(rules.place_ask(lease), rules.give_up(lease, call))
+            return None
         if here_is(args) != root.path:
             raise elsewhere(history.id, args, call)
         before, target = history.load(args.before), _with_files(history, args.request.target)
@@ -309,7 +313,7 @@ class FileRestore:
         plan = self._planned(root, disk, target, before, args.request, on_disk=False)
         placement = Placement(root, call.id, plan.steps)
         self._stage(placement, target, partial=args.request.partial)
-        self._apply(placement, lease, call, args.request, plan, disk)
+        return self._apply(placement, lease, call, args.request, plan, disk)
 
     def _call(self, root: OpenRoot, request: RestoreRequest, before: str) -> CallRow:
         args = PlaceCall(
@@ -330,7 +334,20 @@ class FileRestore:
 
 def place_call(call: CallRow) -> PlaceCall:
     """The arguments of a call that puts files back."""
-    return msgspec.convert(decode(open_value(call.args or b"")), PlaceCall, builtin_types=(bytes,))
+    return placed_by(decode(open_value(call.args or b"")))
+
+
+def placed_by(args: Any) -> PlaceCall:
+    """The same from its arguments as values."""
+    return msgspec.convert(args, PlaceCall, builtin_types=(bytes,))
+
+
+def is_finished_by(begun: RestoreRequest, asked: RestoreRequest) -> bool:
+    """True if a restore is what an interrupted one had begun: the end of that one is all that is asked for.
+
+    Not where all is to be put back: edits that were made since are kept by that end.
+    """
+    return begun == asked and asked.keep_mine is not False
 
 
 def _pending(history: History, branch: str) -> CallRow | None:
@@ -391,14 +408,18 @@ _NO_FILES = Hint(
 )
 
 
-def refuse_conflicts(plan: RestorePlan, keep_mine: KeepMine) -> None:
+def refuse_conflicts(plan: RestorePlan, request: RestoreRequest) -> None:
     """FilesConflictError if a restore would lose what is a person's, or cannot be told."""
     if not plan.conflicts:
         return
     paths = [shown(path) for path in plan.conflicts]
     names = ", ".join(paths[:_NAMED]) + (f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else "")
-    why = "changed by others than this session" if keep_mine is None else "changed by you and by calls"
-    raise FilesConflictError(f"nothing was put back: {names}: {why} since", hint=_KEEP, paths=tuple(paths))
+    why = "changed by others than this session" if request.keep_mine is None else "changed by you and by calls"
+    mine = "True" if request.keep_mine is None else '"always"'
+    hint, shell = f"keep_mine={mine} keeps yours, keep_mine=False puts all back", _KEEP
+    if request.trigger != "undo":  # an undo takes no paths
+        hint, shell = f"{hint}; paths=[…] names those to put back", f"{shell}; {_PATHS}"
+    raise FilesConflictError(f"nothing was put back: {names}: {why} since", hint=Hint(hint, shell), paths=tuple(paths))
 
 
 def here_is(args: PlaceCall) -> str | None:

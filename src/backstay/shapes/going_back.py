@@ -49,6 +49,14 @@ def leaving(
     return None
 
 
+def made_since(session: Session, head: Checkpoint, target: str, *, most: int = LOOKED_AT) -> int:
+    """How many checkpoints led from the restore of a checkpoint to the head; 0 if it is not among the last."""
+    for count, point in enumerate(islice(session.log(head), most)):
+        if point.parent_id == target:
+            return count
+    return 0
+
+
 def aside(head: Checkpoint, *, most: int = LOOKED_AT) -> str:
     """What is said where `leaving` found nothing."""
     looked = f"last {most:,} checkpoints" if head.sequence > most else "checkpoints"

@@ -408,3 +408,26 @@ def test_helpers_killed_at_any_moment_lose_no_file_and_no_call_that_was_told(cla
         assert tree(claude.project) == {}
         session.undo()
         assert tree(claude.project) == now
+
+
+def test_a_cancelled_turn_is_free_when_the_helper_next_looks(tmp_path: Path) -> None:
+    project = HookedProject(str(tmp_path), None)
+    for event, fields in (
+        ("UserPromptSubmit", {"prompt": "work"}),
+        ("PreToolUse", {"tool_name": "Bash", "tool_input": {}, "tool_use_id": "t"}),
+    ):
+        payload = {"session_id": "s", "hook_event_name": event, "cwd": str(tmp_path), **fields}
+        assert project.take(json.dumps(payload).encode())
+    try:
+        held = shell.run("restore", "s", "main", "-y", folder=tmp_path)
+        assert held.code == 3
+        assert "stop it with `backstay cancel SESSION`" in held.err
+        asked = shell.run("cancel", "s", folder=tmp_path)
+        assert "s is asked to stop: cancelled at the command line. It ends at its next call or boundary." in asked.out
+        project.tend()
+        with backstay.open(tmp_path / ".backstay" / "store.db") as store:
+            assert not any(run.live for run in store.session("s").runs())
+        done = shell.run("rewind", "s", "main", "--theirs", "-y", folder=tmp_path)
+        assert done.code == 0, done.err
+    finally:
+        project.close()

@@ -107,6 +107,56 @@ def test_a_conflict_is_refused_until_it_is_said_which(project: Path) -> None:
     assert files(project) == {name: text for name, text in THEN.items() if name != "mine.txt"}
 
 
+@pytest.mark.parametrize("option", ["--mine", "--theirs"])
+def test_a_conflict_in_an_undo_names_options_that_it_has(project: Path, option: str) -> None:
+    assert shell.run("rewind", "fix-bug", "main~2", "-y", folder=project).code == 0
+    (project / "a.py").write_text("one\ntwo\nMINE\n")
+    refused = shell.run("undo", "fix-bug", "-y", folder=project)
+    assert refused.code == 3
+    assert "a.py: changed by you and by calls since (--mine keeps yours, --theirs puts all back)\n" in refused.err
+    assert files(project) == {**THEN, "a.py": "one\ntwo\nMINE\n"}
+    done = shell.run("undo", "fix-bug", "-y", option, folder=project)
+    assert done.code == 0, done.err
+    assert files(project) == ({**NOW, "a.py": "one\ntwo\nMINE\n"} if option == "--mine" else NOW)
+
+
+def test_a_conflict_in_python_names_what_its_call_takes(project: Path) -> None:
+    with backstay.open(project / ".backstay" / "store.db") as store:
+        session = store.session("fix-bug", workspace=project)
+        with pytest.raises(backstay.FilesConflictError) as refused:
+            session.restore("main~1", files=True, paths=None)
+        assert refused.value.hint.startswith("keep_mine=True keeps yours, keep_mine=False puts all back; paths=[…]")
+        session.restore("main~2", files=True, keep_mine=True)
+        (project / "a.py").write_text("one\ntwo\nMINE\n")
+        with pytest.raises(backstay.FilesConflictError) as refused:
+            session.undo()
+        assert refused.value.hint == 'keep_mine="always" keeps yours, keep_mine=False puts all back'
+        session.undo(keep_mine="always")
+    assert files(project) == {**NOW, "a.py": "one\ntwo\nMINE\n"}
+
+
+def test_restore_says_which_command_has_the_options_for_a_conflict(project: Path) -> None:
+    (project / "a.py").write_text("one\ntwo\nMINE\n")
+    done = shell.run("restore", "fix-bug", "main~2", "--files", "-y", folder=project)
+    assert "(--mine keeps yours, --theirs puts all back: options of `backstay rewind`)" in done.err
+
+
+def test_an_undo_says_how_many_checkpoints_of_a_later_run_leave_with_it(project: Path) -> None:
+    assert shell.run("rewind", "fix-bug", "main~2", "-y", folder=project).code == 0
+    assert "made after that restore" not in shell.run("undo", "fix-bug", "--dry-run", folder=project).out
+    with backstay.open(project / ".backstay" / "store.db") as store:
+        session = store.session("fix-bug", workspace=project)
+        (project / "second.py").write_text("second\n")
+        capture_as(session, {"n": 5}, "call:5")
+    told = "1 checkpoint made after that restore leaves the head too, with its files."
+    assert told in shell.run("undo", "fix-bug", "--dry-run", folder=project).out
+    with backstay.open(project / ".backstay" / "store.db") as store:
+        capture_as(store.session("fix-bug", workspace=project), {"n": 6}, "call:6")
+    done = shell.run("undo", "fix-bug", "-y", "--json", folder=project)
+    assert "2 checkpoints made after that restore leave the head too, with their files." in done.err
+    assert files(project) == NOW
+
+
 def test_single_paths_leave_the_conversation(project: Path) -> None:
     inside = project / "sub"
     inside.mkdir()

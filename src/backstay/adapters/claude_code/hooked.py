@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import backstay
@@ -15,6 +15,8 @@ from backstay.adapters.claude_code.turns import Payload, Turns
 from backstay.errors import BackstayError, ClosedError, ConflictError, FencedError, InvalidInputError, UnsupportedError
 from backstay.face import Session, Store
 from backstay.names import check_name
+from backstay.port import LaneQuery
+from backstay.port.rows import ENTERED
 from backstay.run import RunEnded
 
 AGENT = "claude-code"
@@ -97,13 +99,24 @@ class HookedProject:
     def tend(self) -> None:
         """Leave runs that were asked to stop: Claude Code may have been interrupted, and no event comes for them."""
         with self._lock:
-            sessions = list(self._sessions.values())
-        for session in sessions:
+            sessions = dict(self._sessions)
+            asked = self._asked_to_stop() if any([session.at_work for session in sessions.values()]) else set()
+        for id_, session in sessions.items():
             if session.lock.acquire(blocking=False):
                 try:
-                    session.heed_stop()
+                    session.heed_stop({branch for of, branch in asked if of == id_})
                 finally:
                     session.lock.release()
+
+    def _asked_to_stop(self) -> set[tuple[str, str]]:
+        """The runs that were asked to stop, by session and branch: one that waits for a call hears of it so at once."""
+        if self._store is None:
+            return set()
+        try:
+            found = self._store.backend.lanes(LaneQuery(ENTERED))
+        except BackstayError:
+            return set()
+        return {(one.session.id, one.lane.name) for one in found if one.lane.stop is not None}
 
     def close(self) -> None:
         """Leave what is open, to go on with at the next event."""
@@ -182,10 +195,15 @@ class HookedSession:
             line.rest()
             raise
 
-    def heed_stop(self) -> None:
-        """Leave the runs that were asked to stop."""
-        for line in self._lines.values():
-            line.heed_stop()
+    @property
+    def at_work(self) -> bool:
+        """True if one of its runs is held here."""
+        return any([line.at_work for line in list(self._lines.values())])
+
+    def heed_stop(self, branches: Collection[str]) -> None:
+        """Leave the runs that were asked to stop: those of these branches, and those that have heard of it."""
+        for name, line in self._lines.items():
+            line.heed_stop(asked=name in branches)
 
     def rest(self) -> None:
         """Leave all runs, to go on with at the next event."""

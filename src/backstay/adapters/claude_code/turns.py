@@ -35,7 +35,7 @@ from backstay.run.files import RunFiles
 
 AT_WORK = "Claude Code is at work"
 _DECIDED = ("done", "failed", "skipped", "unknown")
-_LEASE_S = 10.0  # renewed while a call is in flight; a third of it passes before a cancellation is noticed
+_LEASE_S = 10.0  # renewed while a call is in flight
 _WAIT_S = 1.5  # for a lease that another process gives back soon
 _LABEL_CHARS = 200
 _INPUT_CHARS = 4000
@@ -226,9 +226,14 @@ class Turns:
             except RunEnded as end:
                 run.leave(end)
 
-    def heed_stop(self) -> None:
+    @property
+    def at_work(self) -> bool:
+        """True if a run is held here."""
+        return self._run is not None
+
+    def heed_stop(self, *, asked: bool) -> None:
         """Leave the run if it was asked to stop: it is cancelled then."""
-        if self._run is not None and self._run.stopping is not None:
+        if self._run is not None and (asked or self._run.stopping is not None):
             self.rest()
 
     def lose(self, error: BaseException) -> None:
