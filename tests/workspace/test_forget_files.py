@@ -149,6 +149,22 @@ def test_a_file_whose_contents_are_on_the_disk_alone_is_not_removed(store: backs
     assert (work / "notes").read_bytes() == SECRET, "no undo could have brought it back"
 
 
+def test_a_restore_to_what_was_forgotten_by_name_changes_nothing_unless_it_is_partial(
+    store: backstay.Store, work: Path
+) -> None:
+    session = store.session("s", workspace=work)
+    made = write_history(session, work)
+    session.forget_files("config.py")  # in every checkpoint, the one that is on the disk too
+    now = tree_of(work)
+    plan = session.restore(made[4][0], files=True, keep_mine=False, dry_run=True)
+    assert (plan.forgotten, plan.without_contents) == ((b"config.py",), ())
+    with pytest.raises(NotFoundError, match=r"the contents of 1 file were forgotten: config\.py"):
+        session.restore(made[4][0], files=True, keep_mine=False)
+    assert tree_of(work) == now
+    session.restore(made[4][0], files=True, keep_mine=False, partial=True)
+    assert tree_of(work) == {**made[4][1], "config.py": now["config.py"]}
+
+
 def test_the_same_contents_elsewhere_are_named_and_stay(store: backstay.Store, work: Path) -> None:
     for name in ("a.env", "b.env"):
         (work / name).write_bytes(SECRET * 3)

@@ -322,3 +322,39 @@ def test_a_link_that_was_seen_by_a_preview_is_still_captured(store: backstay.Sto
     made = session.commit({"step": 2})
     assert made.files is not None
     assert made.files["l"].target == "/etc"
+
+
+@pytest.mark.parametrize("run_first", [False, True], ids=["restored at once", "after a run there"])
+def test_an_import_is_put_whole_into_another_folder_and_what_is_there_stays(
+    session: backstay.Session, store: backstay.Store, root: Path, tmp_path: Path, *, run_first: bool
+) -> None:
+    (root / "a").write_text("1 by me\n2\n3\n4\nchanged by the call\n")
+    capture_as(session, {"step": 3}, "outside")
+    store.export(tmp_path / "out.backstay")
+    here = tmp_path / "elsewhere"
+    here.mkdir()
+    (here / "b").write_text("a b of this folder\n")
+    with backstay.open("memory://") as other:
+        other.import_(tmp_path / "out.backstay")
+        found = other.session("s", workspace=here)
+        first, last = found.checkpoint("main~2"), found.checkpoint("main")
+        if run_first:
+            with found.run():
+                pass
+        plan = found.restore(last, files=True, keep_mine=True, dry_run=True)
+        assert (plan.kept, plan.conflicts) == ((b"b",), ())
+        found.restore(last, files=True, keep_mine=True)
+        assert contents(here) == {**contents(root), "b": "a b of this folder\n"}
+        found.restore(first, files=True, keep_mine=False)
+        assert contents(here) == OLD
+
+
+def test_a_folder_that_was_emptied_is_filled_again_and_one_file_that_you_removed_stays_away(
+    session: backstay.Session, root: Path
+) -> None:
+    (root / "b").unlink()
+    assert session.restore("main", files=True, keep_mine=True, dry_run=True).kept == (b"b",)
+    shutil.rmtree(root)
+    root.mkdir()
+    session.restore("main", files=True)
+    assert contents(root) == NEW

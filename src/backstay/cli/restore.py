@@ -92,8 +92,8 @@ def preview(screen: Screen, session: Session, branch: str, head: Checkpoint, tar
         target.state  # noqa: B018 - where this one is damaged too there is nothing to go back to
         screen.line(("The state of the head is damaged, and gives way to one that is whole.", "red"))
         return
-    screen.line("The state changes in:" if diff else "The state does not change.")
-    if diff:
+    screen.line("The state changes in:" if diff.parts else "The state does not change.")
+    if diff.parts:
         tell_stat(screen, diff)
 
 

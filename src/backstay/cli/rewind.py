@@ -183,6 +183,7 @@ def groups_of(plan: RestorePlan, made: Checkpoint | None = None) -> dict[str, li
         "blocked": [shown(path) for path in plan.blocked],
         "conflicts": [shown(path) for path in plan.conflicts],
         "left": [shown(path) for path in plan.without_contents],
+        "never": [shown(path) for path in plan.never_captured],
         "forgotten": [shown(path) for path in plan.forgotten],
     }
 
@@ -221,7 +222,8 @@ _WORDS = {
     "missed": ("left as they are, because they were changed meanwhile or cannot be written", "red"),
     "blocked": ("cannot be put back, because their folder cannot be written", "red"),
     "conflicts": ("conflicts, changed by you and by calls", "red"),
-    "left": ("left as they are, their contents were not captured", "dim"),
+    "left": ("left as they are, their contents were not captured (a secret, or over max_file)", "dim"),
+    "never": ("cannot come back, they are gone and their contents were never captured", "red"),
     "forgotten": ("cannot come back, their contents were forgotten", "red"),
 }
 

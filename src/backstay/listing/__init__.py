@@ -20,7 +20,19 @@ from backstay.listing.entries import (
     unsafe,
 )
 from backstay.listing.file_diff import FileDiff
-from backstay.listing.lists import CALL, EMPTY, LOST, OUTSIDE, RESTORE, Captured, LeftOut, Listing, from_value, to_value
+from backstay.listing.lists import (
+    CALL,
+    EMPTY,
+    LOST,
+    MISSING,
+    OUTSIDE,
+    RESTORE,
+    Captured,
+    LeftOut,
+    Listing,
+    from_value,
+    to_value,
+)
 from backstay.listing.plan import PlaceStep, RestorePlan, in_order
 from backstay.listing.restoring import KeepMine, Wish, plan_restore
 from backstay.listing.three_way import merge_lines
@@ -31,6 +43,7 @@ __all__ = [
     "FORGOTTEN",
     "KEPT",
     "LOST",
+    "MISSING",
     "OLDER",
     "OUTSIDE",
     "OWN",

@@ -19,6 +19,7 @@ from backstay.listing.folders import by_folder, folder_of, key_of, unpack_folder
 OUTSIDE = "outside"  # the author of what no call has done
 RESTORE = "restore"  # with `@` and a number: of the whole version that a path had at that capture of the same line
 LOST = "lost"  # by a power cut: see workspace.losses
+MISSING = "missing"  # not there, in another folder than the one that was captured before: not removed by anyone
 CALL = "call:"  # and the call's id; `calls:` and several, where they were in flight at once
 _CHANGE_BYTES = 8
 
@@ -149,7 +150,7 @@ class Listing:
         raise CorruptionError(f"a list of files names group {number}, which it does not have")
 
     def authors_since(self, path: bytes, capture: int) -> tuple[str, ...]:
-        """The authors of the version of a path that is there, after a capture; see OUTSIDE, RESTORE, LOST and CALL.
+        """The authors of the version of a path that is there, after a capture; see OUTSIDE and those below it.
 
         `target.about.capture` is the capture of a list to go back to. A path that was put back as a whole has the
         authors that it had then: what was changed in between is not there any more.

@@ -31,6 +31,7 @@ class RestorePlan(msgspec.Struct, frozen=True):
     `kept`: changed by others than the session's calls, and kept for them. `merged`: changed by both, and put together
     line by line; their steps are in `steps`. `conflicts`: changed by both, and not to be put together: nothing is done
     until the caller says which. `without_contents`: the contents were never in the store (a secret, a long file).
+    `never_captured`: so it is, and the file is not in the folder any more; it cannot come back.
     `forgotten`: they were, and are no longer; they cannot come back. `blocked`: paths among the steps whose folder
     cannot be written now. `git_moved`: where git was at the target and where it is now, each a commit and its branch,
     if that is not the same.
@@ -41,6 +42,7 @@ class RestorePlan(msgspec.Struct, frozen=True):
     merged: tuple[bytes, ...] = ()
     conflicts: tuple[bytes, ...] = ()
     without_contents: tuple[bytes, ...] = ()
+    never_captured: tuple[bytes, ...] = ()
     forgotten: tuple[bytes, ...] = ()
     blocked: tuple[bytes, ...] = ()
     git_moved: tuple[GitHead, GitHead] | None = None

@@ -9,7 +9,8 @@ For every path that differs between the disk and the target, the authors of its 
 | both, on other lines | merged | merged | put back | conflict |
 | both, on the same lines, or no text | conflict | kept | put back | conflict |
 
-A path that the caller gives by its own name is put back in every case.
+A path that the caller gives by its own name is put back in every case; so is one that is missing in another folder than
+the one that was captured: an import, or a folder that was emptied.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import msgspec
 
 from backstay.listing.changes import FileChange, difference
 from backstay.listing.entries import OLDER, SECRET, FileEntry, parent_of
-from backstay.listing.lists import OUTSIDE, Listing
+from backstay.listing.lists import MISSING, OUTSIDE, Listing
 from backstay.listing.plan import GitHead, PlaceStep, RestorePlan, in_order
 
 _IGNORE_FILES = frozenset({b".gitignore", b".backstayignore"})
@@ -66,6 +67,7 @@ def plan_restore(disk: Listing, target: Listing, wish: Wish, merge: Merge) -> Re
         merged=tuple(sorted(path for path in plan.merged if path in plan.steps)),
         conflicts=tuple(sorted(plan.conflicts)),
         without_contents=tuple(sorted(plan.without)),
+        never_captured=tuple(sorted(plan.never)),
         git_moved=_git_moved(disk, target),
     )
 
@@ -94,10 +96,14 @@ class _Sorting:
         self.merged: set[bytes] = set()
         self.conflicts: set[bytes] = set()
         self.without: set[bytes] = set()
+        self.never: set[bytes] = set()
 
     def sort(self, change: FileChange) -> None:
         """One path that differs: `before` is on the disk, `after` in the target."""
         path, before, after = change.path, change.before, change.after
+        if after is not None and not after.has_contents and before is None:
+            self.never.add(path)
+            return
         if (after is not None and not after.has_contents) or (before is not None and before.mark in (SECRET, OLDER)):
             self.without.add(path)
             return
@@ -127,7 +133,9 @@ class _Sorting:
         authors = self._disk.authors_since(change.path, self._wish.since)
         if not authors:  # a folder comes and goes with what is in it; a file of which nothing is known is a person's
             return not _is_folder(change), False
-        return OUTSIDE in authors, any(author != OUTSIDE for author in authors)
+        if change.before is None and authors[-1] == MISSING:
+            return False, False
+        return OUTSIDE in authors, any(author not in (OUTSIDE, MISSING) for author in authors)
 
     def _sort_both(self, change: FileChange) -> None:
         path, before, after = change.path, change.before, change.after

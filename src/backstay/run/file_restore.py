@@ -139,19 +139,19 @@ class FileRestore:
     def _planned(
         self, root: OpenRoot, disk: Listing, target: Loaded, head: Loaded, request: RestoreRequest, *, on_disk: bool
     ) -> RestorePlan:
+        _refuse_unknown(request.paths, disk, target)
         versions = Versions(self._history, head.row, target, disk, root if on_disk else None)
         self._author = f"{RESTORE}@{versions.since}" if versions.is_ancestor else RESTORE
         taken_ns = read_fields(target.row).at_us * 1000
         wish = Wish(request.keep_mine, request.paths, versions.since, folds(root), taken_ns)
         plan = plan_restore(disk, _listing(target), wish, versions.merged)
         files = CheckpointFiles(self._history.backend, target)
-        plan = self._without_lost(plan, disk)
         lost = [
             step.path for step in plan.put if step.contents is None and step.after and files.is_forgotten(step.after)
         ]
         steps = tuple([step for step in plan.steps if step.path not in set(lost)]) if lost else plan.steps
-        blocked = not_writable(root, steps)
-        return msgspec.structs.replace(plan, steps=steps, forgotten=tuple(lost), blocked=blocked)
+        plan = self._without_lost(msgspec.structs.replace(plan, steps=steps, forgotten=tuple(lost)), disk)
+        return msgspec.structs.replace(plan, blocked=not_writable(root, plan.steps))
 
     def _without_lost(self, plan: RestorePlan, disk: Listing) -> RestorePlan:
         """The plan without paths whose contents, as they are on the disk, are forgotten: no undo could bring them."""
@@ -371,6 +371,20 @@ def _with_files(history: History, ref: str) -> Loaded:
     return found
 
 
+def _refuse_unknown(paths: tuple[bytes, ...] | None, disk: Listing, target: Loaded) -> None:
+    """NotFoundError for a path that was asked for and that neither the checkpoint nor the folder has."""
+    lists = disk, _listing(target)
+    unknown = [path for path in paths or () if path and not any(next(files.below(path), None) for files in lists)]
+    if unknown:
+        names = ", ".join(map(shown, unknown[:_NAMED]))
+        message = f"nothing was put back: checkpoint {target.row.id[:12]} has no {names}, nor is it captured here"
+        raise NotFoundError(message, hint=_SPELLING)
+
+
+_SPELLING = Hint(
+    "checkpoint.files has the paths, as they are beneath the workspace",
+    "`backstay files SESSION REF` has the paths; a path is taken as it is called in the folder that you are in",
+)
 _NO_FILES = Hint(
     "session(workspace=…) captures a folder from its next commit on; restore(…, files=False) goes back without",
     "`backstay restore` without --files goes back without files",

@@ -23,6 +23,7 @@ from backstay.listing import (
     CALL,
     EMPTY,
     LOST,
+    MISSING,
     OUTSIDE,
     RESTORE,
     FileChanges,
@@ -42,7 +43,7 @@ from backstay.store.file_contents import BlobSink, GroupReader
 from backstay.store.files import CapturedFiles
 from backstay.store.history import History
 from backstay.workspace.capturing import Capturer
-from backstay.workspace.losses import is_lost
+from backstay.workspace.losses import Missing, is_lost
 from backstay.workspace.open_root import OpenRoot
 from backstay.workspace.policy import Workspace
 
@@ -93,11 +94,16 @@ class SessionFiles:
         budget_s: float | None = None,
     ) -> tuple[Listing, tuple[bytes, ...]]:
         """The list as the folder is now, and the paths that differ from another list."""
+        is_missing = Missing(self.workspace.path, base.about.root)
+
+        def author_of(path: bytes) -> str:
+            who = author if isinstance(author, str) else author(path)
+            return MISSING if who == OUTSIDE and is_missing(path) else who
+
+        by = author if isinstance(author, str) and author != OUTSIDE else author_of
         with self._lock:
             reader = self._reader(sink)
-            found = self._capturer.capture(
-                base, fetch=reader, emit=sink, cut=reader.cut, author=author, budget_s=budget_s
-            )
+            found = self._capturer.capture(base, fetch=reader, emit=sink, cut=reader.cut, author=by, budget_s=budget_s)
             sink.needs |= found.needs
         return found.listing, found.changed
 

@@ -268,3 +268,31 @@ def test_status_says_how_the_folder_differs_and_what_is_not_captured(project: Pa
     shown = shell.run("status", folder=project, columns=120)
     assert "files     1 path changed since main of fix-bug (1 by you), 1 path left out (1 secret" in shown.out
     assert "files " not in shell.run("status", "--store", str(project / ".backstay" / "store.db"), folder=Path("/")).out
+
+
+def test_a_path_that_no_one_has_is_an_error_and_not_a_rewind(project: Path) -> None:
+    done = shell.run("rewind", "fix-bug", "main~2", "-y", "--", "typo.py", folder=project)
+    assert done.code == 1
+    assert "has no typo.py, nor is it captured here" in done.err
+    assert "Rewound" not in done.out
+    assert shell.run("rewind", "fix-bug", "main~2", "-y", "--", "new.py", folder=project).code == 0
+    assert not (project / "new.py").exists(), "there was none at that checkpoint"
+
+
+def test_a_preview_tells_what_is_gone_and_was_never_captured(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    root.mkdir()
+    with backstay.open(root / ".backstay" / "store.db") as store:
+        session = store.session("fix-bug", workspace=root)
+        for name in (".env", "stays.pem", "a.py"):
+            (root / name).write_text("1\n")
+        capture_as(session, {}, "outside")
+        (root / ".env").unlink()
+        (root / "stays.pem").write_text("2\n")
+        (root / "a.py").write_text("2\n")
+        capture_as(session, {}, "call:1")
+    shown = shell.run("rewind", "fix-bug", "main~1", "--dry-run", folder=root)
+    assert "cannot come back, they are gone and their contents were never captured (1)\n    .env\n" in shown.out
+    assert "(a secret, or over max_file) (1)\n    stays.pem\n" in shown.out
+    assert "The state does not change." in shown.out
+    assert "The state changes in:" not in shown.out
