@@ -413,9 +413,11 @@ class Store:
         """Release everything; sessions of this store can no longer be used."""
         if not self._closed and self._pid == os.getpid():
             self._closed = True
-            if self._limit is not None:
-                self._limit.close()
-            self.backend.close()
+            try:
+                if self._limit is not None:
+                    self._limit.close()
+            finally:
+                self.backend.close()
 
     @property
     def events(self) -> Events:

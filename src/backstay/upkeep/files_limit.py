@@ -75,11 +75,14 @@ class FilesLimit:
         with self._lock:
             self._closing = True
             thread = self._thread
-        if thread is not None:
+        if thread is None:
+            return
+        try:
             thread.join(max(0.0, until - time.monotonic()))
             if not thread.is_alive() and (self._failed or _is_due(self._since or 0, self._last[1])):
                 thread = self._begin(*self._last)
                 thread.join(max(0.0, until - time.monotonic()))
+        finally:  # Ctrl-C ends the waiting, not the portion that is being written
             self._stop.set()
             thread.join(_CLOSE_S)
 
