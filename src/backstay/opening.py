@@ -11,7 +11,6 @@ from backstay.face import Store
 from backstay.hints import Hint
 from backstay.model import Durability
 from backstay.port import Backend
-from backstay.workspace.git_ignore import keep_from_git
 
 _NAME_ONE = Hint(
     "name a store of your own: backstay.open('sqlite:///store.db')",
@@ -129,7 +128,7 @@ def _make_parents(path: Path) -> None:
         try:
             made.mkdir(mode=0o700, exist_ok=True)  # another process may make the same one
             if made.name == _FOLDER:
-                keep_from_git(made)
+                _keep_from_git(made)
         except OSError as error:
             message = f"{made} cannot be made: {error.strerror}"
             raise UnavailableError(message, hint="name a store in a folder of yours", retryable=False) from error
@@ -236,12 +235,18 @@ def _find_folder() -> Path:
     return nearest_folder(Path.cwd()) or make_folder(Path.cwd())
 
 
+def _keep_from_git(made: Path) -> None:
+    from backstay.workspace.git_ignore import keep_from_git  # noqa: PLC0415 - most stores are there already
+
+    keep_from_git(made)
+
+
 def make_folder(here: Path) -> Path:
     """A `.backstay/` in a folder, private to the user; the one that is there already, if it is theirs."""
     made = here / _FOLDER
     try:
         made.mkdir(mode=0o700)
-        keep_from_git(made)
+        _keep_from_git(made)
     except FileExistsError:
         # Another process may have made it a moment ago; then it is as good as ours.
         if not made.is_dir():
