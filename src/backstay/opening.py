@@ -236,7 +236,7 @@ def _find_folder() -> Path:
 
 
 def _keep_from_git(made: Path) -> None:
-    from backstay.workspace.git_ignore import keep_from_git  # noqa: PLC0415 - most stores are there already
+    from backstay.workspace.git_ignore import keep_from_git  # most stores are there already
 
     keep_from_git(made)
 
