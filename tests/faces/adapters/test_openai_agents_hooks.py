@@ -113,9 +113,9 @@ def test_a_lease_is_kept_while_the_model_thinks(tmp_path: Path) -> None:
 
         slow = agent([ModelStep.respond(think)])
         session = BackstaySession("t", store)
-        running = asyncio.create_task(turn(slow, "one", session=session, hooks=BackstayHooks(lease_s=1.2)))
+        running = asyncio.create_task(turn(slow, "one", session=session, hooks=BackstayHooks(lease_s=3)))
         await thinking.wait()
-        await asyncio.sleep(1.8)
+        await asyncio.sleep(3.6)
         with pytest.raises(backstay.LeaseHeldError):
             await turn(agent([says("me")]), "two", session=BackstaySession("t", store), hooks=BackstayHooks())
         enough.set()
