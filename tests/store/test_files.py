@@ -310,3 +310,16 @@ def test_a_commit_without_a_workspace_costs_what_it_cost(tmp_path: Path) -> None
     words = [sys.executable, "-c", PLAIN, str(tmp_path / "s.db")]
     done = subprocess.run(words, check=True, capture_output=True, text=True, env=env)
     assert done.stdout == "[]\n[]\n"
+
+
+def test_a_session_whose_branch_another_one_moved_captures_on_the_new_head(store: backstay.Store, work: Path) -> None:
+    session, beside = store.session("s", workspace=work), store.session("s")
+    for number in range(3):
+        (work / "README").write_text(f"read me {number}")
+        session.commit({"n": number}, expect=backstay.ANY)
+        beside.commit({"beside": number}, expect=backstay.ANY)
+    (work / "README").write_text("last")
+    made = session.commit({"n": 3}, expect=backstay.ANY)
+    assert made.files is not None
+    assert made.files["README"].read() == b"last"
+    assert len(list(session.log())) == 7

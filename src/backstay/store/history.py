@@ -365,6 +365,7 @@ class History:
     ) -> Checkpoint:
         if files is not None:
             if files.on is not None and files.again is not None and (tip is None or tip.head.id != files.on):
+                self.forget(draft.branch)  # the list may be newer than what is known of the branch
                 raise Stale
             state = join(state, files.value)  # type: ignore[arg-type] # items that are appended bring no files
             given = msgspec.structs.replace(given, captured=True)
