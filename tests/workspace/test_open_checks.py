@@ -395,3 +395,26 @@ def test_none_of_it_needs_git(root: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-c", agent, str(root), str(tmp_path / "s.db")]
     done = subprocess.run(words, check=True, capture_output=True, text=True, env=env)
     assert done.stdout.strip() == "['ignored'] True"
+
+
+def test_no_checkpoint_of_found_files_hides_what_a_call_in_doubt_left(tmp_path: Path, root: Path) -> None:
+    script = tmp_path / "agent.py"
+    script.write_text(
+        """import os, sys, backstay
+from pathlib import Path
+root, die = Path(sys.argv[1]), sys.argv[2] == "die"
+with backstay.open(root.parent / "k.db") as store, store.run("s", workspace=root) as run:
+    def edit():
+        with (root / "run.sh").open("a") as file:
+            file.write("edited\\n")
+        die and os._exit(9)
+    if not die:
+        (root / "mine").write_text("mine")
+        run.call("look", lambda: "seen", key="1", args={})
+    run.call("edit", edit, key="2", args={}, effects="files")
+"""
+    )
+    for how, code in (("die", 9), ("live", 0)):
+        done = subprocess.run([sys.executable, script, root, how], capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+    assert (root / "run.sh").read_text() == "#!/bin/sh\nedited\n"
